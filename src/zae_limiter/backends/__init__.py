@@ -1,0 +1,135 @@
+"""Stores, opened by URL. Each driver is imported when its scheme is first asked for.
+
+    memory://                      a dictionary of this opening alone
+    memory://name                  a dictionary shared inside the process
+    sqlite:///limits.db            an embedded file, relative path; ?timeout_ms=2000
+    sqlite:////var/lib/limits.db   the same, absolute path
+    dynamodb://table               a DynamoDB table; needs zae-limiter[dynamodb]
+
+Other packages add a scheme with an entry point in the group ``zae_limiter.backends``: its name is
+the scheme, its value a callable ``(url, *, sync, world, timeout_ms) -> Backend``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import quote, urlsplit
+
+from ..exceptions import InfrastructureError, ValidationError
+from ..repository_protocol import Backend
+from ..world import World
+
+ENTRY_POINTS = "zae_limiter.backends"
+URL_LENGTH_MAX = 2048
+
+DRIVERS = {
+    "memory": "zae_limiter.backends.memory:open_backend",
+    "sqlite": "zae_limiter.backends.sqlite:open_backend",
+    "dynamodb": "zae_limiter.backends.dynamodb:open_backend",
+}
+EXTRAS = {"dynamodb": "dynamodb"}
+"""Which extra of this package installs the driver of a scheme."""
+
+LATER = frozenset({"redis", "rediss", "postgres", "postgresql"})
+
+
+class Driver(Protocol):
+    """What opens the URLs of one scheme."""
+
+    def __call__(self, url: str, *, sync: bool, world: World, timeout_ms: int | None) -> Backend: ...
+
+
+def open_backend(url: str, *, sync: bool, world: World, timeout_ms: int | None = None) -> Backend:
+    """The store behind a URL, for one colour. Nothing is touched before its ``setup``.
+
+    ``timeout_ms`` wins over the URL's own; without either each store has its default.
+    """
+    scheme = _scheme(url)
+    if url == default_url():
+        _make_state_directory()
+    found = _entry_point(scheme)
+    try:
+        driver: Driver = found.load()
+        return driver(url, sync=sync, world=world, timeout_ms=timeout_ms)
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] == __name__.partition(".")[0]:
+            raise
+        raise InfrastructureError(_missing_driver(scheme, found, error)) from error
+
+
+def default_url() -> str:
+    """The embedded file that is used when nothing else is configured.
+
+    It is ``zae-limiter/limits.db`` in ``$XDG_STATE_HOME``, or in ``~/.local/state`` without that
+    variable. Opening it creates the directory.
+    """
+    return f"sqlite:///{quote(str(_state_directory() / 'limits.db'))}"
+
+
+def _state_directory() -> Path:
+    # The specification of the variable says that a relative path is to be ignored.
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if not state.is_absolute():
+        try:
+            state = Path.home() / ".local" / "state"
+        except RuntimeError as error:
+            raise InfrastructureError(
+                "there is no home directory to keep limits in; set XDG_STATE_HOME or name a store URL"
+            ) from error
+    return state / "zae-limiter"
+
+
+def _make_state_directory() -> None:
+    directory = _state_directory()
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise InfrastructureError(
+            f"cannot create {str(directory)!r}: {error.strerror}; set XDG_STATE_HOME or name a store URL"
+        ) from error
+
+
+def _scheme(url: str) -> str:
+    if not isinstance(url, str):
+        raise ValidationError("store", url, "pass a URL such as 'sqlite:///limits.db'")
+    shown = _without_password(url)
+    if len(url) > URL_LENGTH_MAX:
+        raise ValidationError("store", shown, f"it is longer than {URL_LENGTH_MAX} characters")
+    if not url.isprintable() or url != url.strip():
+        # The parser of URLs would drop such characters without a word.
+        raise ValidationError("store", shown, "it has spaces around it or unprintable characters in it")
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError as error:
+        raise ValidationError("store", shown, f"it is not a URL: {error}") from error
+    if not scheme or not url[len(scheme) :].startswith("://"):
+        raise ValidationError("store", shown, "it is not a URL; a file is sqlite:///limits.db")
+    return scheme
+
+
+def _entry_point(scheme: str) -> EntryPoint:
+    """Who opens this scheme: ourselves first, then what is installed."""
+    if scheme in DRIVERS:
+        return EntryPoint(scheme, DRIVERS[scheme], ENTRY_POINTS)
+    installed = entry_points(group=ENTRY_POINTS)
+    for found in installed.select(name=scheme):
+        return found
+    known = ", ".join(f"{name}://" for name in sorted({*DRIVERS, *installed.names}))
+    problem = "is not available in this version" if scheme in LATER else "is unknown"
+    raise ValidationError("store", f"{scheme}://", f"the scheme {problem}; there are {known}")
+
+
+def _missing_driver(scheme: str, found: EntryPoint, error: ImportError) -> str:
+    what = f"the store {scheme}:// needs {error.name or 'a module'}, which is not installed"
+    if scheme in EXTRAS:
+        return f'{what}; run: pip install "zae-limiter[{EXTRAS[scheme]}]"'
+    origin = found.dist.name if found.dist is not None else found.value
+    return f"{what}; it is offered by {origin!r}: {error}"
+
+
+def _without_password(url: str) -> str:
+    return re.sub(r"//[^/]*@", "//…@", url)

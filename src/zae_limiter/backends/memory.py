@@ -1,0 +1,154 @@
+"""The reference store: a dictionary and ``apply``. One process, nothing kept.
+
+It is also what other stores are compared with, so it does nothing clever. ``memory://`` opens a
+store of its own each time; ``memory://name`` opens the one of that name, which lives as long as the
+process.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Sequence
+from itertools import islice
+from urllib.parse import urlsplit
+
+from .._colour import Blocking, Colour
+from ..exceptions import ValidationError
+from ..models import BackendCapabilities
+from ..repository_protocol import (
+    PAGE_ROWS_MAX,
+    Cursor,
+    Item,
+    Key,
+    Outcome,
+    Page,
+    Query,
+    Row,
+    Value,
+    Write,
+    apply,
+    apply_all,
+)
+from ..world import World
+
+SWEEP_ITEMS_MAX = 200
+SWEEP_EVERY_WRITES = 1000
+
+
+class Shelf:
+    """The items of one store, however many views of it are open."""
+
+    def __init__(self) -> None:
+        self.items: dict[Key, Item] = {}
+        self.lock = threading.Lock()
+        self.writes = 0
+
+
+_named: dict[str, Shelf] = {}
+
+
+def open_backend(url: str, *, sync: bool, world: World, timeout_ms: int | None = None) -> MemoryBackend:
+    """Open ``memory://`` or ``memory://name``; there is nothing to wait for, so nothing to time out."""
+    del sync, timeout_ms
+    parts = urlsplit(url)
+    if parts.path or parts.query or parts.fragment or not url.lower().startswith("memory://"):
+        raise ValidationError("store", url, "use memory:// or memory://name, which take no options")
+    # The name is cut from the text because a host name would lose its case.
+    name = url[len("memory://") :]
+    return MemoryBackend(world, _named.setdefault(name, Shelf()) if name else None)
+
+
+class MemoryBackend:
+    """Items in a dictionary, safe for threads and tasks of one process."""
+
+    capabilities = BackendCapabilities("memory", shared=False)
+
+    def __init__(self, world: World | None = None, shelf: Shelf | None = None) -> None:
+        # No call suspends, so the blocking colour serves coroutines as well.
+        self.colour: Colour = Blocking()
+        self._world = world or World()
+        self._shelf = shelf or Shelf()
+
+    async def setup(self) -> None:
+        """Drop some of what has expired; a dictionary needs nothing else."""
+        with self._shelf.lock:
+            self._sweep()
+
+    async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
+        with self._shelf.lock:
+            return [self._image(key) for key in keys]
+
+    async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
+        with self._shelf.lock:
+            self._count(writes)
+            return [self._keep(write, apply(write, self._image(write.key))) for write in writes]
+
+    async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
+        with self._shelf.lock:
+            self._count(writes)
+            outcomes = apply_all(writes, [self._image(write.key) for write in writes])
+            return [self._keep(write, outcome) for write, outcome in zip(writes, outcomes, strict=True)]
+
+    async def query(self, query: Query) -> Page:
+        assert 0 < query.rows_max <= PAGE_ROWS_MAX, f"{query.rows_max} rows in one page"
+        assert not (query.index and query.when), "an index yields keys: there is nothing to filter"
+        with self._shelf.lock:
+            found = sorted(self._matching(query), reverse=query.backwards)
+            page = [
+                Row(key, {} if query.index else self._image(key) or {}) for _, key in found[: query.rows_max]
+            ]
+        more = len(found) > query.rows_max
+        return Page(tuple(page), Cursor(page[-1].key, found[len(page) - 1][0]) if more else None)
+
+    async def close(self) -> None:
+        """The items stay: views of one store may be closed one by one."""
+
+    def _matching(self, query: Query) -> list[tuple[str, Key]]:
+        found = []
+        for key, item in self._shelf.items.items():
+            place: tuple[Value, Value] = key
+            if query.index is not None:
+                place = item.get(f"{query.index}PK"), item.get(f"{query.index}SK")
+            partition, sort = place
+            if partition != query.partition or not isinstance(sort, str) or not query.accepts(sort, key):
+                continue
+            if all(condition.holds(item) for condition in query.when):
+                found.append((sort, key))
+        return found
+
+    def _image(self, key: Key) -> Item | None:
+        item = self._shelf.items.get(key)
+        return None if item is None else _own(item)
+
+    def _keep(self, write: Write, outcome: Outcome) -> Outcome:
+        if outcome.applied:
+            if outcome.item is None:
+                self._shelf.items.pop(write.key, None)
+            else:
+                self._shelf.items[write.key] = _own(outcome.item)
+        return outcome
+
+    def _count(self, writes: Sequence[Write]) -> None:
+        self._shelf.writes += len(writes)
+        if self._shelf.writes >= SWEEP_EVERY_WRITES:
+            self._shelf.writes = 0
+            self._sweep()
+
+    def _sweep(self) -> None:
+        now_ms = self._world.now_ms()
+        expired = (key for key, item in self._shelf.items.items() if _is_past(item.get("ttl"), now_ms))
+        for key in list(islice(expired, SWEEP_ITEMS_MAX)):
+            del self._shelf.items[key]
+
+
+def _own(item: Item) -> Item:
+    """The item, safe from whoever changes a list or dictionary that went in or came out."""
+    for value in item.values():
+        if isinstance(value, (dict, list)):
+            return copy.deepcopy(item)
+    return item
+
+
+def _is_past(ttl: object, now_ms: int) -> bool:
+    return type(ttl) is int and ttl * 1000 < now_ms

@@ -1,0 +1,145 @@
+"""The waist over one SQLite file, and how to wait for it.
+
+A call is first tried at once, which takes microseconds. If another process or thread is in the way,
+a sync call sleeps and tries again until its deadline; an async call does the same in a thread, so
+that the event loop never waits for somebody else's lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from ..._colour import Asyncio, Blocking, Colour, ForkSafe, in_thread
+from ...exceptions import RateLimiterUnavailable, ValidationError, ZAELimiterError
+from ...models import BackendCapabilities, check_count
+from ...repository_protocol import Item, Key, Outcome, Page, Query, Write
+from ...world import World
+from . import statements
+from .database import Busy, Database
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+TIMEOUT_MS = 2_000
+TIMEOUT_MS_MAX = 600_000
+PAUSE_MS_MIN = 0.1
+PAUSE_MS_MAX = 5.0
+THREADS_MAX = 4
+TIDY_EVERY_WRITES = 1000
+
+
+class SqliteBackend:
+    """Items in one SQLite file, safe for processes, threads and tasks at once, also after a fork."""
+
+    capabilities = BackendCapabilities("sqlite")
+
+    def __init__(self, path: str | os.PathLike[str], *, sync: bool, timeout_ms: int, world: World) -> None:
+        text = os.fspath(path)
+        if text == ":memory:":
+            raise ValidationError("store", text, "use memory:// for a store that is not kept")
+        if not text or "\0" in text:
+            raise ValidationError("store", text, "it is not the path of a file")
+        self.colour: Colour = Blocking() if sync else Asyncio()
+        self._sync = sync
+        self._timeout_ms = check_count("timeout_ms", timeout_ms, TIMEOUT_MS_MAX)
+        self._world = world
+        # Absolute, so that the store stays the same when the process changes its directory.
+        self._database = Database(Path(text).absolute())
+        self._threads = ForkSafe(lambda: ThreadPoolExecutor(THREADS_MAX, "zae-limiter-sqlite"))
+        self._writes = 0
+
+    @property
+    def path(self) -> Path:
+        return self._database.path
+
+    async def setup(self) -> None:
+        """Open the file, make it if it is missing, and drop some of what has expired."""
+        await self._run(statements.sweep, self._world.now_ms())
+
+    async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
+        return await self._ask(statements.batch_get, keys)
+
+    async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
+        """All in one transaction, which costs as much as one write."""
+        try:
+            outcomes = await self._ask(statements.write_each, writes)
+        except RateLimiterUnavailable as failure:
+            return [Outcome(False, None, failure=failure) for _ in writes]
+        self._count(writes)
+        return outcomes
+
+    async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
+        outcomes = await self._ask(statements.transact_write, writes)
+        self._count(writes)
+        return outcomes
+
+    async def query(self, query: Query) -> Page:
+        return await self._ask(statements.query, query)
+
+    async def close(self) -> None:
+        """Close the connection; the store opens it again if it is used again."""
+        if self._sync:
+            self._database.close()
+        else:
+            await in_thread(self._threads.get(), self._database.close)
+
+    async def _ask(self, work: Callable[[sqlite3.Connection, A], T], argument: A) -> T:
+        """Run it for a caller who expects nothing but an answer or ``RateLimiterUnavailable``."""
+        try:
+            return await self._run(work, argument)
+        except RateLimiterUnavailable:
+            raise
+        except ZAELimiterError as error:
+            raise RateLimiterUnavailable(str(error)) from error
+
+    async def _run(self, work: Callable[[sqlite3.Connection, A], T], argument: A) -> T:
+        try:
+            return self._database.attempt(work, argument)
+        except Busy:
+            since_ms = self._world.ticks_ms()
+        if self._sync:
+            return self._wait(since_ms, work, argument)
+        return await in_thread(self._threads.get(), self._wait, since_ms, work, argument)
+
+    def _wait(self, since_ms: float, work: Callable[[sqlite3.Connection, A], T], argument: A) -> T:
+        """Try until it works or the time is over."""
+        pause_ms, slept_ms = PAUSE_MS_MIN, 0.0
+        obstacle: Busy | None = None
+        while True:
+            # What was slept counts too, for a world whose clock stands still.
+            left_ms = self._timeout_ms - max(slept_ms, self._world.ticks_ms() - since_ms)
+            if left_ms <= 0:
+                raise RateLimiterUnavailable(
+                    f"sqlite store {str(self.path)!r} was busy for {self._timeout_ms} ms: "
+                    f"{obstacle or 'too many calls are waiting'}"
+                ) from obstacle
+            try:
+                return self._database.attempt_within(left_ms / 1000, work, argument)
+            except Busy as busy:
+                obstacle = busy
+            # Unequal sleeps keep processes that wait for the same lock from meeting again.
+            nap_ms = min(left_ms, pause_ms * self._world.random.uniform(0.5, 1.0))
+            time.sleep(nap_ms / 1000)
+            slept_ms += nap_ms
+            pause_ms = min(PAUSE_MS_MAX, 2 * pause_ms)
+
+    def _count(self, writes: Sequence[Write]) -> None:
+        self._writes += len(writes)
+        if self._writes >= TIDY_EVERY_WRITES:
+            self._writes = 0
+            if self._sync:
+                self._tidy()
+            else:
+                self._threads.get().submit(self._tidy)
+
+    def _tidy(self) -> None:
+        """A favour to later calls: nobody waits for it, and its failure is theirs to find."""
+        with contextlib.suppress(Busy, ZAELimiterError):
+            self._database.attempt(statements.tidy, self._world.now_ms())

@@ -1,0 +1,155 @@
+"""The one connection of a process to one file, which its threads use one at a time.
+
+No connection survives a fork: it is closed before, in a quiet moment, and both sides open a new one
+when they need it. A child that inherited a connection could not even close it safely, and any new
+one of its own would share bookkeeping of locks that the child does not hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+from ...exceptions import RateLimiterUnavailable
+from .file import open_file
+from .statements import LostCommit
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+FORK_WAIT_SECONDS = 1.0
+BUSY_CODES = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
+
+
+class Busy(Exception):
+    """Somebody else has the connection or the file; nothing happened, and trying again is right."""
+
+
+class Database:
+    """A connection that is opened on demand, and the lock around it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._held_for_fork = False
+        with _registering:
+            _databases.add(self)
+
+    def attempt(self, work: Callable[[sqlite3.Connection, A], T], argument: A) -> T:
+        """Do it now, or raise ``Busy`` if that would mean to wait or to open the file."""
+        if not self._lock.acquire(blocking=False):
+            raise Busy("another thread has the connection")
+        try:
+            if self._connection is None:
+                raise Busy("the file is not open")
+            return self._do(self._connection, work, argument)
+        finally:
+            self._lock.release()
+
+    def attempt_within(self, seconds: float, work: Callable[[sqlite3.Connection, A], T], argument: A) -> T:
+        """Wait for the connection, open the file if need be, but do not wait for other processes."""
+        if not self._lock.acquire(timeout=seconds):
+            raise Busy("another thread has the connection")
+        try:
+            if self._connection is None:
+                self._connection = self._open()
+            return self._do(self._connection, work, argument)
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        with self._lock:
+            self._drop()
+
+    def _open(self) -> sqlite3.Connection:
+        try:
+            return open_file(self.path)
+        except sqlite3.Error as error:
+            self._refuse(error)
+
+    def _do(
+        self, connection: sqlite3.Connection, work: Callable[[sqlite3.Connection, A], T], argument: A
+    ) -> T:
+        try:
+            return work(connection, argument)
+        except BaseException as error:
+            undone = self._roll_back(connection)
+            if isinstance(error, LostCommit):
+                self._drop()
+                raise self._unavailable(error.__cause__ or error, ambiguous=True) from error
+            if isinstance(error, sqlite3.Error):
+                self._refuse(error)
+            if not undone:
+                self._drop()
+            raise
+
+    def _refuse(self, error: sqlite3.Error) -> NoReturn:
+        code = getattr(error, "sqlite_errorcode", 0)
+        if code & 0xFF in BUSY_CODES:
+            raise Busy(str(error)) from error
+        # Whatever is wrong may be over when the file is next opened.
+        self._drop()
+        raise self._unavailable(error, ambiguous=False) from error
+
+    def _unavailable(self, error: BaseException, *, ambiguous: bool) -> RateLimiterUnavailable:
+        return RateLimiterUnavailable(f"sqlite store {str(self.path)!r} failed: {error}", ambiguous=ambiguous)
+
+    def _roll_back(self, connection: sqlite3.Connection) -> bool:
+        try:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            return False
+        return True
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()
+
+    def before_fork(self) -> None:
+        self._held_for_fork = self._lock.acquire(timeout=FORK_WAIT_SECONDS)
+        if self._held_for_fork:
+            self._drop()
+
+    def after_fork(self, *, child: bool) -> None:
+        if self._held_for_fork:
+            self._held_for_fork = False
+            self._lock.release()
+        elif child:
+            # A thread of the parent was in the middle of something: what it holds is left alone for good.
+            _inherited.append(self._connection)
+            self._connection, self._lock = None, threading.Lock()
+
+
+_registering = threading.Lock()
+_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+_inherited: list[sqlite3.Connection | None] = []
+
+
+def _before_fork() -> None:
+    _registering.acquire()
+    for database in _databases:
+        database.before_fork()
+
+
+def _after_fork(*, child: bool) -> None:
+    for database in _databases:
+        database.after_fork(child=child)
+    _registering.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=lambda: _after_fork(child=False),
+        after_in_child=lambda: _after_fork(child=True),
+    )

@@ -1,0 +1,198 @@
+"""Reading and writing items over an open connection: constant SQL, JSON, and ``apply``.
+
+Every function takes the connection and one argument, runs as one transaction and does not wait. A
+function that fails may leave its transaction open; the caller ends it.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+
+from ...repository_protocol import (
+    PAGE_ROWS_MAX,
+    Cursor,
+    Item,
+    Key,
+    Outcome,
+    Page,
+    Query,
+    Row,
+    Update,
+    Write,
+    apply,
+    apply_all,
+)
+from .file import COLUMNS, INDEXED, INDEXES
+
+SWEEP_ITEMS_MAX = 200
+SCAN_ROWS_MAX = 10_000
+"""The most rows that one page looks at when a filter drops most of them."""
+
+SELECT = "SELECT body FROM items WHERE pk = ? AND sk = ?"
+UPDATE_BODY = "UPDATE items SET body = ? WHERE pk = ? AND sk = ?"
+DELETE = "DELETE FROM items WHERE pk = ? AND sk = ?"
+UPSERT = (
+    f"INSERT INTO items (pk, sk, body, {', '.join(COLUMNS)}, ttl) "
+    f"VALUES (?, ?, ?, {', '.join('?' for _ in COLUMNS)}, ?) ON CONFLICT (pk, sk) DO UPDATE SET "
+    + ", ".join(f"{column} = excluded.{column}" for column in ("body", *COLUMNS, "ttl"))
+)
+SWEEP = (
+    "DELETE FROM items WHERE (pk, sk) IN "
+    f"(SELECT pk, sk FROM items WHERE ttl < ? ORDER BY ttl LIMIT {SWEEP_ITEMS_MAX})"
+)
+
+IN_COLUMNS = frozenset((*INDEXED, "ttl"))
+"""The attributes that have a column of their own beside the body."""
+
+TTL_MAX = 2**63 - 1
+
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False, allow_nan=False).encode
+_decode = json.JSONDecoder().raw_decode
+
+
+class LostCommit(Exception):
+    """``COMMIT`` failed in a way that does not tell whether the transaction happened."""
+
+
+def write_each(connection: sqlite3.Connection, writes: Sequence[Write]) -> list[Outcome]:
+    connection.execute("BEGIN IMMEDIATE")
+    outcomes = []
+    for write in writes:
+        item = _get(connection, write.key)
+        outcome = apply(write, item)
+        if outcome.applied:
+            _keep(connection, write, item, outcome.item)
+        outcomes.append(outcome)
+    _commit(connection)
+    return outcomes
+
+
+def transact_write(connection: sqlite3.Connection, writes: Sequence[Write]) -> list[Outcome]:
+    connection.execute("BEGIN IMMEDIATE")
+    items = [_get(connection, write.key) for write in writes]
+    outcomes = apply_all(writes, items)
+    for write, item, outcome in zip(writes, items, outcomes, strict=True):
+        if outcome.applied:
+            _keep(connection, write, item, outcome.item)
+    _commit(connection)
+    return outcomes
+
+
+def batch_get(connection: sqlite3.Connection, keys: Sequence[Key]) -> list[Item | None]:
+    if len(keys) == 1:
+        return [_get(connection, keys[0])]
+    connection.execute("BEGIN")
+    items = [_get(connection, key) for key in keys]
+    connection.execute("COMMIT")
+    return items
+
+
+def query(connection: sqlite3.Connection, query: Query) -> Page:
+    assert 0 < query.rows_max <= PAGE_ROWS_MAX, f"{query.rows_max} rows in one page"
+    assert query.index is None or query.index in INDEXES, f"there is no index {query.index!r}"
+    assert not (query.index and query.when), "an index yields keys: there is nothing to filter"
+    arguments = [query.partition, query.first, query.last]
+    if query.after is not None:
+        arguments += [query.after.sort, *query.after.key]
+    rows: list[Row] = []
+    behind: Cursor | None = None
+    # One row more than needed tells whether there is another page.
+    seen_max = SCAN_ROWS_MAX if query.when else query.rows_max
+    found = connection.execute(
+        QUERIES[query.index, query.backwards, query.after is not None], (*arguments, seen_max + 1)
+    )
+    for seen, (sort, pk, sk, body) in enumerate(found):
+        if seen == seen_max or len(rows) == query.rows_max:
+            found.close()
+            return Page(tuple(rows), behind)
+        key = Key(pk, sk)
+        item: Item = {} if body is None else _decode(body)[0]
+        if all(condition.holds(item) for condition in query.when):
+            rows.append(Row(key, item))
+        behind = Cursor(key, sort)
+    return Page(tuple(rows), None)
+
+
+def sweep(connection: sqlite3.Connection, now_ms: int) -> None:
+    """Drop some expired items."""
+    connection.execute("BEGIN IMMEDIATE")
+    # A ttl has passed when its second lies wholly in the past: ttl * 1000 < now_ms.
+    connection.execute(SWEEP, (-(-now_ms // 1000),))
+    _commit(connection)
+
+
+def tidy(connection: sqlite3.Connection, now_ms: int) -> None:
+    """Sweep, and move the log back into the file so that no commit has to."""
+    sweep(connection, now_ms)
+    connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+
+def _query_sql(index: str | None, backwards: bool, after: bool) -> str:
+    partition, sort, body = "pk", "sk", "body"
+    if index is not None:
+        partition, sort, body = f"{index.lower()}pk", f"{index.lower()}sk", "NULL"
+    order, direction = ("<", "DESC") if backwards else (">", "ASC")
+    behind = f"AND ({sort}, pk, sk) {order} (?, ?, ?)" if after else ""
+    return (
+        f"SELECT {sort}, pk, sk, {body} FROM items "
+        f"WHERE {partition} = ? AND {sort} >= ? AND {sort} <= ? {behind} "
+        f"ORDER BY {sort} {direction}, pk {direction}, sk {direction} LIMIT ?"
+    )
+
+
+QUERIES = {
+    (index, backwards, after): _query_sql(index, backwards, after)
+    for index in (None, *INDEXES)
+    for backwards in (False, True)
+    for after in (False, True)
+}
+
+
+def _get(connection: sqlite3.Connection, key: Key) -> Item | None:
+    row = connection.execute(SELECT, key).fetchone()
+    if row is None:
+        return None
+    item: Item = _decode(row[0])[0]
+    return item
+
+
+def _keep(connection: sqlite3.Connection, write: Write, old: Item | None, new: Item | None) -> None:
+    if new is None:
+        connection.execute(DELETE, write.key)
+    elif new is not old:
+        if old is not None and _same_columns(write, old, new):
+            connection.execute(UPDATE_BODY, (_encode(new), *write.key))
+        else:
+            connection.execute(UPSERT, (*write.key, _encode(new), *_columns(new)))
+
+
+def _same_columns(write: Write, old: Item, new: Item) -> bool:
+    """Whether the indexes can be left alone."""
+    if type(write) is Update and IN_COLUMNS.isdisjoint(write.set) and IN_COLUMNS.isdisjoint(write.add):
+        return True
+    return _columns(old) == _columns(new)
+
+
+def _columns(item: Item) -> list[str | int | None]:
+    columns: list[str | int | None] = []
+    for index in INDEXES:
+        pk, sk = item.get(f"{index}PK"), item.get(f"{index}SK")
+        if isinstance(pk, str) and isinstance(sk, str):
+            columns += (pk, sk)
+        else:
+            columns += (None, None)
+    ttl = item.get("ttl")
+    columns.append(ttl if type(ttl) is int and abs(ttl) <= TTL_MAX else None)
+    return columns
+
+
+def _commit(connection: sqlite3.Connection) -> None:
+    try:
+        connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        # As long as the transaction is open it can be rolled back, and a full disk undoes it.
+        if connection.in_transaction or getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
+            raise
+        raise LostCommit from error

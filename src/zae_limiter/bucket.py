@@ -1,0 +1,138 @@
+"""Token bucket arithmetic: integers only, no clock, no store.
+
+``accrued`` counts the millitokens of a rate since the epoch, so gains telescope: whatever the
+instants between, they add up to the gain of the whole. Nothing drifts, nothing needs compensation,
+and limits of any rates can share one origin ``rf``.
+
+    balance(t) = min(cp, tk + accrued(t) - accrued(rf))      (t before rf counts as rf)
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from .models import BucketState, Limit, LimitStatus
+
+
+class Rate(NamedTuple):
+    """The numbers of one limit in the units of the arithmetic."""
+
+    capacity_milli: int
+    refill_amount_milli: int
+    refill_period_ms: int
+
+    @classmethod
+    def of(cls, limit: Limit) -> Rate:
+        return cls(limit.capacity_milli, limit.refill_amount_milli, limit.refill_period_ms)
+
+    @property
+    def fill_ms(self) -> int:
+        """How long an empty bucket takes to fill, rounded up."""
+        return -(-self.capacity_milli * self.refill_period_ms // self.refill_amount_milli)
+
+
+class Refill(NamedTuple):
+    new_tokens_milli: int
+    new_last_refill_ms: int
+
+
+class Consumption(NamedTuple):
+    success: bool
+    new_tokens_milli: int
+    new_last_refill_ms: int
+    retry_after_seconds: float
+
+
+def accrued(rate: Rate, t_ms: int) -> int:
+    """What the rate has brought since the epoch, in millitokens."""
+    return t_ms * rate.refill_amount_milli // rate.refill_period_ms
+
+
+def gain(rate: Rate, origin_ms: int, now_ms: int) -> int:
+    """What a bucket has gained since its origin; time never runs backwards."""
+    if now_ms <= origin_ms:
+        return 0
+    amount, period = rate.refill_amount_milli, rate.refill_period_ms
+    return now_ms * amount // period - origin_ms * amount // period
+
+
+def balance(rate: Rate, tokens_milli: int, origin_ms: int, now_ms: int) -> int:
+    """What a bucket holds now; negative while it is in debt."""
+    return min(rate.capacity_milli, tokens_milli + gain(rate, origin_ms, now_ms))
+
+
+def wait_ms(rate: Rate, deficit_milli: int, now_ms: int) -> int:
+    """The smallest wait in which at least ``deficit_milli`` accrues, exactly."""
+    if deficit_milli <= 0:
+        return 0
+    target = accrued(rate, now_ms) + deficit_milli
+    return -(-target * rate.refill_period_ms // rate.refill_amount_milli) - now_ms
+
+
+def retry_after_ms(rate: Rate, tokens_milli: int, origin_ms: int, need_milli: int, now_ms: int) -> float:
+    """The smallest wait after which the balance covers the need; ``inf`` if it never can."""
+    if need_milli > rate.capacity_milli:
+        return math.inf
+    # A clock behind the origin sees no gain before the origin is reached.
+    early_ms = max(0, origin_ms - now_ms)
+    start_ms = now_ms + early_ms
+    deficit_milli = need_milli - balance(rate, tokens_milli, origin_ms, start_ms)
+    return early_ms + wait_ms(rate, deficit_milli, start_ms) if deficit_milli > 0 else 0
+
+
+def refill_bucket(tokens_milli: int, last_refill_ms: int, now_ms: int, rate: Rate) -> Refill:
+    """Credit what has accrued and move the origin to now."""
+    return Refill(balance(rate, tokens_milli, last_refill_ms, now_ms), max(last_refill_ms, now_ms))
+
+
+def try_consume(state: BucketState, requested: int, now_ms: int) -> Consumption:
+    """Consume whole tokens if the balance covers them, else say how long that will take."""
+    need_milli = requested * 1000
+    refilled = refill_bucket(state.tokens_milli, state.last_refill_ms, now_ms, rate_of(state))
+    if refilled.new_tokens_milli >= need_milli:
+        return Consumption(True, refilled.new_tokens_milli - need_milli, refilled.new_last_refill_ms, 0.0)
+    return Consumption(False, *refilled, calculate_retry_after(state, requested, now_ms))
+
+
+def force_consume(state: BucketState, amount: int, now_ms: int) -> Refill:
+    """Consume whole tokens without asking; the balance may become negative."""
+    refilled = refill_bucket(state.tokens_milli, state.last_refill_ms, now_ms, rate_of(state))
+    return refilled._replace(new_tokens_milli=refilled.new_tokens_milli - amount * 1000)
+
+
+def calculate_retry_after(state: BucketState, requested: int, now_ms: int) -> float:
+    """Seconds until the request passes: at that millisecond it does, one earlier it does not."""
+    return (
+        retry_after_ms(rate_of(state), state.tokens_milli, state.last_refill_ms, requested * 1000, now_ms)
+        / 1000
+    )
+
+
+def calculate_available(state: BucketState, now_ms: int) -> int:
+    """Whole tokens that are there now; rounded down, negative while in debt."""
+    return balance(rate_of(state), state.tokens_milli, state.last_refill_ms, now_ms) // 1000
+
+
+def build_limit_status(state: BucketState, requested: int, now_ms: int) -> LimitStatus:
+    """What one request finds at one limit."""
+    wait_seconds = calculate_retry_after(state, requested, now_ms)
+    return LimitStatus(
+        entity_id=state.entity_id,
+        resource=state.resource,
+        limit_name=state.limit_name,
+        limit=state.limit,
+        available=calculate_available(state, now_ms),
+        requested=requested,
+        exceeded=wait_seconds > 0,
+        retry_after_seconds=wait_seconds,
+    )
+
+
+def would_refill_satisfy(state: BucketState, requested: int, now_ms: int) -> bool:
+    """Whether what has accrued by now covers the request."""
+    return balance(rate_of(state), state.tokens_milli, state.last_refill_ms, now_ms) >= requested * 1000
+
+
+def rate_of(state: BucketState) -> Rate:
+    return Rate(state.capacity_milli, state.refill_amount_milli, state.refill_period_ms)

@@ -1,0 +1,245 @@
+"""Everything that can be raised, in one tree.
+
+    ZAELimiterError
+    ├── RateLimitError
+    │   ├── RateLimitExceeded
+    │   └── LeaseExpiredError
+    ├── InfrastructureError
+    │   ├── RateLimiterUnavailable
+    │   ├── StackOperationError
+    │   ├── StackAlreadyExistsError
+    │   ├── InfrastructureNotFoundError
+    │   ├── NamespaceNotFoundError
+    │   └── NamespaceStateError
+    ├── EntityError
+    │   ├── EntityNotFoundError
+    │   └── EntityExistsError
+    ├── VersionError
+    │   ├── VersionMismatchError
+    │   └── IncompatibleSchemaError
+    └── ValidationError
+        ├── InvalidIdentifierError
+        └── InvalidNameError
+
+Messages show the value and the way out; the data is on the exception, so nobody has to parse text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .models import LimitStatus
+
+RETRY_NEVER_HEADER_SECONDS = 365 * 24 * 3600
+"""What ``Retry-After`` says of a request that can never pass: HTTP has no word for never."""
+
+
+class ZAELimiterError(Exception):
+    """Anything this package raises on purpose."""
+
+
+# What a caller asked for is not to be had.
+
+
+class RateLimitError(ZAELimiterError):
+    """The limiter itself said no."""
+
+
+class RateLimitExceeded(RateLimitError):
+    """At least one limit cannot cover the request now; nothing was consumed.
+
+    ``statuses`` holds every limit that was checked, those of the parent included.
+    """
+
+    def __init__(self, statuses: Sequence[LimitStatus]) -> None:
+        assert any(s.exceeded for s in statuses), "a refusal needs a limit that refused"
+        self.statuses: tuple[LimitStatus, ...] = tuple(statuses)
+        super().__init__(self._message())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.statuses,)
+
+    @property
+    def violations(self) -> list[LimitStatus]:
+        """The limits that refused."""
+        return [s for s in self.statuses if s.exceeded]
+
+    @property
+    def passed(self) -> list[LimitStatus]:
+        """The limits that would have admitted the request."""
+        return [s for s in self.statuses if not s.exceeded]
+
+    @property
+    def primary_violation(self) -> LimitStatus:
+        """The limit with the longest wait."""
+        return max(self.violations, key=lambda s: s.retry_after_seconds)
+
+    @property
+    def retry_after_seconds(self) -> float:
+        """The shortest wait after which the request passes; ``inf`` if it exceeds a capacity."""
+        return self.primary_violation.retry_after_seconds
+
+    @property
+    def retry_after_header(self) -> str:
+        """The wait in whole seconds, rounded up, as HTTP's ``Retry-After`` wants it."""
+        wait = self.retry_after_seconds
+        return str(RETRY_NEVER_HEADER_SECONDS if math.isinf(wait) else math.ceil(wait))
+
+    def as_dict(self) -> dict[str, Any]:
+        """A body for an HTTP 429; a wait of ``None`` means never."""
+        wait = _finite(self.retry_after_seconds)
+        return {
+            "error": "rate_limit_exceeded",
+            "message": str(self),
+            "retry_after_seconds": wait,
+            "retry_after_ms": None if wait is None else math.ceil(wait * 1000 - 1e-6),
+            "limits": [
+                {
+                    "entity_id": s.entity_id,
+                    "resource": s.resource,
+                    "limit_name": s.limit_name,
+                    "capacity": s.limit.capacity,
+                    "available": s.available,
+                    "requested": s.requested,
+                    "exceeded": s.exceeded,
+                    "retry_after_seconds": _finite(s.retry_after_seconds),
+                }
+                for s in self.statuses
+            ],
+        }
+
+    def _message(self) -> str:
+        worst = self.primary_violation
+        names = ", ".join(dict.fromkeys(s.limit_name for s in self.violations))
+        head = f"Rate limit exceeded for {worst.entity_id}/{worst.resource}: [{names}]."
+        if math.isinf(worst.retry_after_seconds):
+            return (
+                f"{head} It can never pass: {worst.requested} of {worst.limit_name!r} requested, "
+                f"its capacity is {worst.limit.capacity}"
+            )
+        return f"{head} Retry after {worst.retry_after_seconds:.1f}s"
+
+
+class LeaseExpiredError(RateLimitError):
+    """A lease was used after its ``with`` block ended."""
+
+    def __init__(self, entity_id: str, resource: str) -> None:
+        self.entity_id, self.resource = entity_id, resource
+        super().__init__(
+            f"the lease of {entity_id!r} on {resource!r} has ended; "
+            "consume, adjust and release inside its with block"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.entity_id, self.resource)
+
+
+# The place where the state lives is not there, or not in order.
+
+
+class InfrastructureError(ZAELimiterError):
+    """The store or the stack around it is the problem."""
+
+
+class RateLimiterUnavailable(InfrastructureError):
+    """The store did not answer in time, or could not be reached.
+
+    ``ambiguous`` is true when a write was sent and its reply was lost: it may have been applied.
+    """
+
+    def __init__(self, message: str, *, ambiguous: bool = False) -> None:
+        self.ambiguous = ambiguous
+        super().__init__(message)
+
+
+class StackOperationError(InfrastructureError):
+    """A CloudFormation operation failed."""
+
+
+class StackAlreadyExistsError(InfrastructureError):
+    """A stack of that name is already deployed."""
+
+
+class InfrastructureNotFoundError(InfrastructureError):
+    """The table or the stack does not exist."""
+
+
+class NamespaceNotFoundError(InfrastructureError):
+    """No namespace of that name is registered."""
+
+
+class NamespaceStateError(InfrastructureError):
+    """The namespace is not in the state that the operation needs."""
+
+
+# Entities.
+
+
+class EntityError(ZAELimiterError):
+    """Something about one entity; ``entity_id`` names it."""
+
+    problem = "cannot be changed"
+
+    def __init__(self, entity_id: str, detail: str = "") -> None:
+        self.entity_id, self.detail = entity_id, detail
+        super().__init__(f"entity {entity_id!r} {self.problem}{f'; {detail}' if detail else ''}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.entity_id, self.detail)
+
+
+class EntityNotFoundError(EntityError):
+    problem = "does not exist"
+
+
+class EntityExistsError(EntityError):
+    problem = "already exists"
+
+
+# Versions.
+
+
+class VersionError(ZAELimiterError):
+    """Client, schema and Lambda do not fit together."""
+
+
+class VersionMismatchError(VersionError):
+    """This client and what is deployed differ in a way that must be resolved first."""
+
+
+class IncompatibleSchemaError(VersionError):
+    """The stored schema cannot be used by this client at all."""
+
+
+# Bad input: nothing was written.
+
+
+class ValidationError(ZAELimiterError, ValueError):
+    """A value was refused before it reached a store; ``field`` and ``value`` say which."""
+
+    def __init__(self, field: str, value: object, reason: str) -> None:
+        self.field, self.value, self.reason = field, value, reason
+        super().__init__(f"invalid {field} {_shown(value)}: {reason}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.field, self.value, self.reason)
+
+
+class InvalidIdentifierError(ValidationError):
+    """An entity, parent or principal id is malformed."""
+
+
+class InvalidNameError(ValidationError):
+    """The name of a limit, resource, namespace or stack is malformed."""
+
+
+def _finite(seconds: float) -> float | None:
+    return None if math.isinf(seconds) else seconds
+
+
+def _shown(value: object, length_max: int = 120) -> str:
+    text = repr(value)
+    return text if len(text) <= length_max else f"{text[:length_max]}…"

@@ -1,0 +1,197 @@
+"""``RateLimiter``: the async front door.
+
+It checks what it is given, asks the repository for a plan, and leaves the rest to the flow. Nothing
+is decided here.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Generator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+from .acquire import Demand, demand_statuses
+from .exceptions import ValidationError
+from .lease import Acquisition, needs_milli
+from .models import Availability, Limit, LimitStatus, OnUnavailable, check_limits
+from .naming import validate_entity_id, validate_resource
+from .posting import level
+from .repository import Repository, Settings
+
+
+class RateLimiter:
+    """Admits or refuses work against token buckets that are shared through a store.
+
+    >>> import asyncio
+    >>> async def work():
+    ...     async with RateLimiter.open("memory://") as limiter:
+    ...         async with limiter.acquire("key-1", "gpt-4", {"rpm": 1}, [Limit.per_minute("rpm", 60)]):
+    ...             return await limiter.available("key-1", "gpt-4", [Limit.per_minute("rpm", 60)])
+    >>> asyncio.run(work())
+    {'rpm': 59}
+    """
+
+    def __init__(self, repository: Repository, speculative_writes: bool = True) -> None:
+        self._repository = repository
+        self._speculative = speculative_writes
+
+    @classmethod
+    def open(
+        cls,
+        url: str | None = None,
+        *,
+        namespace: str | None = None,
+        speculative_writes: bool = True,
+        **settings: Unpack[Settings],
+    ) -> Opening:
+        """Open a repository and a limiter in one: ``async with RateLimiter.open(url) as limiter``.
+
+        ``settings`` are those of ``Repository.open``.
+        """
+        return Opening(cls, speculative_writes, namespace, located(url, settings))
+
+    @property
+    def repository(self) -> Repository:
+        return self._repository
+
+    @property
+    def refunds_lost(self) -> int:
+        """How many refunds and settlements could not be stored; each was logged."""
+        return self._repository.teller.refunds_lost
+
+    def acquire(
+        self,
+        entity_id: str,
+        resource: str,
+        consume: Mapping[str, int],
+        limits: Sequence[Limit] | None = None,
+        on_unavailable: OnUnavailable | str | None = None,
+        use_stored_limits: bool | None = None,
+    ) -> Acquisition:
+        """Take all amounts or none: ``async with limiter.acquire(…) as lease``.
+
+        Raises ``RateLimitExceeded`` when a limit cannot cover its amount, ``RateLimiterUnavailable``
+        when the store does not answer and the policy is to block, ``ValidationError`` for bad input.
+        """
+        if use_stored_limits is not None:
+            warnings.warn(
+                "use_stored_limits is ignored: stored limits are used unless limits= is given",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+        validate_entity_id(entity_id)
+        validate_resource(resource)
+        needs_milli(consume)
+        return Acquisition(
+            self._repository,
+            entity_id,
+            resource,
+            dict(consume),
+            None if limits is None else check_limits(limits),
+            None if on_unavailable is None else OnUnavailable.of(on_unavailable),
+            self._speculative,
+        )
+
+    async def available(
+        self, entity_id: str, resource: str, limits: Sequence[Limit] | None = None
+    ) -> dict[str, int]:
+        """What an acquire could take now, by limit; negative while in debt. Consumes nothing.
+
+        For an entity that cascades this is what both it and its parent can give.
+        """
+        return dict((await self.check_availability(entity_id, resource, limits=limits)).available)
+
+    async def time_until_available(
+        self, entity_id: str, resource: str, needed: Mapping[str, int], limits: Sequence[Limit] | None = None
+    ) -> float:
+        """Seconds until an acquire of ``needed`` passes if nobody else takes anything; ``inf`` for never."""
+        return (await self.check_availability(entity_id, resource, needed, limits)).retry_after_seconds
+
+    async def check_availability(
+        self,
+        entity_id: str,
+        resource: str,
+        needed: Mapping[str, int] | None = None,
+        limits: Sequence[Limit] | None = None,
+    ) -> Availability:
+        """What is there and how long ``needed`` would have to wait, from one look at the store."""
+        validate_entity_id(entity_id)
+        validate_resource(resource)
+        repository = self._repository
+        given = None if limits is None else check_limits(limits)
+        needs = {} if needed is None else needs_milli(needed)
+        accounts = (await repository.plan(entity_id, resource, given)).accounts
+        images = await repository.teller.look([account.key for account in accounts])
+        now_ms = repository.teller.world.now_ms()
+        there: dict[str, int] = {}
+        for account, image in zip(accounts, images, strict=True):
+            for name in account.terms.rates:
+                if name in accounts[0].terms.rates:
+                    tokens = level(account.terms, name, image, now_ms).balance(now_ms) // 1000
+                    there[name] = min(tokens, there.get(name, tokens))
+        if unknown := [name for name in needs if name not in there]:
+            raise ValidationError("limit name", unknown[0], f"{entity_id!r} has {', '.join(there)}")
+        statuses: list[LimitStatus] = []
+        for account, image in zip(accounts, images, strict=True):
+            mine = {name: n for name, n in needs.items() if name in account.terms.rates}
+            statuses += demand_statuses(Demand(account, mine), image, now_ms)
+        wait_seconds = max((s.retry_after_seconds for s in statuses), default=0.0)
+        return Availability(there, wait_seconds, tuple(statuses))
+
+    async def is_available(self, timeout: float = 1.0) -> bool:  # noqa: ASYNC109 - part of the contract
+        """Whether the store answers within ``timeout`` seconds. Never raises."""
+        try:
+            await self._repository.colour.within(timeout, self._repository.ping())
+        except Exception:
+            return False
+        return True
+
+    async def close(self) -> None:
+        await self._repository.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+class Opening:
+    """A limiter about to be opened: enter it, or await it."""
+
+    def __init__(
+        self, limiter: type[RateLimiter], speculative_writes: bool, namespace: str | None, settings: Settings
+    ) -> None:
+        self._class, self._speculative = limiter, speculative_writes
+        self._namespace, self._settings = namespace, settings
+        self._opened: RateLimiter | None = None
+
+    async def _open(self) -> RateLimiter:
+        return self._class(await Repository.open(self._namespace, **self._settings), self._speculative)
+
+    def __await__(self) -> Generator[Any, Any, RateLimiter]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> RateLimiter:
+        self._opened = await self._open()
+        return self._opened
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._opened is not None:
+            await self._opened.close()
+
+
+def located(url: str | None, settings: Settings) -> Settings:
+    """Settings with the store's URL among them."""
+    return settings if url is None else {**settings, "store": url}

@@ -1,0 +1,293 @@
+"""What the limiter talks about: frozen values, checked when they are made.
+
+Users speak of whole tokens and seconds; inside, everything is millitokens and milliseconds. The
+conversions stand here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Self
+
+from .exceptions import ValidationError
+from .naming import validate_limit_name
+
+TOKENS_MAX = 10**12
+"""The largest capacity, refill or amount: in millitokens still far from 64 bits, so sums stay exact."""
+
+PERIOD_SECONDS_MAX = 10 * 366 * 24 * 3600
+LIMITS_MAX = 32
+"""The most limits one bucket holds."""
+
+
+class OnUnavailable(StrEnum):
+    """What ``acquire`` does when the store does not answer."""
+
+    ALLOW = "allow"
+    BLOCK = "block"
+
+    @classmethod
+    def of(cls, value: OnUnavailable | str) -> OnUnavailable:
+        try:
+            return cls(value)
+        except ValueError:
+            raise ValidationError("on_unavailable", value, "use 'allow' or 'block'") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A token bucket: it holds ``capacity`` and gains ``refill_amount`` every ``refill_period_seconds``.
+
+    >>> Limit.per_minute("rpm", 60)
+    Limit(name='rpm', capacity=60, refill_amount=60, refill_period_seconds=60)
+    >>> Limit.per_second("rps", 10, burst=50).capacity
+    50
+    """
+
+    name: str
+    capacity: int
+    refill_amount: int
+    refill_period_seconds: int
+
+    def __post_init__(self) -> None:
+        validate_limit_name(self.name)
+        check_tokens(f"capacity of {self.name!r}", self.capacity)
+        check_tokens(f"refill_amount of {self.name!r}", self.refill_amount)
+        check_count(f"refill_period_seconds of {self.name!r}", self.refill_period_seconds, PERIOD_SECONDS_MAX)
+
+    @classmethod
+    def per_second(cls, name: str, rate: int, burst: int | None = None) -> Self:
+        return cls._per(name, rate, burst, 1)
+
+    @classmethod
+    def per_minute(cls, name: str, rate: int, burst: int | None = None) -> Self:
+        return cls._per(name, rate, burst, 60)
+
+    @classmethod
+    def per_hour(cls, name: str, rate: int, burst: int | None = None) -> Self:
+        return cls._per(name, rate, burst, 3600)
+
+    @classmethod
+    def per_day(cls, name: str, rate: int, burst: int | None = None) -> Self:
+        return cls._per(name, rate, burst, 86400)
+
+    @classmethod
+    def custom(cls, name: str, capacity: int, refill_amount: int, refill_period_seconds: int) -> Self:
+        return cls(name, capacity, refill_amount, refill_period_seconds)
+
+    @classmethod
+    def _per(cls, name: str, rate: int, burst: int | None, seconds: int) -> Self:
+        return cls(name, rate if burst is None else burst, rate, seconds)
+
+    @property
+    def refill_rate(self) -> float:
+        """Tokens per second."""
+        return self.refill_amount / self.refill_period_seconds
+
+    @property
+    def capacity_milli(self) -> int:
+        return self.capacity * 1000
+
+    @property
+    def refill_amount_milli(self) -> int:
+        return self.refill_amount * 1000
+
+    @property
+    def refill_period_ms(self) -> int:
+        return self.refill_period_seconds * 1000
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "capacity": self.capacity,
+            "refill_amount": self.refill_amount,
+            "refill_period_seconds": self.refill_period_seconds,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        fields = ("name", "capacity", "refill_amount", "refill_period_seconds")
+        if missing := [f for f in fields if f not in data]:
+            raise ValidationError("limit", dict(data), f"{', '.join(missing)} missing")
+        if unknown := sorted(set(data) - set(fields)):
+            raise ValidationError("limit", dict(data), f"unknown keys {', '.join(map(str, unknown))}")
+        return cls(*(data[f] for f in fields))
+
+
+@dataclass(frozen=True, slots=True)
+class LimitStatus:
+    """One limit as one request found it, in whole tokens of the whole bucket."""
+
+    entity_id: str
+    resource: str
+    limit_name: str
+    limit: Limit
+    available: int
+    requested: int
+    exceeded: bool
+    retry_after_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class BucketState:
+    """One limit of one bucket as it is stored: what ``tokens_milli`` was at ``last_refill_ms``."""
+
+    entity_id: str
+    resource: str
+    limit_name: str
+    tokens_milli: int
+    last_refill_ms: int
+    capacity_milli: int
+    refill_amount_milli: int
+    refill_period_ms: int
+    total_consumed_milli: int = 0
+
+    @property
+    def limit(self) -> Limit:
+        return Limit(
+            self.limit_name,
+            self.capacity_milli // 1000,
+            self.refill_amount_milli // 1000,
+            self.refill_period_ms // 1000,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """What a bucket holds and how long a demand would have to wait, from one snapshot."""
+
+    available: Mapping[str, int]
+    retry_after_seconds: float
+    statuses: tuple[LimitStatus, ...] = ()
+
+    @property
+    def is_available(self) -> bool:
+        return self.retry_after_seconds == 0
+
+
+@dataclass(frozen=True, slots=True)
+class BackendCapabilities:
+    """What a store can do; the limiter adapts to it."""
+
+    name: str
+    hot_partitions: bool = False
+    """Writes to one item have a ceiling of their own, so hot buckets are worth sharding."""
+    streams: bool = False
+    """Changes can be followed from outside the process."""
+    shared: bool = True
+    """Several processes can open the same store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """Somebody who is limited: an API key, a user, a project."""
+
+    entity_id: str
+    name: str | None = None
+    parent_id: str | None = None
+    cascade: bool = False
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    created_at: str | None = None
+    version: int = 1
+
+
+class AuditAction(StrEnum):
+    """What an audit event records."""
+
+    ENTITY_CREATED = "entity_created"
+    ENTITY_UPDATED = "entity_updated"
+    ENTITY_DELETED = "entity_deleted"
+    LIMITS_SET = "limits_set"
+    LIMITS_DELETED = "limits_deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEvent:
+    """One change somebody made. ``entity_id`` is ``$SYSTEM`` or ``$RESOURCE:{name}`` for defaults."""
+
+    event_id: str
+    timestamp: str
+    action: AuditAction
+    entity_id: str
+    principal: str | None = None
+    resource: str | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+class NamespaceStatus(StrEnum):
+    ACTIVE = "active"
+    DELETED = "deleted"
+    PURGING = "purging"
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """A tenant: its name, and the opaque id that prefixes its keys."""
+
+    namespace_name: str
+    namespace_id: str
+    status: NamespaceStatus = NamespaceStatus.ACTIVE
+    created_at: str | None = None
+    deleted_at: str | None = None
+
+
+class ConfigSource(StrEnum):
+    """The level that a set of limits was found at."""
+
+    ENTITY = "entity"
+    ENTITY_DEFAULT = "entity_default"
+    RESOURCE = "resource"
+    SYSTEM = "system"
+
+
+@dataclass(frozen=True, slots=True)
+class LimiterConfig:
+    """What one level of configuration says; ``None`` means that it says nothing of a field.
+
+    ``auto_update`` and ``strict_version`` exist at the system level only.
+    """
+
+    limits: tuple[Limit, ...] = ()
+    on_unavailable: OnUnavailable | None = None
+    auto_update: bool | None = None
+    strict_version: bool | None = None
+    config_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    hits: int
+    misses: int
+    size: int
+    ttl_seconds: float
+
+
+def check_tokens(field_name: str, tokens: int) -> int:
+    """A positive whole number of tokens that the arithmetic is exact for."""
+    return check_count(field_name, tokens, TOKENS_MAX)
+
+
+def check_count(field_name: str, value: int, value_max: int, value_min: int = 1) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValidationError(field_name, value, f"it must be a whole number, not {type(value).__name__}")
+    if value < value_min:
+        raise ValidationError(field_name, value, f"it must be at least {value_min}")
+    if value > value_max:
+        raise ValidationError(field_name, value, f"it must be at most {value_max}")
+    return value
+
+
+def check_limits(limits: Sequence[Limit]) -> tuple[Limit, ...]:
+    """A usable set of limits: some, not too many, no name twice."""
+    if not isinstance(limits, list | tuple) or not all(isinstance(one, Limit) for one in limits):
+        raise ValidationError("limits", limits, "pass a list of Limit, such as [Limit.per_minute('rpm', 60)]")
+    if not limits:
+        raise ValidationError("limits", limits, "pass at least one limit")
+    if len(limits) > LIMITS_MAX:
+        raise ValidationError("limits", len(limits), f"one bucket holds at most {LIMITS_MAX} limits")
+    names = [one.name for one in limits]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValidationError("limits", names, f"{', '.join(twice)} given more than once")
+    return tuple(limits)

@@ -1,0 +1,357 @@
+"""From a demand to a write: pure, and the heart of the product.
+
+A bucket's origin ``rf`` stands still, so the gain since then is known to every client and a store
+only has to add and compare. Each limit of a write takes one of two shapes:
+
+    spend   believed not full   need - gain <= tk <= cp - gain    add -c to tk
+    top     believed full       tk > cp - gain                    set tk to cp - gain - c
+
+Spends commute, so a busy bucket needs no lock. A wrong belief is refused and brings back the image
+that corrects it. When the numbers of a bucket change it is *rebased* by the same write: every limit
+is credited its gain, what was consumed stays consumed, and the origin moves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from .bucket import Rate, balance, gain, retry_after_ms
+from .models import Limit, LimitStatus
+from .repository_protocol import (
+    NOTHING,
+    Absent,
+    AtLeast,
+    AtMost,
+    Condition,
+    Equal,
+    Exists,
+    Item,
+    Key,
+    Put,
+    Update,
+    Value,
+    Write,
+)
+from .schema import (
+    bucket_limit_names,
+    gsi2_pk_resource,
+    gsi2_sk_bucket,
+    gsi3_pk_entity,
+    gsi3_sk_bucket,
+    limit_attributes,
+    number,
+    stored_rate,
+    within_namespace,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The limits a bucket is to have, and the config version they come from.
+
+    ``version`` is ``None`` for limits that the caller brought along: they change numbers, but not
+    what the stored configuration says. ``ttl_fills`` is how many times the longest time to fill an
+    idle bucket is kept; 0 keeps it for ever.
+    """
+
+    limits: tuple[Limit, ...]
+    version: int | None = None
+    ttl_fills: int = 0
+    rates: Mapping[str, Rate] = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rates", {limit.name: Rate.of(limit) for limit in self.limits})
+
+    @property
+    def fill_ms(self) -> int:
+        return max(rate.fill_ms for rate in self.rates.values())
+
+
+class Account(NamedTuple):
+    """One bucket and the terms under which this process uses it."""
+
+    key: Key
+    namespace_id: str
+    entity_id: str
+    resource: str
+    terms: Terms
+    parent_id: str | None = None
+    cascade: bool = False
+    shard_id: int = 0
+
+
+class Posting(NamedTuple):
+    """What one write does to an account, in millitokens by limit.
+
+    ``need`` is taken if the balance covers it, ``debit`` is taken in any case and may leave debt,
+    ``credit`` is given back.
+    """
+
+    need: Mapping[str, int] = NOTHING
+    debit: Mapping[str, int] = NOTHING
+    credit: Mapping[str, int] = NOTHING
+
+    @property
+    def names(self) -> Iterable[str]:
+        if self.debit or self.credit:
+            return dict.fromkeys((*self.need, *self.debit, *self.credit))
+        return self.need
+
+
+class Level(NamedTuple):
+    """One limit of a bucket as its terms see it: a rate, and what was stored when."""
+
+    rate: Rate
+    tokens_milli: int
+    origin_ms: int
+
+    def balance(self, now_ms: int) -> int:
+        return balance(self.rate, self.tokens_milli, self.origin_ms, now_ms)
+
+
+def write_for(account: Account, posting: Posting, image: Item | None, now_ms: int) -> Write | None:
+    """The write that carries out a posting on a bucket last seen as ``image``; ``None`` if it is moot."""
+    if not posting.need and not posting.debit:
+        return _give_back(account, posting.credit, image)
+    if image is None:
+        return _create(account, posting, now_ms)
+    if has_terms(image, account.terms):
+        return _spend(account, posting, image, now_ms)
+    return _rebase(account, posting, image, now_ms)
+
+
+def has_terms(image: Item, terms: Terms) -> bool:
+    """Whether a bucket is whole, and its numbers and version are those of the terms."""
+    if terms.version is not None and image.get("cv") != terms.version:
+        return False
+    for name, rate in terms.rates.items():
+        names = limit_attributes(name)
+        if (
+            image.get(names.cp) != rate.capacity_milli
+            or image.get(names.ra) != rate.refill_amount_milli
+            or image.get(names.rp) != rate.refill_period_ms
+            or type(image.get(names.tk)) is not int
+            or type(image.get(names.tc)) is not int
+        ):
+            return False
+    return type(image.get("rf")) is int
+
+
+def is_outdated(terms: Terms, image: Item | None) -> bool:
+    """Whether somebody has already used this bucket under a newer configuration."""
+    return terms.version is not None and image is not None and number(image, "cv") > terms.version
+
+
+def level(terms: Terms, name: str, image: Item | None, now_ms: int) -> Level:
+    """A limit of the bucket under these terms, as the next write would find it."""
+    rate = terms.rates[name]
+    before = None if image is None else stored_rate(image, name)
+    if image is None or before is None:
+        return Level(rate, rate.capacity_milli, now_ms)
+    tokens, origin = number(image, limit_attributes(name).tk), number(image, "rf")
+    if before == rate:
+        return Level(rate, tokens, origin)
+    at_ms = max(now_ms, origin)
+    consumed = before.capacity_milli - balance(before, tokens, origin, at_ms)
+    return Level(rate, rate.capacity_milli - consumed, at_ms)
+
+
+def status(account: Account, name: str, need_milli: int, at: Level, now_ms: int) -> LimitStatus:
+    """What a demand finds at one limit of a bucket."""
+    wait_ms = retry_after_ms(at.rate, at.tokens_milli, at.origin_ms, need_milli, now_ms)
+    return LimitStatus(
+        entity_id=account.entity_id,
+        resource=account.resource,
+        limit_name=name,
+        limit=next(limit for limit in account.terms.limits if limit.name == name),
+        available=at.balance(now_ms) // 1000,
+        requested=need_milli // 1000,
+        exceeded=wait_ms > 0,
+        retry_after_seconds=wait_ms / 1000,
+    )
+
+
+def _spend(account: Account, posting: Posting, image: Item, now_ms: int) -> Update:
+    """Take from a bucket whose numbers are right: spend or top, limit by limit."""
+    origin = number(image, "rf")
+    when: list[Condition] = [Equal("rf", origin), *_pinned(image, "cv")]
+    add: dict[str, int] = {}
+    set_: dict[str, Value] = {}
+    full_in_ms = 0
+    rates = account.terms.rates
+    for name in posting.names:
+        rate, names = rates[name], limit_attributes(name)
+        gained = gain(rate, origin, now_ms)
+        brim = rate.capacity_milli - gained  # what a bucket stores that is just full
+        stored, need = number(image, names.tk), posting.need.get(name, 0)
+        taken, credit = need + posting.debit.get(name, 0), posting.credit.get(name, 0)
+        if stored > brim and need <= rate.capacity_milli:
+            left = min(brim, brim - taken + credit)
+            set_[names.tk] = left
+            when.append(AtLeast(names.tk, brim + 1))
+        else:
+            left = stored - taken + credit
+            add[names.tk] = credit - taken
+            when.append(AtMost(names.tk, brim))
+            if need:
+                when.append(AtLeast(names.tk, need - gained))
+        add[names.tc] = taken - credit
+        full_in_ms = max(full_in_ms, _fill_ms(rate, brim - left))
+    when += _keep_alive(account.terms, image, set_, now_ms, full_in_ms)
+    return Update(account.key, add, set_, tuple(when))
+
+
+def _rebase(account: Account, posting: Posting, image: Item, now_ms: int) -> Update:
+    """Take from a bucket and change its numbers to those of the terms.
+
+    The origin always moves, by a millisecond at least, so that it identifies the numbers: a write
+    that was shaped for the old ones is refused.
+    """
+    terms, origin = account.terms, number(image, "rf")
+    at_ms = max(now_ms, origin + 1)
+    when: list[Condition] = [Exists(), *_pinned(image, "rf"), *_pinned(image, "cv")]
+    add: dict[str, int] = {}
+    set_: dict[str, Value] = {"rf": at_ms}
+    if terms.version is not None:
+        set_["cv"] = terms.version
+    full_in_ms = 0
+    held = bucket_limit_names(image)
+    for name in dict.fromkeys((*terms.rates, *held)):
+        names, before, rate = limit_attributes(name), stored_rate(image, name), terms.rates.get(name)
+        if rate is None:
+            if terms.version is not None:
+                set_.update(dict.fromkeys(names))
+                continue
+            # Limits brought along say nothing of the others, but the origin moves for them too.
+            rate = stored_rate(image, name)
+        assert rate is not None
+        need = posting.need.get(name, 0)
+        taken, credit = need + posting.debit.get(name, 0), posting.credit.get(name, 0)
+        if before is None or name not in held:
+            left = rate.capacity_milli - taken
+            set_[names.tk], set_[names.tc] = left, taken
+            when += _pinned(image, names.tk)
+            if need > rate.capacity_milli:
+                when.append(Absent())
+        else:
+            gained, stored = gain(before, origin, at_ms), number(image, names.tk)
+            brim, raised = before.capacity_milli - gained, rate.capacity_milli - before.capacity_milli
+            if stored > brim and need <= rate.capacity_milli:
+                left = min(rate.capacity_milli, rate.capacity_milli - taken + credit)
+                set_[names.tk] = left
+                when.append(AtLeast(names.tk, brim + 1))
+            else:
+                left = stored + gained + raised - taken + credit
+                add[names.tk] = left - stored
+                when.append(AtMost(names.tk, brim))
+                if need:
+                    when.append(AtLeast(names.tk, need - gained - raised))
+            add[names.tc] = taken - credit
+        set_[names.cp], set_[names.ra], set_[names.rp] = rate
+        full_in_ms = max(full_in_ms, _fill_ms(rate, rate.capacity_milli - left))
+    when += _keep_alive(terms, image, set_, at_ms, full_in_ms)
+    return Update(account.key, {a: n for a, n in add.items() if n}, set_, tuple(when))
+
+
+def _create(account: Account, posting: Posting, now_ms: int) -> Put:
+    """A bucket that was never used is full; this is its first use."""
+    terms, namespace_id = account.terms, account.namespace_id
+    item: dict[str, Value] = {
+        "entity_id": account.entity_id,
+        "resource": account.resource,
+        "rf": now_ms,
+        "cv": terms.version or 0,
+        "shard_count": 1,
+        "cascade": account.cascade,
+        "parent_id": account.parent_id,
+        "GSI2PK": gsi2_pk_resource(namespace_id, account.resource),
+        "GSI2SK": gsi2_sk_bucket(account.entity_id, account.shard_id),
+        "GSI3PK": gsi3_pk_entity(namespace_id, account.entity_id),
+        "GSI3SK": gsi3_sk_bucket(account.resource, account.shard_id),
+        **within_namespace(namespace_id, account.key),
+    }
+    when: list[Condition] = [Absent()]
+    full_in_ms = 0
+    for name, rate in terms.rates.items():
+        names = limit_attributes(name)
+        need = posting.need.get(name, 0)
+        taken = need + posting.debit.get(name, 0)
+        if need > rate.capacity_milli:
+            when.append(Exists())  # it can never be admitted; the contradiction makes the store say so
+        item[names.tk] = rate.capacity_milli - taken
+        item[names.cp], item[names.ra], item[names.rp] = rate
+        item[names.tc] = taken
+        full_in_ms = max(full_in_ms, _fill_ms(rate, taken))
+    if terms.ttl_fills:
+        item["ttl"] = _ttl_seconds(terms, now_ms, full_in_ms)
+    return Put(account.key, {name: value for name, value in item.items() if value is not None}, tuple(when))
+
+
+def _give_back(account: Account, credit: Mapping[str, int], image: Item | None) -> Update | None:
+    """Add what was taken. Overfill is cut off by the balance and by the next spend from a full bucket.
+
+    Nothing is pinned: a refund is right under any numbers, so long as the limit is still there. A
+    bucket that is believed missing gets its chance, for beliefs can be old.
+    """
+    kept = {
+        name: amount
+        for name, amount in credit.items()
+        if image is None or stored_rate(image, name) is not None
+    }
+    if not kept:
+        return None
+    add: dict[str, int] = {}
+    for name, amount in kept.items():
+        names = limit_attributes(name)
+        add[names.tk], add[names.tc] = amount, -amount
+    return Update(account.key, add, NOTHING, tuple(AtLeast(limit_attributes(n).cp, 0) for n in kept))
+
+
+def prolong(terms: Terms, key: Key, image: Item, now_ms: int) -> Update | None:
+    """The write that keeps a bucket alive whose debts outgrew its ``ttl``, if there is such a need.
+
+    Two debits may each have been within the ``ttl`` they saw and be beyond it together.
+    """
+    set_: dict[str, Value] = {}
+    levels = [level(terms, name, image, now_ms) for name in terms.rates]
+    full_in_ms = max(_fill_ms(at.rate, at.rate.capacity_milli - at.balance(now_ms)) for at in levels)
+    when = _keep_alive(terms, image, set_, now_ms, full_in_ms)
+    return Update(key, NOTHING, set_, (Exists(), *when)) if set_ else None
+
+
+def _keep_alive(
+    terms: Terms, image: Item, set_: dict[str, Value], now_ms: int, full_in_ms: int
+) -> tuple[Condition, ...]:
+    """Move ``ttl`` ahead when a write would leave a bucket that could disappear before it is full.
+
+    It is pinned when it moves, lest a client that knows of less debt should move it back.
+    """
+    present = number(image, "ttl") or None
+    if not terms.ttl_fills:
+        if present is not None and terms.version is not None:
+            set_["ttl"] = None
+        return ()
+    if present is not None and present * 1000 >= now_ms + full_in_ms + terms.fill_ms:
+        return ()
+    if present is None and has_terms(image, terms):
+        return ()
+    set_["ttl"] = _ttl_seconds(terms, now_ms, full_in_ms)
+    return _pinned(image, "ttl")
+
+
+def _ttl_seconds(terms: Terms, now_ms: int, full_in_ms: int) -> int:
+    idle_ms = terms.ttl_fills * terms.fill_ms
+    return math.ceil((now_ms + max(idle_ms, full_in_ms + 2 * terms.fill_ms)) / 1000)
+
+
+def _fill_ms(rate: Rate, missing_milli: int) -> int:
+    return max(0, -(-missing_milli * rate.refill_period_ms // rate.refill_amount_milli))
+
+
+def _pinned(image: Item, attribute: str) -> tuple[Condition, ...]:
+    """The condition that an attribute still is what it was; a stranger's nested value cannot be compared."""
+    value = image.get(attribute)
+    return () if isinstance(value, float | dict | list) else (Equal(attribute, value),)

@@ -1,0 +1,1 @@
+"""Typed records over a backend, one module for each kind; ``Repository`` puts them together."""

@@ -1,0 +1,172 @@
+"""Namespaces: tenants that share a table and never see each other.
+
+A namespace is a name for an opaque id, and every key begins with that id. Two records of the
+registry say so: one leads from the name to the id, one back and holds the state. Deleting frees the
+name and keeps the data, which can be recovered under its id until it is purged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..exceptions import NamespaceNotFoundError, NamespaceStateError, RateLimiterUnavailable
+from ..models import Namespace, NamespaceStatus
+from ..naming import validate_namespace
+from ..repository_protocol import Absent, Delete, Equal, Exists, Item, Key, Put, Query, Update
+from ..schema import GSI4, REGISTRY, pk_system, sk_namespace, sk_nsid, starting
+from .audit import iso_time
+from .view import View
+
+PURGE_PAGE = 100
+
+
+class NamespaceRecords(View):
+    async def register_namespace(self, name: str) -> Namespace:
+        """Make a namespace, or return the one of that name."""
+        known = await self.get_namespace(name)
+        if known is not None:
+            return known
+        made = Namespace(name, self._world.new_token(), created_at=iso_time(self._world.now_ms()))
+        item = _namespace_item(made)
+        outcomes = await self._backend.transact_write(
+            [
+                Put(_by_name(name), item, when=(Absent(),)),
+                Put(_by_id(made.namespace_id), item, when=(Absent(),)),
+            ]
+        )
+        if outcomes[0].applied:
+            return made
+        winner = await self.get_namespace(name)
+        if winner is None:
+            raise RateLimiterUnavailable(f"namespace {name!r} was registered and deleted at the same time")
+        return winner
+
+    async def register_namespaces(self, names: Sequence[str]) -> list[Namespace]:
+        return [await self.register_namespace(name) for name in names]
+
+    async def get_namespace(self, name: str) -> Namespace | None:
+        item = await self._get(_by_name(validate_namespace(name)))
+        return None if item is None else namespace_of(item)
+
+    async def list_namespaces(self) -> list[Namespace]:
+        """All namespaces that are in use, in the order of their names."""
+        return [namespace_of(row.item) async for row in self._rows(_registry(sk_namespace("")))]
+
+    async def list_orphan_namespaces(self) -> list[Namespace]:
+        """Namespaces that were deleted and whose data is still there."""
+        every = [namespace_of(row.item) async for row in self._rows(_registry(sk_nsid("")))]
+        return [one for one in every if one.status is not NamespaceStatus.ACTIVE]
+
+    async def delete_namespace(self, name: str) -> Namespace:
+        """Free the name. The data stays, under its id, until it is recovered or purged."""
+        known = await self.get_namespace(name)
+        if known is None:
+            raise NamespaceNotFoundError(f"namespace {name!r} does not exist")
+        gone = Namespace(
+            name,
+            known.namespace_id,
+            NamespaceStatus.DELETED,
+            known.created_at,
+            iso_time(self._world.now_ms()),
+        )
+        outcomes = await self._backend.transact_write(
+            [
+                Delete(_by_name(name), when=(Equal("namespace_id", known.namespace_id),)),
+                Put(_by_id(known.namespace_id), _namespace_item(gone), when=(Exists(),)),
+            ]
+        )
+        if not outcomes[0].applied:
+            raise NamespaceStateError(f"namespace {name!r} was changed meanwhile; look at it again")
+        return gone
+
+    async def recover_namespace(self, namespace_id: str) -> Namespace:
+        """Give a deleted namespace its name back, if nobody took it."""
+        known = await self._by_id(namespace_id)
+        if known.status is not NamespaceStatus.DELETED:
+            raise NamespaceStateError(
+                f"namespace {namespace_id!r} is {known.status}; only a deleted one recovers"
+            )
+        back = Namespace(known.namespace_name, namespace_id, created_at=known.created_at)
+        item = _namespace_item(back)
+        outcomes = await self._backend.transact_write(
+            [
+                Put(_by_name(back.namespace_name), item, when=(Absent(),)),
+                Put(_by_id(namespace_id), item, when=(Equal("status", NamespaceStatus.DELETED.value),)),
+            ]
+        )
+        if not outcomes[0].held:
+            raise NamespaceStateError(
+                f"the name {back.namespace_name!r} is taken by another namespace; delete that one first"
+            )
+        if not outcomes[1].applied:
+            raise NamespaceStateError(f"namespace {namespace_id!r} was changed meanwhile; look at it again")
+        return back
+
+    async def purge_namespace(self, namespace_id: str) -> int:
+        """Delete all data of a deleted namespace for good, and return how many items went.
+
+        Interrupted, it goes on where it stopped when it is called again.
+        """
+        known = await self._by_id(namespace_id)
+        if known.status is NamespaceStatus.ACTIVE:
+            raise NamespaceStateError(
+                f"namespace {known.namespace_name!r} is in use; delete it before you purge {namespace_id!r}"
+            )
+        marked = Update(
+            _by_id(namespace_id),
+            set={"status": NamespaceStatus.PURGING.value},
+            when=(Exists(), Equal("status", known.status.value)),
+        )
+        (outcome,) = await self._backend.write_each([marked])
+        if outcome.failure is not None:
+            raise outcome.failure
+        if not outcome.applied:
+            raise NamespaceStateError(f"namespace {namespace_id!r} was changed meanwhile; look at it again")
+        purged = 0
+        async for page in self._pages(Query(namespace_id, index=GSI4, rows_max=PURGE_PAGE)):
+            await self._must_write([Delete(row.key) for row in page])
+            purged += len(page)
+            for row in page:
+                self._connection.teller.forget(row.key)
+        self._connection.cache.invalidate(lambda key: key.partition.startswith(f"{namespace_id}/"))
+        await self._must_write([Delete(_by_id(namespace_id))])
+        return purged
+
+    async def _by_id(self, namespace_id: str) -> Namespace:
+        item = await self._get(_by_id(namespace_id))
+        if item is None:
+            raise NamespaceNotFoundError(f"no namespace has the id {namespace_id!r}")
+        return namespace_of(item)
+
+
+def namespace_of(item: Item) -> Namespace:
+    created_at, deleted_at = item.get("created_at"), item.get("deleted_at")
+    return Namespace(
+        str(item["namespace_name"]),
+        str(item["namespace_id"]),
+        NamespaceStatus(str(item.get("status", NamespaceStatus.ACTIVE))),
+        created_at if isinstance(created_at, str) else None,
+        deleted_at if isinstance(deleted_at, str) else None,
+    )
+
+
+def _namespace_item(namespace: Namespace) -> dict[str, str | None]:
+    return {
+        "namespace_name": namespace.namespace_name,
+        "namespace_id": namespace.namespace_id,
+        "status": namespace.status.value,
+        "created_at": namespace.created_at,
+        "deleted_at": namespace.deleted_at,
+    }
+
+
+def _by_name(name: str) -> Key:
+    return Key(pk_system(REGISTRY), sk_namespace(name))
+
+
+def _by_id(namespace_id: str) -> Key:
+    return Key(pk_system(REGISTRY), sk_nsid(namespace_id))
+
+
+def _registry(prefix: str) -> Query:
+    return starting(pk_system(REGISTRY), prefix)

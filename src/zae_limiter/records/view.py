@@ -1,0 +1,97 @@
+"""One namespace of one opened store: what every kind of record builds upon."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+from ..exceptions import ValidationError
+from ..repository_protocol import Backend, Cursor, Item, Key, Query, Row, Write
+from ..world import World
+from .connection import Connection
+
+PAGE_MAX = 1000
+
+
+class View:
+    """A namespace of a connection. Views are cheap, share everything, and own nothing."""
+
+    def __init__(self, connection: Connection, namespace_name: str, namespace_id: str) -> None:
+        self._connection = connection
+        self._namespace_name, self._namespace_id = namespace_name, namespace_id
+
+    @property
+    def namespace_name(self) -> str:
+        return self._namespace_name
+
+    @property
+    def namespace_id(self) -> str:
+        """The opaque prefix of every key of this namespace."""
+        return self._namespace_id
+
+    @property
+    def _backend(self) -> Backend:
+        return self._connection.backend
+
+    @property
+    def _world(self) -> World:
+        return self._connection.world
+
+    async def _get(self, key: Key) -> Item | None:
+        (item,) = await self._backend.batch_get([key])
+        return item
+
+    async def _must_write(self, writes: Sequence[Write]) -> None:
+        """Writes that nothing can refuse; a store that fails is told at once."""
+        for outcome in await self._backend.write_each(writes) if writes else ():
+            if outcome.failure is not None:
+                raise outcome.failure
+
+    async def _pages(self, query: Query) -> AsyncIterator[tuple[Row, ...]]:
+        """All pages of a query."""
+        while True:
+            page = await self._backend.query(query)
+            yield page.rows
+            if page.after is None:
+                return
+            query = query._replace(after=page.after)
+
+    async def _rows(self, query: Query) -> AsyncIterator[Row]:
+        """All rows of a query, page after page."""
+        async for page in self._pages(query):
+            for row in page:
+                yield row
+
+    async def _first_rows(self, query: Query) -> tuple[list[Row], Cursor | None]:
+        """As many rows as the query asks for, if there are that many, and where they ended."""
+        rows: list[Row] = []
+        after = query.after
+        while True:
+            left = query.rows_max - len(rows)
+            page = await self._backend.query(query._replace(rows_max=left, after=after))
+            rows += page.rows
+            after = page.after
+            if after is None or len(rows) >= query.rows_max:
+                return rows, after
+
+
+def check_page_size(limit: int) -> int:
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= PAGE_MAX:
+        raise ValidationError("limit", limit, f"ask for 1 to {PAGE_MAX} rows at a time")
+    return limit
+
+
+def cursor_text(cursor: Cursor | None) -> str | None:
+    """A cursor as one opaque word that a caller may keep."""
+    if cursor is None:
+        return None
+    return "\n".join((cursor.key.partition, cursor.key.sort, cursor.sort)).encode().hex()
+
+
+def read_cursor(text: str | None) -> Cursor | None:
+    if text is None:
+        return None
+    try:
+        partition, sort, place = bytes.fromhex(text).decode().split("\n")
+    except ValueError:
+        raise ValidationError("cursor", text, "pass on what the previous page returned") from None
+    return Cursor(Key(partition, sort), place)

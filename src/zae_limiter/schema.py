@@ -1,0 +1,260 @@
+"""Key text, attribute names and codecs: the only place that knows how records are spelled.
+
+Every partition key begins with the opaque id of its namespace, every sort key with ``#``. No name
+may contain ``#``, so keys parse back without escapes. All records are flat.
+
+Index entries are written when a record is made and never by a token change: GSI1 leads from parents
+to children, GSI2 from resources to buckets and usage, GSI3 from entities to buckets and from
+resources to entities with limits of their own, GSI4 from a namespace to all that it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from .bucket import Rate
+from .exceptions import ValidationError
+from .models import BucketState, Limit
+from .repository_protocol import LAST, Item, Key, Query, Value
+
+REGISTRY = "_"
+"""The reserved namespace that holds the registry of namespaces and the version record."""
+
+GSI1, GSI2, GSI3, GSI4 = "GSI1", "GSI2", "GSI3", "GSI4"
+
+SYSTEM_AUDIT = "$SYSTEM"
+
+
+# Partition keys.
+
+
+def pk_system(namespace_id: str) -> str:
+    return f"{namespace_id}/SYSTEM#"
+
+
+def pk_resource(namespace_id: str, resource: str) -> str:
+    return f"{namespace_id}/RESOURCE#{resource}"
+
+
+def pk_entity(namespace_id: str, entity_id: str) -> str:
+    return f"{namespace_id}/ENTITY#{entity_id}"
+
+
+def pk_bucket(namespace_id: str, entity_id: str, resource: str, shard_id: int = 0) -> str:
+    return f"{namespace_id}/BUCKET#{entity_id}#{resource}#{shard_id}"
+
+
+def pk_audit(namespace_id: str, entity_id: str) -> str:
+    return f"{namespace_id}/AUDIT#{entity_id}"
+
+
+# Sort keys.
+
+
+def sk_meta() -> str:
+    return "#META"
+
+
+def sk_state() -> str:
+    return "#STATE"
+
+
+def sk_config(resource: str | None = None) -> str:
+    """``#CONFIG`` for the system and a resource, ``#CONFIG#{resource}`` for an entity."""
+    return "#CONFIG" if resource is None else f"#CONFIG#{resource}"
+
+
+def sk_config_version() -> str:
+    return "#CONFIG_VERSION"
+
+
+def sk_entity_configs() -> str:
+    return "#ENTITY_CONFIGS"
+
+
+def sk_usage(resource: str, window_key: str) -> str:
+    return f"#USAGE#{resource}#{window_key}"
+
+
+def sk_audit(event_id: str) -> str:
+    return f"#AUDIT#{event_id}"
+
+
+def sk_version() -> str:
+    return "#VERSION"
+
+
+def sk_namespace(name: str) -> str:
+    return f"#NAMESPACE#{name}"
+
+
+def sk_nsid(namespace_id: str) -> str:
+    return f"#NSID#{namespace_id}"
+
+
+# Index keys.
+
+
+def gsi1_pk_parent(namespace_id: str, parent_id: str) -> str:
+    return f"{namespace_id}/PARENT#{parent_id}"
+
+
+def gsi1_sk_child(entity_id: str) -> str:
+    return f"CHILD#{entity_id}"
+
+
+def gsi2_pk_resource(namespace_id: str, resource: str) -> str:
+    return f"{namespace_id}/RESOURCE#{resource}"
+
+
+def gsi2_sk_bucket(entity_id: str, shard_id: int) -> str:
+    return f"BUCKET#{entity_id}#{shard_id}"
+
+
+def gsi2_sk_usage(window: str, window_key: str, entity_id: str) -> str:
+    return f"USAGE#{window}#{window_key}#{entity_id}"
+
+
+def gsi3_pk_entity_config(namespace_id: str, resource: str) -> str:
+    return f"{namespace_id}/ENTITY_CONFIG#{resource}"
+
+
+def gsi3_pk_entity(namespace_id: str, entity_id: str) -> str:
+    return f"{namespace_id}/ENTITY#{entity_id}"
+
+
+def gsi3_sk_bucket(resource: str, shard_id: int) -> str:
+    return f"BUCKET#{resource}#{shard_id}"
+
+
+def gsi3_pk_entities(namespace_id: str) -> str:
+    return f"{namespace_id}/ENTITIES"
+
+
+# Whole keys.
+
+
+def entity_key(namespace_id: str, entity_id: str) -> Key:
+    return Key(pk_entity(namespace_id, entity_id), sk_meta())
+
+
+def bucket_key(namespace_id: str, entity_id: str, resource: str, shard_id: int = 0) -> Key:
+    return Key(pk_bucket(namespace_id, entity_id, resource, shard_id), sk_state())
+
+
+def system_config_key(namespace_id: str) -> Key:
+    return Key(pk_system(namespace_id), sk_config())
+
+
+def resource_config_key(namespace_id: str, resource: str) -> Key:
+    return Key(pk_resource(namespace_id, resource), sk_config())
+
+
+def entity_config_key(namespace_id: str, entity_id: str, resource: str) -> Key:
+    return Key(pk_entity(namespace_id, entity_id), sk_config(resource))
+
+
+def within_namespace(namespace_id: str, key: Key) -> dict[str, Value]:
+    """The entry by which a namespace finds everything it holds."""
+    return {"GSI4PK": namespace_id, "GSI4SK": key.partition}
+
+
+def starting(partition: str, prefix: str, index: str | None = None) -> Query:
+    """The rows of a partition whose sort key starts with ``prefix``."""
+    return Query(partition, prefix, prefix + LAST, index)
+
+
+class BucketAddress(NamedTuple):
+    namespace_id: str
+    entity_id: str
+    resource: str
+    shard_id: int
+
+
+def parse_bucket_pk(pk: str) -> BucketAddress:
+    """Read ``{ns}/BUCKET#{entity}#{resource}#{shard}`` back."""
+    namespace_id, found, rest = pk.partition("/BUCKET#")
+    parts = rest.split("#")
+    if not found or len(parts) != 3 or not parts[2].isdecimal():
+        raise ValidationError("bucket key", pk, "expected '{namespace}/BUCKET#{entity}#{resource}#{shard}'")
+    return BucketAddress(namespace_id, parts[0], parts[1], int(parts[2]))
+
+
+# Buckets. One item holds every limit of one entity and resource, five numbers a limit.
+
+
+class LimitAttributes(NamedTuple):
+    """The names under which a bucket keeps one limit, in millitokens and milliseconds."""
+
+    tk: str
+    cp: str
+    ra: str
+    rp: str
+    tc: str
+
+
+@lru_cache(4096)
+def limit_attributes(name: str) -> LimitAttributes:
+    return LimitAttributes(f"b_{name}_tk", f"b_{name}_cp", f"b_{name}_ra", f"b_{name}_rp", f"b_{name}_tc")
+
+
+def bucket_limit_names(image: Item) -> list[str]:
+    """The limits a bucket holds: those with all five numbers, so a stranger's leftovers are not mistaken."""
+    names = [a[2:-3] for a in image if a.startswith("b_") and a.endswith("_tk") and len(a) > 5]
+    return [n for n in names if all(type(image.get(a)) is int for a in limit_attributes(n))]
+
+
+def stored_rate(image: Item, name: str) -> Rate | None:
+    """The numbers a bucket holds for a limit, or ``None`` if it lacks (some of) them."""
+    names = limit_attributes(name)
+    capacity, amount, period = image.get(names.cp), image.get(names.ra), image.get(names.rp)
+    if type(capacity) is int and type(amount) is int and type(period) is int and amount > 0 and period > 0:
+        return Rate(capacity, amount, period)
+    return None
+
+
+def number(image: Item, attribute: str, default: int = 0) -> int:
+    value = image.get(attribute, default)
+    return value if type(value) is int else default
+
+
+def bucket_states(image: Item) -> list[BucketState]:
+    """A bucket item as one state for each limit."""
+    return [
+        BucketState(
+            entity_id=str(image.get("entity_id", "")),
+            resource=str(image.get("resource", "")),
+            limit_name=name,
+            tokens_milli=number(image, names.tk),
+            last_refill_ms=number(image, "rf"),
+            capacity_milli=number(image, names.cp),
+            refill_amount_milli=number(image, names.ra),
+            refill_period_ms=number(image, names.rp),
+            total_consumed_milli=number(image, names.tc),
+        )
+        for name in bucket_limit_names(image)
+        for names in (limit_attributes(name),)
+    ]
+
+
+# Config. One item holds every limit of one level, in whole tokens and seconds.
+
+
+def config_attributes(limits: Iterable[Limit]) -> dict[str, Value]:
+    attributes: dict[str, Value] = {}
+    for limit in limits:
+        attributes[f"l_{limit.name}_cp"] = limit.capacity
+        attributes[f"l_{limit.name}_ra"] = limit.refill_amount
+        attributes[f"l_{limit.name}_rp"] = limit.refill_period_seconds
+    return attributes
+
+
+def config_limits(item: Mapping[str, Value]) -> tuple[Limit, ...]:
+    """The limits of a config item, in the order of their names; malformed ones are an error."""
+    names = sorted(a[2:-3] for a in item if a.startswith("l_") and a.endswith("_cp") and len(a) > 5)
+    return tuple(
+        Limit(name, *(item.get(f"l_{name}_{field}") for field in ("cp", "ra", "rp")))  # type: ignore[arg-type]
+        for name in names
+    )

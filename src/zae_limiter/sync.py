@@ -1,0 +1,209 @@
+"""The sync twins: declarations only.
+
+Each method is the async one, driven to its end over a store that was opened for sync. Signatures and
+docstrings are the async ones, and the type checker sees them.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self, Unpack
+
+from ._colour import blocking, plain, run_sync, wrapping
+from .lease import Acquisition, Lease
+from .limiter import RateLimiter, located
+from .models import BackendCapabilities
+from .records.connection import Options
+from .repository import Repository, Settings
+from .repository_protocol import Backend
+from .world import World
+
+
+class SyncLease:
+    """The sync twin of ``Lease``."""
+
+    def __init__(self, lease: Lease) -> None:
+        self._async = lease
+
+    @property
+    def consumed(self) -> dict[str, int]:
+        return self._async.consumed
+
+    @property
+    def degraded(self) -> bool:
+        return self._async.degraded
+
+    consume = blocking(Lease.consume)
+    adjust = blocking(Lease.adjust)
+    release = blocking(Lease.release)
+
+
+class SyncAcquisition:
+    """The sync twin of ``Acquisition``."""
+
+    def __init__(self, acquisition: Acquisition) -> None:
+        self._async = acquisition
+
+    def __enter__(self) -> SyncLease:
+        return SyncLease(run_sync(self._async.__aenter__()))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        run_sync(self._async.__aexit__(kind, error, trace))
+
+
+class SyncRepository:
+    """The sync twin of ``Repository``."""
+
+    def __init__(self, repository: Repository) -> None:
+        self._async = repository
+
+    @classmethod
+    def open(cls, namespace: str | None = None, **settings: Unpack[Settings]) -> Self:
+        """See ``Repository.open``."""
+        return cls(run_sync(Repository._open(settings, namespace, sync=True, register=True)))
+
+    @classmethod
+    def connect(cls, namespace: str | None = None, **settings: Unpack[Settings]) -> Self:
+        """See ``Repository.connect``."""
+        return cls(run_sync(Repository._open(settings, namespace, sync=True, register=False)))
+
+    @classmethod
+    def over(
+        cls,
+        backend: Backend,
+        namespace: str | None = None,
+        options: Options | None = None,
+        world: World | None = None,
+        *,
+        url: str = "",
+        register: bool = True,
+    ) -> Self:
+        """See ``Repository.over``."""
+        return cls(run_sync(Repository.over(backend, namespace, options, world, url=url, register=register)))
+
+    def namespace(self, name: str) -> SyncRepository:
+        """See ``Repository.namespace``."""
+        return SyncRepository(run_sync(self._async.namespace(name)))
+
+    @property
+    def namespace_name(self) -> str:
+        return self._async.namespace_name
+
+    @property
+    def namespace_id(self) -> str:
+        return self._async.namespace_id
+
+    @property
+    def capabilities(self) -> BackendCapabilities:
+        return self._async.capabilities
+
+    @property
+    def store(self) -> str:
+        return self._async.store
+
+    create_entity = blocking(Repository.create_entity)
+    get_entity = blocking(Repository.get_entity)
+    update_entity = blocking(Repository.update_entity)
+    delete_entity = blocking(Repository.delete_entity)
+    get_children = blocking(Repository.get_children)
+    list_entities = blocking(Repository.list_entities)
+
+    set_system_defaults = blocking(Repository.set_system_defaults)
+    get_system_defaults = blocking(Repository.get_system_defaults)
+    delete_system_defaults = blocking(Repository.delete_system_defaults)
+    set_resource_defaults = blocking(Repository.set_resource_defaults)
+    get_resource_defaults = blocking(Repository.get_resource_defaults)
+    delete_resource_defaults = blocking(Repository.delete_resource_defaults)
+    list_resources_with_defaults = blocking(Repository.list_resources_with_defaults)
+    set_limits = blocking(Repository.set_limits)
+    get_limits = blocking(Repository.get_limits)
+    delete_limits = blocking(Repository.delete_limits)
+    list_entities_with_custom_limits = blocking(Repository.list_entities_with_custom_limits)
+    list_resources_with_entity_configs = blocking(Repository.list_resources_with_entity_configs)
+    get_config = blocking(Repository.get_config)
+    set_config = blocking(Repository.set_config)
+    resolve_limits = blocking(Repository.resolve_limits)
+    invalidate_config_cache = plain(Repository.invalidate_config_cache)
+    get_cache_stats = plain(Repository.get_cache_stats)
+
+    register_namespace = blocking(Repository.register_namespace)
+    register_namespaces = blocking(Repository.register_namespaces)
+    get_namespace = blocking(Repository.get_namespace)
+    list_namespaces = blocking(Repository.list_namespaces)
+    list_orphan_namespaces = blocking(Repository.list_orphan_namespaces)
+    delete_namespace = blocking(Repository.delete_namespace)
+    recover_namespace = blocking(Repository.recover_namespace)
+    purge_namespace = blocking(Repository.purge_namespace)
+
+    get_bucket = blocking(Repository.get_bucket)
+    get_audit_events = blocking(Repository.get_audit_events)
+    ping = blocking(Repository.ping)
+    close = blocking(Repository.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class SyncRateLimiter:
+    """The sync twin of ``RateLimiter``.
+
+    >>> with SyncRateLimiter.open("memory://") as limiter:
+    ...     with limiter.acquire("key-1", "gpt-4", {"rpm": 1}, [Limit.per_minute("rpm", 60)]) as lease:
+    ...         lease.consumed
+    {'rpm': 1}
+    """
+
+    def __init__(self, repository: SyncRepository, speculative_writes: bool = True) -> None:
+        self._async = RateLimiter(repository._async, speculative_writes)
+        self._repository = repository
+
+    @classmethod
+    def open(
+        cls,
+        url: str | None = None,
+        *,
+        namespace: str | None = None,
+        speculative_writes: bool = True,
+        **settings: Unpack[Settings],
+    ) -> Self:
+        """See ``RateLimiter.open``."""
+        return cls(SyncRepository.open(namespace, **located(url, settings)), speculative_writes)
+
+    @property
+    def repository(self) -> SyncRepository:
+        return self._repository
+
+    @property
+    def refunds_lost(self) -> int:
+        return self._async.refunds_lost
+
+    acquire = wrapping(SyncAcquisition, RateLimiter.acquire)
+    available = blocking(RateLimiter.available)
+    time_until_available = blocking(RateLimiter.time_until_available)
+    check_availability = blocking(RateLimiter.check_availability)
+    is_available = blocking(RateLimiter.is_available)
+    close = blocking(RateLimiter.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,97 @@
+"""``python -m zae_limiter.testing``: simulate many seeds, or replay one."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+import traceback
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from typing import NamedTuple
+
+from .bugs import BUGS, planted
+from .theorem import Scenario
+
+CHUNK = 50
+
+
+class Tally(NamedTuple):
+    seeds: int
+    steps: int
+    admitted: int
+    refused: int
+    faults: Counter[str]
+    failures: list[tuple[int, str]]
+
+
+def simulate(seed: int, bug: str | None = None) -> Scenario:
+    """Run one seed; an ``AssertionError`` says what went wrong."""
+    logging.getLogger("zae_limiter").setLevel(logging.CRITICAL)  # lost refunds are part of the plan
+    with planted(bug):
+        scenario = Scenario(seed)
+        scenario.run()
+    return scenario
+
+
+def simulate_range(first: int, bug: str | None = None, count: int = CHUNK) -> Tally:
+    steps, admitted, refused, faults, failures = 0, 0, 0, Counter[str](), []
+    for seed in range(first, first + count):
+        try:
+            scenario = simulate(seed, bug)
+        except AssertionError as error:
+            failures.append((seed, str(error)))
+            continue
+        steps += scenario.simulation.steps
+        admitted += scenario.admitted
+        refused += scenario.refused
+        faults += scenario.simulation.faults
+    return Tally(count, steps, admitted, refused, faults, failures)
+
+
+def simulate_many(seeds: int, bug: str | None = None) -> Tally:
+    """Run seeds 0 to ``seeds`` on all cores."""
+    starts = range(0, seeds, CHUNK)
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        parts = list(pool.map(partial(simulate_range, bug=bug), starts))
+    return Tally(
+        sum(part.seeds for part in parts),
+        sum(part.steps for part in parts),
+        sum(part.admitted for part in parts),
+        sum(part.refused for part in parts),
+        sum((part.faults for part in parts), Counter[str]()),
+        [failure for part in parts for failure in part.failures],
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m zae_limiter.testing", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=500, help="how many seeds to run")
+    parser.add_argument("--seed", type=int, help="replay this one and show where it fails")
+    parser.add_argument("--bug", choices=BUGS, help="plant a bug that must be found")
+    options = parser.parse_args()
+    if options.seed is not None:
+        try:
+            scenario = simulate(options.seed, options.bug)
+        except AssertionError:
+            traceback.print_exc()
+            return 1
+        print(f"seed {options.seed}: {scenario.simulation.steps} steps, no violation")
+        return 0
+    started = time.perf_counter()
+    tally = simulate_many(options.seeds, options.bug)
+    print(
+        f"{tally.seeds} seeds, {tally.steps} steps, {time.perf_counter() - started:.1f} s: "
+        f"{tally.admitted} admitted, {tally.refused} refused, {len(tally.failures)} violations"
+    )
+    print("faults: " + ", ".join(f"{name} {count}" for name, count in sorted(tally.faults.items())))
+    for seed, message in tally.failures[:5]:
+        print(f"seed {seed}: {message}\n  replay: make sim SEED={seed}")
+    return 1 if tally.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

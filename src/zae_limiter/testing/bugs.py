@@ -1,0 +1,60 @@
+"""Bugs that a simulation must find: each breaks the core in one place while it is planted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+from ..posting import write_for
+from ..repository_protocol import AtLeast, AtMost, Condition, Update, Write
+
+
+def _without_floor(*given: Any) -> Write | None:
+    """A debit that does not ask whether the tokens are there."""
+    write = write_for(*given)
+    if not isinstance(write, Update) or "rf" in write.set:
+        return write
+    return write._replace(when=_without(write, AtLeast, set(write.add)))
+
+
+def _without_clamp(*given: Any) -> Write | None:
+    """A debit that leaves what has overflowed in the bucket."""
+    write, posting = write_for(*given), given[1]
+    if not isinstance(write, Update) or "rf" in write.set:
+        return write
+    names = {attribute: attribute[2:-3] for attribute in write.set if attribute != "ttl"}
+    moved = {a: -posting.need.get(name, 0) - posting.debit.get(name, 0) for a, name in names.items()}
+    write = write._replace(when=_without(write, AtLeast, set(moved)))
+    kept = _without(write, AtMost, {*write.add, *moved})
+    return write._replace(add={**write.add, **moved}, set={}, when=kept)
+
+
+async def _forget_refund(*_: Any) -> None:
+    """A refund that nobody makes."""
+
+
+def _without(write: Update, kind: type[Condition], attributes: set[str]) -> tuple[Condition, ...]:
+    return tuple(
+        c for c in write.when if not (isinstance(c, kind) and getattr(c, "attribute", "") in attributes)
+    )
+
+
+BUGS: dict[str, dict[str, Any]] = {
+    "no_floor": {"zae_limiter.teller.write_for": _without_floor},
+    "no_clamp": {"zae_limiter.teller.write_for": _without_clamp},
+    "no_refund": {
+        "zae_limiter.acquire.give_back": _forget_refund,
+        "zae_limiter.lease.give_back": _forget_refund,
+    },
+}
+
+
+@contextmanager
+def planted(bug: str | None) -> Iterator[None]:
+    """Break the core in one way for a while."""
+    with ExitStack() as stack:
+        for target, broken in BUGS[bug].items() if bug is not None else ():
+            stack.enter_context(mock.patch(target, broken))
+        yield

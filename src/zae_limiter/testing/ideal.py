@@ -1,0 +1,116 @@
+"""The bucket of the textbook, and a teller that tells what each write was meant to do.
+
+The ideal bucket hears of every write in the order in which the store applied it and keeps the level
+that an exact bucket would have at that instant. A client's clock is read when it sends, and may be
+off: its instant lies some way before or behind the store's. What accrues in the span of all these
+offsets is not certain; that ``slack`` is the only difference allowed between the ideal and what is
+stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ..bucket import Rate, accrued, balance
+from ..repository_protocol import Backend, Item, Outcome, Write
+from ..schema import bucket_limit_names, limit_attributes, number, stored_rate
+from ..teller import Order, Teller
+from .simulation import Process
+
+
+class Ideal:
+    """One limit of one bucket."""
+
+    def __init__(self, rate: Rate, now_ms: int) -> None:
+        self.rate, self.level, self.at_ms = rate, rate.capacity_milli, now_ms
+        self.slack = 0
+        self._lasting = 0
+
+    def advance(self, now_ms: int) -> None:
+        self.level = balance(self.rate, self.level, self.at_ms, now_ms)
+        self.at_ms = max(self.at_ms, now_ms)
+
+    def doubt(self, span_ms: int) -> None:
+        self.slack = max(self.slack, self._lasting + accrued(self.rate, span_ms) + 2)
+
+    def change(self, rate: Rate, span_ms: int) -> None:
+        """Go on with other numbers; at which instant they changed is never settled any more."""
+        self._lasting += max(accrued(rate, span_ms), accrued(self.rate, span_ms)) + 2
+        self.level += rate.capacity_milli - self.rate.capacity_milli
+        self.rate = rate
+
+
+class Judge:
+    """Compares every write that was applied to one bucket with the ideal."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.limits: dict[str, Ideal] = {}
+        self._offsets_ms = (0, 0)
+
+    def see(
+        self, before: Item | None, after: Item, needs: Mapping[str, int], client_ms: int, now_ms: int
+    ) -> None:
+        """A write turned ``before`` into ``after``; ``needs`` had to be there for it."""
+        held = bucket_limit_names(after)
+        if before is None:
+            self.limits.clear()
+        for name in list(self.limits):
+            if name not in held:
+                del self.limits[name]
+        origin_ms = number(after, "rf")
+        offsets = (*self._offsets_ms, client_ms - now_ms, origin_ms - now_ms if origin_ms > now_ms else 0)
+        self._offsets_ms = min(offsets), max(offsets)
+        span_ms = 1 + self._offsets_ms[1] - self._offsets_ms[0]
+        for name in held:
+            names, rate = limit_attributes(name), stored_rate(after, name)
+            assert rate is not None
+            ideal = self.limits.get(name)
+            if ideal is None:
+                ideal = self.limits[name] = Ideal(rate, now_ms)
+            ideal.advance(now_ms)
+            if ideal.rate != rate:
+                ideal.change(rate, span_ms)
+            ideal.doubt(span_ms)
+            need = needs.get(name, 0)
+            assert not need or ideal.level + ideal.slack >= need, (
+                f"{self.name} admitted {need} of {name} at a level of {ideal.level} (slack {ideal.slack})"
+            )
+            ideal.level -= number(after, names.tc) - number(before or {}, names.tc)
+            stored = balance(rate, number(after, names.tk), origin_ms, now_ms)
+            expected = min(ideal.level, rate.capacity_milli)
+            assert abs(stored - expected) <= ideal.slack, (
+                f"{self.name} holds {stored} of {name} where {expected} is right (slack {ideal.slack})"
+            )
+
+
+class Intent(NamedTuple):
+    """What a write was meant to take if it was there, and when by the client's clock."""
+
+    write: Write
+    needs: Mapping[str, int]
+    client_ms: int
+
+
+class WatchedTeller(Teller):
+    """A teller whose intents are known to the simulation."""
+
+    def __init__(self, process: Process, backend: Backend, intents: dict[int, Intent]) -> None:
+        super().__init__(backend, process.world)
+        self._simulation, self._intents = process.simulation, intents
+
+    async def post(self, orders: Sequence[Order], *, atomic: bool = False) -> list[Outcome]:
+        # Between a look at the clock and the reply nobody may sleep for minutes.
+        self._simulation.in_flight += 1
+        try:
+            return await super().post(orders, atomic=atomic)
+        finally:
+            self._simulation.in_flight -= 1
+
+    def _shape(self, orders: Sequence[Order]) -> list[Write | None]:
+        writes = super()._shape(orders)
+        for order, write in zip(orders, writes, strict=True):
+            if write is not None:
+                self._intents[id(write)] = Intent(write, order.posting.need, self.world.now_ms())
+        return writes

@@ -1,0 +1,273 @@
+"""A deterministic world: many coroutines, one thread, every choice drawn from one seed.
+
+Nothing here runs by itself. ``Simulation.run`` picks one task after another and steps it to its next
+await; between steps time moves a little, and anything may happen that the scenario allows: a task is
+cancelled, a process crashes. Two runs of one seed are the same run.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from typing import Any, Generic, TypeVar
+
+from .._colour import Signal
+from ..exceptions import RateLimiterUnavailable
+from ..repository_protocol import Backend, Item, Key, Outcome, Query, Write
+from ..world import World
+from .stores import Fault, Wrapper
+
+T = TypeVar("T")
+
+
+class Cancelled(BaseException):
+    """Thrown into a task that is cancelled."""
+
+
+class SimSignal:
+    """A signal that parks the task which waits for it."""
+
+    def __init__(self) -> None:
+        self.given = False
+
+    def give(self) -> None:
+        self.given = True
+
+    async def wait(self) -> None:
+        while not self.given:
+            await _Park(self)
+
+
+class _Park:
+    def __init__(self, signal: SimSignal | None = None) -> None:
+        self._signal = signal
+
+    def __await__(self) -> Generator[SimSignal | None, None, None]:
+        yield self._signal
+
+
+async def pause() -> None:
+    """Let anything else happen first."""
+    await _Park()
+
+
+class Task(Generic[T]):
+    """A coroutine that the simulation steps."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], process: Process | None) -> None:
+        self.coroutine, self.process = coroutine, process
+        self.done = SimSignal()
+        self.waiting: SimSignal | None = None
+        self.to_throw: BaseException | None = None
+        self.error: BaseException | None = None
+        self.value: T | None = None
+        self.interruptible = False
+
+    @property
+    def ready(self) -> bool:
+        return self.to_throw is not None or self.waiting is None or self.waiting.given
+
+    def step(self) -> None:
+        error, self.to_throw = self.to_throw, None
+        try:
+            self.waiting = self.coroutine.send(None) if error is None else self.coroutine.throw(error)
+        except StopIteration as stop:
+            self.value = stop.value
+            self.done.give()
+        except BaseException as failed:
+            self.error = failed
+            self.done.give()
+
+    def result(self) -> T:
+        if self.error is not None:
+            raise self.error
+        return self.value  # type: ignore[return-value]
+
+
+class Process:
+    """A client process: its clock may be off, and it may die with all its tasks."""
+
+    def __init__(self, simulation: Simulation, skew_ms: int = 0) -> None:
+        self.simulation, self.skew_ms = simulation, skew_ms
+        self.crashed = False
+        self.world = World(
+            lambda: simulation.now_ms + skew_ms, lambda: float(simulation.now_ms), simulation.rng
+        )
+
+    def spawn(self, coroutine: Coroutine[Any, Any, T], *, interruptible: bool = False) -> Task[T]:
+        task = self.simulation.add(coroutine, self)
+        task.interruptible = interruptible
+        return task
+
+    def crash(self) -> None:
+        self.crashed = True
+        self.simulation.drop(lambda task: task.process is self)
+
+
+class SimColour:
+    """How the coroutines of one simulated process wait for each other."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    async def together(self, coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        tasks = [self._process.spawn(coroutine) for coroutine in coroutines]
+        for task in tasks:
+            await task.done.wait()
+        return [task.result() for task in tasks]
+
+    async def finish(self, coroutine: Coroutine[Any, Any, T]) -> tuple[T, BaseException | None]:
+        task = self._process.spawn(coroutine)
+        interruption: BaseException | None = None
+        while not task.done.given:
+            try:
+                await task.done.wait()
+            except Cancelled as error:
+                interruption = error
+        if interruption is not None and task.error is not None:
+            raise interruption
+        return task.result(), interruption
+
+    async def within(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:  # noqa: ARG002
+        return await coroutine
+
+    async def sleep(self, seconds: float) -> None:  # noqa: ARG002 - time passes by itself
+        await pause()
+
+    def signal(self) -> Signal:
+        return SimSignal()
+
+
+class Simulation:
+    """Steps tasks in an order drawn from the seed, until all are done."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.now_ms = 1_700_000_000_000
+        self.steps = 0
+        self.in_flight = 0
+        self.faults: Counter[str] = Counter()
+        self.before_step: Callable[[], None] = lambda: None
+        self._tasks: list[Task[Any]] = []
+
+    def add(self, coroutine: Coroutine[Any, Any, T], process: Process | None) -> Task[T]:
+        task = Task(coroutine, process)
+        self._tasks.append(task)
+        return task
+
+    def drop(self, doomed: Callable[[Task[Any]], bool]) -> None:
+        """Tasks that vanish as in a crash: they get no chance to await anything."""
+        for task in [task for task in self._tasks if doomed(task)]:
+            self._tasks.remove(task)
+            task.coroutine.close()
+
+    def interruptible(self) -> list[Task[Any]]:
+        return [task for task in self._tasks if task.interruptible]
+
+    def run(self, steps_max: int = 100_000) -> None:
+        try:
+            self._run(steps_max)
+        finally:
+            self.drop(lambda _: True)
+
+    def _run(self, steps_max: int) -> None:
+        while self._tasks:
+            self.steps += 1
+            assert self.steps < steps_max, "the simulation does not come to an end"
+            self.now_ms += self.rng.choice((0, 0, 0, 1, 1, 3))
+            if not self.in_flight and self.rng.random() < 0.2:  # everybody idles for a while
+                self.now_ms += self.rng.choice((1_000, 10_000, 100_000))
+            self.before_step()
+            ready = [task for task in self._tasks if task.ready]
+            if not self._tasks:
+                return
+            assert ready, "everybody waits for somebody"
+            task = self.rng.choice(ready)
+            task.step()
+            if task.done.given and task in self._tasks:
+                self._tasks.remove(task)
+                if task.error is not None and isinstance(task.error, AssertionError):
+                    raise task.error
+
+    def run_alone(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run one coroutine to its end before anything else happens."""
+        task = Task(coroutine, None)
+        while not task.done.given:
+            task.step()
+        return task.result()
+
+
+class Network(Wrapper):
+    """The way from one process to the store, on which requests and replies can get lost.
+
+    ``on_apply`` sees every single write in the order of the store, and the image before it.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        inner: Backend,
+        fault_rate: float,
+        on_apply: Callable[[Write, Item | None, Outcome], None],
+    ) -> None:
+        super().__init__(inner)
+        self._simulation = process.simulation
+        self._fault_rate, self._on_apply = fault_rate, on_apply
+        self._colour = SimColour(process)
+
+    @property
+    def colour(self) -> SimColour:
+        return self._colour
+
+    async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
+        await self._travel(Fault.LOST_REQUEST)
+        items = await self.inner.batch_get(keys)
+        await self._travel(Fault.LOST_REPLY)
+        return items
+
+    async def query(self, query: Query) -> Any:
+        await self._travel(Fault.LOST_REQUEST)
+        page = await self.inner.query(query)
+        await self._travel(Fault.LOST_REPLY)
+        return page
+
+    async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
+        return await self._colour.together([self._write_one(write) for write in writes])
+
+    async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
+        return await self._send(writes, self.inner.transact_write)
+
+    async def _write_one(self, write: Write) -> Outcome:
+        try:
+            (outcome,) = await self._send([write], self.inner.write_each)
+        except RateLimiterUnavailable as error:
+            return Outcome(False, None, failure=error)
+        return outcome
+
+    async def _send(
+        self,
+        writes: Sequence[Write],
+        perform: Callable[[Sequence[Write]], Coroutine[Any, Any, list[Outcome]]],
+    ) -> list[Outcome]:
+        if self._simulation.rng.random() < self._fault_rate:
+            await pause()
+            raise self._failed(Fault.UNREACHABLE)
+        await self._travel(Fault.LOST_REQUEST)
+        before = await self.inner.batch_get([write.key for write in writes])
+        outcomes = await perform(writes)
+        for write, image, outcome in zip(writes, before, outcomes, strict=True):
+            self._on_apply(write, image, outcome)
+        await self._travel(Fault.LOST_REPLY)
+        return outcomes
+
+    async def _travel(self, fault: Fault) -> None:
+        await pause()
+        while self._simulation.rng.random() < 0.2:  # some packets take the long way
+            await pause()
+        if self._simulation.rng.random() < self._fault_rate:
+            raise self._failed(fault)
+
+    def _failed(self, fault: Fault) -> RateLimiterUnavailable:
+        self._simulation.faults[fault.value] += 1
+        return fault.failure()

@@ -1,0 +1,142 @@
+"""Stores around other stores: one that keeps count, one that fails on command."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from enum import Enum
+
+from .._colour import Colour
+from ..exceptions import RateLimiterUnavailable
+from ..models import BackendCapabilities
+from ..repository_protocol import Backend, Item, Key, Outcome, Page, Query, Write
+
+
+class Wrapper:
+    """A backend that passes everything on."""
+
+    def __init__(self, inner: Backend) -> None:
+        self.inner = inner
+
+    @property
+    def capabilities(self) -> BackendCapabilities:
+        return self.inner.capabilities
+
+    @property
+    def colour(self) -> Colour:
+        return self.inner.colour
+
+    async def setup(self) -> None:
+        await self.inner.setup()
+
+    async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
+        return await self.inner.batch_get(keys)
+
+    async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
+        return await self.inner.write_each(writes)
+
+    async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
+        return await self.inner.transact_write(writes)
+
+    async def query(self, query: Query) -> Page:
+        return await self.inner.query(query)
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+
+class RecordingBackend(Wrapper):
+    """Remembers every call: its verb and what it was given.
+
+    ``round_trips`` counts calls, which is what they cost in latency; ``writes`` counts single writes,
+    which is what they cost in money.
+    """
+
+    def __init__(self, inner: Backend) -> None:
+        super().__init__(inner)
+        self.calls: list[tuple[str, tuple[object, ...]]] = []
+
+    @property
+    def round_trips(self) -> int:
+        return len(self.calls)
+
+    @property
+    def verbs(self) -> Counter[str]:
+        return Counter(verb for verb, _ in self.calls)
+
+    @property
+    def writes(self) -> int:
+        return sum(len(given) for verb, given in self.calls if verb in ("write_each", "transact_write"))
+
+    def forget(self) -> None:
+        self.calls.clear()
+
+    async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
+        self.calls.append(("batch_get", tuple(keys)))
+        return await super().batch_get(keys)
+
+    async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
+        self.calls.append(("write_each", tuple(writes)))
+        return await super().write_each(writes)
+
+    async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
+        self.calls.append(("transact_write", tuple(writes)))
+        return await super().transact_write(writes)
+
+    async def query(self, query: Query) -> Page:
+        self.calls.append(("query", (query,)))
+        return await super().query(query)
+
+
+class Fault(Enum):
+    """What can happen to a call on its way."""
+
+    LOST_REQUEST = "lost request"
+    LOST_REPLY = "lost reply"
+    UNREACHABLE = "unreachable"
+
+    def failure(self) -> RateLimiterUnavailable:
+        """A client cannot tell a lost request from a lost reply, only that it never reached anybody."""
+        ambiguous = self is not Fault.UNREACHABLE
+        return RateLimiterUnavailable(f"simulated fault: {self.value}", ambiguous=ambiguous)
+
+
+class FaultyBackend(Wrapper):
+    """Lets calls fail: ``faults`` says what happens to the next calls, ``None`` lets one pass.
+
+    When the list is used up everything passes, unless ``always`` is set.
+    """
+
+    def __init__(self, inner: Backend, faults: Iterable[Fault | None] = ()) -> None:
+        super().__init__(inner)
+        self.faults: list[Fault | None] = list(faults)
+        self.always: Fault | None = None
+
+    def _next(self) -> Fault | None:
+        return self.faults.pop(0) if self.faults else self.always
+
+    async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
+        if fault := self._next():
+            raise fault.failure()
+        return await super().batch_get(keys)
+
+    async def query(self, query: Query) -> Page:
+        if fault := self._next():
+            raise fault.failure()
+        return await super().query(query)
+
+    async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
+        fault = self._next()
+        if fault is None:
+            return await super().write_each(writes)
+        if fault is Fault.LOST_REPLY:
+            await super().write_each(writes)
+        return [Outcome(False, None, failure=fault.failure()) for _ in writes]
+
+    async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
+        fault = self._next()
+        if fault is None:
+            return await super().transact_write(writes)
+        if fault is Fault.LOST_REPLY:
+            await super().transact_write(writes)
+        raise fault.failure()

@@ -1,0 +1,31 @@
+"""Hypothesis profiles, and the engines that a test run starts and stops.
+
+Hypothesis explores by default and is reproducible when the environment sets `CI`.
+"""
+
+import os
+import subprocess
+
+import pytest
+from hypothesis import settings
+
+from tests.engines import dynamodb_local
+
+settings.register_profile("default", deadline=None, print_blob=True)
+settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+ENGINE = pytest.StashKey[subprocess.Popen[bytes] | None]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start the engines in the process that others follow, and let nobody near a real account."""
+    dynamodb_local.isolate_from_aws()
+    if not hasattr(config, "workerinput"):
+        config.stash[ENGINE] = dynamodb_local.start()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop the engines, also after an interrupt."""
+    if engine := config.stash.get(ENGINE, None):
+        dynamodb_local.stop(engine)
