@@ -35,11 +35,13 @@ class Colour(Protocol):
         """Run several coroutines at the same time and return their results in order."""
         ...
 
-    async def finish(self, coroutine: Coroutine[Any, Any, T]) -> tuple[T, BaseException | None]:
+    async def finish(
+        self, coroutine: Coroutine[Any, Any, T], on_cancel: Callable[[], None] = lambda: None
+    ) -> tuple[T, BaseException | None]:
         """Run a coroutine to its end even if the caller is cancelled meanwhile.
 
         The cancellation is returned beside the result: whoever asked must know what happened
-        before it obeys.
+        before it obeys. ``on_cancel`` may hurry the coroutine up.
         """
         ...
 
@@ -59,9 +61,14 @@ class Colour(Protocol):
 class Signal(Protocol):
     """Something that one coroutine waits for and another one gives, once."""
 
+    @property
+    def given(self) -> bool: ...
+
     def give(self) -> None: ...
 
-    async def wait(self) -> None: ...
+    async def wait(self, seconds: float | None = None) -> None:
+        """Return when the signal is given, or after this long without it."""
+        ...
 
 
 class Blocking:
@@ -75,7 +82,11 @@ class Blocking:
             return [await coroutines[0]]
         return list(self._threads.get().map(run_sync, coroutines))
 
-    async def finish(self, coroutine: Coroutine[Any, Any, T]) -> tuple[T, BaseException | None]:
+    async def finish(
+        self,
+        coroutine: Coroutine[Any, Any, T],
+        on_cancel: Callable[[], None] = lambda: None,  # noqa: ARG002 - nothing interrupts from outside
+    ) -> tuple[T, BaseException | None]:
         return await coroutine, None
 
     async def within(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -92,11 +103,15 @@ class _ThreadSignal:
     def __init__(self) -> None:
         self._event = threading.Event()
 
+    @property
+    def given(self) -> bool:
+        return self._event.is_set()
+
     def give(self) -> None:
         self._event.set()
 
-    async def wait(self) -> None:
-        self._event.wait()
+    async def wait(self, seconds: float | None = None) -> None:
+        self._event.wait(seconds)
 
 
 class Asyncio:
@@ -107,7 +122,9 @@ class Asyncio:
             return [await coroutines[0]]
         return await asyncio.gather(*coroutines)
 
-    async def finish(self, coroutine: Coroutine[Any, Any, T]) -> tuple[T, BaseException | None]:
+    async def finish(
+        self, coroutine: Coroutine[Any, Any, T], on_cancel: Callable[[], None] = lambda: None
+    ) -> tuple[T, BaseException | None]:
         task = asyncio.ensure_future(coroutine)
         interruption: BaseException | None = None
         while not task.done():
@@ -115,6 +132,7 @@ class Asyncio:
                 await asyncio.shield(task)
             except asyncio.CancelledError as error:
                 interruption = error
+                on_cancel()
             except Exception:
                 pass
         if interruption is not None and (task.cancelled() or task.exception() is not None):
@@ -133,13 +151,28 @@ class Asyncio:
 
 class _LoopSignal:
     def __init__(self) -> None:
-        self._event = asyncio.Event()
+        self.given = False
+        self._future: asyncio.Future[None] | None = None
 
     def give(self) -> None:
-        self._event.set()
+        self.given = True
+        self._stir()
 
-    async def wait(self) -> None:
-        await self._event.wait()
+    async def wait(self, seconds: float | None = None) -> None:
+        if self.given:
+            return
+        loop = asyncio.get_running_loop()
+        self._future = loop.create_future()
+        timer = None if seconds is None else loop.call_later(seconds, self._stir)
+        try:
+            await self._future
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _stir(self) -> None:
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
 
 
 async def in_thread(threads: Executor, function: Callable[..., T], *args: Any) -> T:

@@ -16,14 +16,14 @@ from typing import NamedTuple, TypeAlias
 
 from .exceptions import RateLimiterUnavailable, RateLimitExceeded
 from .models import LimitStatus
-from .posting import Account, Level, Posting, is_outdated, level, prolong, status
+from .posting import Account, Level, Posting, is_outdated, level, prolong, status, stored_terms
 from .repository_protocol import Item, Outcome
 from .teller import Order, Teller
 
 logger = logging.getLogger("zae_limiter")
 
-ATTEMPTS_MAX = 16
-"""How often a demand is tried on a bucket that changes under it."""
+ATTEMPTS_MAX = 8
+"""How often a demand is tried anew because limits changed or its bucket would not hold still."""
 
 SETTLE_ATTEMPTS_MAX = 64
 """The same for what must not be lost: refunds, and debits after the fact."""
@@ -48,8 +48,8 @@ async def acquire(
     try:
         for _ in range(ATTEMPTS_MAX):
             orders = [Order(d.account, Posting(need=d.amounts)) for d in owed]
-            posting = teller.post(orders, atomic=not speculative)
-            outcomes, interruption = await teller.colour.finish(posting)
+            post = teller.post if speculative else teller.post_together
+            outcomes, interruption = await post(orders)
             answered = list(zip(owed, outcomes, strict=True))
             taken += [demand for demand, outcome in answered if outcome.applied]
             owed = [demand for demand, outcome in answered if not outcome.applied]
@@ -90,7 +90,7 @@ async def settle(teller: Teller, orders: Sequence[Order]) -> list[RateLimiterUna
     for attempt in range(1, SETTLE_ATTEMPTS_MAX + 1):
         if not owed:
             break
-        outcomes, interruption = await teller.colour.finish(teller.post(owed))
+        outcomes, interruption = await teller.post(owed, binding=True)
         interrupted = interrupted or interruption
         answered, owed = list(zip(owed, outcomes, strict=True)), []
         for order, outcome in answered:
@@ -114,7 +114,8 @@ async def settle(teller: Teller, orders: Sequence[Order]) -> list[RateLimiterUna
 
 
 async def _keep_alive(teller: Teller, account: Account, image: Item) -> None:
-    write = prolong(account.terms, account.key, image, teller.world.now_ms())
+    terms = stored_terms(image, account.terms.ttl_fills)
+    write = prolong(terms, account.key, image, teller.world.now_ms())
     if write is not None:
         await teller.backend.write_each([write])
 

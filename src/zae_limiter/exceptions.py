@@ -95,7 +95,7 @@ class RateLimitExceeded(RateLimitError):
             "error": "rate_limit_exceeded",
             "message": str(self),
             "retry_after_seconds": wait,
-            "retry_after_ms": None if wait is None else math.ceil(wait * 1000 - 1e-6),
+            "retry_after_ms": None if wait is None else _whole_ms(wait),
             "limits": [
                 {
                     "entity_id": s.entity_id,
@@ -240,6 +240,15 @@ def _finite(seconds: float) -> float | None:
     return None if math.isinf(seconds) else seconds
 
 
+def _whole_ms(seconds: float) -> int:
+    """Milliseconds that are not less than the seconds; exact for seconds that came from milliseconds."""
+    nearest = round(seconds * 1000)
+    return nearest if nearest / 1000 >= seconds else nearest + 1
+
+
 def _shown(value: object, length_max: int = 120) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # such as an integer of more digits than Python is willing to print
+        text = f"<{type(value).__name__} that cannot be shown>"
     return text if len(text) <= length_max else f"{text[:length_max]}…"

@@ -7,11 +7,12 @@ it ends with any exception, a cancellation included, all of it is given back.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from .acquire import Demand, Renew, acquire, give_back, logger, settle
-from .exceptions import LeaseExpiredError, RateLimiterUnavailable, ValidationError
+from .exceptions import LeaseExpiredError, RateLimiterUnavailable, RateLimitExceeded, ValidationError
 from .models import TOKENS_MAX, Limit, OnUnavailable, check_count, check_tokens
 from .posting import Account, Posting
 from .records.buckets import BucketRecords, demands_on
@@ -28,7 +29,7 @@ class Lease:
         self._speculative = speculative
         self._taken: list[Demand] = []
         self._adjusted: dict[str, int] = {}
-        self._ended = False
+        self._ended = self._abandoned = False
 
     @property
     def degraded(self) -> bool:
@@ -77,7 +78,11 @@ class Lease:
 
     async def _take(self, amounts_milli: Mapping[str, int]) -> None:
         demands = demands_on(self._accounts, amounts_milli)
-        self._taken += await acquire(self._teller, demands, self._renew, speculative=self._speculative)
+        taken = await acquire(self._teller, demands, self._renew, speculative=self._speculative)
+        if self._abandoned:  # the work failed while a task of its own was still asking for more
+            await give_back(self._teller, taken)
+            self._check_open()
+        self._taken += taken
 
     async def _finish(self) -> None:
         """Store the net adjustment."""
@@ -88,7 +93,7 @@ class Lease:
 
     async def _abandon(self) -> None:
         """Give everything back."""
-        self._ended = True
+        self._ended = self._abandoned = True
         await give_back(self._teller, self._taken)
 
     def _check_open(self) -> None:
@@ -172,6 +177,7 @@ class Acquisition:
     ) -> None:
         assert self._lease is not None, "an acquisition is left once, after it was entered"
         if kind is GeneratorExit:  # a generator that is thrown away may not await any more
+            self._lease._ended = True
             return
         if kind is not None:
             await self._lease._abandon()
@@ -187,8 +193,23 @@ class Acquisition:
         plan = await buckets.plan(self._entity_id, self._resource, self._limits)
         self._policy = plan.on_unavailable
         lease = Lease(buckets.teller, plan.accounts, buckets.renewed, speculative=self._speculative)
-        await lease._take(needs_milli(self._consume))
+        try:
+            await lease._take(needs_milli(self._consume))
+            await self._notice_family(plan.accounts[0])
+        except RateLimitExceeded:
+            await self._notice_family(plan.accounts[0])
+            raise
+        except GeneratorExit:  # a coroutine that is thrown away may not await any more
+            raise
+        except BaseException:
+            await lease._abandon()
+            raise
         return lease
+
+    async def _notice_family(self, account: Account) -> None:
+        """The next acquire shall charge the right parent; if that cannot be found out now, it is next time."""
+        with contextlib.suppress(RateLimiterUnavailable):
+            await self._buckets.notice_family(account)
 
 
 def needs_milli(amounts: Mapping[str, int]) -> dict[str, int]:

@@ -109,10 +109,12 @@ class Limit:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         fields = ("name", "capacity", "refill_amount", "refill_period_seconds")
+        if not isinstance(data, Mapping):
+            raise ValidationError("limit", data, f"pass a mapping of {', '.join(fields)}")
         if missing := [f for f in fields if f not in data]:
             raise ValidationError("limit", dict(data), f"{', '.join(missing)} missing")
-        if unknown := sorted(set(data) - set(fields)):
-            raise ValidationError("limit", dict(data), f"unknown keys {', '.join(map(str, unknown))}")
+        if unknown := sorted(map(str, set(data) - set(fields))):
+            raise ValidationError("limit", dict(data), f"unknown keys {', '.join(unknown)}")
         return cls(*(data[f] for f in fields))
 
 
@@ -178,6 +180,8 @@ class BackendCapabilities:
     """Changes can be followed from outside the process."""
     shared: bool = True
     """Several processes can open the same store."""
+    timeout_ms: int = 2_000
+    """How long one call may take before it counts as failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,13 +259,175 @@ class LimiterConfig:
     strict_version: bool | None = None
     config_version: int = 0
 
+    def __post_init__(self) -> None:
+        if self.on_unavailable is not None:
+            object.__setattr__(self, "on_unavailable", OnUnavailable.of(self.on_unavailable))
+
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
+    """How often stored configuration was remembered, how much of it, and for how long it serves."""
+
     hits: int
     misses: int
     size: int
     ttl_seconds: float
+
+
+class UsageWindow(StrEnum):
+    """How long a usage snapshot counts."""
+
+    HOURLY = "hourly"
+    DAILY = "daily"
+    MONTHLY = "monthly"
+
+    @classmethod
+    def of(cls, value: UsageWindow | str) -> UsageWindow:
+        try:
+            return cls(value)
+        except ValueError:
+            raise ValidationError("window_type", value, "use 'hourly', 'daily' or 'monthly'") from None
+
+
+@dataclass(frozen=True, slots=True)
+class UsageSnapshot:
+    """What an entity used of a resource in one window, in whole tokens by limit.
+
+    ``window_start`` and ``window_end`` are instants such as ``2024-01-01T14:00:00Z``; the end is not
+    part of the window.
+    """
+
+    entity_id: str
+    resource: str
+    window_type: UsageWindow
+    window_start: str
+    window_end: str
+    counters: Mapping[str, int]
+    total_events: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class UsageSummary:
+    """Several snapshots together: totals and averages by limit, and the span of their starts."""
+
+    snapshot_count: int
+    total: Mapping[str, int]
+    average: Mapping[str, float]
+    total_events: int = 0
+    min_window_start: str | None = None
+    max_window_start: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EntityCapacity:
+    """One entity's share in the capacity of a resource, in whole tokens."""
+
+    entity_id: str
+    capacity: int
+    available: int
+
+    @property
+    def utilization_pct(self) -> float:
+        return _utilization(self.capacity, self.available)
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceCapacity:
+    """One limit of a resource over all buckets there are, in whole tokens."""
+
+    resource: str
+    limit_name: str
+    total_capacity: int
+    total_available: int
+    entities: tuple[EntityCapacity, ...] = ()
+
+    @property
+    def utilization_pct(self) -> float:
+        return _utilization(self.total_capacity, self.total_available)
+
+
+def _utilization(capacity: int, available: int) -> float:
+    return 100 * (capacity - available) / capacity if capacity else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRecord:
+    """What a store says about the versions that may use it."""
+
+    schema_version: str
+    lambda_version: str | None = None
+    client_min_version: str = "0.0.0"
+    updated_at: str | None = None
+    updated_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How a store and what is deployed around it are doing."""
+
+    available: bool
+    store: str
+    namespace: str
+    latency_ms: float | None = None
+    client_version: str | None = None
+    schema_version: str | None = None
+    lambda_version: str | None = None
+    stack_status: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LimiterInfo:
+    """A stack that is deployed."""
+
+    stack_name: str
+    region: str | None
+    stack_status: str
+    creation_time: str | None = None
+    last_updated_time: str | None = None
+    version: str | None = None
+    lambda_version: str | None = None
+    schema_version: str | None = None
+
+
+class LimitName(StrEnum):
+    """Customary names of limits; any other name is as good."""
+
+    RPS = "rps"
+    RPM = "rpm"
+    RPH = "rph"
+    RPD = "rpd"
+    TPS = "tps"
+    TPM = "tpm"
+    TPH = "tph"
+    TPD = "tpd"
+
+
+@dataclass(frozen=True, slots=True)
+class StackOptions:
+    """What a stack around a table is deployed with; ``None`` leaves a choice to the deployment."""
+
+    snapshot_windows: tuple[UsageWindow, ...] | None = None
+    usage_retention_days: int | None = None
+    audit_retention_days: int | None = None
+    enable_aggregator: bool | None = None
+    pitr_recovery_days: int | None = None
+    log_retention_days: int | None = None
+    lambda_timeout: int | None = None
+    lambda_memory: int | None = None
+    enable_alarms: bool | None = None
+    alarm_sns_topic: str | None = None
+    lambda_duration_threshold_pct: int | None = None
+    permission_boundary: str | None = None
+    role_name_format: str | None = None
+    policy_name_format: str | None = None
+    enable_audit_archival: bool | None = None
+    audit_archive_glacier_days: int | None = None
+    enable_tracing: bool | None = None
+    create_iam_roles: bool | None = None
+    create_iam: bool | None = None
+    aggregator_role_arn: str | None = None
+    enable_deletion_protection: bool | None = None
+    tags: Mapping[str, str] | None = None
 
 
 def check_tokens(field_name: str, tokens: int) -> int:

@@ -7,7 +7,8 @@ everywhere: in keys, in expressions, in usage rows. Names are checked once, at t
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, wraps
 
 from .exceptions import InvalidIdentifierError, InvalidNameError, ValidationError
 
@@ -35,11 +36,24 @@ _RESOURCE_RULE = "start with a letter, then letters, digits, '.', '_', '-', '/' 
 _STACK_RULE = "start with a letter, then letters, digits or '-'"
 _NAMESPACE_RULE = "start with a letter or digit, then letters, digits, '_', '.' or '-'"
 
-# Valid names recur on every request, so their verdict is remembered. Errors are not cached by lru_cache.
 _REMEMBERED = 4096
 
 
-@lru_cache(_REMEMBERED)
+def _remembered(validate: Callable[[str], str]) -> Callable[[str], str]:
+    """Valid names recur on every request, so their verdict is kept; errors are not."""
+    known = lru_cache(_REMEMBERED)(validate)
+
+    @wraps(validate)
+    def check(name: str) -> str:
+        try:
+            return known(name)
+        except TypeError:  # what cannot be hashed is no name either, and is told so
+            return validate(name)
+
+    return check
+
+
+@_remembered
 def validate_entity_id(entity_id: str) -> str:
     return _checked(InvalidIdentifierError, "entity_id", entity_id, _IDENTIFIER, _IDENTIFIER_RULE)
 
@@ -52,12 +66,12 @@ def validate_principal(principal: str) -> str:
     return _checked(InvalidIdentifierError, "principal", principal, _IDENTIFIER, _IDENTIFIER_RULE)
 
 
-@lru_cache(_REMEMBERED)
+@_remembered
 def validate_resource(resource: str) -> str:
     return _checked(InvalidNameError, "resource", resource, _RESOURCE, _RESOURCE_RULE, RESOURCE_LENGTH_MAX)
 
 
-@lru_cache(_REMEMBERED)
+@_remembered
 def validate_limit_name(name: str) -> str:
     if name == WCU:
         raise InvalidNameError("limit name", name, "it is reserved for internal use; choose another name")

@@ -14,9 +14,9 @@ is credited its gain, what was consumed stays consumed, and the origin moves.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 from .bucket import Rate, balance, gain, retry_after_ms
 from .models import Limit, LimitStatus
@@ -57,13 +57,13 @@ class Terms:
     idle bucket is kept; 0 keeps it for ever.
     """
 
-    limits: tuple[Limit, ...]
+    rates: Mapping[str, Rate]
     version: int | None = None
     ttl_fills: int = 0
-    rates: Mapping[str, Rate] = field(init=False, compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "rates", {limit.name: Rate.of(limit) for limit in self.limits})
+    @classmethod
+    def of(cls, limits: Iterable[Limit], version: int | None = None, ttl_fills: int = 0) -> Self:
+        return cls({limit.name: Rate.of(limit) for limit in limits}, version, ttl_fills)
 
     @property
     def fill_ms(self) -> int:
@@ -118,9 +118,45 @@ def write_for(account: Account, posting: Posting, image: Item | None, now_ms: in
         return _give_back(account, posting.credit, image)
     if image is None:
         return _create(account, posting, now_ms)
+    if not posting.need:
+        return _charge(account, posting, image, now_ms)
     if has_terms(image, account.terms):
         return _spend(account, posting, image, now_ms)
     return _rebase(account, posting, image, now_ms)
+
+
+def fitting(postings: Sequence[Posting], terms: Terms, image: Item | None, now_ms: int) -> list[bool]:
+    """Which postings a bucket can take, one after another; what is not asked for always fits."""
+    left: dict[str, int] = {}
+    fits = []
+    for posting in postings:
+        for name in posting.need:
+            if name not in left:
+                left[name] = level(terms, name, image, now_ms).balance(now_ms)
+        fit = all(left[name] >= amount for name, amount in posting.need.items())
+        fits.append(fit)
+        if fit:
+            for name, amount in posting.need.items():
+                left[name] -= amount
+    return fits
+
+
+def merged(postings: Sequence[Posting]) -> Posting:
+    """Several postings as one."""
+    need: dict[str, int] = {}
+    debit: dict[str, int] = {}
+    credit: dict[str, int] = {}
+    for posting in postings:
+        for total, part in ((need, posting.need), (debit, posting.debit), (credit, posting.credit)):
+            for name, amount in part.items():
+                total[name] = total.get(name, 0) + amount
+    return Posting(need, debit, credit)
+
+
+def stored_terms(image: Item, ttl_fills: int = 0) -> Terms:
+    """The terms that a bucket itself holds; one without a ``ttl`` is kept for ever."""
+    rates = {name: rate for name in bucket_limit_names(image) if (rate := stored_rate(image, name))}
+    return Terms(rates, number(image, "cv"), ttl_fills if "ttl" in image else 0)
 
 
 def has_terms(image: Item, terms: Terms) -> bool:
@@ -166,11 +202,17 @@ def status(account: Account, name: str, need_milli: int, at: Level, now_ms: int)
         entity_id=account.entity_id,
         resource=account.resource,
         limit_name=name,
-        limit=next(limit for limit in account.terms.limits if limit.name == name),
+        limit=limit_of(name, at.rate),
         available=at.balance(now_ms) // 1000,
         requested=need_milli // 1000,
         exceeded=wait_ms > 0,
         retry_after_seconds=wait_ms / 1000,
+    )
+
+
+def limit_of(name: str, rate: Rate) -> Limit:
+    return Limit(
+        name, rate.capacity_milli // 1000, rate.refill_amount_milli // 1000, rate.refill_period_ms // 1000
     )
 
 
@@ -202,6 +244,15 @@ def _spend(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
         full_in_ms = max(full_in_ms, _fill_ms(rate, brim - left))
     when += _keep_alive(account.terms, image, set_, now_ms, full_in_ms)
     return Update(account.key, add, set_, tuple(when))
+
+
+def _charge(account: Account, posting: Posting, image: Item, now_ms: int) -> Update | None:
+    """Take after the fact, under the numbers that the bucket has by now."""
+    terms = stored_terms(image, account.terms.ttl_fills)
+    debit, credit = ({n: a for n, a in part.items() if n in terms.rates} for part in posting[1:])
+    if not debit and not credit:
+        return None
+    return _spend(account._replace(terms=terms), Posting(NOTHING, debit, credit), image, now_ms)
 
 
 def _rebase(account: Account, posting: Posting, image: Item, now_ms: int) -> Update:

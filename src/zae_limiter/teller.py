@@ -1,22 +1,43 @@
 """The one place through which all writes of a process to its buckets pass.
 
-A teller remembers the last image of each bucket, so that the next write can be shaped without a
-read. What it remembers is only ever a belief: the store decides. Because every order goes through
-``post``, this is also where orders for one bucket can be made to travel together.
+A bucket has at most one write of this process in flight. Orders that arrive meanwhile stand in line,
+and when the reply is there the first of them leads the next group: one write for all of them. A lone
+order is written at once and alone.
+
+A group is decided as if its orders came one after another: in the order of arrival, each against what
+those before it left. Beliefs about a bucket only shape writes; that an order does not fit is told only
+by an image which the store returned after the order had been placed.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import threading
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from .posting import Account, Posting, write_for
+from ._colour import ForkSafe, Signal
+from .exceptions import RateLimiterUnavailable
+from .posting import Account, Posting, fitting, is_outdated, merged, write_for
 from .repository_protocol import Backend, Item, Key, Outcome, Write
 from .world import World
 
 IMAGES_MAX = 100_000
 """How many buckets a process remembers, at about 1 KB each."""
+
+GROUP_MAX = 1_000
+"""How many orders travel in one write."""
+
+PATIENCE_CALLS = 2
+"""How many times the deadline of a call somebody waits in line: one call is in flight, one is its own."""
+
+REFUSAL_MS_MAX = 1_000
+"""How long a refusal answers equal and larger demands without asking the store again."""
+
+REFUSALS_MAX = 10_000
+
+WRITE_ATTEMPTS_MAX = 16
+"""How often a group is shaped anew for a bucket that changes under it."""
 
 
 class Order(NamedTuple):
@@ -27,7 +48,32 @@ class Order(NamedTuple):
 
 
 MOOT = Outcome(True, None)
-"""The outcome of an order that needs no write, such as a refund to a bucket that is gone."""
+"""The outcome of an order that needs no write, such as a refund to a limit that is gone."""
+
+WITHDRAWN = Outcome(False, None)
+"""The outcome of an order that was taken back before it was sent."""
+
+
+class Ticket:
+    """An order in line."""
+
+    __slots__ = ("group", "order", "outcome", "sent", "visit")
+
+    def __init__(self, order: Order, visit: Visit) -> None:
+        self.order, self.visit = order, visit
+        self.outcome: Outcome | None = None
+        self.group: list[Ticket] | None = None
+        """The group that this ticket has been asked to lead."""
+        self.sent = False
+        """Part of the write that is in flight."""
+
+
+class Lines:
+    """Who stands in line for which bucket. A bucket that has a line has a write in flight."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.by_key: dict[Key, deque[Ticket]] = {}
 
 
 class Teller:
@@ -37,6 +83,9 @@ class Teller:
         """How many refunds and settlements could not be stored, each of them logged."""
         self._images: OrderedDict[Key, Item | None] = OrderedDict()
         self._images_max = images_max
+        self._refused: OrderedDict[Key, float] = OrderedDict()
+        """When the store last refused somebody for want of tokens, by bucket."""
+        self._lines = ForkSafe(Lines)
 
     def knows(self, key: Key) -> bool:
         """Whether this process has ever seen the bucket, be it missing."""
@@ -48,13 +97,17 @@ class Teller:
 
     def remember(self, images: Mapping[Key, Item | None]) -> None:
         for key, image in images.items():
+            self._images.pop(key, None)  # so that it counts as the newest
             self._images[key] = image
-            self._images.move_to_end(key)
-        while len(self._images) > self._images_max:
-            self._images.popitem(last=False)
+            if len(self._images) > self._images_max:
+                self._images.popitem(last=False)
 
     def forget(self, key: Key) -> None:
         self._images.pop(key, None)
+
+    def reconsider(self) -> None:
+        """Forget all refusals, because something changed that may turn them into admissions."""
+        self._refused.clear()
 
     async def look(self, keys: Sequence[Key]) -> list[Item | None]:
         """Read buckets as they are now."""
@@ -62,25 +115,197 @@ class Teller:
         self.remember(dict(zip(keys, images, strict=True)))
         return images
 
-    async def post(self, orders: Sequence[Order], *, atomic: bool = False) -> list[Outcome]:
-        """Carry out orders on different buckets; when ``atomic``, from fresh images and all or none."""
-        if atomic:
-            await self.look([order.account.key for order in orders])
-        writes = self._shape(orders)
-        due = [write for write in writes if write is not None]
-        if atomic and len(due) > 1:
-            outcomes = await self.backend.transact_write(due)
-        else:
-            outcomes = await self.backend.write_each(due) if due else []
-        for write, outcome in zip(due, outcomes, strict=True):
-            self._learn(write, outcome)
-        landed = iter(outcomes)
-        return [MOOT if write is None else next(landed) for write in writes]
+    async def post(
+        self, orders: Sequence[Order], *, binding: bool = False
+    ) -> tuple[list[Outcome], BaseException | None]:
+        """Carry out orders on different buckets, each with whatever else is in line for its bucket.
 
-    def _shape(self, orders: Sequence[Order]) -> list[Write | None]:
-        """The write of each order, by what is believed of its bucket now."""
-        now_ms = self.world.now_ms()
-        return [write_for(o.account, o.posting, self.image(o.account.key), now_ms) for o in orders]
+        If the caller is cancelled meanwhile, what is in line is taken back, unless the orders are
+        ``binding``, and what is in flight is waited for; the cancellation is returned beside the
+        outcomes.
+        """
+        if self._refused and (answers := self._remembered(orders)) is not None:
+            return answers, None
+        visit = Visit(self, orders, binding=binding)
+        outcomes, interruption = await self.colour.finish(visit.run(), visit.withdraw)
+        return outcomes, visit.interruption or interruption
+
+    async def post_together(self, orders: Sequence[Order]) -> tuple[list[Outcome], BaseException | None]:
+        """Carry out orders all or none, from images read for the purpose."""
+        return await self.colour.finish(self._transact(orders))
+
+    async def _transact(self, orders: Sequence[Order]) -> list[Outcome]:
+        await self.look([order.account.key for order in orders])
+        writes = [write for order in orders if (write := self._shape([order])) is not None]
+        assert len(writes) == len(orders), "a refund needs no transaction"
+        one = len(writes) == 1
+        outcomes = await (self.backend.write_each(writes) if one else self.backend.transact_write(writes))
+        for write, outcome in zip(writes, outcomes, strict=True):
+            self._learn(write, outcome)
+        return outcomes
+
+    def _remembered(self, orders: Sequence[Order]) -> list[Outcome] | None:
+        """The answer to orders that cannot succeed, by a refusal not older than ``REFUSAL_MS_MAX``.
+
+        A refund of this process ends what it remembers of the bucket. Other processes may refund too,
+        which is why nothing is remembered for long.
+        """
+        answers: list[Outcome] = []
+        for account, posting in orders:
+            if posting.credit:
+                self._refused.pop(account.key, None)
+            since_ms = self._refused.get(account.key)
+            if since_ms is None or not posting.need:
+                answers.append(WITHDRAWN)
+            elif self.world.ticks_ms() - since_ms > REFUSAL_MS_MAX:
+                self._refused.pop(account.key, None)
+                answers.append(WITHDRAWN)
+            else:
+                image = self.image(account.key)
+                (fits,) = fitting([posting], account.terms, image, self.world.now_ms())
+                answers.append(WITHDRAWN if fits else Outcome(False, image, held=False))
+        return answers if any(not answer.held for answer in answers) else None
+
+    # The lines.
+
+    def line_up(self, tickets: Sequence[Ticket]) -> list[list[Ticket]]:
+        """Put tickets in line; those whose bucket was idle are returned, to be served at once."""
+        lines, leading = self._lines.get(), []
+        with lines.lock:
+            for ticket in tickets:
+                line = lines.by_key.get(ticket.order.account.key)
+                if line is None:
+                    lines.by_key[ticket.order.account.key] = deque()
+                    leading.append([ticket])
+                else:
+                    line.append(ticket)
+        return leading
+
+    async def serve(self, groups: list[list[Ticket]]) -> None:
+        """Write groups, one for each bucket, until their leaders have an answer; then others lead."""
+        for attempt in range(1, WRITE_ATTEMPTS_MAX + 1):
+            chosen = [self._chosen(group) for group in groups]
+            writes = [self._shape([ticket.order for ticket in some]) for some in chosen]
+            due = [write for write in writes if write is not None]
+            try:
+                landed = iter(await self.backend.write_each(due) if due else [])
+            except BaseException as error:
+                unknown = RateLimiterUnavailable(f"interrupted by {error!r}", ambiguous=True)
+                for some, group in zip(chosen, groups, strict=True):
+                    self._tell(some, Outcome(False, None, failure=unknown))
+                    self._hand_over(group)
+                raise
+            unanswered = []
+            for group, some, write in zip(groups, chosen, writes, strict=True):
+                if write is None:
+                    self._tell(some, MOOT)
+                else:
+                    outcome = next(landed)
+                    self._learn(write, outcome)
+                    self._judge(group, some, outcome, final=attempt == WRITE_ATTEMPTS_MAX)
+                if group[0].outcome is None:
+                    unanswered.append(group)
+                else:
+                    self._hand_over(group)
+            if not unanswered:
+                return
+            groups = unanswered
+
+    def _chosen(self, group: Sequence[Ticket]) -> list[Ticket]:
+        """Those who go out now: the ones believed to fit; if nobody is, the first asks for the truth."""
+        with self._lines.get().lock:
+            chosen = [ticket for ticket in group if ticket.outcome is None]
+            if len(chosen) > 1:
+                account = group[0].order.account
+                image, now_ms = self.image(account.key), self.world.now_ms()
+                fits = fitting([t.order.posting for t in chosen], account.terms, image, now_ms)
+                chosen = [t for t, fit in zip(chosen, fits, strict=True) if fit] or chosen[:1]
+            for ticket in chosen:
+                ticket.sent = True
+        return chosen
+
+    def _judge(
+        self, group: Sequence[Ticket], chosen: Sequence[Ticket], outcome: Outcome, *, final: bool
+    ) -> None:
+        """Answer all of a group whom the reply to its write answers."""
+        if outcome.applied or outcome.failure is not None or final:
+            self._tell(chosen, outcome)
+        waiting = [ticket for ticket in group if ticket.outcome is None]
+        if not waiting or outcome.failure is not None:
+            return
+        terms, image = waiting[0].order.account.terms, outcome.item
+        postings = [ticket.order.posting for ticket in waiting]
+        if is_outdated(terms, image):
+            fits = [not posting.need for posting in postings]
+        else:
+            fits = fitting(postings, terms, image, self.world.now_ms())
+        if image is None and not any(posting.need or posting.debit for posting in postings):
+            fits = [False] * len(postings)  # there is no bucket that refunds could go to
+        refused = [ticket for ticket, fit in zip(waiting, fits, strict=True) if not fit]
+        self._tell(refused, Outcome(False, image, held=False))
+        if refused and not outcome.applied:
+            self._refused[group[0].order.account.key] = self.world.ticks_ms()
+            if len(self._refused) > REFUSALS_MAX:
+                self._refused.popitem(last=False)
+
+    def _tell(self, tickets: Sequence[Ticket], outcome: Outcome) -> None:
+        with self._lines.get().lock:
+            for ticket in tickets:
+                ticket.outcome = outcome
+                ticket.visit.wake()
+
+    def _hand_over(self, group: Sequence[Ticket]) -> None:
+        """Let the next in line lead; those of the group that have no answer yet stand first."""
+        lines, key = self._lines.get(), group[0].order.account.key
+        with lines.lock:
+            line = lines.by_key[key]
+            for ticket in group:
+                ticket.sent = False
+                if ticket.outcome is None and ticket.visit.withdrawn:
+                    ticket.outcome = WITHDRAWN
+                    ticket.visit.wake()
+            line.extendleft(reversed([ticket for ticket in group if ticket.outcome is None]))
+            while line and line[0].outcome is not None:
+                line.popleft()
+            if not line:
+                del lines.by_key[key]
+                return
+            terms = line[0].order.account.terms
+            together: list[Ticket] = []
+            while line and len(together) < GROUP_MAX and line[0].order.account.terms == terms:
+                together.append(line.popleft())
+            together[0].group = together
+            together[0].visit.wake()
+
+    def withdraw(self, visit: Visit) -> None:
+        """Take the tickets of a visit back, except those that are in flight."""
+        with self._lines.get().lock:
+            visit.withdrawn = True
+            for ticket in visit.tickets:
+                if ticket.outcome is None and not ticket.sent:
+                    ticket.outcome = WITHDRAWN
+            visit.wake()
+
+    def call_of(self, visit: Visit) -> tuple[list[list[Ticket]], Signal | None]:
+        """What a visitor has to do next: lead groups, or wait for a signal, or neither."""
+        with self._lines.get().lock:
+            leading = [ticket.group for ticket in visit.tickets if ticket.group is not None]
+            for ticket in visit.tickets:
+                ticket.group = None
+            if leading or all(ticket.outcome is not None for ticket in visit.tickets):
+                return leading, None
+            visit.signal = self.colour.signal()
+            return [], visit.signal
+
+    # Writes and what they teach.
+
+    def _shape(self, orders: Sequence[Order]) -> Write | None:
+        """The write that carries out some orders on one bucket, by what is believed of it now."""
+        if not orders:
+            return None
+        account = orders[0].account
+        posting = orders[0].posting if len(orders) == 1 else merged([order.posting for order in orders])
+        return write_for(account, posting, self.image(account.key), self.world.now_ms())
 
     def _learn(self, write: Write, outcome: Outcome) -> None:
         if outcome.failure is not None:
@@ -89,3 +314,55 @@ class Teller:
             self.remember({write.key: outcome.item})
         elif outcome.applied:
             self.forget(write.key)  # a transaction does not show what it left behind
+
+
+class Visit:
+    """One caller's orders, from standing in line to the last outcome."""
+
+    def __init__(self, teller: Teller, orders: Sequence[Order], *, binding: bool) -> None:
+        self._teller, self._binding = teller, binding
+        self.tickets = [Ticket(order, self) for order in orders]
+        self.withdrawn = False
+        self.interruption: BaseException | None = None
+        self.signal: Signal | None = None
+
+    async def run(self) -> list[Outcome]:
+        """Stand in line, lead when it is one's turn, and return when every order has its outcome."""
+        leading = self._teller.line_up(self.tickets)
+        patience_ms = PATIENCE_CALLS * self._teller.backend.capabilities.timeout_ms
+        give_up_ms = self._teller.world.ticks_ms() + patience_ms
+        while True:
+            try:
+                if leading:
+                    await self._teller.serve(leading)
+                leading, signal = self._teller.call_of(self)
+                if signal is not None:
+                    left_ms = give_up_ms - self._teller.world.ticks_ms()
+                    await signal.wait(max(left_ms, 0) / 1000 if not self.withdrawn else None)
+                    if not signal.given and not self.withdrawn:
+                        self._give_up(patience_ms)
+                elif not leading:
+                    return [ticket.outcome for ticket in self.tickets if ticket.outcome is not None]
+            except GeneratorExit:  # a coroutine that is thrown away may not await any more
+                self._teller.withdraw(self)
+                raise
+            except BaseException as error:  # returned beside the outcomes
+                self.interruption, leading = error, []
+                self.withdraw()
+
+    def wake(self) -> None:
+        if self.signal is not None:
+            self.signal.give()
+
+    def withdraw(self) -> None:
+        if not self._binding:
+            self._teller.withdraw(self)
+
+    def _give_up(self, patience_ms: float) -> None:
+        """Leave a line that does not move."""
+        key = self.tickets[0].order.account.key
+        self._teller.withdraw(self)
+        failure = RateLimiterUnavailable(f"waited {patience_ms:.0f} ms in line for {key.partition!r}")
+        for ticket in self.tickets:
+            if ticket.outcome is WITHDRAWN:
+                ticket.outcome = Outcome(False, None, failure=failure)

@@ -44,12 +44,12 @@ class Driver(Protocol):
 
 
 def open_backend(url: str, *, sync: bool, world: World, timeout_ms: int | None = None) -> Backend:
-    """The store behind a URL, for one colour. Nothing is touched before its ``setup``.
+    """The store behind a URL, for one colour. No file or table is touched before its ``setup``.
 
     ``timeout_ms`` wins over the URL's own; without either each store has its default.
     """
     scheme = _scheme(url)
-    if url == default_url():
+    if _is_default(url):
         _make_state_directory()
     found = _entry_point(scheme)
     try:
@@ -81,6 +81,13 @@ def _state_directory() -> Path:
                 "there is no home directory to keep limits in; set XDG_STATE_HOME or name a store URL"
             ) from error
     return state / "zae-limiter"
+
+
+def _is_default(url: str) -> bool:
+    try:
+        return url == default_url()
+    except InfrastructureError:
+        return False
 
 
 def _make_state_directory() -> None:

@@ -63,7 +63,7 @@ class BucketRecords(EntityRecords):
             # The bucket outlived the configuration it was made under. What was just read is the
             # newest there is, so the bucket's own version is adopted rather than chased.
             version = max(resolved.version, number(image, "cv"))
-            terms = Terms(renewed.terms.limits, version, renewed.terms.ttl_fills)
+            terms = Terms(renewed.terms.rates, version, renewed.terms.ttl_fills)
             return renewed._replace(terms=terms)
         return renewed
 
@@ -88,10 +88,10 @@ class BucketRecords(EntityRecords):
         entity, *levels = await self._connection.fetch(records, [key], fresh=fresh)
         resolved = resolve(levels)
         if limits is not None:
-            terms = Terms(tuple(limits), None, options.bucket_ttl_multiplier)
+            terms = Terms.of(limits, None, options.bucket_ttl_multiplier)
         elif resolved.limits is not None or not required:
             fills = 0 if resolved.source in LASTING else options.bucket_ttl_multiplier
-            terms = Terms(resolved.limits or (), resolved.version, fills)
+            terms = Terms.of(resolved.limits or (), resolved.version, fills)
         else:
             raise ValidationError(
                 "limits",

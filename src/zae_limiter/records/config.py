@@ -230,6 +230,7 @@ class ConfigRecords(BucketRecords):
             outcomes = await self._backend.transact_write(writes)
             if outcomes[0].applied:
                 self._connection.cache.put(at.key, stamped, self._world.now_ms())
+                self._connection.teller.reconsider()
                 return
         raise RateLimiterUnavailable(f"{CHANGE_ATTEMPTS_MAX} attempts to change the limits were overtaken")
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-from ..posting import write_for
+from ..posting import Posting, fitting, write_for
 from ..repository_protocol import AtLeast, AtMost, Condition, Update, Write
 
 
@@ -31,6 +31,11 @@ def _without_clamp(*given: Any) -> Write | None:
     return write._replace(add={**write.add, **moved}, set={}, when=kept)
 
 
+def _last_come_first_served(postings: Sequence[Posting], *given: Any) -> list[bool]:
+    """A group that is cut from its tail."""
+    return fitting(postings[::-1], *given)[::-1]
+
+
 async def _forget_refund(*_: Any) -> None:
     """A refund that nobody makes."""
 
@@ -44,6 +49,7 @@ def _without(write: Update, kind: type[Condition], attributes: set[str]) -> tupl
 BUGS: dict[str, dict[str, Any]] = {
     "no_floor": {"zae_limiter.teller.write_for": _without_floor},
     "no_clamp": {"zae_limiter.teller.write_for": _without_clamp},
+    "tail_first": {"zae_limiter.teller.fitting": _last_come_first_served},
     "no_refund": {
         "zae_limiter.acquire.give_back": _forget_refund,
         "zae_limiter.lease.give_back": _forget_refund,

@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ..bucket import Rate, accrued, balance
+from ..posting import merged
 from ..repository_protocol import Backend, Item, Outcome, Write
 from ..schema import bucket_limit_names, limit_attributes, number, stored_rate
-from ..teller import Order, Teller
+from ..teller import Order, Teller, Ticket
 from .simulation import Process
 
 
@@ -100,17 +101,45 @@ class WatchedTeller(Teller):
         super().__init__(backend, process.world)
         self._simulation, self._intents = process.simulation, intents
 
-    async def post(self, orders: Sequence[Order], *, atomic: bool = False) -> list[Outcome]:
+    async def serve(self, groups: list[list[Ticket]]) -> None:
         # Between a look at the clock and the reply nobody may sleep for minutes.
         self._simulation.in_flight += 1
         try:
-            return await super().post(orders, atomic=atomic)
+            await super().serve(groups)
         finally:
             self._simulation.in_flight -= 1
 
-    def _shape(self, orders: Sequence[Order]) -> list[Write | None]:
-        writes = super()._shape(orders)
-        for order, write in zip(orders, writes, strict=True):
-            if write is not None:
-                self._intents[id(write)] = Intent(write, order.posting.need, self.world.now_ms())
-        return writes
+    async def _transact(self, orders: Sequence[Order]) -> list[Outcome]:
+        self._simulation.in_flight += 1
+        try:
+            return await super()._transact(orders)
+        finally:
+            self._simulation.in_flight -= 1
+
+    def _judge(
+        self, group: Sequence[Ticket], chosen: Sequence[Ticket], outcome: Outcome, *, final: bool
+    ) -> None:
+        super()._judge(group, chosen, outcome, final=final)
+        if outcome.applied:
+            self._check_turns(group, chosen)
+
+    def _check_turns(self, group: Sequence[Ticket], chosen: Sequence[Ticket]) -> None:
+        """Nobody is admitted before somebody who came earlier and asked for no more."""
+        admitted = {id(ticket) for ticket in chosen}
+        for place, late in enumerate(group):
+            if id(late) not in admitted or not late.order.posting.need:
+                continue
+            for early in group[:place]:
+                if id(early) in admitted or early.visit.withdrawn or not early.order.posting.need:
+                    continue
+                asked, given = early.order.posting.need, late.order.posting.need
+                assert any(amount > given.get(name, 0) for name, amount in asked.items()), (
+                    f"{late.order.account.key.partition}: {given} was admitted before {asked}"
+                )
+
+    def _shape(self, orders: Sequence[Order]) -> Write | None:
+        write = super()._shape(orders)
+        if write is not None:
+            needs = merged([order.posting for order in orders]).need
+            self._intents[id(write)] = Intent(write, needs, self.world.now_ms())
+        return write

@@ -7,6 +7,7 @@ cancelled, a process crashes. Two runs of one seed are the same run.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine, Generator, Sequence
@@ -34,17 +35,17 @@ class SimSignal:
     def give(self) -> None:
         self.given = True
 
-    async def wait(self) -> None:
-        while not self.given:
-            await _Park(self)
+    async def wait(self, seconds: float | None = None) -> None:
+        if not self.given:
+            await _Park(self, seconds)
 
 
 class _Park:
-    def __init__(self, signal: SimSignal | None = None) -> None:
-        self._signal = signal
+    def __init__(self, signal: SimSignal | None = None, seconds: float | None = None) -> None:
+        self.signal, self.seconds = signal, seconds
 
-    def __await__(self) -> Generator[SimSignal | None, None, None]:
-        yield self._signal
+    def __await__(self) -> Generator[_Park, None, None]:
+        yield self
 
 
 async def pause() -> None:
@@ -58,20 +59,23 @@ class Task(Generic[T]):
     def __init__(self, coroutine: Coroutine[Any, Any, T], process: Process | None) -> None:
         self.coroutine, self.process = coroutine, process
         self.done = SimSignal()
-        self.waiting: SimSignal | None = None
+        self.waiting = _Park()
+        self.until_ms: float = math.inf
         self.to_throw: BaseException | None = None
         self.error: BaseException | None = None
         self.value: T | None = None
         self.interruptible = False
 
-    @property
-    def ready(self) -> bool:
-        return self.to_throw is not None or self.waiting is None or self.waiting.given
+    def ready(self, now_ms: int) -> bool:
+        signal = self.waiting.signal
+        return self.to_throw is not None or signal is None or signal.given or now_ms >= self.until_ms
 
-    def step(self) -> None:
+    def step(self, now_ms: int) -> None:
         error, self.to_throw = self.to_throw, None
         try:
             self.waiting = self.coroutine.send(None) if error is None else self.coroutine.throw(error)
+            seconds = self.waiting.seconds
+            self.until_ms = math.inf if seconds is None else now_ms + seconds * 1000
         except StopIteration as stop:
             self.value = stop.value
             self.done.give()
@@ -117,7 +121,9 @@ class SimColour:
             await task.done.wait()
         return [task.result() for task in tasks]
 
-    async def finish(self, coroutine: Coroutine[Any, Any, T]) -> tuple[T, BaseException | None]:
+    async def finish(
+        self, coroutine: Coroutine[Any, Any, T], on_cancel: Callable[[], None] = lambda: None
+    ) -> tuple[T, BaseException | None]:
         task = self._process.spawn(coroutine)
         interruption: BaseException | None = None
         while not task.done.given:
@@ -125,6 +131,7 @@ class SimColour:
                 await task.done.wait()
             except Cancelled as error:
                 interruption = error
+                on_cancel()
         if interruption is not None and task.error is not None:
             raise interruption
         return task.result(), interruption
@@ -179,12 +186,16 @@ class Simulation:
             if not self.in_flight and self.rng.random() < 0.2:  # everybody idles for a while
                 self.now_ms += self.rng.choice((1_000, 10_000, 100_000))
             self.before_step()
-            ready = [task for task in self._tasks if task.ready]
-            if not self._tasks:
+            ready = [task for task in self._tasks if task.ready(self.now_ms)]
+            if not ready and self._tasks:
+                soonest_ms = min(task.until_ms for task in self._tasks)
+                assert soonest_ms < math.inf, "everybody waits for somebody"
+                self.now_ms = math.ceil(soonest_ms)
+                continue
+            if not ready:
                 return
-            assert ready, "everybody waits for somebody"
             task = self.rng.choice(ready)
-            task.step()
+            task.step(self.now_ms)
             if task.done.given and task in self._tasks:
                 self._tasks.remove(task)
                 if task.error is not None and isinstance(task.error, AssertionError):
@@ -194,7 +205,7 @@ class Simulation:
         """Run one coroutine to its end before anything else happens."""
         task = Task(coroutine, None)
         while not task.done.given:
-            task.step()
+            task.step(self.now_ms)
         return task.result()
 
 

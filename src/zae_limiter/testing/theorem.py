@@ -64,6 +64,7 @@ class Scenario:
         self.cancel_rate = rng.choice((0.0, 0.02))
         self.crash_rate = rng.choice((0.0, 0.0, 0.002))
         self.changes = rng.choice((0, 0, 3))
+        self.hot = rng.random() < 0.3
         self.store = MemoryBackend(Process(self.simulation).world)
         self.judges: dict[Key, Judge] = {}
         self.intents: dict[int, Intent] = {}
@@ -88,7 +89,7 @@ class Scenario:
         connection.teller = WatchedTeller(process, network, self.intents)
         repository = Repository(connection, self.setup.namespace_name, self.setup.namespace_id)
         limiter = RateLimiter(repository, speculative_writes=rng.random() < 0.8)
-        for _ in range(rng.choice((1, 2, 4))):
+        for _ in range(rng.choice((1, 2, 4, 8))):
             process.spawn(self._client(limiter), interruptible=True)
         if self.changes and not hasattr(self, "processes"):
             process.spawn(self._admin(repository))
@@ -107,7 +108,7 @@ class Scenario:
 
     async def _attempt(self, limiter: RateLimiter) -> None:
         rng = self.simulation.rng
-        entity_id = rng.choice((*FAMILY,))
+        entity_id = rng.choice(("loner",) if self.hot else (*FAMILY,))
         amounts = rng.choice(({"fast": 1, "slow": 1}, {"fast": 4}, {"slow": 7}, {"fast": 2, "slow": 10}))
         most = Counter(amounts)
         consumed: Mapping[str, int] = {}

@@ -122,17 +122,19 @@ def _may(path: Path, mode: int) -> bool:
 
 def _check_owner(connection: sqlite3.Connection, path: Path) -> None:
     """Refuse the database of another program before anything in it is changed."""
+    # One transaction, for another process may be laying the file out at this moment.
+    connection.execute("BEGIN")
     owner = _pragma(connection, "application_id")
     version = _pragma(connection, "user_version")
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    connection.execute("COMMIT")
     if owner == APPLICATION_ID:
         if version > LAYOUT_VERSION:
             raise IncompatibleSchemaError(
                 f"{str(path)!r} was written by a newer version of zae-limiter (layout {version}, this one "
                 f"knows {LAYOUT_VERSION}); upgrade it: pip install --upgrade zae-limiter"
             )
-        return
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-    if owner or version or tables:
+    elif owner or version or tables:
         raise ValidationError(
             "store", str(path), "it is the SQLite database of another program; choose another path"
         )
