@@ -47,9 +47,9 @@ LAYERS = (
     Layer("world", "world", "facts"),
     Layer("sharding", "sharding", "facts"),
     Layer("waist", "repository_protocol", "facts colour"),
-    Layer("schema", "schema", "facts waist"),
+    Layer("schema", "schema schema_records", "facts waist"),
     Layer("config", "config_cache", "facts waist schema world"),
-    Layer("core", "posting teller acquire", CORE),
+    Layer("core", "posting teller shards acquire", CORE),
     # One layer for each store, so that no store can import another.
     Layer("memory", "backends.memory backends.memory.*", BACKEND),
     Layer("sqlite", "backends.sqlite backends.sqlite.*", BACKEND),

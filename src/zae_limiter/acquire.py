@@ -16,8 +16,20 @@ from typing import NamedTuple, TypeAlias
 
 from .exceptions import RateLimiterUnavailable, RateLimitExceeded
 from .models import LimitStatus
-from .posting import Account, Level, Posting, is_outdated, level, prolong, status, stored_terms
-from .repository_protocol import Item, Outcome
+from .posting import (
+    Account,
+    Posting,
+    is_outdated,
+    is_overloaded,
+    is_split,
+    merged,
+    prolong,
+    put_back,
+    status,
+    stored_terms,
+)
+from .repository_protocol import Item, Key, Outcome
+from .shards import gather, known_images, levels, place, relieve, shard_count
 from .teller import Order, Teller
 
 logger = logging.getLogger("zae_limiter")
@@ -43,24 +55,24 @@ async def acquire(
     teller: Teller, demands: Sequence[Demand], renew: Renew, *, speculative: bool = True
 ) -> tuple[Demand, ...]:
     """Take every demand from its bucket, or none; ``renew`` brings the newest terms of an account."""
+    if refusal := _remembered(teller, demands):
+        raise refusal
     taken: list[Demand] = []
     owed = list(demands)
     try:
         for _ in range(ATTEMPTS_MAX):
-            orders = [Order(d.account, Posting(need=d.amounts)) for d in owed]
-            post = teller.post if speculative else teller.post_together
-            outcomes, interruption = await post(orders)
-            answered = list(zip(owed, outcomes, strict=True))
-            taken += [demand for demand, outcome in answered if outcome.applied]
-            owed = [demand for demand, outcome in answered if not outcome.applied]
-            if interruption is not None:
-                raise interruption
-            for outcome in outcomes:
-                if outcome.failure is not None:
-                    raise outcome.failure
+            placed = [d._replace(account=await place(teller, d.account, d.amounts)) for d in owed]
+            refused = await _take(teller, placed, taken, speculative=speculative)
+            owed = [d for d, p in zip(owed, placed, strict=True) if p in refused]
             if not owed:
                 return tuple(taken)
-            owed = [d._replace(account=await _newest(teller, d.account, renew)) for d in owed]
+            owed = [
+                next_try
+                for demand, shard in zip(owed, refused, strict=True)
+                if (next_try := await _reconsidered(teller, demand, shard.account, taken, renew))
+            ]
+            if not owed:
+                return tuple(taken)
             if refusal := _refusal(teller, taken, owed):
                 raise refusal
         raise RateLimiterUnavailable(
@@ -73,9 +85,50 @@ async def acquire(
         raise
 
 
+async def _take(
+    teller: Teller, demands: Sequence[Demand], taken: list[Demand], *, speculative: bool
+) -> list[Demand]:
+    """Post demands, note those that were taken, and return those that were refused."""
+    orders = [Order(d.account, Posting(need=d.amounts)) for d in demands]
+    outcomes, interruption = await (teller.post if speculative else teller.post_together)(orders)
+    answered = list(zip(demands, outcomes, strict=True))
+    taken += [demand for demand, outcome in answered if outcome.applied]
+    if interruption is not None:
+        raise interruption
+    for outcome in outcomes:
+        if outcome.failure is not None:
+            raise outcome.failure
+    return [demand for demand, outcome in answered if not outcome.applied]
+
+
+async def _reconsidered(
+    teller: Teller, demand: Demand, shard: Account, taken: list[Demand], renew: Renew
+) -> Demand | None:
+    """What is left of a demand after a shard refused it: the demand as it is to be tried again, if at all."""
+    image = teller.image(shard.key)
+    if is_split(shard, image):
+        return demand
+    if is_outdated(shard.terms, image):
+        return demand._replace(account=await renew(demand.account))
+    if is_overloaded(shard, image, teller.world.now_ms()):
+        return demand._replace(account=await relieve(teller, demand.account, shard))
+    if shard_count(teller.image(demand.account.key)) == 1:
+        return demand
+    parts = [Demand(*part) for part in await gather(teller, demand.account, demand.amounts)]
+    if not parts:
+        teller.note_refusal(demand.account.key)
+        return demand
+    return demand if await _take(teller, parts, taken, speculative=False) else None
+
+
 async def give_back(teller: Teller, taken: Sequence[Demand]) -> None:
-    """Refund demands."""
-    await settle(teller, [Order(d.account, Posting(credit=d.amounts)) for d in taken])
+    """Refund demands, each to the item that it was taken from."""
+    credits: dict[Key, Order] = {}
+    for account, amounts in taken:
+        known = credits.get(account.key)
+        credit = merged([known.posting, Posting(credit=amounts)]) if known else Posting(credit=amounts)
+        credits[account.key] = Order(account, credit)
+    await settle(teller, list(credits.values()))
 
 
 async def settle(teller: Teller, orders: Sequence[Order]) -> list[RateLimiterUnavailable]:
@@ -120,41 +173,40 @@ async def _keep_alive(teller: Teller, account: Account, image: Item) -> None:
         await teller.backend.write_each([write])
 
 
-async def _newest(teller: Teller, account: Account, renew: Renew) -> Account:
-    if is_outdated(account.terms, teller.image(account.key)):
-        return await renew(account)
-    return account
-
-
 def _is_moot(order: Order, outcome: Outcome) -> bool:
-    """Whether there is no bucket any more that a refund could go to: the next one starts full."""
-    refund = not order.posting.need and not order.posting.debit
-    return refund and not outcome.applied and outcome.failure is None and outcome.item is None
+    """Whether the item is gone that a refund, or a debit on a shard, could go to."""
+    lost = not order.posting.debit or order.account.shard_id > 0
+    return lost and not outcome.applied and outcome.failure is None and outcome.item is None
 
 
 def _contended(order: Order) -> RateLimiterUnavailable:
     return RateLimiterUnavailable(f"bucket {order.account.key.partition!r} changed under every attempt")
 
 
+def _remembered(teller: Teller, demands: Sequence[Demand]) -> RateLimitExceeded | None:
+    """The refusal that a bucket's last one calls for, if that was a moment ago."""
+    lately = [demand for demand in demands if teller.refused_lately(demand.account.key)]
+    if not lately or _refusal(teller, (), lately) is None:
+        return None
+    return _refusal(teller, (), demands)
+
+
 def _refusal(teller: Teller, taken: Sequence[Demand], owed: Sequence[Demand]) -> RateLimitExceeded | None:
     """The refusal that the images call for, or ``None`` if another attempt can succeed."""
     now_ms = teller.world.now_ms()
-    statuses = [s for d in owed for s in demand_statuses(d, teller.image(d.account.key), now_ms)]
+    statuses = [s for d in owed for s in demand_statuses(d, known_images(teller, d.account), now_ms)]
     if not any(s.exceeded for s in statuses):
         return None
     for demand in taken:  # as it was found, before this acquire took its part
-        statuses += demand_statuses(demand, teller.image(demand.account.key), now_ms, put_back=True)
+        image = teller.image(demand.account.key)
+        statuses += demand_statuses(demand, [put_back(image, demand.amounts)], now_ms)
     return RateLimitExceeded(statuses)
 
 
-def demand_statuses(
-    demand: Demand, image: Item | None, now_ms: int, *, put_back: bool = False
-) -> list[LimitStatus]:
-    """Every limit of a demand as it stands against this image."""
-    account, found = demand.account, []
-    for name, need_milli in demand.amounts.items():
-        at = level(account.terms, name, image, now_ms)
-        if put_back:
-            at = Level(at.rate, at.tokens_milli + need_milli, at.origin_ms)
-        found.append(status(account, name, need_milli, at, now_ms))
-    return found
+def demand_statuses(demand: Demand, images: Sequence[Item | None], now_ms: int) -> list[LimitStatus]:
+    """Every limit of a demand as it stands against the images of all shards of its bucket."""
+    account = demand.account
+    return [
+        status(account, name, need_milli, levels(account, images, name, now_ms), now_ms)
+        for name, need_milli in demand.amounts.items()
+    ]

@@ -3,12 +3,18 @@
 One entry for each record, so that a change of a resource's limits reaches all of its entities with
 one read. A record that is known to be missing is remembered too. An entry past its time is a miss,
 but it is kept: while the store is down the last known value still serves.
+
+Reads may overtake each other and invalidations. So each is numbered when it sets out, and what it
+brings counts only as far as nothing was learnt or asked to be forgotten since. No lock is taken:
+every step is one operation on the dictionary, and a fork finds nothing held.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
 from typing import NamedTuple
 
 from .models import CacheStats
@@ -20,6 +26,7 @@ ENTRIES_MAX = 100_000
 class Entry(NamedTuple):
     item: Item | None
     expires_ms: float
+    read: int
 
 
 class ConfigCache:
@@ -29,6 +36,8 @@ class ConfigCache:
         self.ttl_ms = ttl_ms
         self._entries: OrderedDict[Key, Entry] = OrderedDict()
         self._entries_max = entries_max
+        self._reads = count(1)
+        self._invalidated = 0
         self._hits = 0
         self._misses = 0
 
@@ -45,17 +54,32 @@ class ConfigCache:
         """The entry however old."""
         return self._entries.get(key)
 
-    def put(self, key: Key, item: Item | None, now_ms: float) -> None:
-        self._entries[key] = Entry(item, now_ms + self.ttl_ms)
-        self._entries.move_to_end(key)
+    def set_out(self) -> int:
+        """The number of a read that begins now, or of a write that has just ended."""
+        return next(self._reads)
+
+    def put(self, key: Key, item: Item | None, since_ms: float, read: int) -> None:
+        """Remember what a read brought that set out at ``since_ms``."""
+        known = self._entries.pop(key, None)
+        if known is not None and known.read > read:
+            entry = known
+        else:
+            entry = Entry(item, since_ms + self.ttl_ms if read > self._invalidated else 0, read)
+        self._entries[key] = entry
         if len(self._entries) > self._entries_max:
-            self._entries.popitem(last=False)
+            with suppress(KeyError):  # another thread was faster
+                self._entries.popitem(last=False)
 
     def invalidate(self, matches: Callable[[Key], bool]) -> None:
-        """Let entries expire; their last known value stays for emergencies."""
-        for key, entry in list(self._entries.items()):
-            if matches(key):
-                self._entries[key] = Entry(entry.item, 0)
+        """Let entries expire; their last known value stays for emergencies.
+
+        Reads that are under way may have seen what was there before, so they refresh nothing.
+        """
+        self._invalidated = self.set_out()
+        for key in list(self._entries):
+            entry = self._entries.get(key)
+            if entry is not None and matches(key):
+                self._entries[key] = Entry(entry.item, 0, entry.read)
 
     def stats(self) -> CacheStats:
         return CacheStats(self._hits, self._misses, len(self._entries), self.ttl_ms / 1000)

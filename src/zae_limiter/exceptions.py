@@ -13,7 +13,8 @@
     │   └── NamespaceStateError
     ├── EntityError
     │   ├── EntityNotFoundError
-    │   └── EntityExistsError
+    │   ├── EntityExistsError
+    │   └── EntityConflictError
     ├── VersionError
     │   ├── VersionMismatchError
     │   └── IncompatibleSchemaError
@@ -197,6 +198,12 @@ class EntityNotFoundError(EntityError):
 
 class EntityExistsError(EntityError):
     problem = "already exists"
+
+
+class EntityConflictError(EntityError):
+    """Somebody else changed the entity since the version that the caller saw."""
+
+    problem = "was changed meanwhile"
 
 
 # Versions.

@@ -7,15 +7,15 @@ it ends with any exception, a cancellation included, all of it is given back.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from .acquire import Demand, Renew, acquire, give_back, logger, settle
-from .exceptions import LeaseExpiredError, RateLimiterUnavailable, RateLimitExceeded, ValidationError
+from .exceptions import LeaseExpiredError, RateLimiterUnavailable, ValidationError
 from .models import TOKENS_MAX, Limit, OnUnavailable, check_count, check_tokens
-from .posting import Account, Posting
+from .posting import Account, Posting, merged
 from .records.buckets import BucketRecords, demands_on
+from .repository_protocol import Key
 from .teller import Order, Teller
 
 
@@ -39,11 +39,12 @@ class Lease:
     @property
     def consumed(self) -> dict[str, int]:
         """What this lease has cost so far, adjustments included."""
-        totals: dict[str, int] = {}
+        totals_milli: dict[str, int] = {}
         for demand in self._taken:
-            if demand.account.key == self._accounts[0].key:
+            if demand.account.entity_id == self._accounts[0].entity_id:
                 for name, amount_milli in demand.amounts.items():
-                    totals[name] = totals.get(name, 0) + amount_milli // 1000
+                    totals_milli[name] = totals_milli.get(name, 0) + amount_milli
+        totals = {name: amount_milli // 1000 for name, amount_milli in totals_milli.items()}
         for name, amount in self._adjusted.items():
             totals[name] = totals.get(name, 0) + amount
         return totals
@@ -51,12 +52,12 @@ class Lease:
     async def consume(self, amounts: Mapping[str, int] | None = None, /, **named: int) -> None:
         """Take more, if it is there: a real debit that may raise ``RateLimitExceeded``."""
         self._check_open()
-        await self._take(needs_milli(_merged(amounts, named)))
+        await self._take(needs_milli(_named(amounts, named)))
 
     async def adjust(self, amounts: Mapping[str, int] | None = None, /, **named: int) -> None:
         """Correct the cost by a difference, up or down. Never refused: the bucket may go into debt."""
         self._check_open()
-        changes = _merged(amounts, named)
+        changes = _named(amounts, named)
         known, consumed = self._accounts[0].terms.rates, self.consumed
         for name, change in changes.items():
             check_count(f"adjustment of {name!r}", change, TOKENS_MAX, -TOKENS_MAX)
@@ -71,7 +72,7 @@ class Lease:
 
     async def release(self, amounts: Mapping[str, int] | None = None, /, **named: int) -> None:
         """Give back part of what the lease holds."""
-        returned = _merged(amounts, named)
+        returned = _named(amounts, named)
         for name, amount in returned.items():
             check_tokens(f"amount of {name!r}", amount)
         await self.adjust({name: -amount for name, amount in returned.items()})
@@ -87,7 +88,7 @@ class Lease:
     async def _finish(self) -> None:
         """Store the net adjustment."""
         self._ended = True
-        orders = [o for a in self._accounts if (o := _adjustment(a, self._adjusted)) is not None]
+        orders = _settlement(self._accounts, self._taken, self._adjusted)
         for failure in await settle(self._teller, orders):
             raise failure
 
@@ -118,13 +119,13 @@ class DegradedLease(Lease):
         return dict(self._adjusted)
 
     async def consume(self, amounts: Mapping[str, int] | None = None, /, **named: int) -> None:
-        needs = _merged(amounts, named)
+        needs = _named(amounts, named)
         needs_milli(needs)
         await self.adjust(needs)
 
     async def adjust(self, amounts: Mapping[str, int] | None = None, /, **named: int) -> None:
         self._check_open()
-        for name, change in _merged(amounts, named).items():
+        for name, change in _named(amounts, named).items():
             check_count(f"adjustment of {name!r}", change, TOKENS_MAX, -TOKENS_MAX)
             self._adjusted[name] = self._adjusted.get(name, 0) + change
 
@@ -193,23 +194,8 @@ class Acquisition:
         plan = await buckets.plan(self._entity_id, self._resource, self._limits)
         self._policy = plan.on_unavailable
         lease = Lease(buckets.teller, plan.accounts, buckets.renewed, speculative=self._speculative)
-        try:
-            await lease._take(needs_milli(self._consume))
-            await self._notice_family(plan.accounts[0])
-        except RateLimitExceeded:
-            await self._notice_family(plan.accounts[0])
-            raise
-        except GeneratorExit:  # a coroutine that is thrown away may not await any more
-            raise
-        except BaseException:
-            await lease._abandon()
-            raise
+        await lease._take(needs_milli(self._consume))
         return lease
-
-    async def _notice_family(self, account: Account) -> None:
-        """The next acquire shall charge the right parent; if that cannot be found out now, it is next time."""
-        with contextlib.suppress(RateLimiterUnavailable):
-            await self._buckets.notice_family(account)
 
 
 def needs_milli(amounts: Mapping[str, int]) -> dict[str, int]:
@@ -219,16 +205,35 @@ def needs_milli(amounts: Mapping[str, int]) -> dict[str, int]:
     return {name: check_tokens(f"amount of {name!r}", amount) * 1000 for name, amount in amounts.items()}
 
 
-def _adjustment(account: Account, adjusted: Mapping[str, int]) -> Order | None:
-    mine = {name: tokens * 1000 for name, tokens in adjusted.items() if name in account.terms.rates}
-    debit = {name: n for name, n in mine.items() if n > 0}
-    credit = {name: -n for name, n in mine.items() if n < 0}
-    return Order(account, Posting(debit=debit, credit=credit)) if debit or credit else None
+def _settlement(
+    accounts: Sequence[Account], taken: Sequence[Demand], adjusted: Mapping[str, int]
+) -> list[Order]:
+    """The orders that store a net adjustment, where a bucket has shards at those that gave the tokens."""
+    orders: dict[Key, Order] = {}
+
+    def post(account: Account, posting: Posting) -> None:
+        known = orders.get(account.key)
+        orders[account.key] = Order(account, merged([known.posting, posting]) if known else posting)
+
+    for account in accounts:
+        held = [demand for demand in taken if demand.account.entity_id == account.entity_id]
+        for name, tokens in adjusted.items():
+            if name not in account.terms.rates:
+                continue
+            if tokens > 0:
+                payer = next((d.account for d in held if name in d.account.terms.rates), account)
+                post(payer, Posting(debit={name: tokens * 1000}))
+            returned = -tokens * 1000
+            for demand in reversed(held):
+                if (part := min(returned, demand.amounts.get(name, 0))) > 0:
+                    post(demand.account, Posting(credit={name: part}))
+                    returned -= part
+    return list(orders.values())
 
 
-def _merged(amounts: Mapping[str, int] | None, named: Mapping[str, int]) -> dict[str, int]:
+def _named(amounts: Mapping[str, int] | None, named: Mapping[str, int]) -> dict[str, int]:
     """Amounts from a mapping, for names that are no identifiers, and from keywords."""
-    merged = {**(amounts or {}), **named}
+    both = {**(amounts or {}), **named}
     if amounts and named and (twice := sorted(set(amounts) & set(named))):
-        raise ValidationError("amounts", merged, f"{', '.join(twice)} given twice")
-    return merged
+        raise ValidationError("amounts", both, f"{', '.join(twice)} given twice")
+    return both

@@ -16,8 +16,8 @@ from .exceptions import ValidationError
 from .lease import Acquisition, needs_milli
 from .models import Availability, Limit, LimitStatus, OnUnavailable, check_limits
 from .naming import validate_entity_id, validate_resource
-from .posting import level
 from .repository import Repository, Settings
+from .shards import levels, survey
 
 
 class RateLimiter:
@@ -122,20 +122,20 @@ class RateLimiter:
         given = None if limits is None else check_limits(limits)
         needs = {} if needed is None else needs_milli(needed)
         accounts = (await repository.plan(entity_id, resource, given)).accounts
-        images = await repository.teller.look([account.key for account in accounts])
+        images = await survey(repository.teller, accounts)
         now_ms = repository.teller.world.now_ms()
         there: dict[str, int] = {}
-        for account, image in zip(accounts, images, strict=True):
+        for account, shards in zip(accounts, images, strict=True):
             for name in account.terms.rates:
                 if name in accounts[0].terms.rates:
-                    tokens = level(account.terms, name, image, now_ms).balance(now_ms) // 1000
+                    tokens = levels(account, shards, name, now_ms).balance(now_ms) // 1000
                     there[name] = min(tokens, there.get(name, tokens))
         if unknown := [name for name in needs if name not in there]:
             raise ValidationError("limit name", unknown[0], f"{entity_id!r} has {', '.join(there)}")
         statuses: list[LimitStatus] = []
-        for account, image in zip(accounts, images, strict=True):
+        for account, shards in zip(accounts, images, strict=True):
             mine = {name: n for name, n in needs.items() if name in account.terms.rates}
-            statuses += demand_statuses(Demand(account, mine), image, now_ms)
+            statuses += demand_statuses(Demand(account, mine), shards, now_ms)
         wait_seconds = max((s.retry_after_seconds for s in statuses), default=0.0)
         return Availability(there, wait_seconds, tuple(statuses))
 

@@ -145,6 +145,7 @@ class BucketState:
     refill_amount_milli: int
     refill_period_ms: int
     total_consumed_milli: int = 0
+    shard_id: int = 0
 
     @property
     def limit(self) -> Limit:

@@ -16,10 +16,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple, Self
 
-from .bucket import Rate, balance, gain, retry_after_ms
+from .bucket import Rate, balance, gain
 from .models import Limit, LimitStatus
+from .naming import WCU
 from .repository_protocol import (
     NOTHING,
     Absent,
@@ -36,6 +38,7 @@ from .repository_protocol import (
     Write,
 )
 from .schema import (
+    bucket_key,
     bucket_limit_names,
     gsi2_pk_resource,
     gsi2_sk_bucket,
@@ -43,9 +46,11 @@ from .schema import (
     gsi3_sk_bucket,
     limit_attributes,
     number,
+    shard_attributes,
     stored_rate,
     within_namespace,
 )
+from .sharding import SHARDS_MAX, Spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +75,23 @@ class Terms:
         return max(rate.fill_ms for rate in self.rates.values())
 
 
+class Meter(Enum):
+    """What is done about the number of writes to a bucket item."""
+
+    NONE = "none"
+    """Nothing: the store has no hot partitions."""
+    COUNT = "count"
+    LIMIT = "limit"
+    """They are counted, and a demand is refused when they are too many."""
+
+
+WRITE_MILLI = 1_000
+WRITES = Rate(1_000_000, 1_000_000, 1_000)
+"""What one partition takes: 1,000 writes a second. Kept beside the limits, under the reserved name."""
+
+
 class Account(NamedTuple):
-    """One bucket and the terms under which this process uses it."""
+    """One bucket, or one shard of it, and the terms under which this process uses it."""
 
     key: Key
     namespace_id: str
@@ -80,7 +100,17 @@ class Account(NamedTuple):
     terms: Terms
     parent_id: str | None = None
     cascade: bool = False
+    meter: Meter = Meter.NONE
     shard_id: int = 0
+    shard_count: int = 1
+    """How many shards there were when the shares in ``terms`` were cut."""
+
+    @property
+    def whole_key(self) -> Key:
+        """The key of shard 0, which stands for the bucket."""
+        if self.shard_id == 0:
+            return self.key
+        return bucket_key(self.namespace_id, self.entity_id, self.resource)
 
 
 class Posting(NamedTuple):
@@ -93,6 +123,8 @@ class Posting(NamedTuple):
     need: Mapping[str, int] = NOTHING
     debit: Mapping[str, int] = NOTHING
     credit: Mapping[str, int] = NOTHING
+    largest: Mapping[str, int] = NOTHING
+    """The largest single need where several are posted as one."""
 
     @property
     def names(self) -> Iterable[str]:
@@ -117,7 +149,7 @@ def write_for(account: Account, posting: Posting, image: Item | None, now_ms: in
     if not posting.need and not posting.debit:
         return _give_back(account, posting.credit, image)
     if image is None:
-        return _create(account, posting, now_ms)
+        return _create(account, posting, now_ms) if account.shard_id == 0 else _ask(account.key)
     if not posting.need:
         return _charge(account, posting, image, now_ms)
     if has_terms(image, account.terms):
@@ -146,11 +178,14 @@ def merged(postings: Sequence[Posting]) -> Posting:
     need: dict[str, int] = {}
     debit: dict[str, int] = {}
     credit: dict[str, int] = {}
+    largest: dict[str, int] = {}
     for posting in postings:
+        for name, amount in posting.need.items():
+            largest[name] = max(amount, largest.get(name, 0))
         for total, part in ((need, posting.need), (debit, posting.debit), (credit, posting.credit)):
             for name, amount in part.items():
                 total[name] = total.get(name, 0) + amount
-    return Posting(need, debit, credit)
+    return Posting(need, debit, credit, largest)
 
 
 def stored_terms(image: Item, ttl_fills: int = 0) -> Terms:
@@ -176,9 +211,27 @@ def has_terms(image: Item, terms: Terms) -> bool:
     return type(image.get("rf")) is int
 
 
+def has_same_terms(one: Account, other: Account) -> bool:
+    """Whether postings on these accounts of one bucket can be written as one."""
+    return (one.meter, one.shard_count) == (other.meter, other.shard_count) and one.terms == other.terms
+
+
 def is_outdated(terms: Terms, image: Item | None) -> bool:
     """Whether somebody has already used this bucket under a newer configuration."""
     return terms.version is not None and image is not None and number(image, "cv") > terms.version
+
+
+def is_split(account: Account, image: Item | None) -> bool:
+    """Whether the shares of this shard were cut anew since the account's were, or the shard is gone."""
+    return account.meter is not Meter.NONE and number(image or {}, "shard_count", 1) != account.shard_count
+
+
+def is_overloaded(account: Account, image: Item | None, now_ms: int) -> bool:
+    """Whether a bucket refuses because it is written too often."""
+    rate = None if image is None or account.meter is not Meter.LIMIT else stored_rate(image, WCU)
+    if image is None or rate is None:
+        return False
+    return balance(rate, number(image, limit_attributes(WCU).tk), number(image, "rf"), now_ms) < WRITE_MILLI
 
 
 def level(terms: Terms, name: str, image: Item | None, now_ms: int) -> Level:
@@ -195,19 +248,27 @@ def level(terms: Terms, name: str, image: Item | None, now_ms: int) -> Level:
     return Level(rate, rate.capacity_milli - consumed, at_ms)
 
 
-def status(account: Account, name: str, need_milli: int, at: Level, now_ms: int) -> LimitStatus:
-    """What a demand finds at one limit of a bucket."""
-    wait_ms = retry_after_ms(at.rate, at.tokens_milli, at.origin_ms, need_milli, now_ms)
+def status(account: Account, name: str, need_milli: int, at: Spread, now_ms: int) -> LimitStatus:
+    """What a demand finds at one limit of a whole bucket."""
+    wait_ms = at.retry_after_ms(need_milli, now_ms)
     return LimitStatus(
         entity_id=account.entity_id,
         resource=account.resource,
         limit_name=name,
-        limit=limit_of(name, at.rate),
+        limit=limit_of(name, account.terms.rates[name]),
         available=at.balance(now_ms) // 1000,
         requested=need_milli // 1000,
         exceeded=wait_ms > 0,
         retry_after_seconds=wait_ms / 1000,
     )
+
+
+def put_back(image: Item | None, amounts: Mapping[str, int]) -> Item | None:
+    """An image as it would be if the amounts had not been taken."""
+    if image is None:
+        return None
+    names = {limit_attributes(name).tk: amount for name, amount in amounts.items()}
+    return {**image, **{tk: number(image, tk) + amount for tk, amount in names.items()}}
 
 
 def limit_of(name: str, rate: Rate) -> Limit:
@@ -243,13 +304,15 @@ def _spend(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
         add[names.tc] = taken - credit
         full_in_ms = max(full_in_ms, _fill_ms(rate, brim - left))
     when += _keep_alive(account.terms, image, set_, now_ms, full_in_ms)
+    if account.meter is not Meter.NONE:
+        when += _measure(account, posting, image, add, set_, now_ms)
     return Update(account.key, add, set_, tuple(when))
 
 
 def _charge(account: Account, posting: Posting, image: Item, now_ms: int) -> Update | None:
     """Take after the fact, under the numbers that the bucket has by now."""
     terms = stored_terms(image, account.terms.ttl_fills)
-    debit, credit = ({n: a for n, a in part.items() if n in terms.rates} for part in posting[1:])
+    debit, credit = ({n: a for n, a in part.items() if n in terms.rates} for part in posting[1:3])
     if not debit and not credit:
         return None
     return _spend(account._replace(terms=terms), Posting(NOTHING, debit, credit), image, now_ms)
@@ -274,11 +337,11 @@ def _rebase(account: Account, posting: Posting, image: Item, now_ms: int) -> Upd
         names, before, rate = limit_attributes(name), stored_rate(image, name), terms.rates.get(name)
         if rate is None:
             if terms.version is not None:
-                set_.update(dict.fromkeys(names))
+                set_.update(dict.fromkeys((*names, *shard_attributes(name))))
                 continue
-            # Limits brought along say nothing of the others, but the origin moves for them too.
-            rate = stored_rate(image, name)
-        assert rate is not None
+            if before is None:
+                continue
+            rate = before  # limits brought along say nothing of the others, but the origin moves for them too
         need = posting.need.get(name, 0)
         taken, credit = need + posting.debit.get(name, 0), posting.credit.get(name, 0)
         if before is None or name not in held:
@@ -304,7 +367,45 @@ def _rebase(account: Account, posting: Posting, image: Item, now_ms: int) -> Upd
         set_[names.cp], set_[names.ra], set_[names.rp] = rate
         full_in_ms = max(full_in_ms, _fill_ms(rate, rate.capacity_milli - left))
     when += _keep_alive(terms, image, set_, at_ms, full_in_ms)
+    if account.meter is not Meter.NONE:
+        when += _measure(account, posting, image, add, set_, at_ms)
     return Update(account.key, {a: n for a, n in add.items() if n}, set_, tuple(when))
+
+
+def _measure(
+    account: Account, posting: Posting, image: Item, add: dict[str, int], set_: dict[str, Value], at_ms: int
+) -> tuple[Condition, ...]:
+    """Count the write, and keep what a later split has to know.
+
+    The count is a gauge and no promise: it is clamped without a condition, whoever writes last, and
+    it fails a demand only when writes are exhausted.
+    """
+    for name, need in (posting.largest or posting.need).items():
+        largest, capacity = shard_attributes(name).mx, account.terms.rates[name].capacity_milli
+        if need * SHARDS_MAX > capacity and need > number(image, largest):
+            set_[largest] = need
+    names, rate, origin = limit_attributes(WCU), stored_rate(image, WCU), number(image, "rf")
+    if rate is None:
+        set_[names.tk], set_[names.tc] = WRITES.capacity_milli, 0
+        set_[names.cp], set_[names.ra], set_[names.rp] = WRITES
+        return (_pinned_count(account),)
+    gained, stored = gain(rate, origin, at_ms), number(image, names.tk)
+    if "rf" in set_:
+        set_[names.tk] = min(rate.capacity_milli, stored + gained) - WRITE_MILLI
+    elif stored + gained > rate.capacity_milli:
+        set_[names.tk] = rate.capacity_milli - gained - WRITE_MILLI
+    else:
+        add[names.tk] = -WRITE_MILLI
+    add[names.tc] = WRITE_MILLI
+    if not posting.need:
+        return ()
+    if account.meter is Meter.LIMIT and names.tk in add:
+        return (_pinned_count(account), AtLeast(names.tk, WRITE_MILLI - gained))
+    return (_pinned_count(account),)
+
+
+def _pinned_count(account: Account) -> Condition:
+    return Equal("shard_count", account.shard_count)
 
 
 def _create(account: Account, posting: Posting, now_ms: int) -> Put:
@@ -336,9 +437,20 @@ def _create(account: Account, posting: Posting, now_ms: int) -> Put:
         item[names.cp], item[names.ra], item[names.rp] = rate
         item[names.tc] = taken
         full_in_ms = max(full_in_ms, _fill_ms(rate, taken))
+        if account.meter is not Meter.NONE and need * SHARDS_MAX > rate.capacity_milli:
+            item[shard_attributes(name).mx] = (posting.largest or posting.need).get(name)
+    if account.meter is not Meter.NONE:
+        names = limit_attributes(WCU)
+        item[names.tk], item[names.tc] = WRITES.capacity_milli - WRITE_MILLI, WRITE_MILLI
+        item[names.cp], item[names.ra], item[names.rp] = WRITES
     if terms.ttl_fills:
         item["ttl"] = _ttl_seconds(terms, now_ms, full_in_ms)
     return Put(account.key, {name: value for name, value in item.items() if value is not None}, tuple(when))
+
+
+def _ask(key: Key) -> Update:
+    """A write that cannot succeed, to be told what is there: only a split makes a shard."""
+    return Update(key, when=(Exists(), Absent()))
 
 
 def _give_back(account: Account, credit: Mapping[str, int], image: Item | None) -> Update | None:
@@ -358,6 +470,8 @@ def _give_back(account: Account, credit: Mapping[str, int], image: Item | None) 
     for name, amount in kept.items():
         names = limit_attributes(name)
         add[names.tk], add[names.tc] = amount, -amount
+    if image is not None and limit_attributes(WCU).tk in image:
+        add[limit_attributes(WCU).tk], add[limit_attributes(WCU).tc] = -WRITE_MILLI, WRITE_MILLI
     return Update(account.key, add, NOTHING, tuple(AtLeast(limit_attributes(n).cp, 0) for n in kept))
 
 

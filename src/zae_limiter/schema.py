@@ -1,4 +1,6 @@
-"""Key text, attribute names and codecs: the only place that knows how records are spelled.
+"""Key text and attribute names: the only place that knows how records are spelled.
+
+How whole records become models and back stands in ``schema_records``.
 
 Every partition key begins with the opaque id of its namespace, every sort key with ``#``. No name
 may contain ``#``, so keys parse back without escapes. All records are flat.
@@ -11,20 +13,24 @@ resources to entities with limits of their own, GSI4 from a namespace to all tha
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import NamedTuple
 
 from .bucket import Rate
 from .exceptions import ValidationError
 from .models import BucketState, Limit
+from .naming import WCU
 from .repository_protocol import LAST, Item, Key, Query, Value
 
 REGISTRY = "_"
 """The reserved namespace that holds the registry of namespaces and the version record."""
 
-GSI1, GSI2, GSI3, GSI4 = "GSI1", "GSI2", "GSI3", "GSI4"
+INDEXES = GSI1, GSI2, GSI3, GSI4 = "GSI1", "GSI2", "GSI3", "GSI4"
 
 SYSTEM_AUDIT = "$SYSTEM"
+RESOURCE_AUDIT = "$RESOURCE:"
+"""Under which names changes of defaults are audited; a resource's name follows the second."""
 
 
 # Partition keys.
@@ -64,10 +70,6 @@ def sk_state() -> str:
 def sk_config(resource: str | None = None) -> str:
     """``#CONFIG`` for the system and a resource, ``#CONFIG#{resource}`` for an entity."""
     return "#CONFIG" if resource is None else f"#CONFIG#{resource}"
-
-
-def sk_config_version() -> str:
-    return "#CONFIG_VERSION"
 
 
 def sk_entity_configs() -> str:
@@ -156,6 +158,31 @@ def entity_config_key(namespace_id: str, entity_id: str, resource: str) -> Key:
     return Key(pk_entity(namespace_id, entity_id), sk_config(resource))
 
 
+def usage_key(namespace_id: str, entity_id: str, resource: str, window_key: str) -> Key:
+    return Key(pk_entity(namespace_id, entity_id), sk_usage(resource, window_key))
+
+
+def audit_key(namespace_id: str, entity_id: str, event_id: str) -> Key:
+    return Key(pk_audit(namespace_id, entity_id), sk_audit(event_id))
+
+
+def version_key() -> Key:
+    return Key(pk_system(REGISTRY), sk_version())
+
+
+def namespace_key(name: str) -> Key:
+    return Key(pk_system(REGISTRY), sk_namespace(name))
+
+
+def nsid_key(namespace_id: str) -> Key:
+    return Key(pk_system(REGISTRY), sk_nsid(namespace_id))
+
+
+def entity_configs_key(namespace_id: str, resource: str) -> Key:
+    """Where the entities with limits of their own for a resource are counted."""
+    return Key(pk_resource(namespace_id, resource), sk_entity_configs())
+
+
 def within_namespace(namespace_id: str, key: Key) -> dict[str, Value]:
     """The entry by which a namespace finds everything it holds."""
     return {"GSI4PK": namespace_id, "GSI4SK": key.partition}
@@ -164,6 +191,41 @@ def within_namespace(namespace_id: str, key: Key) -> dict[str, Value]:
 def starting(partition: str, prefix: str, index: str | None = None) -> Query:
     """The rows of a partition whose sort key starts with ``prefix``."""
     return Query(partition, prefix, prefix + LAST, index)
+
+
+def buckets_of_entity(namespace_id: str, entity_id: str, resource: str | None = None) -> Query:
+    """The bucket shards of an entity, of all resources or of one."""
+    prefix = "BUCKET#" if resource is None else f"BUCKET#{resource}#"
+    return starting(gsi3_pk_entity(namespace_id, entity_id), prefix, GSI3)
+
+
+def buckets_of_resource(namespace_id: str, resource: str) -> Query:
+    return starting(gsi2_pk_resource(namespace_id, resource), "BUCKET#", GSI2)
+
+
+def usage_of_entity(namespace_id: str, entity_id: str, resource: str | None = None) -> Query:
+    """The usage rows of an entity, of all resources or of one."""
+    prefix = "#USAGE#" if resource is None else sk_usage(resource, "")
+    return starting(pk_entity(namespace_id, entity_id), prefix)
+
+
+def children_of(namespace_id: str, parent_id: str) -> Query:
+    return starting(gsi1_pk_parent(namespace_id, parent_id), gsi1_sk_child(""), GSI1)
+
+
+def number(item: Item, attribute: str, default: int = 0) -> int:
+    value = item.get(attribute, default)
+    return value if type(value) is int else default
+
+
+def text(item: Item, attribute: str) -> str | None:
+    value = item.get(attribute)
+    return value if isinstance(value, str) else None
+
+
+def iso_time(at_ms: int) -> str:
+    """``2024-01-01T14:00:00.123Z``"""
+    return f"{datetime.fromtimestamp(at_ms // 1000, UTC):%Y-%m-%dT%H:%M:%S}.{at_ms % 1000:03}Z"
 
 
 class BucketAddress(NamedTuple):
@@ -200,10 +262,24 @@ def limit_attributes(name: str) -> LimitAttributes:
     return LimitAttributes(f"b_{name}_tk", f"b_{name}_cp", f"b_{name}_ra", f"b_{name}_rp", f"b_{name}_tc")
 
 
+class ShardAttributes(NamedTuple):
+    """What a bucket also keeps of a limit where buckets can be sharded, each only when it matters."""
+
+    sc: str
+    """Over how many shards the limit is spread, if over more than one."""
+    mx: str
+    """The largest request that was admitted, if shards could become too small for it."""
+
+
+@lru_cache(4096)
+def shard_attributes(name: str) -> ShardAttributes:
+    return ShardAttributes(f"b_{name}_sc", f"b_{name}_mx")
+
+
 def bucket_limit_names(image: Item) -> list[str]:
-    """The limits a bucket holds: those with all five numbers, so a stranger's leftovers are not mistaken."""
+    """The limits a bucket holds for users: those with all five numbers, so leftovers are not mistaken."""
     names = [a[2:-3] for a in image if a.startswith("b_") and a.endswith("_tk") and len(a) > 5]
-    return [n for n in names if all(type(image.get(a)) is int for a in limit_attributes(n))]
+    return [n for n in names if n != WCU and all(type(image.get(a)) is int for a in limit_attributes(n))]
 
 
 def stored_rate(image: Item, name: str) -> Rate | None:
@@ -215,13 +291,8 @@ def stored_rate(image: Item, name: str) -> Rate | None:
     return None
 
 
-def number(image: Item, attribute: str, default: int = 0) -> int:
-    value = image.get(attribute, default)
-    return value if type(value) is int else default
-
-
-def bucket_states(image: Item) -> list[BucketState]:
-    """A bucket item as one state for each limit."""
+def bucket_states(image: Item, shard_id: int = 0) -> list[BucketState]:
+    """A bucket item as one state for each limit that users know of."""
     return [
         BucketState(
             entity_id=str(image.get("entity_id", "")),
@@ -233,8 +304,10 @@ def bucket_states(image: Item) -> list[BucketState]:
             refill_amount_milli=number(image, names.ra),
             refill_period_ms=number(image, names.rp),
             total_consumed_milli=number(image, names.tc),
+            shard_id=shard_id,
         )
         for name in bucket_limit_names(image)
+        if name != WCU
         for names in (limit_attributes(name),)
     ]
 

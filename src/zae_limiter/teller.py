@@ -18,7 +18,17 @@ from typing import NamedTuple
 
 from ._colour import ForkSafe, Signal
 from .exceptions import RateLimiterUnavailable
-from .posting import Account, Posting, fitting, is_outdated, merged, write_for
+from .posting import (
+    Account,
+    Posting,
+    fitting,
+    has_same_terms,
+    is_outdated,
+    is_overloaded,
+    is_split,
+    merged,
+    write_for,
+)
 from .repository_protocol import Backend, Item, Key, Outcome, Write
 from .world import World
 
@@ -105,6 +115,21 @@ class Teller:
     def forget(self, key: Key) -> None:
         self._images.pop(key, None)
 
+    def note_refusal(self, key: Key) -> None:
+        """The store refused somebody for want of tokens, and the images show it."""
+        self._refused[key] = self.world.ticks_ms()
+        if len(self._refused) > REFUSALS_MAX:
+            self._refused.popitem(last=False)
+
+    def refused_lately(self, key: Key) -> bool:
+        """Whether the image of a bucket is good enough to refuse by.
+
+        A refund of this process ends that. Other processes may refund too, which is why it does not
+        last.
+        """
+        since_ms = self._refused.get(key)
+        return since_ms is not None and self.world.ticks_ms() - since_ms <= REFUSAL_MS_MAX
+
     def reconsider(self) -> None:
         """Forget all refusals, because something changed that may turn them into admissions."""
         self._refused.clear()
@@ -124,8 +149,9 @@ class Teller:
         ``binding``, and what is in flight is waited for; the cancellation is returned beside the
         outcomes.
         """
-        if self._refused and (answers := self._remembered(orders)) is not None:
-            return answers, None
+        for account, posting in orders if self._refused else ():
+            if posting.credit:
+                self._refused.pop(account.whole_key, None)
         visit = Visit(self, orders, binding=binding)
         outcomes, interruption = await self.colour.finish(visit.run(), visit.withdraw)
         return outcomes, visit.interruption or interruption
@@ -143,28 +169,6 @@ class Teller:
         for write, outcome in zip(writes, outcomes, strict=True):
             self._learn(write, outcome)
         return outcomes
-
-    def _remembered(self, orders: Sequence[Order]) -> list[Outcome] | None:
-        """The answer to orders that cannot succeed, by a refusal not older than ``REFUSAL_MS_MAX``.
-
-        A refund of this process ends what it remembers of the bucket. Other processes may refund too,
-        which is why nothing is remembered for long.
-        """
-        answers: list[Outcome] = []
-        for account, posting in orders:
-            if posting.credit:
-                self._refused.pop(account.key, None)
-            since_ms = self._refused.get(account.key)
-            if since_ms is None or not posting.need:
-                answers.append(WITHDRAWN)
-            elif self.world.ticks_ms() - since_ms > REFUSAL_MS_MAX:
-                self._refused.pop(account.key, None)
-                answers.append(WITHDRAWN)
-            else:
-                image = self.image(account.key)
-                (fits,) = fitting([posting], account.terms, image, self.world.now_ms())
-                answers.append(WITHDRAWN if fits else Outcome(False, image, held=False))
-        return answers if any(not answer.held for answer in answers) else None
 
     # The lines.
 
@@ -233,20 +237,19 @@ class Teller:
         waiting = [ticket for ticket in group if ticket.outcome is None]
         if not waiting or outcome.failure is not None:
             return
-        terms, image = waiting[0].order.account.terms, outcome.item
+        account, image, now_ms = waiting[0].order.account, outcome.item, self.world.now_ms()
         postings = [ticket.order.posting for ticket in waiting]
-        if is_outdated(terms, image):
+        misled = is_outdated(account.terms, image) or is_split(account, image)
+        if misled or is_overloaded(account, image, now_ms):
             fits = [not posting.need for posting in postings]
         else:
-            fits = fitting(postings, terms, image, self.world.now_ms())
+            fits = fitting(postings, account.terms, image, now_ms)
         if image is None and not any(posting.need or posting.debit for posting in postings):
             fits = [False] * len(postings)  # there is no bucket that refunds could go to
         refused = [ticket for ticket, fit in zip(waiting, fits, strict=True) if not fit]
         self._tell(refused, Outcome(False, image, held=False))
-        if refused and not outcome.applied:
-            self._refused[group[0].order.account.key] = self.world.ticks_ms()
-            if len(self._refused) > REFUSALS_MAX:
-                self._refused.popitem(last=False)
+        if refused and not outcome.applied and account.shard_count == 1:
+            self.note_refusal(account.key)
 
     def _tell(self, tickets: Sequence[Ticket], outcome: Outcome) -> None:
         with self._lines.get().lock:
@@ -270,9 +273,8 @@ class Teller:
             if not line:
                 del lines.by_key[key]
                 return
-            terms = line[0].order.account.terms
-            together: list[Ticket] = []
-            while line and len(together) < GROUP_MAX and line[0].order.account.terms == terms:
+            account, together = line[0].order.account, [line.popleft()]
+            while line and len(together) < GROUP_MAX and has_same_terms(line[0].order.account, account):
                 together.append(line.popleft())
             together[0].group = together
             together[0].visit.wake()

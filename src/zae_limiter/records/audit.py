@@ -6,31 +6,40 @@ So there is never one without the other. Events live under the entity they are a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
+from ..exceptions import ValidationError
 from ..models import AuditAction, AuditEvent
-from ..naming import validate_principal
-from ..repository_protocol import Absent, Cursor, Item, Key, Put
-from ..schema import pk_audit, sk_audit, starting, within_namespace
+from ..naming import validate_entity_id, validate_principal, validate_resource
+from ..repository_protocol import Absent, Cursor, Put
+from ..schema import RESOURCE_AUDIT, SYSTEM_AUDIT, audit_key, iso_time, pk_audit, sk_audit, starting
+from ..schema_records import audit_event_of, audit_item
 from .view import View, check_page_size
 
 DAY_SECONDS = 86_400
+
+_ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
 
 
 class AuditRecords(View):
     async def get_audit_events(
         self, entity_id: str, limit: int = 100, start_event_id: str | None = None
     ) -> list[AuditEvent]:
-        """The events of an entity, newest first, beginning after ``start_event_id``."""
-        partition = pk_audit(self._namespace_id, entity_id)
+        """The events of an entity, newest first, beginning after ``start_event_id``.
+
+        Changes of defaults are found under ``$SYSTEM`` and ``$RESOURCE:{name}``.
+        """
+        partition = pk_audit(self._namespace_id, _check_audited(entity_id))
         query = starting(partition, sk_audit(""))._replace(backwards=True, rows_max=check_page_size(limit))
         if start_event_id is not None:
-            key = Key(partition, sk_audit(start_event_id))
+            if not isinstance(start_event_id, str) or not _ULID.fullmatch(start_event_id):
+                raise ValidationError("start_event_id", start_event_id, "pass the event_id of an event")
+            key = audit_key(self._namespace_id, entity_id, start_event_id)
             query = query._replace(after=Cursor(key, key.sort))
         rows, _ = await self._first_rows(query)
-        return [event_of(row.item) for row in rows]
+        return [audit_event_of(row.item) for row in rows]
 
     def _audit(
         self,
@@ -43,45 +52,18 @@ class AuditRecords(View):
         """The write that records a change; it belongs into the transaction of that change."""
         if principal is not None:
             validate_principal(principal)
-        now_ms, event_id = self._world.now_ms(), self._world.new_ulid()
-        key = Key(pk_audit(self._namespace_id, entity_id), sk_audit(event_id))
+        now_ms, event_id = self._world.now_ms(), self._connection.next_event_id()
+        event = AuditEvent(event_id, iso_time(now_ms), action, entity_id, principal, resource, details or {})
         retention_days = self._connection.options.audit_retention_days
-        return Put(
-            key,
-            {
-                "event_id": event_id,
-                "timestamp": iso_time(now_ms),
-                "action": action.value,
-                "entity_id": entity_id,
-                "principal": principal,
-                "resource": resource,
-                "details": dict(details or {}),
-                "ttl": now_ms // 1000 + retention_days * DAY_SECONDS if retention_days else None,
-                **within_namespace(self._namespace_id, key),
-            },
-            when=(Absent(),),
-        )
+        ttl_seconds = now_ms // 1000 + retention_days * DAY_SECONDS if retention_days else None
+        key = audit_key(self._namespace_id, entity_id, event_id)
+        return Put(key, audit_item(self._namespace_id, event, ttl_seconds), when=(Absent(),))
 
 
-def event_of(item: Item) -> AuditEvent:
-    details = item.get("details")
-    return AuditEvent(
-        event_id=str(item["event_id"]),
-        timestamp=str(item["timestamp"]),
-        action=AuditAction(str(item["action"])),
-        entity_id=str(item["entity_id"]),
-        principal=_text(item, "principal"),
-        resource=_text(item, "resource"),
-        details=details if isinstance(details, dict) else {},
-    )
-
-
-def iso_time(now_ms: int) -> str:
-    """``2024-01-01T14:00:00.123Z``"""
-    moment = datetime.fromtimestamp(now_ms // 1000, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{now_ms % 1000:03}Z"
-
-
-def _text(item: Item, attribute: str) -> str | None:
-    value = item.get(attribute)
-    return value if isinstance(value, str) else None
+def _check_audited(entity_id: str) -> str:
+    if entity_id == SYSTEM_AUDIT:
+        return entity_id
+    if isinstance(entity_id, str) and entity_id.startswith(RESOURCE_AUDIT):
+        validate_resource(entity_id.removeprefix(RESOURCE_AUDIT))
+        return entity_id
+    return validate_entity_id(entity_id)

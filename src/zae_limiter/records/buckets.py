@@ -1,23 +1,29 @@
 """Buckets: whose they are, what they hold, and the plan of an acquire.
 
 ``plan`` turns names and amounts into demands. Whatever it does not know yet, config, entity and
-bucket image, it reads in one trip; a parent that has to be learned costs a second one.
+bucket image, it reads in one trip; a parent that has to be learned costs a second one. When the
+bucket's last image shows that this process is behind, it reads again before it charges anybody.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import is_
 from typing import NamedTuple
 
 from ..acquire import Demand
 from ..exceptions import ValidationError
 from ..models import BucketState, Limit, OnUnavailable
-from ..posting import Account, Terms
-from ..repository_protocol import Key
-from ..schema import bucket_key, bucket_states, entity_key, number
+from ..naming import validate_entity_id, validate_resource
+from ..posting import Account, Meter, Terms, is_outdated
+from ..repository_protocol import Item, Key
+from ..schema import bucket_key, bucket_states, entity_key
 from ..teller import Teller
-from .entities import EntityRecords, family_of
+from .entities import EntityRecords, copy_family, family_of
 from .resolution import LASTING, Resolved, level_keys, resolve
+
+REMEMBERED_MAX = 10_000
+"""How many accounts are kept as they were worked out, before all are worked out anew."""
 
 
 class Plan(NamedTuple):
@@ -31,6 +37,14 @@ class Plan(NamedTuple):
         return demands_on(self.accounts, amounts_milli)
 
 
+class Worked(NamedTuple):
+    """An account, and the records that it was worked out from."""
+
+    records: Sequence[Item | None]
+    account: Account
+    resolved: Resolved
+
+
 class BucketRecords(EntityRecords):
     @property
     def teller(self) -> Teller:
@@ -39,10 +53,10 @@ class BucketRecords(EntityRecords):
 
     async def plan(self, entity_id: str, resource: str, limits: Sequence[Limit] | None) -> Plan:
         """The accounts of an acquire: the entity's and, when it cascades, its parent's."""
-        account, resolved = await self._account(entity_id, resource, limits)
+        account, resolved = await self._current(entity_id, resource, limits)
         accounts = [account]
         if account.cascade and account.parent_id is not None:
-            parent, _ = await self._account(account.parent_id, resource, limits, required=False)
+            parent, _ = await self._current(account.parent_id, resource, limits, required=False)
             accounts.append(parent)
         return Plan(tuple(accounts), resolved.on_unavailable or self._connection.options.on_unavailable)
 
@@ -57,20 +71,48 @@ class BucketRecords(EntityRecords):
 
     async def renewed(self, account: Account) -> Account:
         """The account under the configuration as it is stored now."""
-        renewed, resolved = await self._account(account.entity_id, account.resource, None, fresh=True)
-        image = self._connection.teller.image(account.key)
-        if image is not None and image.get("cv") != resolved.version:
-            # The bucket outlived the configuration it was made under. What was just read is the
-            # newest there is, so the bucket's own version is adopted rather than chased.
-            version = max(resolved.version, number(image, "cv"))
-            terms = Terms(renewed.terms.rates, version, renewed.terms.ttl_fills)
-            return renewed._replace(terms=terms)
+        renewed, _ = await self._account(
+            account.entity_id, account.resource, None, required=False, fresh=True
+        )
         return renewed
 
     async def get_bucket(self, entity_id: str, resource: str) -> list[BucketState]:
         """One state for each limit of a bucket; empty if it was never used."""
-        (image,) = await self._connection.teller.look([bucket_key(self._namespace_id, entity_id, resource)])
+        key = bucket_key(self._namespace_id, validate_entity_id(entity_id), validate_resource(resource))
+        (image,) = await self._connection.teller.look([key])
         return [] if image is None else bucket_states(image)
+
+    async def _current(
+        self, entity_id: str, resource: str, limits: Sequence[Limit] | None, *, required: bool = True
+    ) -> tuple[Account, Resolved]:
+        """The account, by what is remembered unless the bucket's last image proves that outdated."""
+        account, resolved = await self._account(entity_id, resource, limits, required=required)
+        image = self._connection.teller.image(account.key)
+        if image is None:
+            return account, resolved
+        if family_of(image) != (account.parent_id, account.cascade):
+            await self.notice_family(account)
+            account, resolved = await self._account(entity_id, resource, limits, required=required)
+        if is_outdated(account.terms, image):
+            return await self._account(entity_id, resource, limits, required=required, fresh=True)
+        return account, resolved
+
+    async def notice_family(self, account: Account) -> None:
+        """Compare the family an account was charged for with the copy in its bucket's last image.
+
+        If they differ either this process is behind, then it reads the record anew, or the bucket
+        is, because somebody changed the record and died; then it is put right.
+        """
+        image = self._connection.teller.image(account.key)
+        if image is None or family_of(image) == (account.parent_id, account.cascade):
+            return
+        key = entity_key(self._namespace_id, account.entity_id)
+        (item,) = await self._connection.fetch([key], fresh=True)
+        family = family_of(item)
+        if family != family_of(image):
+            await self._must_write([copy_family(account.key, *family)])
+            corrected = {**image, "parent_id": family[0], "cascade": family[1]}
+            self._connection.teller.remember({account.key: corrected})
 
     async def _account(
         self,
@@ -81,16 +123,18 @@ class BucketRecords(EntityRecords):
         required: bool = True,
         fresh: bool = False,
     ) -> tuple[Account, Resolved]:
-        namespace_id, options = self._namespace_id, self._connection.options
-        key = bucket_key(namespace_id, entity_id, resource)
-        records: list[Key] = [entity_key(namespace_id, entity_id)]
-        records += self._levels(entity_id, resource)
-        entity, *levels = await self._connection.fetch(records, [key], fresh=fresh)
-        resolved = resolve(levels)
+        key = bucket_key(self._namespace_id, entity_id, resource)
+        keys = (entity_key(self._namespace_id, entity_id), *self._levels(entity_id, resource))
+        records = await self._connection.fetch(keys, [key], fresh=fresh)
+        worked = self._connection.worked.get(key)
+        if limits is None and worked is not None and all(map(is_, worked.records, records)):
+            return worked.account, worked.resolved
+        entity, *levels = records
+        resolved, ttl_fills = resolve(levels), self._connection.options.bucket_ttl_multiplier
         if limits is not None:
-            terms = Terms.of(limits, None, options.bucket_ttl_multiplier)
+            terms = Terms.of(limits, None, ttl_fills)
         elif resolved.limits is not None or not required:
-            fills = 0 if resolved.source in LASTING else options.bucket_ttl_multiplier
+            fills = 0 if resolved.source in LASTING else ttl_fills
             terms = Terms.of(resolved.limits or (), resolved.version, fills)
         else:
             raise ValidationError(
@@ -99,8 +143,13 @@ class BucketRecords(EntityRecords):
                 f"none are stored for {entity_id!r} on {resource!r} at any level; "
                 "call set_system_defaults, set_resource_defaults or set_limits, or pass limits=",
             )
-        parent_id, cascade = family_of(entity)
-        return Account(key, namespace_id, entity_id, resource, terms, parent_id, cascade), resolved
+        meter = Meter.LIMIT if self._backend.capabilities.hot_partitions else Meter.NONE
+        account = Account(key, self._namespace_id, entity_id, resource, terms, *family_of(entity), meter)
+        if resolved.limits is not None and limits is None:
+            if len(self._connection.worked) >= REMEMBERED_MAX:
+                self._connection.worked.clear()
+            self._connection.worked[key] = Worked(records, account, resolved)
+        return account, resolved
 
 
 def demands_on(accounts: Sequence[Account], amounts_milli: Mapping[str, int]) -> list[Demand]:

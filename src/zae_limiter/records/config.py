@@ -1,40 +1,43 @@
 """Stored configuration at four levels, and changes that take effect.
 
-Every change bumps one counter of the namespace and stamps the level it touches with the new number,
-in one transaction with its audit event. A level that is deleted leaves an empty record with its
-stamp behind, so the newest stamp of the levels that matter to a bucket never falls: a bucket with a
-higher one tells a client that its cache is old.
+A level counts its changes in ``config_version``, and a change is one transaction of the level and its
+audit event. A level that is deleted leaves an empty record with its count behind, so that the counts
+of the levels which matter to a bucket never fall: a bucket that has seen more of them tells a client
+that its cache is old.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..exceptions import RateLimiterUnavailable, ValidationError
 from ..models import AuditAction, CacheStats, ConfigSource, Limit, LimiterConfig, OnUnavailable, check_limits
 from ..naming import DEFAULT_RESOURCE, validate_entity_id, validate_resource
-from ..repository_protocol import Equal, Item, Key, Put, Update, Value, Write
+from ..repository_protocol import Check, Equal, Item, Key, Put, Value, Write
 from ..schema import (
     GSI3,
     GSI4,
+    RESOURCE_AUDIT,
     SYSTEM_AUDIT,
     entity_config_key,
+    entity_key,
     gsi3_pk_entity_config,
     number,
+    pk_entity,
     pk_resource,
-    pk_system,
     resource_config_key,
     sk_config,
-    sk_config_version,
     sk_entity_configs,
     starting,
     system_config_key,
     within_namespace,
 )
+from ..schema_records import config_item, config_of
 from .buckets import BucketRecords
-from .resolution import config_item, config_of, resolve
-from .view import check_page_size, cursor_text, read_cursor
+from .resolution import resolve
+from .view import cursor_text
 
 CHANGE_ATTEMPTS_MAX = 16
 
@@ -117,9 +120,8 @@ class ConfigRecords(BucketRecords):
         """Entities with limits of their own for a resource, and the cursor of the next page if any."""
         _check_level_resource(resource)
         query = starting(gsi3_pk_entity_config(self._namespace_id, resource), "", GSI3)
-        query = query._replace(rows_max=check_page_size(limit), after=read_cursor(cursor))
-        rows, after = await self._first_rows(query)
-        prefix = f"{self._namespace_id}/ENTITY#"
+        rows, after = await self._first_rows(self._paged(query, limit, cursor))
+        prefix = pk_entity(self._namespace_id, "")
         return [row.key.partition.removeprefix(prefix) for row in rows], cursor_text(after)
 
     async def list_resources_with_entity_configs(self) -> list[str]:
@@ -133,7 +135,8 @@ class ConfigRecords(BucketRecords):
     ) -> LimiterConfig | None:
         """What one level says, ``None`` if it says nothing; ``level`` is system, resource or entity."""
         item = await self._get(self._level(level, identifier, resource).key)
-        return None if item is None or not _says_anything(item) else config_of(item)
+        config = config_of(item or {})
+        return config if _says_anything(config) else None
 
     async def set_config(
         self,
@@ -145,19 +148,17 @@ class ConfigRecords(BucketRecords):
     ) -> None:
         """Replace what one level says as a whole."""
         at = self._level(level, identifier, resource)
+        if not isinstance(config, LimiterConfig):
+            raise ValidationError("config", config, "pass a LimiterConfig")
         if config.limits:
             check_limits(config.limits)
         if level != "system" and (config.auto_update is not None or config.strict_version is not None):
             raise ValidationError(
                 "level", level, "auto_update and strict_version exist at the system level only"
             )
-        item = config_item(config)
-        if not _says_anything(item):
+        if not _says_anything(config):
             raise ValidationError("config", config, "it says nothing; delete the level instead")
-        details = {"limits": [one.to_dict() for one in config.limits]}
-        if config.on_unavailable is not None:
-            details["on_unavailable"] = config.on_unavailable.value  # type: ignore[assignment]
-        await self._change(at, item, principal, details)
+        await self._change(at, lambda _: config, principal)
 
     async def resolve_limits(
         self, entity_id: str, resource: str
@@ -170,7 +171,7 @@ class ConfigRecords(BucketRecords):
 
     def invalidate_config_cache(self, entity_id: str | None = None, resource: str | None = None) -> None:
         """Read configuration anew: all of it, or what concerns an entity, a resource, or both."""
-        self._connection.cache.invalidate(self._concerns(entity_id, resource))
+        self._connection.invalidate(self._concerns(entity_id, resource))
 
     def get_cache_stats(self) -> CacheStats:
         return self._connection.cache.stats()
@@ -185,53 +186,56 @@ class ConfigRecords(BucketRecords):
         resource: str | None = None,
     ) -> None:
         policy = None if on_unavailable is None else OnUnavailable.of(on_unavailable)
-        before = await self.get_config(level, entity_id, resource)
-        if before is not None and policy is None:
-            policy = before.on_unavailable
-        config = LimiterConfig(
-            check_limits(limits),
-            policy,
-            None if before is None else before.auto_update,
-            None if before is None else before.strict_version,
-        )
-        await self.set_config(level, config, entity_id, resource, principal)
+        checked = check_limits(limits)
+
+        def revised(before: LimiterConfig) -> LimiterConfig:
+            return replace(before, limits=checked, on_unavailable=policy or before.on_unavailable)
+
+        await self._change(self._level(level, entity_id, resource), revised, principal)
 
     async def _delete_config(
         self, level: str, principal: str | None, entity_id: str | None = None, resource: str | None = None
     ) -> None:
-        await self._change(self._level(level, entity_id, resource), None, principal, {})
+        at = self._level(level, entity_id, resource)
+        await self._change(at, lambda _: LimiterConfig(), principal)
 
     async def _change(
-        self, at: Level, item: dict[str, Value] | None, principal: str | None, details: dict[str, Any]
+        self, at: Level, revise: Callable[[LimiterConfig], LimiterConfig], principal: str | None
     ) -> None:
-        """Write one level, its stamp, the counter and the audit event together; ``None`` deletes."""
-        counter_key = Key(pk_system(self._namespace_id), sk_config_version())
-        action = AuditAction.LIMITS_DELETED if item is None else AuditAction.LIMITS_SET
+        """Write what a level is to say from now on, its count and the audit event together.
+
+        A level that says nothing any more is deleted, and deleting what is not there changes nothing.
+        """
         for _ in range(CHANGE_ATTEMPTS_MAX):
-            counter, before = await self._backend.batch_get([counter_key, at.key])
-            was_there = before is not None and _says_anything(before)
-            if item is None and not was_there:
+            before = await self._get(at.key)
+            said = config_of(before or {})
+            config = replace(revise(said), config_version=said.config_version + 1)
+            listed, was_listed = _says_anything(config), _says_anything(said)
+            if not listed and not was_listed:
                 return
-            version = number(counter or {}, "version") + 1
-            stamped: dict[str, Value] = {**(item or {}), "config_version": version}
-            stamped |= self._level_entries(at, listed=item is not None)
-            seen = None if before is None else number(before, "config_version")
+            item = config_item(config) | self._level_entries(at, listed=listed)
+            seen = None if before is None else before.get("config_version")
             writes: list[Write] = [
-                Update(
-                    counter_key,
-                    set={"version": version, **within_namespace(self._namespace_id, counter_key)},
-                    when=(Equal("version", version - 1 or None),),
+                Put(at.key, item, when=(Equal("config_version", seen if type(seen) is int else None),)),
+                self._audit(
+                    AuditAction.LIMITS_SET if listed else AuditAction.LIMITS_DELETED,
+                    at.audit_id,
+                    principal,
+                    at.resource,
+                    _told(config) if listed else None,
                 ),
-                Put(at.key, stamped, when=(Equal("config_version", seen),)),
-                self._audit(action, at.audit_id, principal, at.resource, details),
             ]
-            if at.entity_id is not None and at.resource is not None and was_there != (item is not None):
-                writes.append(self._count_entity_config(at.resource, -1 if was_there else 1))
+            if at.entity_id is not None and at.resource is not None:
+                owner = entity_key(self._namespace_id, at.entity_id)
+                writes.append(Check(owner, when=(Equal("status", None),)))
+                if was_listed != listed:
+                    writes.append(self._count_entity_config(at.resource, 1 if listed else -1))
             outcomes = await self._backend.transact_write(writes)
             if outcomes[0].applied:
-                self._connection.cache.put(at.key, stamped, self._world.now_ms())
-                self._connection.teller.reconsider()
+                self._connection.learn(at.key, {a: v for a, v in item.items() if v is not None})
                 return
+            if at.entity_id is not None and not outcomes[2].held:
+                await self._clear_out(at.entity_id)  # somebody died while deleting the entity
         raise RateLimiterUnavailable(f"{CHANGE_ATTEMPTS_MAX} attempts to change the limits were overtaken")
 
     def _level_entries(self, at: Level, *, listed: bool) -> dict[str, Value]:
@@ -255,7 +259,7 @@ class ConfigRecords(BucketRecords):
             if named is None:
                 raise ValidationError("resource", None, "name the resource whose config is meant")
             validate_resource(named)
-            return Level(resource_config_key(namespace_id, named), f"$RESOURCE:{named}", named)
+            return Level(resource_config_key(namespace_id, named), RESOURCE_AUDIT + named, named)
         if level == "entity":
             if identifier is None:
                 raise ValidationError("identifier", None, "name the entity whose config is meant")
@@ -267,31 +271,41 @@ class ConfigRecords(BucketRecords):
     async def _of_resources(self, sort: str) -> list[Item]:
         """The records of one kind that belong to resources."""
         query = starting(self._namespace_id, pk_resource(self._namespace_id, ""), GSI4)
-        keys = [row.key async for row in self._rows(query) if row.key.sort == sort]
-        items = await self._backend.batch_get(keys) if keys else []
-        return [item for item in items if item is not None]
+        return await self._items([row.key async for row in self._rows(query) if row.key.sort == sort])
 
     def _concerns(self, entity_id: str | None, resource: str | None) -> Callable[[Key], bool]:
         """Which cached records say something about an entity, a resource, or both."""
-        namespace_id = self._namespace_id
-        if entity_id is None and resource is None:
-            return lambda key: key.partition.startswith(f"{namespace_id}/")
-        if entity_id is None:
-            assert resource is not None
-            shared = resource_config_key(namespace_id, resource)
-            return lambda key: key == shared or key.sort == sk_config(resource)
-        mine = entity_config_key(namespace_id, entity_id, "").partition
+        mine = f"{self._namespace_id}/"
+        if entity_id is not None:
+            owner = entity_key(self._namespace_id, validate_entity_id(entity_id))
+            if resource is None:
+                return lambda key: key.partition == owner.partition
+            return {owner, *self._levels(entity_id, validate_resource(resource))}.__contains__
         if resource is None:
-            return lambda key: key.partition == mine
-        return {*self._levels(entity_id, resource)}.__contains__
+            return lambda key: key.partition.startswith(mine)
+        shared, own = (
+            resource_config_key(self._namespace_id, resource),
+            sk_config(validate_resource(resource)),
+        )
+        return lambda key: key == shared or (key.sort == own and key.partition.startswith(mine))
 
 
 def _check_level_resource(resource: str) -> str:
     return resource if resource == DEFAULT_RESOURCE else validate_resource(resource)
 
 
-def _says_anything(item: Item) -> bool:
-    """Whether a config record is more than the stamp that a deletion left."""
-    config = config_of(item)
+def _says_anything(config: LimiterConfig) -> bool:
+    """Whether a level is more than the count that a deletion left."""
     fields = (config.on_unavailable, config.auto_update, config.strict_version)
     return bool(config.limits) or any(value is not None for value in fields)
+
+
+def _told(config: LimiterConfig) -> dict[str, Any]:
+    """A level as the audit trail tells it."""
+    fields = {
+        "on_unavailable": config.on_unavailable and config.on_unavailable.value,
+        "auto_update": config.auto_update,
+        "strict_version": config.strict_version,
+    }
+    told = {name: value for name, value in fields.items() if value is not None}
+    return {"limits": [limit.to_dict() for limit in config.limits], **told}

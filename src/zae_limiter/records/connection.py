@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from .._colour import Signal
+from .._colour import ForkSafe, Signal
 from ..config_cache import ConfigCache
 from ..exceptions import RateLimiterUnavailable
 from ..models import OnUnavailable
 from ..repository_protocol import Backend, Item, Key
 from ..teller import Teller
 from ..world import World
+
+ULID_LETTERS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,6 +40,15 @@ class Flight:
     def __init__(self, signal: Signal) -> None:
         self.signal = signal
         self.landed: dict[Key, Item | None] = {}
+        self.failure: RateLimiterUnavailable | None = None
+
+
+class Flights:
+    """Which record is being fetched by whom. A forked child starts with none of its parent's."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.by_key: dict[Key, Flight] = {}
 
 
 class Connection:
@@ -44,15 +56,19 @@ class Connection:
         self.backend, self.world, self.options, self.url = backend, world, options, url
         self.teller = Teller(backend, world)
         self.cache = ConfigCache(options.config_cache_ttl_seconds * 1000)
-        self._flights: dict[Key, Flight] = {}
-        self._registering = threading.Lock()
+        self._last_event_id = ""
+        self._numbering = threading.Lock()
+        self.worked: dict[Key, Any] = {}
+        """Accounts as they were last worked out from records, by the key of their bucket."""
+        self._flights = ForkSafe(Flights)
 
     async def fetch(
         self, records: Sequence[Key], buckets: Sequence[Key] = (), *, fresh: bool = False
     ) -> list[Item | None]:
         """Cached records; unknown buckets are read on the same trip and left with the teller.
 
-        While the store is down, the last known value of a record stands in for it.
+        While the store is down, the last known value of a record stands in for it, unless it must be
+        ``fresh``.
         """
         now_ms = self.world.now_ms()
         found: dict[Key, Item | None] = {}
@@ -66,46 +82,89 @@ class Connection:
         unknown = [key for key in buckets if fresh or not self.teller.knows(key)]
         if missing or unknown:
             try:
-                found |= await self._read(missing, unknown, fresh=fresh)
+                found |= await self._read(missing, unknown, share=not fresh)
             except RateLimiterUnavailable as error:
-                if unknown:
+                if unknown or fresh:
                     raise
                 found |= self._last_known(missing, error)
         return [found[key] for key in records]
 
+    def next_event_id(self) -> str:
+        """A ULID that sorts behind all that this process made, in the same millisecond too."""
+        with self._numbering:
+            self._last_event_id = max(self.world.new_ulid(), ulid_after(self._last_event_id))
+            return self._last_event_id
+
+    def learn(self, key: Key, item: Item | None) -> None:
+        """Remember a record as this process has just written it."""
+        self.cache.put(key, item, self.world.now_ms(), self.cache.set_out())
+        self._ground({key}.__contains__)
+
+    def invalidate(self, matches: Callable[[Key], bool]) -> None:
+        """Read records anew when they are next asked for."""
+        self.cache.invalidate(matches)
+        self._ground(matches)
+
+    def _ground(self, matches: Callable[[Key], bool]) -> None:
+        """Let nobody else wait for reads that set out too early."""
+        flights = self._flights.get()
+        with flights.lock:
+            for key in [key for key in flights.by_key if matches(key)]:
+                del flights.by_key[key]
+
     async def _read(
-        self, missing: Sequence[Key], unknown: Sequence[Key], *, fresh: bool
+        self, missing: Sequence[Key], unknown: Sequence[Key], *, share: bool
     ) -> dict[Key, Item | None]:
-        with self._registering:
-            others = {} if fresh else {key: self._flights[key] for key in missing if key in self._flights}
+        flights, flight = self._flights.get(), Flight(self.backend.colour.signal())
+        with flights.lock:
+            others = {key: flights.by_key[key] for key in missing if share and key in flights.by_key}
             mine = [key for key in missing if key not in others]
-            flight = Flight(self.backend.colour.signal())
-            self._flights.update(dict.fromkeys(mine, flight))
-        try:
-            if mine or unknown:
-                items = await self.backend.batch_get([*mine, *unknown])
-                now_ms = self.world.now_ms()
-                for key, item in zip(mine, items, strict=False):
-                    flight.landed[key] = item
-                    self.cache.put(key, item, now_ms)
-                self.teller.remember(dict(zip(unknown, items[len(mine) :], strict=True)))
-        finally:
-            with self._registering:
-                for key in mine:
-                    if self._flights.get(key) is flight:
-                        del self._flights[key]
-            flight.signal.give()
+            flights.by_key.update(dict.fromkeys(mine, flight))
+        if mine or unknown:
+            await self._fly(flight, mine, unknown)
         found = dict(flight.landed)
         for key, other in others.items():
             await other.signal.wait()
-            # Whoever fetched it may have failed or been cancelled; then it is ours to fetch.
-            found[key] = (
-                other.landed[key] if key in other.landed else (await self.backend.batch_get([key]))[0]
-            )
+            if other.failure is not None:
+                raise RateLimiterUnavailable(str(other.failure)) from other.failure
+            if key in other.landed:
+                found[key] = other.landed[key]
+        if left := [key for key in others if key not in found]:
+            # Whoever was fetching them was cancelled; now they are ours to fetch.
+            found |= await self._read(left, (), share=False)
         return found
+
+    async def _fly(self, flight: Flight, mine: Sequence[Key], unknown: Sequence[Key]) -> None:
+        read, since_ms = self.cache.set_out(), self.world.now_ms()
+        try:
+            items = await self.backend.batch_get([*mine, *unknown])
+        except RateLimiterUnavailable as error:
+            flight.failure = error
+            raise
+        else:
+            for key, item in zip(mine, items, strict=False):
+                flight.landed[key] = item
+                self.cache.put(key, item, since_ms, read)
+            self.teller.remember(dict(zip(unknown, items[len(mine) :], strict=True)))
+        finally:
+            flights = self._flights.get()
+            with flights.lock:
+                for key in mine:
+                    if flights.by_key.get(key) is flight:
+                        del flights.by_key[key]
+            flight.signal.give()
 
     def _last_known(self, missing: Sequence[Key], error: RateLimiterUnavailable) -> dict[Key, Item | None]:
         entries = {key: self.cache.last_known(key) for key in missing}
         if any(entry is None for entry in entries.values()):
             raise error
         return {key: entry.item for key, entry in entries.items() if entry is not None}
+
+
+def ulid_after(ulid: str) -> str:
+    """The next id in the order of their letters."""
+    kept = ulid.rstrip(ULID_LETTERS[-1])
+    if not kept:
+        return ""
+    following = ULID_LETTERS[ULID_LETTERS.index(kept[-1]) + 1]
+    return kept[:-1] + following + ULID_LETTERS[0] * (len(ulid) - len(kept))

@@ -9,15 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..exceptions import NamespaceNotFoundError, NamespaceStateError, RateLimiterUnavailable
+from ..exceptions import NamespaceNotFoundError, NamespaceStateError, RateLimiterUnavailable, ValidationError
 from ..models import Namespace, NamespaceStatus
 from ..naming import validate_namespace
-from ..repository_protocol import Absent, Delete, Equal, Exists, Item, Key, Put, Query, Update
-from ..schema import GSI4, REGISTRY, pk_system, sk_namespace, sk_nsid, starting
-from .audit import iso_time
+from ..repository_protocol import Absent, Delete, Equal, Exists, Put, Query, Row, Update
+from ..schema import (
+    GSI4,
+    REGISTRY,
+    iso_time,
+    namespace_key,
+    nsid_key,
+    pk_system,
+    sk_namespace,
+    sk_nsid,
+    starting,
+)
+from ..schema_records import namespace_item, namespace_of
 from .view import View
 
 PURGE_PAGE = 100
+PURGE_PASSES_MAX = 10
+"""How often a namespace is searched until nothing is found: an index may lag behind its table."""
 
 
 class NamespaceRecords(View):
@@ -27,11 +39,11 @@ class NamespaceRecords(View):
         if known is not None:
             return known
         made = Namespace(name, self._world.new_token(), created_at=iso_time(self._world.now_ms()))
-        item = _namespace_item(made)
+        item = namespace_item(made)
         outcomes = await self._backend.transact_write(
             [
-                Put(_by_name(name), item, when=(Absent(),)),
-                Put(_by_id(made.namespace_id), item, when=(Absent(),)),
+                Put(namespace_key(name), item, when=(Absent(),)),
+                Put(nsid_key(made.namespace_id), item, when=(Absent(),)),
             ]
         )
         if outcomes[0].applied:
@@ -45,7 +57,7 @@ class NamespaceRecords(View):
         return [await self.register_namespace(name) for name in names]
 
     async def get_namespace(self, name: str) -> Namespace | None:
-        item = await self._get(_by_name(validate_namespace(name)))
+        item = await self._get(namespace_key(validate_namespace(name)))
         return None if item is None else namespace_of(item)
 
     async def list_namespaces(self) -> list[Namespace]:
@@ -61,7 +73,9 @@ class NamespaceRecords(View):
         """Free the name. The data stays, under its id, until it is recovered or purged."""
         known = await self.get_namespace(name)
         if known is None:
-            raise NamespaceNotFoundError(f"namespace {name!r} does not exist")
+            raise NamespaceNotFoundError(
+                f"namespace {name!r} does not exist; list_namespaces shows those that do"
+            )
         gone = Namespace(
             name,
             known.namespace_id,
@@ -71,8 +85,8 @@ class NamespaceRecords(View):
         )
         outcomes = await self._backend.transact_write(
             [
-                Delete(_by_name(name), when=(Equal("namespace_id", known.namespace_id),)),
-                Put(_by_id(known.namespace_id), _namespace_item(gone), when=(Exists(),)),
+                Delete(namespace_key(name), when=(Equal("namespace_id", known.namespace_id),)),
+                Put(nsid_key(known.namespace_id), namespace_item(gone), when=(Exists(),)),
             ]
         )
         if not outcomes[0].applied:
@@ -81,17 +95,17 @@ class NamespaceRecords(View):
 
     async def recover_namespace(self, namespace_id: str) -> Namespace:
         """Give a deleted namespace its name back, if nobody took it."""
-        known = await self._by_id(namespace_id)
+        known = await self._identified(namespace_id)
         if known.status is not NamespaceStatus.DELETED:
             raise NamespaceStateError(
                 f"namespace {namespace_id!r} is {known.status}; only a deleted one recovers"
             )
         back = Namespace(known.namespace_name, namespace_id, created_at=known.created_at)
-        item = _namespace_item(back)
+        item = namespace_item(back)
         outcomes = await self._backend.transact_write(
             [
-                Put(_by_name(back.namespace_name), item, when=(Absent(),)),
-                Put(_by_id(namespace_id), item, when=(Equal("status", NamespaceStatus.DELETED.value),)),
+                Put(namespace_key(back.namespace_name), item, when=(Absent(),)),
+                Put(nsid_key(namespace_id), item, when=(Equal("status", NamespaceStatus.DELETED.value),)),
             ]
         )
         if not outcomes[0].held:
@@ -107,13 +121,13 @@ class NamespaceRecords(View):
 
         Interrupted, it goes on where it stopped when it is called again.
         """
-        known = await self._by_id(namespace_id)
+        known = await self._identified(namespace_id)
         if known.status is NamespaceStatus.ACTIVE:
             raise NamespaceStateError(
                 f"namespace {known.namespace_name!r} is in use; delete it before you purge {namespace_id!r}"
             )
         marked = Update(
-            _by_id(namespace_id),
+            nsid_key(namespace_id),
             set={"status": NamespaceStatus.PURGING.value},
             when=(Exists(), Equal("status", known.status.value)),
         )
@@ -123,49 +137,41 @@ class NamespaceRecords(View):
         if not outcome.applied:
             raise NamespaceStateError(f"namespace {namespace_id!r} was changed meanwhile; look at it again")
         purged = 0
-        async for page in self._pages(Query(namespace_id, index=GSI4, rows_max=PURGE_PAGE)):
-            await self._must_write([Delete(row.key) for row in page])
-            purged += len(page)
-            for row in page:
-                self._connection.teller.forget(row.key)
-        self._connection.cache.invalidate(lambda key: key.partition.startswith(f"{namespace_id}/"))
-        await self._must_write([Delete(_by_id(namespace_id))])
+        for _ in range(PURGE_PASSES_MAX):
+            found = False
+            async for page in self._pages(Query(namespace_id, index=GSI4, rows_max=PURGE_PAGE)):
+                found = found or bool(page)
+                purged += await self._erase(page)
+            if not found:
+                break
+        else:
+            raise NamespaceStateError(
+                f"namespace {namespace_id!r} is still being written to; stop its users and purge it again"
+            )
+        self._connection.invalidate(lambda key: key.partition.startswith(f"{namespace_id}/"))
+        await self._must_write([Delete(nsid_key(namespace_id))])
         return purged
 
-    async def _by_id(self, namespace_id: str) -> Namespace:
-        item = await self._get(_by_id(namespace_id))
+    async def _erase(self, rows: Sequence[Row]) -> int:
+        """Delete items that an index named; returns how many were still there."""
+        if not rows:
+            return 0
+        outcomes = await self._backend.write_each([Delete(row.key, when=(Exists(),)) for row in rows])
+        for row, outcome in zip(rows, outcomes, strict=True):
+            if outcome.failure is not None:
+                raise outcome.failure
+            self._connection.teller.forget(row.key)
+        return sum(outcome.applied for outcome in outcomes)
+
+    async def _identified(self, namespace_id: str) -> Namespace:
+        if not isinstance(namespace_id, str) or not namespace_id:
+            raise ValidationError("namespace id", namespace_id, "pass the namespace_id of a namespace")
+        item = await self._get(nsid_key(namespace_id))
         if item is None:
-            raise NamespaceNotFoundError(f"no namespace has the id {namespace_id!r}")
+            raise NamespaceNotFoundError(
+                f"no namespace has the id {namespace_id!r}; list_orphan_namespaces shows those deleted"
+            )
         return namespace_of(item)
-
-
-def namespace_of(item: Item) -> Namespace:
-    created_at, deleted_at = item.get("created_at"), item.get("deleted_at")
-    return Namespace(
-        str(item["namespace_name"]),
-        str(item["namespace_id"]),
-        NamespaceStatus(str(item.get("status", NamespaceStatus.ACTIVE))),
-        created_at if isinstance(created_at, str) else None,
-        deleted_at if isinstance(deleted_at, str) else None,
-    )
-
-
-def _namespace_item(namespace: Namespace) -> dict[str, str | None]:
-    return {
-        "namespace_name": namespace.namespace_name,
-        "namespace_id": namespace.namespace_id,
-        "status": namespace.status.value,
-        "created_at": namespace.created_at,
-        "deleted_at": namespace.deleted_at,
-    }
-
-
-def _by_name(name: str) -> Key:
-    return Key(pk_system(REGISTRY), sk_namespace(name))
-
-
-def _by_id(namespace_id: str) -> Key:
-    return Key(pk_system(REGISTRY), sk_nsid(namespace_id))
 
 
 def _registry(prefix: str) -> Query:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from ..exceptions import ValidationError
+from ..models import check_count
 from ..repository_protocol import Backend, Cursor, Item, Key, Query, Row, Write
 from ..world import World
 from .connection import Connection
@@ -36,9 +37,28 @@ class View:
     def _world(self) -> World:
         return self._connection.world
 
+    def _paged(self, query: Query, limit: int, cursor: str | None) -> Query:
+        """A page of a query, behind the cursor of the page before."""
+        query = query._replace(rows_max=check_page_size(limit))
+        if cursor is None:
+            return query
+        after = read_cursor(cursor)
+        if (
+            after is None
+            or not after.key.partition.startswith(f"{self._namespace_id}/")
+            or not query.first <= after.sort <= query.last
+        ):
+            raise ValidationError("cursor", cursor, "pass on what the previous page of this list returned")
+        return query._replace(after=after)
+
     async def _get(self, key: Key) -> Item | None:
         (item,) = await self._backend.batch_get([key])
         return item
+
+    async def _items(self, keys: Sequence[Key]) -> list[Item]:
+        """The items of keys that an index named, without those that are gone since."""
+        items = await self._backend.batch_get(keys) if keys else []
+        return [item for item in items if item is not None]
 
     async def _must_write(self, writes: Sequence[Write]) -> None:
         """Writes that nothing can refuse; a store that fails is told at once."""
@@ -75,9 +95,7 @@ class View:
 
 
 def check_page_size(limit: int) -> int:
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= PAGE_MAX:
-        raise ValidationError("limit", limit, f"ask for 1 to {PAGE_MAX} rows at a time")
-    return limit
+    return check_count("limit", limit, PAGE_MAX)
 
 
 def cursor_text(cursor: Cursor | None) -> str | None:
@@ -87,11 +105,9 @@ def cursor_text(cursor: Cursor | None) -> str | None:
     return "\n".join((cursor.key.partition, cursor.key.sort, cursor.sort)).encode().hex()
 
 
-def read_cursor(text: str | None) -> Cursor | None:
-    if text is None:
-        return None
+def read_cursor(text: str) -> Cursor | None:
     try:
         partition, sort, place = bytes.fromhex(text).decode().split("\n")
-    except ValueError:
-        raise ValidationError("cursor", text, "pass on what the previous page returned") from None
+    except (TypeError, ValueError):
+        return None
     return Cursor(Key(partition, sort), place)

@@ -42,8 +42,8 @@ def simulate_range(first: int, bug: str | None = None, count: int = CHUNK) -> Ta
     for seed in range(first, first + count):
         try:
             scenario = simulate(seed, bug)
-        except AssertionError as error:
-            failures.append((seed, str(error)))
+        except Exception as error:
+            failures.append((seed, repr(error)))
             continue
         steps += scenario.simulation.steps
         admitted += scenario.admitted

@@ -7,8 +7,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
+from ..acquire import Demand, give_back
 from ..posting import Posting, fitting, write_for
-from ..repository_protocol import AtLeast, AtMost, Condition, Update, Write
+from ..repository_protocol import AtLeast, AtMost, Condition, Put, Update, Write
+from ..shards import split
+from ..teller import Teller
 
 
 def _without_floor(*given: Any) -> Write | None:
@@ -36,6 +39,19 @@ def _last_come_first_served(postings: Sequence[Posting], *given: Any) -> list[bo
     return fitting(postings[::-1], *given)[::-1]
 
 
+def _split_that_mints(*given: Any) -> tuple[Update, Put]:
+    """A new shard that starts full, whatever the old one had."""
+    update, put = split(*given)
+    full = {a: put.item[f"{a[:-3]}_cp"] for a in put.item if a.startswith("b_") and a.endswith("_tk")}
+    return update, put._replace(item={**put.item, **full})
+
+
+async def _refund_to_first_shard(teller: Teller, taken: Sequence[Demand]) -> None:
+    """A refund that goes to the bucket instead of the shard."""
+    moved = [d._replace(account=d.account._replace(key=d.account.whole_key)) for d in taken]
+    await give_back(teller, moved)
+
+
 async def _forget_refund(*_: Any) -> None:
     """A refund that nobody makes."""
 
@@ -50,6 +66,11 @@ BUGS: dict[str, dict[str, Any]] = {
     "no_floor": {"zae_limiter.teller.write_for": _without_floor},
     "no_clamp": {"zae_limiter.teller.write_for": _without_clamp},
     "tail_first": {"zae_limiter.teller.fitting": _last_come_first_served},
+    "split_mints": {"zae_limiter.shards.split": _split_that_mints},
+    "wrong_shard": {
+        "zae_limiter.acquire.give_back": _refund_to_first_shard,
+        "zae_limiter.lease.give_back": _refund_to_first_shard,
+    },
     "no_refund": {
         "zae_limiter.acquire.give_back": _forget_refund,
         "zae_limiter.lease.give_back": _forget_refund,

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ..bucket import Rate, accrued, balance
+from ..models import Limit
 from ..posting import merged
 from ..repository_protocol import Backend, Item, Outcome, Write
 from ..schema import bucket_limit_names, limit_attributes, number, stored_rate
@@ -55,8 +56,9 @@ class Judge:
     ) -> None:
         """A write turned ``before`` into ``after``; ``needs`` had to be there for it."""
         held = bucket_limit_names(after)
-        if before is None:
-            self.limits.clear()
+        split = before is not None and before.get("shard_count") != after.get("shard_count")
+        if before is None or split:
+            self.limits.clear()  # what a split may move is judged over all shards
         for name in list(self.limits):
             if name not in held:
                 del self.limits[name]
@@ -70,10 +72,14 @@ class Judge:
             ideal = self.limits.get(name)
             if ideal is None:
                 ideal = self.limits[name] = Ideal(rate, now_ms)
+                if split or number(after, "shard_count", 1) > 1:
+                    taken = number(after, names.tc) - number(before or {}, names.tc)
+                    ideal.level = taken + balance(rate, number(after, names.tk), origin_ms, now_ms)
             ideal.advance(now_ms)
             if ideal.rate != rate:
                 ideal.change(rate, span_ms)
             ideal.doubt(span_ms)
+            assert number(after, names.tc) >= 0, f"{self.name} was given back {name} that it never gave"
             need = needs.get(name, 0)
             assert not need or ideal.level + ideal.slack >= need, (
                 f"{self.name} admitted {need} of {name} at a level of {ideal.level} (slack {ideal.slack})"
@@ -84,6 +90,41 @@ class Judge:
             assert abs(stored - expected) <= ideal.slack, (
                 f"{self.name} holds {stored} of {name} where {expected} is right (slack {ideal.slack})"
             )
+
+
+class Whole:
+    """All shards of one bucket against the one bucket that they stand for.
+
+    Each shard rounds what it accrues for itself, which can put them ahead of the whole by less than a
+    millitoken a shard.
+    """
+
+    def __init__(self, name: str, limits: Sequence[Limit], now_ms: int) -> None:
+        self.name = name
+        self._limits = {limit.name: Ideal(Rate.of(limit), now_ms) for limit in limits}
+        self._offsets_ms = (0, 0)
+
+    def see(
+        self, before: Item | None, after: Item, shards: Sequence[Item], client_ms: int, now_ms: int
+    ) -> None:
+        ahead_ms = max(number(shard, "rf") - now_ms for shard in shards)
+        offsets = (*self._offsets_ms, client_ms - now_ms, ahead_ms)
+        self._offsets_ms = min(offsets), max(offsets)
+        for name, ideal in self._limits.items():
+            names = limit_attributes(name)
+            ideal.advance(now_ms)
+            ideal.doubt(1 + self._offsets_ms[1] - self._offsets_ms[0])
+            ideal.level -= number(after, names.tc) - number(before or {}, names.tc)
+            rates = [(shard, rate) for shard in shards if (rate := stored_rate(shard, name)) is not None]
+            assert sum(rate.capacity_milli for _, rate in rates) == ideal.rate.capacity_milli, (
+                f"the shares of {name} of {self.name} do not add up"
+            )
+            assert sum(rate.refill_amount_milli for _, rate in rates) == ideal.rate.refill_amount_milli
+            held = sum(
+                balance(rate, number(shard, names.tk), number(shard, "rf"), now_ms) for shard, rate in rates
+            )
+            most = min(ideal.level, ideal.rate.capacity_milli) + ideal.slack * len(rates) + len(rates)
+            assert held <= most, f"the shards of {self.name} hold {held} of {name}, one bucket {most}"
 
 
 class Intent(NamedTuple):

@@ -198,7 +198,8 @@ class Simulation:
             task.step(self.now_ms)
             if task.done.given and task in self._tasks:
                 self._tasks.remove(task)
-                if task.error is not None and isinstance(task.error, AssertionError):
+                unexpected = task.interruptible and not isinstance(task.error, Cancelled)
+                if task.error is not None and (unexpected or isinstance(task.error, AssertionError)):
                     raise task.error
 
     def run_alone(self, coroutine: Coroutine[Any, Any, T]) -> T:

@@ -11,18 +11,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from unittest import mock
 
 from .._colour import run_sync
 from ..backends.memory import MemoryBackend
+from ..bucket import Rate
 from ..exceptions import RateLimiterUnavailable, RateLimitExceeded
 from ..limiter import RateLimiter
 from ..models import Limit
 from ..records.connection import Connection, Options
 from ..repository import Repository
 from ..repository_protocol import Item, Key, Outcome, Write
-from ..schema import bucket_key, limit_attributes, number, sk_state
-from .ideal import Intent, Judge, WatchedTeller
+from ..schema import bucket_key, limit_attributes, number, parse_bucket_pk, sk_state
+from ..sharding import SHARDS_MAX
+from .ideal import Intent, Judge, WatchedTeller, Whole
 from .simulation import Cancelled, Network, Process, Simulation, pause
 
 RESOURCE = "api"
@@ -33,6 +37,9 @@ LIMITS = (
     (Limit("fast", 4, 50, 60), Limit("slow", 60, 100, 3_600)),
     (Limit("fast", 25, 7, 1), Limit("slow", 40, 100, 86_400)),
 )
+
+
+SLOW_WRITES = Rate(8_000, 8_000, 1_000)
 
 
 class Aborted(Exception):
@@ -65,10 +72,13 @@ class Scenario:
         self.crash_rate = rng.choice((0.0, 0.0, 0.002))
         self.changes = rng.choice((0, 0, 3))
         self.hot = rng.random() < 0.3
+        self.sharded = rng.random() < 0.4
         self.store = MemoryBackend(Process(self.simulation).world)
+        self.store.capabilities = replace(self.store.capabilities, hot_partitions=self.sharded)
         self.judges: dict[Key, Judge] = {}
         self.intents: dict[int, Intent] = {}
         self.books = Books()
+        self.wholes: dict[str, Whole] = {}
         self.admitted = self.refused = 0
         self.setup = run_sync(Repository.over(self.store, world=Process(self.simulation).world))
         run_sync(self._prepare())
@@ -96,7 +106,12 @@ class Scenario:
         return process
 
     def run(self) -> None:
-        self.simulation.run()
+        # A partition that takes a few writes a second is soon a hot one.
+        slow = {"zae_limiter.posting.WRITES": SLOW_WRITES, "zae_limiter.shards.WRITES": SLOW_WRITES}
+        with ExitStack() as stack:
+            for target, rate in slow.items():
+                stack.enter_context(mock.patch(target, rate))
+            self.simulation.run()
         self._compare_books()
 
     async def _client(self, limiter: RateLimiter) -> None:
@@ -172,14 +187,24 @@ class Scenario:
         intent = self.intents.pop(id(write), Intent(write, {}, now_ms))
         judge = self.judges.setdefault(key, Judge(key.partition))
         judge.see(before, outcome.item, intent.needs, intent.client_ms, now_ms)
+        address = parse_bucket_pk(key.partition)
+        if before is not None and before.get("shard_count") != outcome.item.get("shard_count"):
+            self.simulation.faults["splits"] += 1
+        if self.sharded and not self.changes:
+            whole = self.wholes.setdefault(address.entity_id, Whole(address.entity_id, LIMITS[0], now_ms))
+            shards = self._shards(address.entity_id)
+            whole.see(before, outcome.item, shards, intent.client_ms, now_ms)
+
+    def _shards(self, entity_id: str) -> list[Item]:
+        keys = [bucket_key(self.setup.namespace_id, entity_id, RESOURCE, i) for i in range(SHARDS_MAX)]
+        return [image for image in run_sync(self.store.batch_get(keys)) if image is not None]
 
     def _compare_books(self) -> None:
         for entity_id in (*FAMILY, PARENT):
-            key = bucket_key(self.setup.namespace_id, entity_id, RESOURCE)
-            image = run_sync(self.store.batch_get([key]))[0]
+            images = self._shards(entity_id)
             for name in ("fast", "slow"):
                 low, high = self.books.low[entity_id, name], self.books.high[entity_id, name]
-                stored = 0 if image is None else number(image, limit_attributes(name).tc)
+                stored = sum(number(image, limit_attributes(name).tc) for image in images)
                 assert low * 1000 <= stored <= high * 1000, (
                     f"{entity_id} has used {stored} of {name} by the store's books, "
                     f"{low} to {high} tokens by the clients'"

@@ -1,0 +1,85 @@
+"""The store on DynamoDB, opened by URL: ``dynamodb://table?region=eu-west-1``.
+
+Reading order: ``expressions`` and ``table`` (requests as data), ``transport`` (the seam to the wire and
+how it fails), ``calls`` (what may be sent again), ``backend`` (the verbs). ``boto`` and ``aioboto`` are
+the only modules that know a driver, and are imported when a store is opened.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from ...exceptions import ValidationError
+from ...models import check_count
+from ...world import World
+from .backend import DynamoDBBackend
+from .calls import Calls
+from .transport import Transport
+
+__all__ = ["DynamoDBBackend", "open_backend"]
+
+TIMEOUT_MS_MAX = 60_000
+POOL_MAX = 1_000
+TABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
+HINT = "use dynamodb://TABLE?region=…&endpoint_url=…&timeout_ms=…&pool=…"
+
+
+def open_backend(
+    url: str,
+    *,
+    sync: bool = False,
+    world: World | None = None,
+    timeout_ms: int | None = None,
+    session: Any = None,
+    config: Any = None,
+) -> DynamoDBBackend:
+    """Open a table without touching it; ``setup`` does that.
+
+    ``timeout_ms`` is for a whole call of the store, its repetitions included, and wins over the URL's.
+    ``session`` may be a boto3 or botocore session and ``config`` a botocore ``Config``; retries stay
+    switched off whatever they say.
+    """
+    table_name, options = parse_url(url)
+    if timeout_ms is not None:
+        options["timeout_ms"] = check_count("timeout_ms", timeout_ms, TIMEOUT_MS_MAX)
+    from .boto import Access, BotocoreTransport
+
+    access = Access(session=session, config=config, **options)
+    transport: Transport
+    if sync:
+        transport = BotocoreTransport(access)
+    else:
+        from .aioboto import AiobotocoreTransport
+
+        transport = AiobotocoreTransport(access)
+    return DynamoDBBackend(Calls(table_name, transport, world or World(), access.timeout_ms))
+
+
+def parse_url(url: str) -> tuple[str, dict[str, Any]]:
+    """The table of a URL and its options, checked."""
+    parts = urlsplit(url)
+    if parts.scheme != "dynamodb" or parts.path not in ("", "/") or parts.fragment:
+        raise ValidationError("store", url, HINT)
+    if not TABLE_NAME.fullmatch(parts.netloc):
+        reason = "a table's name has 3 to 255 letters, digits, '_', '-' or '.'"
+        raise ValidationError("table", parts.netloc, f"{reason}; {HINT}")
+    given = parse_qsl(parts.query, keep_blank_values=True)
+    options: dict[str, Any] = dict(given)
+    if len(options) < len(given):
+        raise ValidationError("store", url, "an option is given twice")
+    if unknown := sorted(options.keys() - {"region", "endpoint_url", "timeout_ms", "pool"}):
+        raise ValidationError("store", url, f"unknown option {', '.join(unknown)}; {HINT}")
+    for name, value_max in (("timeout_ms", TIMEOUT_MS_MAX), ("pool", POOL_MAX)):
+        if name in options:
+            options[name] = check_count(name, _whole(options[name]), value_max)
+    for name in ("region", "endpoint_url"):
+        if options.get(name) == "":
+            raise ValidationError(name, "", "give it a value or leave it out")
+    return parts.netloc, options
+
+
+def _whole(text: str) -> Any:
+    """The number a text stands for, or the text itself, which the check then shows."""
+    return int(text) if text.isascii() and text.isdigit() else text

@@ -1,0 +1,208 @@
+"""The store on DynamoDB: the waist's verbs as DynamoDB's operations.
+
+A write is one UpdateItem, PutItem or DeleteItem that carries its conditions and brings back the image,
+so there is never a read before it. Independent writes go out at the same time. What may be sent twice
+and what may not is decided in ``calls``.
+
+DynamoDB does not return the images that a transaction leaves behind: of an applied transaction of
+several writes, the ``item`` of an ``Update`` and of a ``Check`` is ``None``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..._colour import Colour
+from ...exceptions import RateLimiterUnavailable
+from ...models import BackendCapabilities
+from ...repository_protocol import (
+    BATCH_KEYS_MAX,
+    TRANSACT_WRITES_MAX,
+    Check,
+    Delete,
+    Item,
+    Key,
+    Outcome,
+    Page,
+    Put,
+    Query,
+    Update,
+    Write,
+    apply,
+    apply_all,
+)
+from . import provision
+from .calls import Calls
+from .expressions import (
+    Payload,
+    batch_get_request,
+    decode_item,
+    decode_key,
+    page_of,
+    query_request,
+    transaction_request,
+    write_request,
+)
+from .failures import failure
+from .transport import CANCELLED, ServiceError
+
+CONDITION_FAILED = "ConditionalCheckFailedException"
+INVALID = "ValidationException"
+REFUSALS = frozenset({CONDITION_FAILED, INVALID, CANCELLED})
+
+PING = Key("_/PING", "#PING")
+"""No record has this key; reading it shows that the table answers."""
+
+
+class DynamoDBBackend:
+    """One table, safe for tasks or threads, whichever it was opened for."""
+
+    capabilities = BackendCapabilities("dynamodb", hot_partitions=True, streams=True)
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self.table_name = calls.table_name
+
+    @property
+    def colour(self) -> Colour:
+        return self._calls.transport.colour
+
+    async def setup(self) -> None:
+        """Look whether the table is there and of the right shape. It is never made here."""
+        await provision.verify_table(self._calls)
+
+    async def create_table(self) -> None:
+        await provision.create_table(self._calls)
+
+    async def delete_table(self) -> None:
+        await provision.delete_table(self._calls)
+
+    async def ping(self) -> None:
+        """Return when the table has answered a read."""
+        await self.batch_get([PING])
+
+    async def close(self) -> None:
+        await self._calls.transport.close()
+
+    async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
+        # DynamoDB refuses to be asked for a key twice.
+        wanted = list(dict.fromkeys(keys))
+        parts = [wanted[at : at + BATCH_KEYS_MAX] for at in range(0, len(wanted), BATCH_KEYS_MAX)]
+        found: dict[Key, Item] = {}
+        for items in await self.colour.together([self._read(part) for part in parts]) if parts else ():
+            found |= items
+        return [found.get(key) for key in keys]
+
+    async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
+        """All at the same time, but writes to the same item one after another."""
+        if len(writes) <= 1:
+            return [await self._write_or_fail(write) for write in writes]
+        places: dict[Key, list[int]] = {}
+        for place, write in enumerate(writes):
+            places.setdefault(write.key, []).append(place)
+        turns = [self._write_in_turn([writes[at] for at in group]) for group in places.values()]
+        found: dict[int, Outcome] = {}
+        for group, outcomes in zip(places.values(), await self.colour.together(turns), strict=True):
+            found |= zip(group, outcomes, strict=True)
+        return [found[place] for place in range(len(writes))]
+
+    async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
+        assert len({write.key for write in writes}) == len(writes), "a transaction names no key twice"
+        assert len(writes) <= TRANSACT_WRITES_MAX, f"{len(writes)} writes in one transaction"
+        if len(writes) > 1:
+            return await self._transact(writes)
+        return [await self._write(write) for write in writes]
+
+    async def query(self, query: Query) -> Page:
+        request = query_request(self.table_name, query)
+        if request is None:
+            return Page((), None)
+        return page_of(await self._calls.send("Query", request), query)
+
+    async def _read(self, keys: Sequence[Key]) -> dict[Key, Item]:
+        """As many keys as one request holds; what DynamoDB leaves out is asked for again."""
+        found: dict[Key, Item] = {}
+        request = batch_get_request(self.table_name, keys)
+        until_ms, attempt = self._calls.deadline(), 0
+        while True:
+            reply = await self._calls.send("BatchGetItem", request, until_ms)
+            for attributes in reply["Responses"].get(self.table_name, ()):
+                found[decode_key(attributes)] = decode_item(attributes) or {}
+            if not (left_out := reply.get("UnprocessedKeys")):
+                return found
+            request = {"RequestItems": left_out}
+            attempt += 1
+            if not await self._calls.pause(attempt, until_ms):
+                raise RateLimiterUnavailable(
+                    f"DynamoDB BatchGetItem on table {self.table_name!r} left keys out until its deadline"
+                )
+
+    async def _write_in_turn(self, writes: Sequence[Write]) -> list[Outcome]:
+        return [await self._write_or_fail(write) for write in writes]
+
+    async def _write_or_fail(self, write: Write) -> Outcome:
+        try:
+            return await self._write(write)
+        except RateLimiterUnavailable as error:
+            return Outcome(False, None, failure=error)
+
+    async def _write(self, write: Write) -> Outcome:
+        if isinstance(write, Check):
+            # DynamoDB checks without writing only inside a transaction, which would cost more.
+            return (await self._judge([write]))[0]
+        verb, request = write_request(self.table_name, write)
+        operation = f"{verb}Item"
+        if isinstance(write, Update):
+            request["ReturnValues"] = "ALL_NEW"
+        try:
+            reply = await self._calls.send(operation, request, expected=REFUSALS)
+        except ServiceError as error:
+            if error.code == CONDITION_FAILED:
+                return Outcome(False, decode_item(error.body.get("Item")), held=False)
+            return (await self._judge_invalid([write], error, operation))[0]
+        return Outcome(True, _new_image(write, reply))
+
+    async def _transact(self, writes: Sequence[Write]) -> list[Outcome]:
+        operation = "TransactWriteItems"
+        request = transaction_request(self.table_name, writes, self._calls.token())
+        try:
+            await self._calls.send(operation, request, expected=REFUSALS)
+        except ServiceError as error:
+            codes = {reason.get("Code") for reason in error.reasons}
+            if error.code == INVALID or not codes <= {"None", "ConditionalCheckFailed"}:
+                return await self._judge_invalid(writes, error, operation)
+            return [_refused(reason) for reason in error.reasons]
+        return [Outcome(True, _new_image(write, None)) for write in writes]
+
+    async def _judge(self, writes: Sequence[Write]) -> list[Outcome]:
+        """What the writes would do to the present images."""
+        return apply_all(writes, await self.batch_get([write.key for write in writes]))
+
+    async def _judge_invalid(
+        self, writes: Sequence[Write], error: ServiceError, operation: str
+    ) -> list[Outcome]:
+        """Tell an addition to something that is no integer, which is a refusal, from a real mistake.
+
+        DynamoDB calls both invalid and shows no image.
+        """
+        outcomes = await self._judge(writes)
+        if all(outcome.applied for outcome in outcomes):
+            raise failure(error, operation, self.table_name, ambiguous=False) from error
+        return outcomes
+
+
+def _new_image(write: Write, reply: Payload | None) -> Item | None:
+    """What an applied write left behind, as far as it is known without a reply of its own."""
+    match write:
+        case Update():
+            return None if reply is None else decode_item(reply.get("Attributes")) or {}
+        case Put():
+            return apply(Put(write.key, write.item), None).item
+        case Delete() | Check():
+            return None
+
+
+def _refused(reason: Payload) -> Outcome:
+    if reason["Code"] == "None":
+        return Outcome(False, None, held=True)
+    return Outcome(False, decode_item(reason.get("Item")), held=False)

@@ -1,0 +1,157 @@
+"""The blocking transport: botocore with its retries switched off.
+
+botocore is best at finding credentials, regions and endpoints, so it keeps that; a user's own session
+and ``Config`` are honoured. What it may not do is send a request twice: it would repeat a write whose
+reply was lost, and report success. ``transport_error`` turns its exceptions into ours, and whatever is
+not surely unsent counts as ambiguous.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import botocore.exceptions as failures
+import botocore.session
+from botocore import xform_name
+from botocore.config import Config
+
+from ..._colour import Blocking, Colour, ForkSafe
+from .expressions import Payload
+from .transport import NoReply, NotConfigured, TransportError, refusal
+
+# One attempt; the standard mode, because the legacy one has checks of its own that send again.
+ONE_ATTEMPT = {"total_max_attempts": 1, "mode": "standard"}
+
+CONNECT_SHARE = 0.45
+"""Of the time for a call; two attempts to connect then leave too little for a third."""
+
+_NO_CREDENTIALS = (
+    failures.NoCredentialsError,
+    failures.PartialCredentialsError,
+    failures.CredentialRetrievalError,
+    failures.NoAuthTokenError,
+    failures.TokenRetrievalError,
+    failures.SSOError,
+    failures.MetadataRetrievalError,
+)
+_NO_DESTINATION = (
+    failures.NoRegionError,
+    failures.InvalidRegionError,
+    failures.UnknownEndpointError,
+    failures.EndpointProviderError,
+    failures.ProfileNotFound,
+)
+_NEVER_SENT = (failures.ConnectTimeoutError, failures.ProxyConnectionError)
+
+_read_timeout_s: contextvars.ContextVar[float] = contextvars.ContextVar("read_timeout_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How to reach DynamoDB; what is ``None`` comes from botocore's usual places.
+
+    ``session`` is a boto3 or botocore session, ``config`` a botocore ``Config``.
+    """
+
+    region: str | None = None
+    endpoint_url: str | None = None
+    pool: int = 64
+    timeout_ms: int = 1000
+    session: Any = None
+    config: Any = None
+
+    def client_config(self, defaults: Any) -> Any:
+        """The user's wishes over our defaults, and what must not be wished away over both."""
+        options = {
+            "max_pool_connections": self.pool,
+            "tcp_keepalive": True,
+            # Our requests are built by code that is tested against the engine itself.
+            "parameter_validation": False,
+        }
+        seconds = self.timeout_ms / 1000
+        # Connecting gives up first: a request that was never sent must not look like a lost reply.
+        connect_seconds = seconds * CONNECT_SHARE
+        forced = Config(retries=ONE_ATTEMPT, connect_timeout=connect_seconds, read_timeout=seconds)
+        wished = defaults.merge(Config(**options))
+        return (wished.merge(self.config) if self.config is not None else wished).merge(forced)
+
+    def botocore_session(self) -> Any:
+        """The session given, without boto3's shell, or a new one."""
+        if self.session is None:
+            return botocore.session.Session()
+        return getattr(self.session, "_session", self.session)
+
+
+class BotocoreTransport:
+    """One client per process, safe for threads."""
+
+    def __init__(self, access: Access) -> None:
+        self.colour: Colour = Blocking()
+        self._access = access
+        self._lock = threading.Lock()
+        self._client = ForkSafe(self._connect)
+
+    async def call(self, operation: str, payload: Payload, timeout_ms: float) -> Payload:
+        client = self._client.get()
+        # Versions of botocore that do not know the timeout of one request use the client's instead.
+        token = _read_timeout_s.set(max(timeout_ms, 1) / 1000)
+        try:
+            reply: Payload = getattr(client, xform_name(operation))(**payload)
+        except Exception as error:
+            raise transport_error(error, never_connected=(Exception,)) from error
+        finally:
+            _read_timeout_s.reset(token)
+        return reply
+
+    async def close(self) -> None:
+        if client := self._client.peek():
+            client.close()
+
+    def _connect(self) -> Any:
+        # Making clients from one session is not safe for threads; using one client is.
+        with self._lock:
+            try:
+                client = self._access.botocore_session().create_client(
+                    "dynamodb",
+                    region_name=self._access.region,
+                    endpoint_url=self._access.endpoint_url,
+                    config=self._access.client_config(Config()),
+                )
+            except failures.BotoCoreError as error:
+                raise transport_error(error, never_connected=(Exception,)) from error
+        client.meta.events.register("before-parameter-build.dynamodb", _limit_wait)
+        return client
+
+
+def _limit_wait(context: dict[str, Any], **_: Any) -> None:
+    context["read_timeout"] = _read_timeout_s.get()
+
+
+def transport_error(error: Exception, never_connected: tuple[type[BaseException], ...]) -> TransportError:
+    """What an exception of botocore means.
+
+    ``EndpointConnectionError`` alone proves nothing: aiobotocore raises it for a connection that broke
+    after the request was sent, too. It is unsent only if the HTTP client's own error, which it holds,
+    is one of ``never_connected``.
+    """
+    match error:
+        case failures.ClientError():
+            answer = error.response.get("Error", {})
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            return refusal(status, answer.get("Code", "?"), answer.get("Message", ""), error.response)
+        case _ if isinstance(error, _NO_CREDENTIALS):
+            return NotConfigured(
+                f"no AWS credentials: {error}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+                "set AWS_PROFILE, or attach a role"
+            )
+        case _ if isinstance(error, _NO_DESTINATION):
+            return NotConfigured(f"no AWS region: {error}; add region=… to the store's URL or set AWS_REGION")
+        case _ if isinstance(error, _NEVER_SENT):
+            return NoReply(str(error), ambiguous=False)
+        case failures.EndpointConnectionError():
+            return NoReply(str(error), ambiguous=not isinstance(error.kwargs.get("error"), never_connected))
+        case _:
+            return NoReply(f"{type(error).__name__}: {error}", ambiguous=True)

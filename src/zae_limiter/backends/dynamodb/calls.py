@@ -1,0 +1,81 @@
+"""Sending a request until there is an answer or the time is up.
+
+This is the only place that repeats anything. Throttles and conflicts did not happen, and neither did
+what never reached DynamoDB: both are repeated, with jitter. A request whose reply was lost is repeated
+only if a second arrival changes nothing; otherwise its failure says ``ambiguous``.
+"""
+
+from __future__ import annotations
+
+from ...world import World
+from .expressions import Payload
+from .failures import failure
+from .transport import NoReply, NotConfigured, ServiceError, Transport, TransportError
+
+ATTEMPTS_MAX = 16
+PAUSE_MIN_MS, PAUSE_MAX_MS = 10, 200
+LEFT_SHARE_MIN = 0.1
+"""An attempt with less than this of the call's time left would be cut off, and then nobody knows."""
+
+READS = frozenset({"BatchGetItem", "DescribeTable", "Query"})
+
+# A transaction has a token, and a table is made, deleted and given its TTL only once.
+HARMLESS_TWICE = READS | {"CreateTable", "DeleteTable", "TransactWriteItems", "UpdateTimeToLive"}
+
+
+class Calls:
+    """Requests about one table, each with a deadline."""
+
+    def __init__(self, table_name: str, transport: Transport, world: World, timeout_ms: int) -> None:
+        self.table_name, self.transport = table_name, transport
+        self._world, self._timeout_ms = world, timeout_ms
+
+    def deadline(self, timeout_ms: int | None = None) -> float:
+        return self._world.ticks_ms() + (timeout_ms or self._timeout_ms)
+
+    def token(self) -> str:
+        """A fresh name for a transaction."""
+        return f"{self._world.random.getrandbits(128):032x}"
+
+    async def send(
+        self,
+        operation: str,
+        payload: Payload,
+        until_ms: float | None = None,
+        expected: frozenset[str] = frozenset(),
+    ) -> Payload:
+        """The answer to a request.
+
+        Refusals whose code is ``expected`` come out as ``ServiceError``, all other trouble as
+        ``RateLimiterUnavailable``.
+        """
+        until_ms = until_ms or self.deadline()
+        maybe_applied = False
+        attempt = 0
+        while True:
+            failed: TransportError
+            try:
+                return await self.transport.call(operation, payload, until_ms - self._world.ticks_ms())
+            except ServiceError as error:
+                if error.code in expected and not error.transient:
+                    raise
+                failed, again = error, error.transient
+            except NoReply as error:
+                maybe_applied = maybe_applied or (error.ambiguous and operation not in READS)
+                failed, again = error, operation in HARMLESS_TWICE or not error.ambiguous
+            except NotConfigured as error:
+                failed, again = error, False
+            attempt += 1
+            if not (again and await self.pause(attempt, until_ms)):
+                raise failure(failed, operation, self.table_name, ambiguous=maybe_applied) from failed
+
+    async def pause(self, attempt: int, until_ms: float, pause_max_ms: int = PAUSE_MAX_MS) -> bool:
+        """Wait a little longer after each attempt; false when there is no time for another one."""
+        longest_ms = min(pause_max_ms, PAUSE_MIN_MS * 2 ** min(attempt, 10))
+        # Callers that were turned away together must not come back together.
+        pause_ms = self._world.random.uniform(longest_ms / 2, longest_ms)
+        left_ms = until_ms - self._world.ticks_ms() - pause_ms
+        if attempt >= ATTEMPTS_MAX or left_ms < self._timeout_ms * LEFT_SHARE_MIN:
+            return False
+        await self.transport.colour.sleep(pause_ms / 1000)
+        return True

@@ -1,0 +1,282 @@
+"""From the waist's values to DynamoDB's requests, and back. Pure.
+
+Everything here speaks plain DynamoDB JSON (``{"S": "text"}``), whatever carries it. No attribute name
+and no value ever stands in an expression itself: both go through one ``Placeholders`` per request, so
+reserved words (``ttl``, ``window``) and names with dots or dashes need no special care.
+
+Numbers are exact to 38 digits. DynamoDB knows one type of number, so an integer comes back as an
+integer and a float with a whole value (only metadata has floats) comes back as an integer too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+from ...exceptions import ValidationError
+from ...repository_protocol import (
+    LAST,
+    PAGE_ROWS_MAX,
+    Absent,
+    AtLeast,
+    AtMost,
+    Check,
+    Condition,
+    Cursor,
+    Delete,
+    Equal,
+    Exists,
+    Item,
+    Key,
+    Page,
+    Put,
+    Query,
+    Row,
+    Update,
+    Value,
+    Write,
+)
+
+Attribute: TypeAlias = dict[str, Any]
+Payload: TypeAlias = dict[str, Any]
+
+PARTITION, SORT = "PK", "SK"
+INTEGER_MAX = 10**38 - 1
+FLOAT_MIN, FLOAT_MAX = 1e-130, 9.99e125
+
+
+class Placeholders:
+    """Stand-ins for the names and values of one request, each used once however often it occurs."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+        self._values: dict[str, Attribute] = {}
+
+    def name(self, attribute: str) -> str:
+        return self._names.setdefault(attribute, f"#n{len(self._names)}")
+
+    def value(self, value: Value) -> str:
+        placeholder = f":v{len(self._values)}"
+        self._values[placeholder] = encode(value)
+        return placeholder
+
+    def fields(self) -> Payload:
+        """What the request must carry beside its expressions; DynamoDB refuses empty ones."""
+        fields: Payload = {}
+        if self._names:
+            fields["ExpressionAttributeNames"] = {mark: name for name, mark in self._names.items()}
+        if self._values:
+            fields["ExpressionAttributeValues"] = self._values
+        return fields
+
+
+# Values.
+
+
+def encode(value: object) -> Attribute:
+    # A bool is an int to Python but not to DynamoDB, so it is asked for first.
+    if isinstance(value, bool):
+        return {"BOOL": value}
+    if isinstance(value, str):
+        return {"S": value}
+    if isinstance(value, int):
+        if abs(value) > INTEGER_MAX:
+            raise ValidationError("number", value, "DynamoDB keeps at most 38 digits")
+        return {"N": str(value)}
+    if isinstance(value, float):
+        if not (math.isfinite(value) and (value == 0 or FLOAT_MIN <= abs(value) <= FLOAT_MAX)):
+            raise ValidationError("number", value, "DynamoDB keeps finite numbers from 1e-130 to 9.99e125")
+        return {"N": repr(value)}
+    if value is None:
+        return {"NULL": True}
+    if isinstance(value, Mapping):
+        if "" in value:
+            raise ValidationError("value", dict(value), "DynamoDB has no maps with an empty name in them")
+        return {"M": {name: encode(inner) for name, inner in value.items()}}
+    if isinstance(value, list | tuple):
+        return {"L": [encode(inner) for inner in value]}
+    raise ValidationError("value", value, f"a store keeps text, numbers, lists and maps, not {type(value)}")
+
+
+def decode(attribute: Attribute) -> Any:
+    ((kind, content),) = attribute.items()
+    match kind:
+        case "N":
+            return _number(content)
+        case "NULL":
+            return None
+        case "M":
+            return {name: decode(inner) for name, inner in content.items()}
+        case "L":
+            return [decode(inner) for inner in content]
+        case _:
+            return content
+
+
+def _number(text: str) -> int | float:
+    try:
+        return int(text)
+    except ValueError:
+        number = Decimal(text)
+        return int(number) if number == number.to_integral_value() else float(number)
+
+
+def encode_key(key: Key) -> dict[str, Attribute]:
+    return {PARTITION: {"S": key.partition}, SORT: {"S": key.sort}}
+
+
+def decode_key(attributes: Mapping[str, Attribute]) -> Key:
+    return Key(attributes[PARTITION]["S"], attributes[SORT]["S"])
+
+
+def decode_item(attributes: Mapping[str, Attribute] | None) -> Item | None:
+    """An item without its key. ``NULL``, which older tables hold, is the same as not there."""
+    if not attributes:
+        return None
+    decoded = {
+        name: decode(attribute) for name, attribute in attributes.items() if name not in (PARTITION, SORT)
+    }
+    return {name: value for name, value in decoded.items() if value is not None}
+
+
+# Conditions.
+
+
+def condition_expression(conditions: Iterable[Condition], marks: Placeholders) -> str:
+    return " AND ".join(_clause(condition, marks) for condition in conditions)
+
+
+def _clause(condition: Condition, marks: Placeholders) -> str:
+    match condition:
+        case Exists():
+            return f"attribute_exists({marks.name(PARTITION)})"
+        case Absent():
+            return f"attribute_not_exists({marks.name(PARTITION)})"
+        case Equal(attribute=attribute, value=None):
+            name = marks.name(attribute)
+            return f"(attribute_not_exists({name}) OR {name} = {marks.value(None)})"
+        case Equal(attribute=attribute, value=value):
+            return f"{marks.name(attribute)} = {marks.value(value)}"
+        # A comparison with an attribute that is missing or of another type does not hold.
+        case AtLeast(attribute=attribute, amount=amount):
+            return f"{marks.name(attribute)} >= {marks.value(amount)}"
+        case AtMost(attribute=attribute, amount=amount):
+            return f"{marks.name(attribute)} <= {marks.value(amount)}"
+
+
+# Writes.
+
+
+def write_request(table: str, write: Write) -> tuple[str, Payload]:
+    """The verb of a write (``Put``, ``Update``, ``Delete``, ``ConditionCheck``) and its fields.
+
+    The verb is the key of the write inside a transaction, and with ``Item`` behind it the operation
+    for the write alone.
+    """
+    marks = Placeholders()
+    fields: Payload = {"TableName": table}
+    match write:
+        case Put(item=item):
+            assert item.keys().isdisjoint((PARTITION, SORT)), "the key is not part of the item"
+            kept = {name: encode(value) for name, value in item.items() if value is not None}
+            verb, fields["Item"] = "Put", encode_key(write.key) | kept
+        case Update():
+            verb, fields["Key"] = "Update", encode_key(write.key)
+            # An update that changes nothing is allowed; an empty expression is not.
+            if expression := _update_expression(write, marks):
+                fields["UpdateExpression"] = expression
+        case Delete():
+            verb, fields["Key"] = "Delete", encode_key(write.key)
+        case Check():
+            verb, fields["Key"] = "ConditionCheck", encode_key(write.key)
+    if write.when:
+        fields["ConditionExpression"] = condition_expression(write.when, marks)
+        fields["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
+    elif verb == "ConditionCheck":
+        # DynamoDB wants a condition here, so this is one that holds for every item and for none.
+        name = marks.name(PARTITION)
+        fields["ConditionExpression"] = f"attribute_exists({name}) OR attribute_not_exists({name})"
+    return verb, fields | marks.fields()
+
+
+def _update_expression(update: Update, marks: Placeholders) -> str:
+    assert update.add.keys().isdisjoint(update.set.keys()), "an attribute is both added to and set"
+    sets = [f"{marks.name(a)} = {marks.value(v)}" for a, v in update.set.items() if v is not None]
+    removes = [marks.name(a) for a, v in update.set.items() if v is None]
+    adds = [f"{marks.name(a)} {marks.value(amount)}" for a, amount in update.add.items()]
+    sections = (("SET", sets), ("REMOVE", removes), ("ADD", adds))
+    return " ".join(f"{word} {', '.join(parts)}" for word, parts in sections if parts)
+
+
+def transaction_request(table: str, writes: Sequence[Write], token: str) -> Payload:
+    """Within ten minutes DynamoDB applies one token once, however often it arrives."""
+    return {
+        "TransactItems": [dict([write_request(table, write)]) for write in writes],
+        "ClientRequestToken": token,
+    }
+
+
+# Reads.
+
+
+def batch_get_request(table: str, keys: Iterable[Key]) -> Payload:
+    wanted = {"Keys": [encode_key(key) for key in keys], "ConsistentRead": True}
+    return {"RequestItems": {table: wanted}}
+
+
+def query_request(table: str, query: Query) -> Payload | None:
+    """The request for one page; ``None`` when no row can match, which DynamoDB would call invalid."""
+    assert 0 < query.rows_max <= PAGE_ROWS_MAX, f"{query.rows_max} rows in one page"
+    assert not (query.index and query.when), "an index yields keys: there is nothing to filter"
+    if query.first > query.last or not query.last:
+        return None
+    if any(isinstance(condition, Absent) for condition in query.when):
+        return None
+    marks = Placeholders()
+    prefix = query.index or ""
+    payload: Payload = {
+        "TableName": table,
+        "KeyConditionExpression": _range(query, prefix, marks),
+        "Limit": query.rows_max,
+        "ScanIndexForward": not query.backwards,
+    }
+    if query.index:
+        payload["IndexName"] = query.index
+    else:
+        payload["ConsistentRead"] = True
+    # Every row exists, and a filter may not ask about the key that would tell.
+    if filters := [condition for condition in query.when if not isinstance(condition, Exists)]:
+        payload["FilterExpression"] = condition_expression(filters, marks)
+    if query.after:
+        payload["ExclusiveStartKey"] = encode_key(query.after.key)
+        if query.index:
+            place = {f"{prefix}{PARTITION}": query.partition, f"{prefix}{SORT}": query.after.sort}
+            payload["ExclusiveStartKey"] |= {name: encode(text) for name, text in place.items()}
+    return payload | marks.fields()
+
+
+def _range(query: Query, prefix: str, marks: Placeholders) -> str:
+    wanted = f"{marks.name(prefix + PARTITION)} = {marks.value(query.partition)}"
+    # No key is empty, and DynamoDB does not even compare one with an empty text.
+    match query.first != "", query.last != LAST:
+        case False, False:
+            return wanted
+        case True, False:
+            bounds = f">= {marks.value(query.first)}"
+        case False, True:
+            bounds = f"<= {marks.value(query.last)}"
+        case _:
+            bounds = f"BETWEEN {marks.value(query.first)} AND {marks.value(query.last)}"
+    return f"{wanted} AND {marks.name(prefix + SORT)} {bounds}"
+
+
+def page_of(reply: Payload, query: Query) -> Page:
+    rows = tuple(
+        Row(decode_key(found), {} if query.index else decode_item(found) or {}) for found in reply["Items"]
+    )
+    last = reply.get("LastEvaluatedKey")
+    if not last:
+        return Page(rows, None)
+    return Page(rows, Cursor(decode_key(last), last[f"{query.index or ''}{SORT}"]["S"]))

@@ -1,0 +1,60 @@
+"""From what went wrong on the way to DynamoDB to what a caller can do about it. Pure.
+
+Every message names the operation and the table, keeps DynamoDB's own words and ends with the way out.
+"""
+
+from __future__ import annotations
+
+from ...exceptions import RateLimiterUnavailable
+from .transport import NoReply, NotConfigured, ServiceError, TransportError
+
+NOT_FOUND = "ResourceNotFoundException"
+
+# The caller is known but may not do this.
+DENIED_CODES = frozenset({"AccessDenied", "AccessDeniedException", "NotAuthorized", "UnauthorizedOperation"})
+
+# The caller is not known at all, or no longer.
+UNKNOWN_CALLER_CODES = frozenset(
+    {
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "IncompleteSignatureException",
+        "InvalidAccessKeyId",
+        "InvalidClientTokenId",
+        "InvalidSignatureException",
+        "MissingAuthenticationToken",
+        "MissingAuthenticationTokenException",
+        "SignatureDoesNotMatch",
+        "UnrecognizedClientException",
+    }
+)
+
+
+def failure(error: TransportError, operation: str, table: str, *, ambiguous: bool) -> RateLimiterUnavailable:
+    """The exception that leaves the store; ``ambiguous`` if a write may have been applied."""
+    what = f"DynamoDB {operation} on table {table!r}"
+    match error:
+        case ServiceError(code=code) if code == NOT_FOUND:
+            text = missing_table(table)
+        case ServiceError(code=code) if code in DENIED_CODES:
+            text = f"{what} is not permitted: {error}; allow the caller dynamodb:{operation} on this table"
+        case ServiceError(code=code) if code in UNKNOWN_CALLER_CODES:
+            text = f"{what} was not accepted from these credentials: {error}; renew or correct them"
+        case ServiceError() if error.transient:
+            text = f"{what} was throttled until its deadline: {error}"
+        case ServiceError():
+            text = f"{what} was refused: {error}"
+        case NotConfigured():
+            text = f"{what} was not sent: {error}"
+        case NoReply(ambiguous=False):
+            text = f"{what} was not sent: {error}"
+        case _:
+            text = f"{what} got no answer: {error}"
+    return RateLimiterUnavailable(text, ambiguous=ambiguous)
+
+
+def missing_table(table: str) -> str:
+    return (
+        f"table {table!r} does not exist in this region and account; "
+        f"deploy it with: zae-limiter deploy --name {table}"
+    )

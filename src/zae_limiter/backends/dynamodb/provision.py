@@ -1,0 +1,109 @@
+"""Making the table, deleting it, and checking one that is there.
+
+Nothing here happens unless it is asked for: opening a store only looks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...exceptions import (
+    IncompatibleSchemaError,
+    InfrastructureError,
+    InfrastructureNotFoundError,
+    RateLimiterUnavailable,
+)
+from .calls import Calls
+from .failures import DENIED_CODES, NOT_FOUND, missing_table
+from .table import create_table_request, problems, time_to_live_request
+from .transport import ServiceError
+
+WAIT_MS = 180_000
+POLL_MAX_MS = 2_000
+USABLE = frozenset({"ACTIVE", "UPDATING", "INACCESSIBLE_ENCRYPTION_CREDENTIALS"})
+
+
+async def verify_table(calls: Calls) -> None:
+    """The table is there and has the right keys and indexes; one that is being made is waited for.
+
+    A caller that may use the table but not describe it is believed: its first read will tell.
+    """
+    try:
+        description = await _describe(calls, expected=DENIED_CODES)
+    except ServiceError:
+        return
+    if description is not None and description["TableStatus"] == "CREATING":
+        description = await _until_active(calls)
+    if description is None or description["TableStatus"] == "DELETING":
+        raise InfrastructureNotFoundError(missing_table(calls.table_name))
+    if found := problems(description):
+        raise IncompatibleSchemaError(
+            f"table {calls.table_name!r} cannot hold this version's data: {'; '.join(found)}; "
+            "name another table, or deploy a new one with: zae-limiter deploy --name NAME"
+        )
+
+
+async def create_table(calls: Calls) -> None:
+    """Make the table unless it is there, and wait until it can be used."""
+    exists = frozenset({"ResourceInUseException"})
+    try:
+        await calls.send("CreateTable", create_table_request(calls.table_name), expected=exists)
+    except ServiceError:
+        pass
+    except RateLimiterUnavailable as error:
+        # The table may be on its way all the same; waiting for it tells.
+        if not error.ambiguous:
+            raise
+    await _until_active(calls)
+    try:
+        # DynamoDB calls it invalid to switch on what is on.
+        request = time_to_live_request(calls.table_name)
+        await calls.send("UpdateTimeToLive", request, expected=frozenset({"ValidationException"}))
+    except ServiceError as error:
+        if "already enabled" not in error.message:
+            raise InfrastructureError(
+                f"table {calls.table_name!r} was made, but without a TTL: {error}"
+            ) from error
+    await verify_table(calls)
+
+
+async def delete_table(calls: Calls) -> None:
+    """Delete the table with all that is in it, and wait until it is gone."""
+    gone_or_going = frozenset({NOT_FOUND, "ResourceInUseException"})
+    try:
+        await calls.send("DeleteTable", {"TableName": calls.table_name}, expected=gone_or_going)
+    except ServiceError as error:
+        if error.code == NOT_FOUND:
+            return
+    except RateLimiterUnavailable as error:
+        if not error.ambiguous:
+            raise
+    until_ms, attempt = calls.deadline(WAIT_MS), 0
+    while await _describe(calls) is not None:
+        attempt += 1
+        if not await calls.pause(attempt, until_ms, POLL_MAX_MS):
+            raise RateLimiterUnavailable(f"table {calls.table_name!r} is still there after {WAIT_MS} ms")
+
+
+async def _until_active(calls: Calls) -> dict[str, Any]:
+    until_ms, attempt = calls.deadline(WAIT_MS), 0
+    while True:
+        description = await _describe(calls)
+        if description is not None and description["TableStatus"] in USABLE:
+            return description
+        attempt += 1
+        if not await calls.pause(attempt, until_ms, POLL_MAX_MS):
+            raise RateLimiterUnavailable(f"table {calls.table_name!r} is not usable after {WAIT_MS} ms")
+
+
+async def _describe(calls: Calls, expected: frozenset[str] = frozenset()) -> dict[str, Any] | None:
+    try:
+        reply = await calls.send(
+            "DescribeTable", {"TableName": calls.table_name}, expected=expected | {NOT_FOUND}
+        )
+    except ServiceError as error:
+        if error.code == NOT_FOUND:
+            return None
+        raise
+    table: dict[str, Any] = reply["Table"]
+    return table

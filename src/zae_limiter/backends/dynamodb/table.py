@@ -1,0 +1,68 @@
+"""The table as DynamoDB has to make it, and whether a table that is there will do. Pure.
+
+All indexes are ``KEYS_ONLY``: a change of tokens then touches no index and costs one write unit, not
+two. An older table whose indexes project more still works, it only costs more.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .expressions import PARTITION, SORT, Payload
+
+INDEXES = ("GSI1", "GSI2", "GSI3", "GSI4")
+TTL_ATTRIBUTE = "ttl"
+
+
+def create_table_request(table: str) -> Payload:
+    prefixes = ("", *INDEXES)
+    names = [f"{prefix}{part}" for prefix in prefixes for part in (PARTITION, SORT)]
+    return {
+        "TableName": table,
+        "BillingMode": "PAY_PER_REQUEST",
+        "AttributeDefinitions": [{"AttributeName": name, "AttributeType": "S"} for name in names],
+        "KeySchema": _key_schema(""),
+        "GlobalSecondaryIndexes": [
+            {
+                "IndexName": index,
+                "KeySchema": _key_schema(index),
+                "Projection": {"ProjectionType": "KEYS_ONLY"},
+            }
+            for index in INDEXES
+        ],
+        # The aggregator needs both images to tell what changed.
+        "StreamSpecification": {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"},
+    }
+
+
+def time_to_live_request(table: str) -> Payload:
+    specification = {"Enabled": True, "AttributeName": TTL_ATTRIBUTE}
+    return {"TableName": table, "TimeToLiveSpecification": specification}
+
+
+def problems(description: dict[str, Any]) -> list[str]:
+    """What keeps a table from being used, in the words of an error message."""
+    found = []
+    types = {a["AttributeName"]: a["AttributeType"] for a in description.get("AttributeDefinitions", ())}
+    indexes = {index["IndexName"]: index for index in description.get("GlobalSecondaryIndexes") or ()}
+    for prefix in ("", *INDEXES):
+        what = f"index {prefix}" if prefix else "the table"
+        holder = indexes.get(prefix) if prefix else description
+        if holder is None:
+            found.append(f"{what} is missing")
+        elif _sorted(holder.get("KeySchema", ())) != _sorted(_key_schema(prefix)):
+            found.append(f"{what} is not keyed by {prefix}{PARTITION} and {prefix}{SORT}")
+        elif any(types.get(f"{prefix}{part}") != "S" for part in (PARTITION, SORT)):
+            found.append(f"the keys of {what} are not text")
+    return found
+
+
+def _key_schema(prefix: str) -> list[dict[str, str]]:
+    return [
+        {"AttributeName": f"{prefix}{PARTITION}", "KeyType": "HASH"},
+        {"AttributeName": f"{prefix}{SORT}", "KeyType": "RANGE"},
+    ]
+
+
+def _sorted(schema: Any) -> list[tuple[str, str]]:
+    return sorted((part["KeyType"], part["AttributeName"]) for part in schema)

@@ -1,0 +1,93 @@
+"""What carries a request to DynamoDB and its answer back, and the ways in which that fails.
+
+A transport sends once. It never retries, because it cannot know whether sending again is harmless;
+that is decided above it, where writes and reads are told apart. It speaks plain DynamoDB JSON and must
+not know what a request means.
+
+    TransportError
+    ├── ServiceError    DynamoDB answered with an error: nothing was applied
+    ├── NoReply         no answer; ``ambiguous`` unless the request surely never arrived
+    └── NotConfigured   credentials or region are missing: nothing was sent
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from ..._colour import Colour
+from .expressions import Payload
+
+# Answers that say "not now": the request was not carried out and may be sent again.
+TRANSIENT_CODES = frozenset(
+    {
+        "LimitExceededException",
+        "ProvisionedThroughputExceededException",
+        "RequestLimitExceeded",
+        "ThrottledException",
+        "Throttling",
+        "ThrottlingException",
+        "TransactionConflictException",
+        "TransactionInProgressException",
+    }
+)
+CANCELLED = "TransactionCanceledException"
+TRANSIENT_REASONS = frozenset({"ProvisionedThroughputExceeded", "ThrottlingError", "TransactionConflict"})
+
+
+class TransportError(Exception):
+    """A request that brought back no result."""
+
+
+class ServiceError(TransportError):
+    """DynamoDB refused; ``body`` is its whole answer."""
+
+    def __init__(self, code: str, message: str, body: Payload | None = None) -> None:
+        self.code, self.message, self.body = code, message, body or {}
+        super().__init__(f"{code}: {message}")
+
+    @property
+    def reasons(self) -> list[dict[str, Any]]:
+        """Of a cancelled transaction, what became of each write."""
+        return list(self.body.get("CancellationReasons", ()))
+
+    @property
+    def transient(self) -> bool:
+        """Whether the same request may well succeed in a moment."""
+        if self.code == CANCELLED:
+            return any(reason.get("Code") in TRANSIENT_REASONS for reason in self.reasons)
+        return self.code in TRANSIENT_CODES
+
+
+class NoReply(TransportError):
+    """No answer came, or none that tells what happened."""
+
+    def __init__(self, message: str, *, ambiguous: bool) -> None:
+        self.ambiguous = ambiguous
+        super().__init__(message)
+
+
+class NotConfigured(TransportError):
+    """There is nothing to sign with, or nowhere to send to."""
+
+
+class Transport(Protocol):
+    """A way to DynamoDB, opened for one colour."""
+
+    @property
+    def colour(self) -> Colour: ...
+
+    async def call(self, operation: str, payload: Payload, timeout_ms: float) -> Payload:
+        """Send one request and return the answer, or raise a ``TransportError`` by the time given."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+def refusal(status: int, code: str, message: str, body: Payload | None = None) -> TransportError:
+    """The error that an HTTP answer other than 200 stands for.
+
+    A server that broke while it worked on a request (5xx) may have finished it.
+    """
+    if status >= 500 and code not in TRANSIENT_CODES:
+        return NoReply(f"HTTP {status} {code}: {message}", ambiguous=True)
+    return ServiceError(code, message, body)

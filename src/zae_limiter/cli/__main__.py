@@ -1,0 +1,5 @@
+"""``python -m zae_limiter.cli`` is ``zae-limiter``."""
+
+from . import main
+
+main()

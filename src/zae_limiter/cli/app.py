@@ -1,0 +1,53 @@
+"""The program: all nouns put together, and the one place where a failure is told."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from ..exceptions import ZAELimiterError
+from .audit import audit
+from .config import config
+from .demo import demo
+from .entity import entity
+from .errors import Failure, failure_of, tell
+from .namespace import namespace
+from .resource import resource
+from .session import STORE_IN_USE
+from .system import system
+from .version import version
+
+
+class Program(click.Group):
+    """Turns what commands raise into a message on standard error and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ZAELimiterError as error:
+            raise failure_of(error, ctx.meta.get(STORE_IN_USE, "")) from error
+
+    def main(self, *args: Any, **settings: Any) -> Any:
+        settings |= {"standalone_mode": False, "prog_name": "zae-limiter"}
+        try:
+            code = super().main(*args, **settings)
+        except click.Abort:
+            sys.exit(tell(Failure("interrupted")))
+        except click.ClickException as error:
+            sys.exit(tell(error))
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
+def program() -> None:
+    """Rate limits that are shared through a store.
+
+    Without --store and --name, commands use the store of ZAE_LIMITER_STORE, the DynamoDB table of
+    ZAEL_STACK, or else a SQLite file of your own. The command `demo` shows what it is all about.
+    """
+
+
+for command in (audit, config, demo, entity, namespace, resource, system, version):
+    program.add_command(command)

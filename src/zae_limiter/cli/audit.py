@@ -1,0 +1,53 @@
+"""``zae-limiter audit``: who changed what."""
+
+from __future__ import annotations
+
+import click
+
+from ..naming import validate_entity_id, validate_resource
+from ..schema import SYSTEM_AUDIT
+from .output import grid
+from .session import Session, with_session
+
+
+@click.group()
+def audit() -> None:
+    """The audit trail."""
+
+
+@audit.command("list")
+@click.option("--entity-id", "-e", help="Changes of this entity and of its limits.")
+@click.option("--resource", "-r", help="Changes of the defaults of this resource.")
+@click.option("--system", is_flag=True, help="Changes of the defaults of the system.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="At most so many."
+)
+@click.option("--start-event-id", metavar="ID", help="Only events before this one.")
+@with_session
+def list_(
+    session: Session,
+    entity_id: str | None,
+    resource: str | None,
+    system: bool,
+    limit: int,
+    start_event_id: str | None,
+) -> None:
+    """List changes, the newest first."""
+    about = subject(entity_id, resource, system)
+    events = session.repository.get_audit_events(about, limit, start_event_id)
+    session.output.show(
+        events,
+        lambda: grid(
+            ["time", "action", "by", "resource", "details", "event"],
+            [(e.timestamp, e.action, e.principal, e.resource, e.details, e.event_id) for e in events],
+        ),
+    )
+
+
+def subject(entity_id: str | None, resource: str | None, system: bool) -> str:
+    """Under which id the trail keeps what was asked for."""
+    if (entity_id is not None) + (resource is not None) + system != 1:
+        raise click.UsageError("give one of --entity-id, --resource and --system")
+    if entity_id is not None:
+        return validate_entity_id(entity_id)
+    return SYSTEM_AUDIT if resource is None else f"$RESOURCE:{validate_resource(resource)}"

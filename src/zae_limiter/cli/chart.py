@@ -1,0 +1,51 @@
+"""Bars made of characters. Pure.
+
+A bar has the same length in every encoding: full blocks where they can be shown, ``#`` elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Ink(NamedTuple):
+    """The characters that charts are drawn with."""
+
+    full: str
+    empty: str
+    axis: str
+
+
+BLOCKS = Ink("█", "░", "│")
+ASCII = Ink("#", ".", "|")
+
+
+def gauge(value: float, top: float, width: int, ink: Ink = BLOCKS) -> str:
+    """How much of ``top`` is there; what is in debt is as empty as can be.
+
+    >>> gauge(3, 4, 8, ASCII)
+    '######..'
+    """
+    filled = _cells(min(max(value, 0), top), top, width)
+    return ink.full * filled + ink.empty * (width - filled)
+
+
+def diverging(value: float, bottom: float, top: float, width: int, ink: Ink = BLOCKS) -> str:
+    """A bar that starts at a zero line: to the left for debt, to the right for what is there.
+
+    >>> diverging(-2, -4, 4, 8, ASCII)
+    '  ##|    '
+    """
+    span = max(top, 0) - min(bottom, 0)
+    left = _cells(-min(bottom, 0), span, width)
+    right = width - left
+    below = min(_cells(-min(value, 0), span, width), left)
+    above = min(_cells(max(value, 0), span, width), right)
+    return f"{' ' * (left - below)}{ink.full * below}{ink.axis}{ink.full * above}{' ' * (right - above)}"
+
+
+def _cells(part: float, whole: float, width: int) -> int:
+    """How many of ``width`` cells a part fills; something is never shown as nothing."""
+    if part <= 0 or whole <= 0:
+        return 0
+    return max(1, int(min(part / whole, 1) * width))

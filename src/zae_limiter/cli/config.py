@@ -1,0 +1,82 @@
+"""``zae-limiter config``: any level of configuration as a whole, with limits in JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import click
+
+from ..models import LimiterConfig, OnUnavailable
+from .errors import NOT_FOUND, Failure
+from .grammar import parse_limits_json
+from .levels import config_data, config_table
+from .session import Session, limit_texts, on_unavailable, principal, with_session
+
+LEVELS = ("system", "resource", "entity")
+_level = click.option("--level", type=click.Choice(LEVELS), required=True, help="Whose configuration.")
+_identifier = click.option("--identifier", metavar="ID", help="The entity, or the resource, of that level.")
+_resource = click.option(
+    "--resource", "-r", metavar="NAME", help="The resource; without it, an entity's for all."
+)
+
+
+@click.group()
+def config() -> None:
+    """Stored configuration, level by level."""
+
+
+@config.command()
+@_level
+@_identifier
+@_resource
+@with_session
+def get(session: Session, level: str, identifier: str | None, resource: str | None) -> None:
+    """Show what one level says."""
+    found = session.repository.get_config(level, identifier, resource)
+    if found is None:
+        raise Failure(
+            f"nothing is stored at the {level} level{_place(identifier, resource)}",
+            f"zae-limiter config set --level {level} --limits …",
+            NOT_FOUND,
+        )
+    session.output.show(config_data(found), lambda: config_table(found))
+
+
+@config.command("set")
+@_level
+@_identifier
+@_resource
+@click.option(
+    "--limits", metavar="JSON", required=True, help="A list of limits, as `get --output json` writes it."
+)
+@on_unavailable
+@principal
+@with_session
+def set_(
+    session: Session,
+    level: str,
+    identifier: str | None,
+    resource: str | None,
+    limits: str,
+    on_unavailable: str | None,
+    principal: str | None,
+) -> None:
+    """Replace the limits of one level, and its policy if it is given."""
+    repository = session.repository
+    before = repository.get_config(level, identifier, resource) or LimiterConfig()
+    after = dataclasses.replace(
+        before,
+        limits=parse_limits_json(limits),
+        on_unavailable=before.on_unavailable if on_unavailable is None else OnUnavailable.of(on_unavailable),
+    )
+    repository.set_config(level, after, identifier, resource, principal)
+    stored = repository.get_config(level, identifier, resource)
+    session.output.done(
+        config_data(stored),
+        f"set the {level} level{_place(identifier, resource)}: {limit_texts(after.limits)}",
+    )
+
+
+def _place(identifier: str | None, resource: str | None) -> str:
+    of = "" if identifier is None else f" of {identifier!r}"
+    return of if resource is None else f"{of} for {resource!r}"

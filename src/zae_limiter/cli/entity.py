@@ -1,0 +1,258 @@
+"""``zae-limiter entity``: who is limited, by which limits of their own, and what is left to them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+from rich.table import Table
+
+from .._colour import run_sync
+from ..bucket import calculate_available, rate_of, wait_ms
+from ..exceptions import EntityNotFoundError
+from ..models import BucketState, Entity, Limit
+from ..naming import validate_entity_id
+from ..records.connection import Connection
+from ..schema import GSI3, gsi3_pk_entity, parse_bucket_pk, starting
+from .chart import gauge
+from .levels import limits_table
+from .output import console, grid, ink, record
+from .session import (
+    Session,
+    confirmed,
+    limit_texts,
+    make_sure,
+    page,
+    principal,
+    resource_option,
+    with_limits,
+    with_session,
+)
+
+GAUGE_WIDTH = 20
+
+
+@click.group()
+def entity() -> None:
+    """Entities: API keys, users, projects, whoever is limited."""
+
+
+@entity.command()
+@click.argument("entity_id")
+@click.option("--display-name", metavar="TEXT", help="What people call it.")
+@click.option("--parent", "parent_id", metavar="ENTITY_ID", help="The entity it belongs to.")
+@click.option("--cascade", is_flag=True, help="What it consumes, its parent consumes too.")
+@click.option("--metadata", metavar="JSON", help="An object of your own.")
+@principal
+@with_session
+def create(
+    session: Session,
+    entity_id: str,
+    display_name: str | None,
+    parent_id: str | None,
+    cascade: bool,
+    metadata: str | None,
+    principal: str | None,
+) -> None:
+    """Record a new entity."""
+    if cascade and parent_id is None:
+        raise click.UsageError("--cascade needs a --parent")
+    made = session.repository.create_entity(
+        entity_id, display_name, parent_id, cascade, _metadata(metadata), principal
+    )
+    session.output.done(made, f"created entity {entity_id!r}")
+
+
+@entity.command()
+@click.argument("entity_id")
+@with_session
+def show(session: Session, entity_id: str) -> None:
+    """Show one entity."""
+    found = session.repository.get_entity(entity_id)
+    if found is None:
+        raise EntityNotFoundError(entity_id)
+    session.output.show(found, lambda: record(_fields(found)))
+
+
+@entity.command("list")
+@click.option("--parent", "parent_id", metavar="ENTITY_ID", help="Only the children of this entity.")
+@click.option("--with-custom-limits", metavar="RESOURCE", help="Only those with limits of their own for it.")
+@page
+@with_session
+def list_(
+    session: Session, parent_id: str | None, with_custom_limits: str | None, limit: int, cursor: str | None
+) -> None:
+    """List entities in the order of their ids."""
+    if parent_id is not None and with_custom_limits is not None:
+        raise click.UsageError("--parent and --with-custom-limits cannot be combined")
+    repository, after = session.repository, None
+    if with_custom_limits is not None:
+        ids, after = repository.list_entities_with_custom_limits(with_custom_limits, limit, cursor)
+        # An entity may have limits without ever having been created.
+        entities = [repository.get_entity(one) or Entity(one) for one in ids]
+    elif parent_id is not None:
+        entities = repository.get_children(parent_id)
+    else:
+        entities, after = repository.list_entities(limit, cursor)
+    session.output.show({"entities": entities, "cursor": after}, lambda: _entities_table(entities))
+    if after is not None and not session.output.is_json:
+        session.output.note(f"there are more: --cursor {after}")
+
+
+@entity.command()
+@click.argument("entity_id")
+@confirmed
+@principal
+@with_session
+def delete(session: Session, entity_id: str, yes: bool, principal: str | None) -> None:
+    """Delete an entity with its limits and buckets."""
+    if session.repository.get_entity(entity_id) is None:
+        raise EntityNotFoundError(entity_id)
+    make_sure(yes, f"Delete entity {entity_id!r} with its limits and buckets?")
+    session.repository.delete_entity(entity_id, principal)
+    session.output.done({"deleted": entity_id}, f"deleted entity {entity_id!r}")
+
+
+@entity.command("set-limits")
+@click.argument("entity_id")
+@resource_option
+@with_limits
+@with_session
+def set_limits(
+    session: Session,
+    entity_id: str,
+    resource: str,
+    limits: tuple[Limit, ...],
+    on_unavailable: str | None,
+    principal: str | None,
+) -> None:
+    """Replace the limits of an entity on one resource or on all."""
+    session.repository.set_limits(entity_id, limits, resource, on_unavailable, principal)
+    stored = session.repository.get_limits(entity_id, resource)
+    session.output.done(stored, f"set the limits of {entity_id!r} on {resource!r}: {limit_texts(stored)}")
+
+
+@entity.command("get-limits")
+@click.argument("entity_id")
+@resource_option
+@with_session
+def get_limits(session: Session, entity_id: str, resource: str) -> None:
+    """Show the limits that an entity has of its own."""
+    limits = session.repository.get_limits(entity_id, resource)
+    session.output.show(limits, lambda: limits_table(limits))
+
+
+@entity.command("delete-limits")
+@click.argument("entity_id")
+@resource_option
+@confirmed
+@principal
+@with_session
+def delete_limits(session: Session, entity_id: str, resource: str, yes: bool, principal: str | None) -> None:
+    """Delete the limits that an entity has of its own; others then apply."""
+    make_sure(yes, f"Delete the limits of {entity_id!r} on {resource!r}?")
+    session.repository.delete_limits(entity_id, resource, principal)
+    session.output.done(
+        {"deleted": entity_id, "resource": resource}, f"deleted the limits of {entity_id!r} on {resource!r}"
+    )
+
+
+@entity.command("list-resources")
+@with_session
+def list_resources(session: Session) -> None:
+    """List the resources for which entities have limits of their own."""
+    resources = session.repository.list_resources_with_entity_configs()
+    session.output.show(resources, lambda: grid(["resource"], [[one] for one in resources]))
+
+
+@entity.command()
+@click.argument("entity_id")
+@click.option("--resource", "-r", help="Only this one.")
+@with_session
+def buckets(session: Session, entity_id: str, resource: str | None) -> None:
+    """Show how full the buckets of an entity are."""
+    repository = session.repository
+    validate_entity_id(entity_id)
+    names = (
+        run_sync(_bucket_resources(session.connection, repository.namespace_id, entity_id))
+        if resource is None
+        else [resource]
+    )
+    states = [state for name in names for state in repository.get_bucket(entity_id, name)]
+    rows = [_level(state, session.connection.world.now_ms()) for state in states]
+    session.output.show(rows, lambda: _buckets_table(rows))
+
+
+async def _bucket_resources(connection: Connection, namespace_id: str, entity_id: str) -> list[str]:
+    """The resources on which an entity has a bucket."""
+    query, found = starting(gsi3_pk_entity(namespace_id, entity_id), "BUCKET#", GSI3), []
+    while True:
+        rows = await connection.backend.query(query)
+        found += [parse_bucket_pk(row.key.partition).resource for row in rows.rows]
+        if rows.after is None:
+            return sorted(set(found))
+        query = query._replace(after=rows.after)
+
+
+def _level(state: BucketState, now_ms: int) -> dict[str, Any]:
+    capacity = state.capacity_milli // 1000
+    available = calculate_available(state, now_ms)
+    return {
+        "resource": state.resource,
+        "limit": state.limit_name,
+        "available": available,
+        "capacity": capacity,
+        "full_in_seconds": wait_ms(rate_of(state), (capacity - available) * 1000, now_ms) / 1000,
+        "total_consumed": state.total_consumed_milli // 1000,
+    }
+
+
+def _buckets_table(rows: list[dict[str, Any]]) -> Table:
+    drawn = ink(console())
+    return grid(
+        ["resource", "limit", "level", "available", "capacity", "full in"],
+        [
+            (
+                row["resource"],
+                row["limit"],
+                gauge(row["available"], row["capacity"], GAUGE_WIDTH, drawn),
+                row["available"],
+                row["capacity"],
+                f"{row['full_in_seconds']:.1f} s",
+            )
+            for row in rows
+        ],
+        numbers=("available", "capacity", "full in"),
+    )
+
+
+def _entities_table(entities: list[Entity]) -> Table:
+    return grid(
+        ["entity", "name", "parent", "cascade", "created"],
+        [(one.entity_id, one.name, one.parent_id, one.cascade, one.created_at) for one in entities],
+    )
+
+
+def _fields(entity: Entity) -> dict[str, object]:
+    return {
+        "entity": entity.entity_id,
+        "name": entity.name,
+        "parent": entity.parent_id,
+        "cascade": entity.cascade,
+        "metadata": entity.metadata,
+        "created": entity.created_at,
+        "version": entity.version,
+    }
+
+
+def _metadata(text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise click.UsageError(f"invalid --metadata {text!r}: it is not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise click.UsageError(f'invalid --metadata {text!r}: write an object, such as {{"plan": "free"}}')
+    return data

@@ -1,0 +1,96 @@
+"""From an exception to ``error: …``, ``hint: …`` and an exit code.
+
+The messages are the exceptions' own. A hint is a command line that is likely to help.
+"""
+
+from __future__ import annotations
+
+import os
+from shlex import quote
+from typing import Final
+
+import click
+
+from ..exceptions import (
+    EntityExistsError,
+    EntityNotFoundError,
+    InfrastructureError,
+    InfrastructureNotFoundError,
+    NamespaceNotFoundError,
+    NamespaceStateError,
+    StackAlreadyExistsError,
+    StackOperationError,
+    ValidationError,
+    ZAELimiterError,
+)
+
+ERROR: Final = 1
+USAGE: Final = 2
+AWS: Final = 3
+NOT_FOUND: Final = 4
+
+
+class Failure(click.ClickException):
+    """Why a command ended early, and what may help."""
+
+    def __init__(self, message: str, hint: str = "", code: int = ERROR) -> None:
+        super().__init__(message)
+        self.hint, self.code = hint, code
+
+
+def failure_of(error: ZAELimiterError, store: str) -> Failure:
+    """What to say about an exception that a command met on a store."""
+    return Failure(str(error), _hint(error), _exit_code(error, store))
+
+
+def _exit_code(error: ZAELimiterError, store: str) -> int:
+    match error:
+        case EntityNotFoundError() | NamespaceNotFoundError() | InfrastructureNotFoundError():
+            return NOT_FOUND
+        case StackOperationError() | StackAlreadyExistsError():
+            return AWS
+        case NamespaceStateError():
+            return ERROR
+        case InfrastructureError() if store.startswith("dynamodb:"):
+            return AWS
+        case ValidationError():
+            return USAGE
+        case _:
+            return ERROR
+
+
+def _hint(error: ZAELimiterError) -> str:
+    match error:
+        case EntityNotFoundError():
+            return f"zae-limiter entity create {quote(error.entity_id)}"
+        case EntityExistsError():
+            return f"zae-limiter entity show {quote(error.entity_id)}"
+        case NamespaceNotFoundError() | NamespaceStateError():
+            return "zae-limiter namespace orphans"
+        case _:
+            return ""
+
+
+def tell(error: click.ClickException) -> int:
+    """Say on standard error what went wrong, and return the exit code."""
+    if not isinstance(error, Failure):
+        ctx, message = getattr(error, "ctx", None), error.format_message()
+        if ctx is not None and message == ctx.get_help():  # a group without a command
+            click.echo(message, err=True)
+            return error.exit_code
+        # The words are click's, the style is ours.
+        message = f"{message[:1].lower()}{message[1:]}".rstrip(".")
+        error = Failure(message, f"{ctx.command_path} --help" if ctx else "", error.exit_code)
+    _say("error", error.message, "red")
+    if error.hint:
+        _say("hint", error.hint, "cyan")
+    return error.code
+
+
+def _say(label: str, text: str, colour: str) -> None:
+    click.echo(f"{click.style(label, fg=colour, bold=True)}: {text}", err=True, color=_colour())
+
+
+def _colour() -> bool | None:
+    """``False`` where colour is not wanted; click itself leaves it out where no terminal is."""
+    return False if os.environ.get("NO_COLOR") else None

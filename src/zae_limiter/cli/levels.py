@@ -1,0 +1,45 @@
+"""How stored limits are shown, at whatever level they are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from ..models import Limit, LimiterConfig
+from .grammar import limit_text
+from .output import grid, plain, record
+
+
+def limits_table(limits: Sequence[Limit]) -> Table:
+    return grid(
+        ["limit", "capacity", "refill", "every", "as an option"],
+        [
+            (
+                one.name,
+                one.capacity,
+                one.refill_amount,
+                f"{one.refill_period_seconds} s",
+                f"-l {limit_text(one)}",
+            )
+            for one in limits
+        ],
+        numbers=("capacity", "refill", "every"),
+    )
+
+
+def config_table(config: LimiterConfig | None) -> RenderableType:
+    """One level as a whole: its settings and its limits."""
+    settings = {name: value for name, value in config_data(config).items() if name != "limits"}
+    return Group(
+        record({name: value for name, value in settings.items() if value is not None}),
+        limits_table(config.limits if config else ()),
+    )
+
+
+def config_data(config: LimiterConfig | None) -> dict[str, Any]:
+    """One level as JSON; a level that says nothing has no limits and nulls."""
+    data: dict[str, Any] = plain(config or LimiterConfig())
+    return data

@@ -1,0 +1,118 @@
+"""``zae-limiter namespace``: tenants that share a store and never see each other.
+
+These commands look at the registry of the store, so none of them needs a namespace to work in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+from rich.table import Table
+
+from ..models import Namespace
+from .output import grid, record
+from .session import Session, confirmed, make_sure, no_namespace, with_session
+
+
+@click.group()
+def namespace() -> None:
+    """Namespaces: tenants that share a store."""
+
+
+@namespace.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@with_session
+def register(session: Session, names: tuple[str, ...]) -> None:
+    """Make namespaces; those that exist stay as they are."""
+    made = session.registry.register_namespaces(names)
+    session.output.show(made, lambda: _table(made))
+
+
+@namespace.command("list")
+@with_session
+def list_(session: Session) -> None:
+    """List the namespaces that are in use."""
+    found = session.registry.list_namespaces()
+    session.output.show(found, lambda: _table(found))
+
+
+@namespace.command()
+@click.argument("name")
+@with_session
+def show(session: Session, name: str) -> None:
+    """Show one namespace."""
+    found = session.registry.get_namespace(name)
+    if found is None:
+        raise no_namespace(name)
+    session.output.show(
+        found,
+        lambda: record(
+            {
+                "name": found.namespace_name,
+                "id": found.namespace_id,
+                "status": found.status,
+                "created": found.created_at,
+            }
+        ),
+    )
+
+
+@namespace.command()
+@click.argument("name")
+@confirmed
+@with_session
+def delete(session: Session, name: str, yes: bool) -> None:
+    """Free a name. The data stays until it is recovered or purged."""
+    if session.registry.get_namespace(name) is None:
+        raise no_namespace(name)
+    make_sure(yes, f"Delete namespace {name!r}? Its data can be recovered until it is purged.")
+    gone = session.registry.delete_namespace(name)
+    session.output.done(
+        gone,
+        f"freed the name {name!r}; this brings it back: zae-limiter namespace recover -- {gone.namespace_id}",
+    )
+
+
+@namespace.command()
+@click.argument("namespace_id")
+@with_session
+def recover(session: Session, namespace_id: str) -> None:
+    """Give a deleted namespace its name back.
+
+    An id that begins with a dash is written after two dashes: recover -- -x3b...
+    """
+    back = session.registry.recover_namespace(namespace_id)
+    session.output.done(back, f"recovered namespace {back.namespace_name!r}")
+
+
+@namespace.command()
+@with_session
+def orphans(session: Session) -> None:
+    """List the namespaces that were deleted and can still be recovered or purged."""
+    found = session.registry.list_orphan_namespaces()
+    session.output.show(found, lambda: _table(found))
+
+
+@namespace.command()
+@click.argument("namespace_id")
+@confirmed
+@with_session
+def purge(session: Session, namespace_id: str, yes: bool) -> None:
+    """Delete all data of a deleted namespace for good.
+
+    An id that begins with a dash is written after two dashes: purge -- -x3b...
+    """
+    make_sure(yes, f"Delete all data of namespace {namespace_id!r} for good?")
+    items = session.registry.purge_namespace(namespace_id)
+    session.output.done(
+        {"namespace_id": namespace_id, "items": items},
+        f"purged namespace {namespace_id!r}: {items} items are gone",
+    )
+
+
+def _table(namespaces: Sequence[Namespace]) -> Table:
+    return grid(
+        ["name", "id", "status", "created", "deleted"],
+        [(n.namespace_name, n.namespace_id, n.status, n.created_at, n.deleted_at) for n in namespaces],
+    )

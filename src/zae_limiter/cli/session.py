@@ -1,0 +1,230 @@
+"""What every command shares: the common options, the store they lead to, and the questions it asks.
+
+A store is opened when a command first needs it. The default namespace is made if it is missing; one
+that was named must exist, so that a typo makes nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, TypeVar, cast
+
+import click
+
+from .._colour import run_sync
+from ..backends import open_backend
+from ..exceptions import ValidationError
+from ..models import Limit
+from ..naming import validate_namespace
+from ..records.connection import Connection
+from ..repository import (
+    DEFAULT_NAMESPACE,
+    NAMESPACE_VARIABLE,
+    STACK_VARIABLE,
+    STORE_VARIABLE,
+    Repository,
+    Settings,
+    settings_of,
+)
+from ..schema import REGISTRY
+from ..sync import SyncRepository
+from .errors import NOT_FOUND, Failure
+from .grammar import limit_text, parse_limit
+from .output import Output
+
+STORE_IN_USE = "zae_limiter.cli.store"
+"""Under this name the context of a command remembers the URL that it opened."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Session:
+    """One command at work on one namespace of one store."""
+
+    def __init__(self, settings: Settings, namespace: str | None, output: Output) -> None:
+        self._settings = settings
+        self._namespace = namespace or os.environ.get(NAMESPACE_VARIABLE)
+        self.output = output
+
+    @cached_property
+    def connection(self) -> Connection:
+        url, options, world = settings_of(self._settings)
+        click.get_current_context().meta[STORE_IN_USE] = url
+        backend = open_backend(url, sync=True, world=world)
+        try:
+            run_sync(backend.setup())
+        except BaseException:
+            run_sync(backend.close())
+            raise
+        return Connection(backend, world, options, url)
+
+    @cached_property
+    def registry(self) -> SyncRepository:
+        """The view that sees namespaces and is in none."""
+        return SyncRepository(Repository(self.connection, REGISTRY, REGISTRY))
+
+    @cached_property
+    def repository(self) -> SyncRepository:
+        if self._namespace is None:
+            self.registry.register_namespace(DEFAULT_NAMESPACE)
+            return self.registry.namespace(DEFAULT_NAMESPACE)
+        name = validate_namespace(self._namespace)
+        if self.registry.get_namespace(name) is None:
+            raise no_namespace(name)
+        return self.registry.namespace(name)
+
+    def close(self) -> None:
+        if "connection" in self.__dict__:  # it was opened
+            run_sync(self.connection.backend.close())
+
+
+def settings_from(store: str | None, stack: str | None, region: str | None, endpoint: str | None) -> Settings:
+    """What the options say about the store; options that contradict each other are refused."""
+    if store is not None and stack is not None:
+        raise click.UsageError("--store and --name both name a store; give one of them")
+    if region is not None or endpoint is not None:
+        option = "--region" if region is not None else "--endpoint-url"
+        elsewhere = store or (stack is None and os.environ.get(STORE_VARIABLE))
+        if elsewhere:
+            word = option[2:].replace("-", "_")
+            raise click.UsageError(
+                f"{option} goes with --name; a URL has it inside: dynamodb://table?{word}=…"
+            )
+        if stack is None and not os.environ.get(STACK_VARIABLE):
+            raise click.UsageError(f"{option} needs a DynamoDB table; name it with --name")
+    return {"store": store, "stack": stack, "region": region, "endpoint_url": endpoint}
+
+
+_OUTPUT = click.option(
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="What to print.",
+)
+_COMMON = (
+    click.option(
+        "--name", "-n", "stack", metavar="STACK", help="The DynamoDB table of this name is the store."
+    ),
+    click.option("--region", help="Its AWS region."),
+    click.option("--endpoint-url", metavar="URL", help="Where its DynamoDB is, if not at AWS."),
+    click.option("--namespace", "-N", help="Work in this namespace.  [default: default]"),
+    click.option("--store", metavar="URL", help="The store, such as sqlite:///limits.db."),
+    _OUTPUT,
+)
+
+
+def with_session(function: Callable[..., None]) -> Callable[..., None]:
+    """A command with the common options, which it gets as a ``Session``."""
+
+    @functools.wraps(function)
+    def run(
+        stack: str | None,
+        region: str | None,
+        endpoint_url: str | None,
+        namespace: str | None,
+        store: str | None,
+        output: str,
+        **arguments: Any,
+    ) -> None:
+        settings = settings_from(store, stack, region, endpoint_url)
+        session = Session(settings, namespace, Output(output))
+        try:
+            function(session, **arguments)
+        finally:
+            session.close()
+
+    return _decorated(run, *_COMMON)
+
+
+def with_output(function: Callable[..., None]) -> Callable[..., None]:
+    """A command that needs no store."""
+
+    @functools.wraps(function)
+    def run(output: str, **arguments: Any) -> None:
+        function(Output(output), **arguments)
+
+    return _decorated(run, _OUTPUT)
+
+
+def _read_limits(ctx: click.Context, _: click.Parameter, texts: tuple[str, ...]) -> tuple[Limit, ...]:
+    try:
+        return tuple(parse_limit(text) for text in texts)
+    except ValidationError as error:
+        raise click.UsageError(str(error), ctx) from error
+
+
+def with_limits(function: F) -> F:
+    """The options of a command that stores limits."""
+    return _decorated(
+        function,
+        click.option(
+            "--limit",
+            "-l",
+            "limits",
+            metavar="NAME:RATE[/UNIT][:BURST]",
+            multiple=True,
+            required=True,
+            callback=_read_limits,
+            help="A limit; UNIT is sec, min (default), hour or day. May be repeated.",
+        ),
+        on_unavailable,
+        principal,
+    )
+
+
+on_unavailable = click.option(
+    "--on-unavailable",
+    type=click.Choice(["allow", "block"]),
+    help="What an acquire does when the store does not answer.",
+)
+principal = click.option("--principal", metavar="WHO", help="Who the audit trail says did it.")
+confirmed = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+resource_option = click.option(
+    "--resource", "-r", default="_default_", show_default=True, help="The resource; the default means all."
+)
+
+
+def page(function: F) -> F:
+    """The options of a list that comes in pages."""
+    return _decorated(
+        function,
+        click.option(
+            "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="At most so many."
+        ),
+        click.option("--cursor", help="Go on where the previous page ended."),
+    )
+
+
+def make_sure(yes: bool, question: str) -> None:
+    """Ask before something is destroyed; whoever says no ends the command."""
+    if yes:
+        return
+    try:
+        agreed = click.confirm(question, err=True)
+    except click.Abort:
+        click.echo(err=True)
+        raise Failure("nobody answered, so nothing was changed", "pass --yes to go ahead unasked") from None
+    if not agreed:
+        raise Failure("nothing was changed")
+
+
+def no_namespace(name: str) -> Failure:
+    return Failure(
+        f"namespace {name!r} does not exist", f"zae-limiter namespace register {name}", code=NOT_FOUND
+    )
+
+
+def limit_texts(limits: Sequence[Limit]) -> str:
+    return ", ".join(limit_text(one) for one in limits)
+
+
+def _decorated(function: F, *decorators: Callable[[Any], Any]) -> F:
+    """The decorators as if they were written above the function, the first one uppermost."""
+    decorated: Any = function
+    for decorate in reversed(decorators):
+        decorated = decorate(decorated)
+    return cast(F, decorated)

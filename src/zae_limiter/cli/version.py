@@ -1,0 +1,23 @@
+"""``zae-limiter version``: what is installed here."""
+
+from __future__ import annotations
+
+import platform
+
+import click
+
+from ..version import SCHEMA_VERSION, client_version
+from .output import Output, record
+from .session import with_output
+
+
+@click.command()
+@with_output
+def version(output: Output) -> None:
+    """Show the versions of this program, of the records it writes and of Python."""
+    versions = {
+        "client": client_version(),
+        "schema": SCHEMA_VERSION,
+        "python": platform.python_version(),
+    }
+    output.show(versions, lambda: record(versions))

@@ -1,0 +1,273 @@
+"""Buckets in several items: where a demand goes, how a shard is split, how shards are gathered.
+
+Every shard says itself of how many shards its shares are a part, and each write pins that number; so a
+process that knows of fewer shards than there are is never wrong, only less spread out. Shard 0 is the
+truth about how many there can be. A shard that nobody has needed yet is still part of the one it will
+be split from: it is never made from nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from .bucket import gain
+from .naming import WCU
+from .posting import WRITES, Account, Level, Meter, Terms, level
+from .repository_protocol import (
+    Absent,
+    AtLeast,
+    AtMost,
+    Condition,
+    Equal,
+    Exists,
+    Item,
+    Key,
+    Put,
+    Update,
+    Value,
+)
+from .schema import (
+    bucket_key,
+    bucket_limit_names,
+    gsi2_pk_resource,
+    gsi2_sk_bucket,
+    gsi3_pk_entity,
+    gsi3_sk_bucket,
+    limit_attributes,
+    number,
+    shard_attributes,
+    stored_rate,
+    within_namespace,
+)
+from .sharding import (
+    SHARDS_MAX,
+    Spread,
+    birth_count,
+    gathered,
+    halves,
+    parent_of,
+    share_rate,
+    splits_further,
+)
+from .teller import Teller
+
+
+def shard_count(image: Item | None) -> int:
+    return number(image or {}, "shard_count", 1)
+
+
+def spread_of(image: Item, name: str) -> int:
+    """Over how many shards a limit is spread, by one of its shards."""
+    return number(image, shard_attributes(name).sc, 1)
+
+
+def shard_account(account: Account, shard_id: int, image: Item | None) -> Account:
+    """One shard of a bucket, under its shares of the terms; ``account`` is that of the whole bucket."""
+    count = shard_count(image)
+    if image is None or (shard_id == 0 and count == 1):
+        return account
+    rates = {
+        name: rate if spread == 1 else share_rate(rate, shard_id, spread)
+        for name, rate in account.terms.rates.items()
+        if shard_id < (spread := spread_of(image, name))
+    }
+    return account._replace(
+        key=bucket_key(account.namespace_id, account.entity_id, account.resource, shard_id),
+        terms=Terms(rates, account.terms.version),
+        shard_id=shard_id,
+        shard_count=count,
+    )
+
+
+def levels(account: Account, images: Sequence[Item | None], name: str, now_ms: int) -> Spread:
+    """A limit of the whole bucket, from the images of all its shards."""
+    parts: list[Level] = []
+    for shard_id, image in enumerate(images):
+        shard = shard_account(account, shard_id, image)
+        if name in shard.terms.rates and (shard_id == 0 or image is not None):
+            parts.append(level(shard.terms, name, image, now_ms))
+    return Spread(parts)
+
+
+def known_images(teller: Teller, account: Account) -> list[Item | None]:
+    """The images of all shards of a bucket, as last seen."""
+    first = teller.image(account.key)
+    others = range(1, shard_count(first))
+    return [first, *(teller.image(_key(account, shard_id)) for shard_id in others)]
+
+
+async def survey(teller: Teller, accounts: Sequence[Account]) -> list[list[Item | None]]:
+    """The images of all shards of some buckets as they are now; one read unless there are shards."""
+    firsts = await teller.look([account.key for account in accounts])
+    others = [
+        _key(account, shard_id)
+        for account, first in zip(accounts, firsts, strict=True)
+        for shard_id in range(1, shard_count(first))
+    ]
+    if others:
+        await teller.look(others)
+    return [known_images(teller, account) for account in accounts]
+
+
+async def place(teller: Teller, account: Account, names: Mapping[str, int]) -> Account:
+    """A shard that holds all the named limits, chosen at random; it is split off if nobody has yet."""
+    first = teller.image(account.key)
+    if account.meter is Meter.NONE or first is None or shard_count(first) == 1:
+        return account
+    shard_id = teller.world.random.randrange(min(spread_of(first, name) for name in names))
+    while shard_id:
+        key = _key(account, shard_id)
+        if not teller.knows(key):
+            await teller.look([key])
+        if teller.image(key) is not None or await _split_off(teller, account, shard_id, first):
+            break
+        shard_id = parent_of(shard_id)
+    return shard_account(account, shard_id, teller.image(_key(account, shard_id)))
+
+
+async def relieve(teller: Teller, account: Account, shard: Account) -> Account:
+    """Answer an overload: split the shard, or let the bucket have twice as many.
+
+    Whether or not that succeeds, this demand goes on unhindered: the count of writes is only a gauge.
+    """
+    first, image = teller.image(account.key), teller.image(shard.key)
+    if first is None or image is None:
+        return account._replace(meter=Meter.COUNT)
+    behind = shard.shard_id > 0 and shard_count(image) < shard_count(first)
+    target = {n: spread_of(first, n) for n in bucket_limit_names(first)} if behind else doubled(first)
+    split_id = shard.shard_id if behind else 0
+    if target is not None:
+        await _split(teller, account, split_id, target)
+    return account._replace(meter=Meter.COUNT)
+
+
+async def gather(
+    teller: Teller, account: Account, amounts: Mapping[str, int]
+) -> list[tuple[Account, dict[str, int]]]:
+    """What to take from which shards when one of them is not enough; nothing if all of them are not."""
+    (images,) = await survey(teller, [account])
+    now_ms = teller.world.now_ms()
+    shards = [
+        shard_account(account, shard_id, image)
+        for shard_id, image in enumerate(images)
+        if shard_id == 0 or image is not None
+    ]
+    balances = [
+        {
+            name: level(shard.terms, name, teller.image(shard.key), now_ms).balance(now_ms)
+            for name in amounts
+            if name in shard.terms.rates
+        }
+        for shard in shards
+    ]
+    parts = gathered(amounts, balances)
+    return [(shard, part) for shard, part in zip(shards, parts or (), strict=False) if part]
+
+
+def doubled(first: Item) -> dict[str, int] | None:
+    """How far each limit is spread when shard 0 is split once more; ``None`` if that would not help."""
+    count = shard_count(first)
+    if count * 2 > SHARDS_MAX:
+        return None
+    target = {}
+    for name in bucket_limit_names(first):
+        spread, largest = spread_of(first, name), number(first, shard_attributes(name).mx)
+        splits = spread == count and splits_further(number(first, limit_attributes(name).cp), largest)
+        target[name] = spread * 2 if splits else spread
+    return target if any(spread == count * 2 for spread in target.values()) else None
+
+
+def split(
+    account: Account, shard_id: int, image: Item, target: Mapping[str, int], now_ms: int
+) -> tuple[Update, Put]:
+    """The two writes of one transaction that move half of a shard's limits to a new shard.
+
+    Like a rebase it credits every limit and moves the origin. What the one loses the other gets; if
+    the shard has less than that by the time of the write, it is refused.
+    """
+    count, origin = shard_count(image), number(image, "rf")
+    new_id, at_ms = shard_id + count, max(now_ms, origin + 1)
+    when: list[Condition] = [Exists(), Equal("rf", origin), Equal("cv", number(image, "cv"))]
+    when.append(Equal("shard_count", count if "shard_count" in image else None))
+    add: dict[str, int] = {}
+    set_: dict[str, Value] = {"rf": at_ms, "shard_count": count * 2, "ttl": None}
+    made = _new_shard(account, new_id, image, at_ms)
+    for name in bucket_limit_names(image):
+        names, rate = limit_attributes(name), stored_rate(image, name)
+        assert rate is not None
+        gained, stored = gain(rate, origin, at_ms), number(image, names.tk)
+        brim, moved, kept_capacity = rate.capacity_milli - gained, 0, rate.capacity_milli
+        if spread_of(image, name) == count and target.get(name, 1) > count:
+            kept_capacity, new_capacity = halves(rate.capacity_milli)
+            kept_refill, new_refill = halves(rate.refill_amount_milli)
+            moved = min(rate.capacity_milli, stored + gained) * new_capacity // rate.capacity_milli
+            set_[names.cp], set_[names.ra], set_[shard_attributes(name).sc] = (
+                kept_capacity,
+                kept_refill,
+                count * 2,
+            )
+            made |= {
+                names.tk: moved,
+                names.cp: new_capacity,
+                names.ra: new_refill,
+                names.rp: rate.refill_period_ms,
+            }
+            made |= {names.tc: 0, shard_attributes(name).sc: count * 2}
+            made[shard_attributes(name).mx] = image.get(shard_attributes(name).mx)
+        if stored > brim:
+            set_[names.tk] = kept_capacity
+            when.append(AtLeast(names.tk, brim + 1))
+        else:
+            add[names.tk] = gained - moved
+            when.append(AtMost(names.tk, brim))
+            if moved > 0:
+                when.append(AtLeast(names.tk, moved - gained))
+    names = limit_attributes(WCU)
+    if names.tk in image:
+        set_[names.tk] = WRITES.capacity_milli
+    key = _key(account, shard_id)
+    made = {name: value for name, value in made.items() if value is not None}
+    return Update(key, add, set_, tuple(when)), Put(_key(account, new_id), made, (Absent(),))
+
+
+def _new_shard(account: Account, shard_id: int, image: Item, at_ms: int) -> dict[str, Value]:
+    key, namespace_id = _key(account, shard_id), account.namespace_id
+    names = limit_attributes(WCU)
+    made: dict[str, Value] = {name: image.get(name) for name in ("cv", "cascade", "parent_id")}
+    made |= {"entity_id": account.entity_id, "resource": account.resource, "rf": at_ms}
+    made |= {"shard_count": shard_count(image) * 2, names.tk: WRITES.capacity_milli, names.tc: 0}
+    made[names.cp], made[names.ra], made[names.rp] = WRITES
+    return made | {
+        "GSI2PK": gsi2_pk_resource(namespace_id, account.resource),
+        "GSI2SK": gsi2_sk_bucket(account.entity_id, shard_id),
+        "GSI3PK": gsi3_pk_entity(namespace_id, account.entity_id),
+        "GSI3SK": gsi3_sk_bucket(account.resource, shard_id),
+        **within_namespace(namespace_id, key),
+    }
+
+
+async def _split_off(teller: Teller, account: Account, shard_id: int, first: Item) -> bool:
+    """Make a missing shard by splitting those it is still a part of; false if it has to wait."""
+    parent_id, birth = parent_of(shard_id), birth_count(shard_id)
+    key = _key(account, parent_id)
+    if not teller.knows(key):
+        await teller.look([key])
+    target = {name: spread_of(first, name) for name in bucket_limit_names(first)}
+    while (image := teller.image(key)) is not None and shard_count(image) <= birth:
+        if not await _split(teller, account, parent_id, target):
+            return False
+    return teller.image(_key(account, shard_id)) is not None
+
+
+async def _split(teller: Teller, account: Account, shard_id: int, target: Mapping[str, int]) -> bool:
+    image = teller.image(_key(account, shard_id))
+    if image is None:
+        return False
+    writes = split(account, shard_id, image, target, teller.world.now_ms())
+    outcomes = await teller.backend.transact_write(writes)
+    await teller.look([write.key for write in writes])
+    return outcomes[0].applied
+
+
+def _key(account: Account, shard_id: int) -> Key:
+    return bucket_key(account.namespace_id, account.entity_id, account.resource, shard_id)
