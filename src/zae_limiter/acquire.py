@@ -16,21 +16,11 @@ from typing import NamedTuple, TypeAlias
 
 from .exceptions import RateLimiterUnavailable, RateLimitExceeded
 from .models import LimitStatus
-from .posting import (
-    Account,
-    Posting,
-    is_outdated,
-    is_overloaded,
-    is_split,
-    merged,
-    prolong,
-    put_back,
-    status,
-    stored_terms,
-)
+from .posting import Posting, merged, prolong
 from .repository_protocol import Item, Key, Outcome
 from .shards import gather, known_images, levels, place, relieve, shard_count
 from .teller import Order, Teller
+from .terms import Account, is_outdated, is_overloaded, is_split, put_back, status, stored_terms
 
 logger = logging.getLogger("zae_limiter")
 

@@ -13,10 +13,11 @@ from types import TracebackType
 from .acquire import Demand, Renew, acquire, give_back, logger, settle
 from .exceptions import LeaseExpiredError, RateLimiterUnavailable, ValidationError
 from .models import TOKENS_MAX, Limit, OnUnavailable, check_count, check_tokens
-from .posting import Account, Posting, merged
+from .posting import Posting, merged
 from .records.buckets import BucketRecords, demands_on
 from .repository_protocol import Key
 from .teller import Order, Teller
+from .terms import Account
 
 
 class Lease:

@@ -209,6 +209,12 @@ def usage_of_entity(namespace_id: str, entity_id: str, resource: str | None = No
     return starting(pk_entity(namespace_id, entity_id), prefix)
 
 
+def usage_of_resource(namespace_id: str, resource: str, window: str, first_key: str, last_key: str) -> Query:
+    """The usage rows of a resource whose windows have keys from the first to the last."""
+    first, last = (gsi2_sk_usage(window, key, "") for key in (first_key, last_key))
+    return Query(gsi2_pk_resource(namespace_id, resource), first, last + LAST, GSI2)
+
+
 def children_of(namespace_id: str, parent_id: str) -> Query:
     return starting(gsi1_pk_parent(namespace_id, parent_id), gsi1_sk_child(""), GSI1)
 

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 
 from .bucket import gain
 from .naming import WCU
-from .posting import WRITES, Account, Level, Meter, Terms, level
 from .repository_protocol import (
     Absent,
     AtLeast,
@@ -50,6 +49,7 @@ from .sharding import (
     splits_further,
 )
 from .teller import Teller
+from .terms import WRITES, Account, Level, Meter, Terms, level
 
 
 def shard_count(image: Item | None) -> int:

@@ -18,18 +18,9 @@ from typing import NamedTuple
 
 from ._colour import ForkSafe, Signal
 from .exceptions import RateLimiterUnavailable
-from .posting import (
-    Account,
-    Posting,
-    fitting,
-    has_same_terms,
-    is_outdated,
-    is_overloaded,
-    is_split,
-    merged,
-    write_for,
-)
+from .posting import Posting, fitting, merged, write_for
 from .repository_protocol import Backend, Item, Key, Outcome, Write
+from .terms import Account, has_same_terms, is_outdated, is_overloaded, is_split
 from .world import World
 
 IMAGES_MAX = 100_000

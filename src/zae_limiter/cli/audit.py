@@ -12,7 +12,7 @@ from .session import Session, with_session
 
 @click.group()
 def audit() -> None:
-    """The audit trail."""
+    """Who changed what."""
 
 
 @audit.command("list")

@@ -32,6 +32,7 @@ def config() -> None:
 @with_session
 def get(session: Session, level: str, identifier: str | None, resource: str | None) -> None:
     """Show what one level says."""
+    check_place(level, identifier, resource)
     found = session.repository.get_config(level, identifier, resource)
     if found is None:
         raise Failure(
@@ -62,6 +63,7 @@ def set_(
     principal: str | None,
 ) -> None:
     """Replace the limits of one level, and its policy if it is given."""
+    check_place(level, identifier, resource)
     repository = session.repository
     before = repository.get_config(level, identifier, resource) or LimiterConfig()
     after = dataclasses.replace(
@@ -75,6 +77,16 @@ def set_(
         config_data(stored),
         f"set the {level} level{_place(identifier, resource)}: {limit_texts(after.limits)}",
     )
+
+
+def check_place(level: str, identifier: str | None, resource: str | None) -> None:
+    """Each level wants to know whose it is, in its own way."""
+    if level == "system" and (identifier is not None or resource is not None):
+        raise click.UsageError("--level system takes neither --identifier nor --resource")
+    if level == "resource" and identifier is None and resource is None:
+        raise click.UsageError("--level resource needs --resource")
+    if level == "entity" and identifier is None:
+        raise click.UsageError("--level entity needs --identifier")
 
 
 def _place(identifier: str | None, resource: str | None) -> str:

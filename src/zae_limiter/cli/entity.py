@@ -35,7 +35,7 @@ GAUGE_WIDTH = 20
 
 @click.group()
 def entity() -> None:
-    """Entities: API keys, users, projects, whoever is limited."""
+    """Who is limited: API keys, users, projects."""
 
 
 @entity.command()
@@ -127,7 +127,7 @@ def set_limits(
     on_unavailable: str | None,
     principal: str | None,
 ) -> None:
-    """Replace the limits of an entity on one resource or on all."""
+    """Replace an entity's own limits. They are for one resource or for all."""
     session.repository.set_limits(entity_id, limits, resource, on_unavailable, principal)
     stored = session.repository.get_limits(entity_id, resource)
     session.output.done(stored, f"set the limits of {entity_id!r} on {resource!r}: {limit_texts(stored)}")
@@ -138,7 +138,7 @@ def set_limits(
 @resource_option
 @with_session
 def get_limits(session: Session, entity_id: str, resource: str) -> None:
-    """Show the limits that an entity has of its own."""
+    """Show an entity's own limits."""
     limits = session.repository.get_limits(entity_id, resource)
     session.output.show(limits, lambda: limits_table(limits))
 
@@ -150,7 +150,7 @@ def get_limits(session: Session, entity_id: str, resource: str) -> None:
 @principal
 @with_session
 def delete_limits(session: Session, entity_id: str, resource: str, yes: bool, principal: str | None) -> None:
-    """Delete the limits that an entity has of its own; others then apply."""
+    """Delete an entity's own limits. Others then apply."""
     make_sure(yes, f"Delete the limits of {entity_id!r} on {resource!r}?")
     session.repository.delete_limits(entity_id, resource, principal)
     session.output.done(
@@ -161,7 +161,7 @@ def delete_limits(session: Session, entity_id: str, resource: str, yes: bool, pr
 @entity.command("list-resources")
 @with_session
 def list_resources(session: Session) -> None:
-    """List the resources for which entities have limits of their own."""
+    """List resources with limits of entities."""
     resources = session.repository.list_resources_with_entity_configs()
     session.output.show(resources, lambda: grid(["resource"], [[one] for one in resources]))
 

@@ -61,7 +61,9 @@ def _exit_code(error: ZAELimiterError, store: str) -> int:
 
 def _hint(error: ZAELimiterError) -> str:
     match error:
-        case EntityNotFoundError():
+        case EntityNotFoundError(detail=""):
+            return "zae-limiter entity list"
+        case EntityNotFoundError():  # a parent that is missing
             return f"zae-limiter entity create {quote(error.entity_id)}"
         case EntityExistsError():
             return f"zae-limiter entity show {quote(error.entity_id)}"

@@ -17,14 +17,14 @@ from .session import Session, confirmed, make_sure, no_namespace, with_session
 
 @click.group()
 def namespace() -> None:
-    """Namespaces: tenants that share a store."""
+    """Tenants that share a store."""
 
 
 @namespace.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @with_session
 def register(session: Session, names: tuple[str, ...]) -> None:
-    """Make namespaces; those that exist stay as they are."""
+    """Make namespaces. Those that exist stay as they are."""
     made = session.registry.register_namespaces(names)
     session.output.show(made, lambda: _table(made))
 
@@ -89,7 +89,7 @@ def recover(session: Session, namespace_id: str) -> None:
 @namespace.command()
 @with_session
 def orphans(session: Session) -> None:
-    """List the namespaces that were deleted and can still be recovered or purged."""
+    """List what was deleted and is not purged."""
     found = session.registry.list_orphan_namespaces()
     session.output.show(found, lambda: _table(found))
 

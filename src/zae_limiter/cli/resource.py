@@ -12,7 +12,7 @@ from .session import Session, confirmed, limit_texts, make_sure, principal, with
 
 @click.group()
 def resource() -> None:
-    """Resources: what entities use, and its default limits."""
+    """What is used, and its default limits."""
 
 
 @resource.command("set-defaults")
@@ -47,7 +47,7 @@ def get_defaults(session: Session, resource: str) -> None:
 @principal
 @with_session
 def delete_defaults(session: Session, resource: str, yes: bool, principal: str | None) -> None:
-    """Delete the default limits of a resource; those of the system then apply."""
+    """Delete the default limits of a resource. Those of the system then apply."""
     make_sure(yes, f"Delete the default limits of {resource!r}?")
     session.repository.delete_resource_defaults(resource, principal)
     session.output.done({"deleted": resource}, f"deleted the default limits of {resource!r}")

@@ -11,7 +11,7 @@ from .session import Session, confirmed, limit_texts, make_sure, principal, with
 
 @click.group()
 def system() -> None:
-    """The system: limits of every entity and resource that has no others."""
+    """Limits of whatever has no others."""
 
 
 @system.command("set-defaults")

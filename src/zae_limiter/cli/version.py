@@ -14,7 +14,7 @@ from .session import with_output
 @click.command()
 @with_output
 def version(output: Output) -> None:
-    """Show the versions of this program, of the records it writes and of Python."""
+    """Show which versions are installed."""
     versions = {
         "client": client_version(),
         "schema": SCHEMA_VERSION,

@@ -15,10 +15,10 @@ from ..acquire import Demand
 from ..exceptions import ValidationError
 from ..models import BucketState, Limit, OnUnavailable
 from ..naming import validate_entity_id, validate_resource
-from ..posting import Account, Meter, Terms, is_outdated
 from ..repository_protocol import Item, Key
 from ..schema import bucket_key, bucket_states, entity_key
 from ..teller import Teller
+from ..terms import Account, Meter, Terms, is_outdated
 from .entities import EntityRecords, copy_family, family_of
 from .resolution import LASTING, Resolved, level_keys, resolve
 

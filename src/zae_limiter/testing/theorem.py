@@ -107,7 +107,7 @@ class Scenario:
 
     def run(self) -> None:
         # A partition that takes a few writes a second is soon a hot one.
-        slow = {"zae_limiter.posting.WRITES": SLOW_WRITES, "zae_limiter.shards.WRITES": SLOW_WRITES}
+        slow = {f"zae_limiter.{module}.WRITES": SLOW_WRITES for module in ("posting", "shards")}
         with ExitStack() as stack:
             for target, rate in slow.items():
                 stack.enter_context(mock.patch(target, rate))

@@ -17,9 +17,11 @@ from aiohttp import ClientConnectorError
 from botocore import xform_name
 
 from ..._colour import Asyncio, Colour
-from .boto import Access, transport_error
+from .boto import Access, limit_wait, read_timeout_s, transport_error
 from .expressions import Payload
 from .transport import NoReply
+
+CONNECT_SLACK_S = 0.05
 
 
 class AiobotocoreTransport:
@@ -30,14 +32,22 @@ class AiobotocoreTransport:
 
     async def call(self, operation: str, payload: Payload, timeout_ms: float) -> Payload:
         client = self._client or await self._connect()
+        seconds = max(timeout_ms, 1) / 1000
+        token = read_timeout_s.set(seconds)
         try:
+            # The client times connecting and reading by itself and tells them apart. This bounds the
+            # whole, so it leaves an attempt that has little time left enough to fail at connecting.
             reply: Payload = await self.colour.within(
-                max(timeout_ms, 1) / 1000, getattr(client, xform_name(operation))(**payload)
+                max(seconds, self._access.connect_timeout_s + CONNECT_SLACK_S),
+                getattr(client, xform_name(operation))(**payload),
             )
         except TimeoutError as error:
             raise NoReply(f"no answer within {timeout_ms:.0f} ms", ambiguous=True) from error
         except Exception as error:
-            raise transport_error(error, never_connected=(ClientConnectorError, socket.gaierror)) from error
+            never_connected = (ClientConnectorError, socket.gaierror)
+            raise transport_error(error, never_connected=never_connected) from error
+        finally:
+            read_timeout_s.reset(token)
         return reply
 
     async def close(self) -> None:
@@ -47,18 +57,16 @@ class AiobotocoreTransport:
 
     async def _connect(self) -> Any:
         try:
-            client = (
-                await self._session()
-                .create_client(
-                    "dynamodb",
-                    region_name=self._access.region or self._given("region"),
-                    endpoint_url=self._access.endpoint_url,
-                    config=self._access.client_config(AioConfig()),
-                )
-                .__aenter__()
+            making = self._session().create_client(
+                "dynamodb",
+                region_name=self._access.region or self._given("region"),
+                endpoint_url=self._access.endpoint_url,
+                config=self._access.client_config(AioConfig()),
             )
+            client = await making.__aenter__()
         except failures.BotoCoreError as error:
             raise transport_error(error, never_connected=(Exception,)) from error
+        client.meta.events.register("before-parameter-build.dynamodb", limit_wait)
         # Two tasks may have come here together; the later one leaves.
         if self._client is not None:
             await client.close()

@@ -46,7 +46,8 @@ _NO_DESTINATION = (
 )
 _NEVER_SENT = (failures.ConnectTimeoutError, failures.ProxyConnectionError)
 
-_read_timeout_s: contextvars.ContextVar[float] = contextvars.ContextVar("read_timeout_s")
+read_timeout_s: contextvars.ContextVar[float] = contextvars.ContextVar("read_timeout_s")
+"""How long the request that is being sent may wait for its answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,11 @@ class Access:
     session: Any = None
     config: Any = None
 
+    @property
+    def connect_timeout_s(self) -> float:
+        """Connecting gives up first: a request that was never sent must not look like a lost reply."""
+        return self.timeout_ms / 1000 * CONNECT_SHARE
+
     def client_config(self, defaults: Any) -> Any:
         """The user's wishes over our defaults, and what must not be wished away over both."""
         options = {
@@ -71,10 +77,9 @@ class Access:
             # Our requests are built by code that is tested against the engine itself.
             "parameter_validation": False,
         }
-        seconds = self.timeout_ms / 1000
-        # Connecting gives up first: a request that was never sent must not look like a lost reply.
-        connect_seconds = seconds * CONNECT_SHARE
-        forced = Config(retries=ONE_ATTEMPT, connect_timeout=connect_seconds, read_timeout=seconds)
+        forced = Config(
+            retries=ONE_ATTEMPT, connect_timeout=self.connect_timeout_s, read_timeout=self.timeout_ms / 1000
+        )
         wished = defaults.merge(Config(**options))
         return (wished.merge(self.config) if self.config is not None else wished).merge(forced)
 
@@ -96,14 +101,13 @@ class BotocoreTransport:
 
     async def call(self, operation: str, payload: Payload, timeout_ms: float) -> Payload:
         client = self._client.get()
-        # Versions of botocore that do not know the timeout of one request use the client's instead.
-        token = _read_timeout_s.set(max(timeout_ms, 1) / 1000)
+        token = read_timeout_s.set(max(timeout_ms, 1) / 1000)
         try:
             reply: Payload = getattr(client, xform_name(operation))(**payload)
         except Exception as error:
             raise transport_error(error, never_connected=(Exception,)) from error
         finally:
-            _read_timeout_s.reset(token)
+            read_timeout_s.reset(token)
         return reply
 
     async def close(self) -> None:
@@ -122,12 +126,13 @@ class BotocoreTransport:
                 )
             except failures.BotoCoreError as error:
                 raise transport_error(error, never_connected=(Exception,)) from error
-        client.meta.events.register("before-parameter-build.dynamodb", _limit_wait)
+        client.meta.events.register("before-parameter-build.dynamodb", limit_wait)
         return client
 
 
-def _limit_wait(context: dict[str, Any], **_: Any) -> None:
-    context["read_timeout"] = _read_timeout_s.get()
+def limit_wait(context: dict[str, Any], **_: Any) -> None:
+    """Give one request its own timeout; versions of botocore that know no such thing use the client's."""
+    context["read_timeout"] = read_timeout_s.get()
 
 
 def transport_error(error: Exception, never_connected: tuple[type[BaseException], ...]) -> TransportError:

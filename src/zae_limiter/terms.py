@@ -1,0 +1,179 @@
+"""What a process knows of a bucket before it writes: whose it is, its terms, and how its image compares.
+
+Pure, like the writes that are made from it. ``Terms`` say what the limits of a bucket shall be; the
+image says what they are. Where the two differ somebody has changed the limits, or split the bucket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Self
+
+from .bucket import Rate, balance
+from .models import Limit, LimitStatus
+from .naming import WCU
+from .repository_protocol import Item, Key
+from .schema import bucket_key, bucket_limit_names, limit_attributes, number, stored_rate
+from .sharding import Spread
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The limits a bucket is to have, and the config version they come from.
+
+    ``version`` is ``None`` for limits that the caller brought along: they change numbers, but not
+    what the stored configuration says. ``ttl_fills`` is how many times the longest time to fill an
+    idle bucket is kept; 0 keeps it for ever.
+    """
+
+    rates: Mapping[str, Rate]
+    version: int | None = None
+    ttl_fills: int = 0
+
+    @classmethod
+    def of(cls, limits: Iterable[Limit], version: int | None = None, ttl_fills: int = 0) -> Self:
+        return cls({limit.name: Rate.of(limit) for limit in limits}, version, ttl_fills)
+
+    @property
+    def fill_ms(self) -> int:
+        return max(rate.fill_ms for rate in self.rates.values())
+
+
+class Meter(Enum):
+    """What is done about the number of writes to a bucket item."""
+
+    NONE = "none"
+    """Nothing: the store has no hot partitions."""
+    COUNT = "count"
+    LIMIT = "limit"
+    """They are counted, and a demand is refused when they are too many."""
+
+
+WRITE_MILLI = 1_000
+WRITES = Rate(1_000_000, 1_000_000, 1_000)
+"""What one partition takes: 1,000 writes a second. Kept beside the limits, under the reserved name."""
+
+
+class Account(NamedTuple):
+    """One bucket, or one shard of it, and the terms under which this process uses it."""
+
+    key: Key
+    namespace_id: str
+    entity_id: str
+    resource: str
+    terms: Terms
+    parent_id: str | None = None
+    cascade: bool = False
+    meter: Meter = Meter.NONE
+    shard_id: int = 0
+    shard_count: int = 1
+    """How many shards there were when the shares in ``terms`` were cut."""
+
+    @property
+    def whole_key(self) -> Key:
+        """The key of shard 0, which stands for the bucket."""
+        if self.shard_id == 0:
+            return self.key
+        return bucket_key(self.namespace_id, self.entity_id, self.resource)
+
+
+class Level(NamedTuple):
+    """One limit of a bucket as its terms see it: a rate, and what was stored when."""
+
+    rate: Rate
+    tokens_milli: int
+    origin_ms: int
+
+    def balance(self, now_ms: int) -> int:
+        return balance(self.rate, self.tokens_milli, self.origin_ms, now_ms)
+
+
+def stored_terms(image: Item, ttl_fills: int = 0) -> Terms:
+    """The terms that a bucket itself holds; one without a ``ttl`` is kept for ever."""
+    rates = {name: rate for name in bucket_limit_names(image) if (rate := stored_rate(image, name))}
+    return Terms(rates, number(image, "cv"), ttl_fills if "ttl" in image else 0)
+
+
+def has_terms(image: Item, terms: Terms) -> bool:
+    """Whether a bucket is whole, and its numbers and version are those of the terms."""
+    if terms.version is not None and image.get("cv") != terms.version:
+        return False
+    for name, rate in terms.rates.items():
+        names = limit_attributes(name)
+        if (
+            image.get(names.cp) != rate.capacity_milli
+            or image.get(names.ra) != rate.refill_amount_milli
+            or image.get(names.rp) != rate.refill_period_ms
+            or type(image.get(names.tk)) is not int
+            or type(image.get(names.tc)) is not int
+        ):
+            return False
+    return type(image.get("rf")) is int
+
+
+def has_same_terms(one: Account, other: Account) -> bool:
+    """Whether postings on these accounts of one bucket can be written as one."""
+    return (one.meter, one.shard_count) == (other.meter, other.shard_count) and one.terms == other.terms
+
+
+def is_outdated(terms: Terms, image: Item | None) -> bool:
+    """Whether somebody has already used this bucket under a newer configuration."""
+    return terms.version is not None and image is not None and number(image, "cv") > terms.version
+
+
+def is_split(account: Account, image: Item | None) -> bool:
+    """Whether the shares of this shard were cut anew since the account's were, or the shard is gone."""
+    return account.meter is not Meter.NONE and number(image or {}, "shard_count", 1) != account.shard_count
+
+
+def is_overloaded(account: Account, image: Item | None, now_ms: int) -> bool:
+    """Whether a bucket refuses because it is written too often."""
+    rate = None if image is None or account.meter is not Meter.LIMIT else stored_rate(image, WCU)
+    if image is None or rate is None:
+        return False
+    return balance(rate, number(image, limit_attributes(WCU).tk), number(image, "rf"), now_ms) < WRITE_MILLI
+
+
+def level(terms: Terms, name: str, image: Item | None, now_ms: int) -> Level:
+    """A limit of the bucket under these terms, as the next write would find it."""
+    rate = terms.rates[name]
+    before = None if image is None else stored_rate(image, name)
+    if image is None or before is None:
+        return Level(rate, rate.capacity_milli, now_ms)
+    tokens, origin = number(image, limit_attributes(name).tk), number(image, "rf")
+    if before == rate:
+        return Level(rate, tokens, origin)
+    at_ms = max(now_ms, origin)
+    consumed = before.capacity_milli - balance(before, tokens, origin, at_ms)
+    return Level(rate, rate.capacity_milli - consumed, at_ms)
+
+
+def status(account: Account, name: str, need_milli: int, at: Spread, now_ms: int) -> LimitStatus:
+    """What a demand finds at one limit of a whole bucket."""
+    wait_ms = at.retry_after_ms(need_milli, now_ms)
+    return LimitStatus(
+        entity_id=account.entity_id,
+        resource=account.resource,
+        limit_name=name,
+        limit=limit_of(name, account.terms.rates[name]),
+        available=at.balance(now_ms) // 1000,
+        requested=need_milli // 1000,
+        exceeded=wait_ms > 0,
+        retry_after_seconds=wait_ms / 1000,
+    )
+
+
+def put_back(image: Item | None, amounts: Mapping[str, int]) -> Item | None:
+    """An image as it would be if the amounts had not been taken."""
+    if image is None:
+        return None
+    names = {limit_attributes(name).tk: amount for name, amount in amounts.items()}
+    return {**image, **{tk: number(image, tk) + amount for tk, amount in names.items()}}
+
+
+def limit_of(name: str, rate: Rate) -> Limit:
+    return Limit(
+        name, rate.capacity_milli // 1000, rate.refill_amount_milli // 1000, rate.refill_period_ms // 1000
+    )
