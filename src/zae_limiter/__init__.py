@@ -8,6 +8,7 @@
 """
 
 from .exceptions import (
+    EntityConflictError,
     EntityError,
     EntityExistsError,
     EntityNotFoundError,
@@ -40,15 +41,25 @@ from .models import (
     CacheStats,
     ConfigSource,
     Entity,
+    EntityCapacity,
     Limit,
     LimiterConfig,
+    LimiterInfo,
+    LimitName,
     LimitStatus,
     Namespace,
     NamespaceStatus,
     OnUnavailable,
+    ResourceCapacity,
+    StackOptions,
+    Status,
+    UsageSnapshot,
+    UsageSummary,
+    UsageWindow,
+    VersionRecord,
 )
-from .repository import Repository, Settings
-from .sync import SyncLease, SyncRateLimiter, SyncRepository
+from .repository import Repository, RepositoryBuilder, Settings
+from .sync import SyncLease, SyncRateLimiter, SyncRepository, SyncRepositoryBuilder
 from .version import client_version
 from .world import World
 
@@ -63,6 +74,8 @@ __all__ = [
     "CacheStats",
     "ConfigSource",
     "Entity",
+    "EntityCapacity",
+    "EntityConflictError",
     "EntityError",
     "EntityExistsError",
     "EntityNotFoundError",
@@ -74,8 +87,10 @@ __all__ = [
     "Lease",
     "LeaseExpiredError",
     "Limit",
+    "LimitName",
     "LimitStatus",
     "LimiterConfig",
+    "LimiterInfo",
     "Namespace",
     "NamespaceNotFoundError",
     "NamespaceStateError",
@@ -86,15 +101,24 @@ __all__ = [
     "RateLimiter",
     "RateLimiterUnavailable",
     "Repository",
+    "RepositoryBuilder",
+    "ResourceCapacity",
     "Settings",
     "StackAlreadyExistsError",
     "StackOperationError",
+    "StackOptions",
+    "Status",
     "SyncLease",
     "SyncRateLimiter",
     "SyncRepository",
+    "SyncRepositoryBuilder",
+    "UsageSnapshot",
+    "UsageSummary",
+    "UsageWindow",
     "ValidationError",
     "VersionError",
     "VersionMismatchError",
+    "VersionRecord",
     "World",
     "ZAELimiterError",
     "__version__",

@@ -152,27 +152,30 @@ class Asyncio:
 class _LoopSignal:
     def __init__(self) -> None:
         self.given = False
-        self._future: asyncio.Future[None] | None = None
+        self._waiters: list[asyncio.Future[None]] = []
 
     def give(self) -> None:
         self.given = True
-        self._stir()
+        for waiter in self._waiters:
+            _stir(waiter)
 
     async def wait(self, seconds: float | None = None) -> None:
         if self.given:
             return
         loop = asyncio.get_running_loop()
-        self._future = loop.create_future()
-        timer = None if seconds is None else loop.call_later(seconds, self._stir)
+        waiter = loop.create_future()
+        self._waiters.append(waiter)
+        timer = None if seconds is None else loop.call_later(seconds, _stir, waiter)
         try:
-            await self._future
+            await waiter
         finally:
             if timer is not None:
                 timer.cancel()
 
-    def _stir(self) -> None:
-        if self._future is not None and not self._future.done():
-            self._future.set_result(None)
+
+def _stir(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 async def in_thread(threads: Executor, function: Callable[..., T], *args: Any) -> T:
@@ -185,18 +188,22 @@ class ForkSafe(Generic[T]):
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
-        self._made: tuple[int, T] | None = None
+        self._made: dict[int, T] = {}
 
     def get(self) -> T:
-        made = self._made
-        if made is None or made[0] != os.getpid():
-            made = self._made = (os.getpid(), self._make())
-        return made[1]
+        pid = os.getpid()
+        made = self._made.get(pid)
+        if made is None:
+            # Threads that race may each make one, but all get the same. A lock could be held during a fork.
+            made = self._made.setdefault(pid, self._make())
+            for ancestor in list(self._made):
+                if ancestor != pid:
+                    self._made.pop(ancestor, None)
+        return made
 
     def peek(self) -> T | None:
         """The resource of this process, if it was made."""
-        made = self._made
-        return made[1] if made is not None and made[0] == os.getpid() else None
+        return self._made.get(os.getpid())
 
 
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:

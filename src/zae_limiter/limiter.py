@@ -6,10 +6,11 @@ is decided here.
 
 from __future__ import annotations
 
+import functools
 import warnings
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from .acquire import Demand, demand_statuses
 from .exceptions import ValidationError
@@ -18,6 +19,19 @@ from .models import Availability, Limit, LimitStatus, OnUnavailable, check_limit
 from .naming import validate_entity_id, validate_resource
 from .repository import Repository, Settings
 from .shards import levels, survey
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def passed_on(method: Callable[Concatenate[Repository, P], T]) -> Callable[Concatenate[RateLimiter, P], T]:
+    """The repository's method under the limiter: same signature, same docstring."""
+
+    @functools.wraps(method)
+    def call(self: RateLimiter, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return method(self._repository, *args, **kwargs)
+
+    return call
 
 
 class RateLimiter:
@@ -146,6 +160,36 @@ class RateLimiter:
         except Exception:
             return False
         return True
+
+    create_entity = passed_on(Repository.create_entity)
+    get_entity = passed_on(Repository.get_entity)
+    update_entity = passed_on(Repository.update_entity)
+    delete_entity = passed_on(Repository.delete_entity)
+    get_children = passed_on(Repository.get_children)
+    list_entities = passed_on(Repository.list_entities)
+
+    set_system_defaults = passed_on(Repository.set_system_defaults)
+    get_system_defaults = passed_on(Repository.get_system_defaults)
+    delete_system_defaults = passed_on(Repository.delete_system_defaults)
+    set_resource_defaults = passed_on(Repository.set_resource_defaults)
+    get_resource_defaults = passed_on(Repository.get_resource_defaults)
+    delete_resource_defaults = passed_on(Repository.delete_resource_defaults)
+    list_resources_with_defaults = passed_on(Repository.list_resources_with_defaults)
+    set_limits = passed_on(Repository.set_limits)
+    get_limits = passed_on(Repository.get_limits)
+    delete_limits = passed_on(Repository.delete_limits)
+    list_entities_with_custom_limits = passed_on(Repository.list_entities_with_custom_limits)
+    list_resources_with_entity_configs = passed_on(Repository.list_resources_with_entity_configs)
+    get_config = passed_on(Repository.get_config)
+    set_config = passed_on(Repository.set_config)
+    resolve_limits = passed_on(Repository.resolve_limits)
+    invalidate_config_cache = passed_on(Repository.invalidate_config_cache)
+    get_cache_stats = passed_on(Repository.get_cache_stats)
+
+    get_audit_events = passed_on(Repository.get_audit_events)
+    get_usage_snapshots = passed_on(Repository.get_usage_snapshots)
+    get_usage_summary = passed_on(Repository.get_usage_summary)
+    get_resource_capacity = passed_on(Repository.get_resource_capacity)
 
     async def close(self) -> None:
         await self._repository.close()

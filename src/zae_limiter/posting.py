@@ -280,6 +280,7 @@ def _create(account: Account, posting: Posting, now_ms: int) -> Put:
         names = limit_attributes(WCU)
         item[names.tk], item[names.tc] = WRITES.capacity_milli - WRITE_MILLI, WRITE_MILLI
         item[names.cp], item[names.ra], item[names.rp] = WRITES
+        item["born"] = now_ms  # tells the count of writes from that of an earlier bucket of this key
     if terms.ttl_fills:
         item["ttl"] = _ttl_seconds(terms, now_ms, full_in_ms)
     return Put(account.key, {name: value for name, value in item.items() if value is not None}, tuple(when))
@@ -307,7 +308,7 @@ def _give_back(account: Account, credit: Mapping[str, int], image: Item | None) 
     for name, amount in kept.items():
         names = limit_attributes(name)
         add[names.tk], add[names.tc] = amount, -amount
-    if image is not None and limit_attributes(WCU).tk in image:
+    if account.meter is not Meter.NONE if image is None else limit_attributes(WCU).tk in image:
         add[limit_attributes(WCU).tk], add[limit_attributes(WCU).tc] = -WRITE_MILLI, WRITE_MILLI
     return Update(account.key, add, NOTHING, tuple(AtLeast(limit_attributes(n).cp, 0) for n in kept))
 

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import fields
+from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypedDict, Unpack
-from urllib.parse import urlencode
+from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack, cast
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 from ._colour import Colour
 from .backends import default_url, open_backend
-from .exceptions import NamespaceNotFoundError, ValidationError
-from .models import BackendCapabilities, OnUnavailable, check_count
+from .exceptions import InfrastructureError, NamespaceNotFoundError, ValidationError
+from .models import BackendCapabilities, OnUnavailable, StackOptions, UsageWindow, check_count
 from .naming import validate_namespace, validate_stack_name
+from .records.capacity import CapacityRecords
 from .records.config import ConfigRecords
 from .records.connection import Connection, Options
 from .records.namespaces import NamespaceRecords
-from .repository_protocol import Backend, Key
-from .schema import REGISTRY, pk_system, sk_version
+from .records.usage import UsageRecords
+from .records.versions import VersionRecords
+from .repository_protocol import Backend
+from .schema import REGISTRY, version_key
 from .world import World
+
+CACHE_TTL_SECONDS_MAX = 86_400
 
 DEFAULT_NAMESPACE = "default"
 STORE_VARIABLE = "ZAE_LIMITER_STORE"
@@ -37,6 +45,7 @@ class Settings(TypedDict, total=False):
     on_unavailable: OnUnavailable | str
     usage_retention_days: int
     audit_retention_days: int
+    timeout_ms: int | None
     world: World | None
 
 
@@ -49,8 +58,8 @@ OPTION_FIELDS = {
 }
 
 
-class Repository(ConfigRecords, NamespaceRecords):
-    """Entities, limits, buckets, audit events and namespaces, as typed records.
+class Repository(ConfigRecords, CapacityRecords, UsageRecords, NamespaceRecords, VersionRecords):
+    """Entities, limits, buckets, usage, audit events, namespaces and versions, as typed records.
 
     Open one with ``await Repository.open(store="sqlite:///limits.db")``.
     """
@@ -67,13 +76,18 @@ class Repository(ConfigRecords, NamespaceRecords):
 
     @classmethod
     async def connect(cls, namespace: str | None = None, **settings: Unpack[Settings]) -> Self:
-        """Like ``open``, but a namespace that is missing is ``NamespaceNotFoundError``."""
+        """Like ``open``, but writes nothing: a namespace that is missing is ``NamespaceNotFoundError``."""
         return await cls._open(settings, namespace, sync=False, register=False)
+
+    @classmethod
+    def builder(cls) -> RepositoryBuilder:
+        """Say option by option what to open, then ``await .build()``."""
+        return RepositoryBuilder()
 
     @classmethod
     async def _open(cls, settings: Settings, namespace: str | None, *, sync: bool, register: bool) -> Self:
         url, options, world = settings_of(settings)
-        backend = open_backend(url, sync=sync, world=world)
+        backend = open_backend(url, sync=sync, world=world, timeout_ms=settings.get("timeout_ms"))
         return await cls.over(backend, namespace, options, world, url=url, register=register)
 
     @classmethod
@@ -92,7 +106,9 @@ class Repository(ConfigRecords, NamespaceRecords):
         name = validate_namespace(namespace or os.environ.get(NAMESPACE_VARIABLE) or DEFAULT_NAMESPACE)
         try:
             await backend.setup()
-            return await cls(connection, REGISTRY, REGISTRY)._enter(name, register=register)
+            opened = await cls(connection, REGISTRY, REGISTRY)._enter(name, register=register)
+            await opened._check_versions(register=register)
+            return opened
         except BaseException:
             await backend.close()
             raise
@@ -117,12 +133,51 @@ class Repository(ConfigRecords, NamespaceRecords):
         return self._connection.url
 
     @property
+    def table_name(self) -> str | None:
+        """The table, if the store is one of DynamoDB's."""
+        parts = urlsplit(self.store)
+        return parts.netloc if parts.scheme == "dynamodb" else getattr(self._backend, "table_name", None)
+
+    @property
+    def stack_name(self) -> str | None:
+        """The stack around the table, which has the table's name."""
+        return self.table_name
+
+    @property
+    def region(self) -> str | None:
+        return self._url_option("region")
+
+    @property
+    def endpoint_url(self) -> str | None:
+        return self._url_option("endpoint_url")
+
+    def _url_option(self, name: str) -> str | None:
+        """What the URL of the store says; ``None`` leaves it to the environment."""
+        return parse_qs(urlsplit(self.store).query).get(name, [None])[0]
+
+    @property
     def colour(self) -> Colour:
         return self._backend.colour
 
+    async def create_table(self) -> None:
+        """Make the table unless it is there; stores without tables make what they need by themselves."""
+        await self._provision("create_table", otherwise=self._backend.setup)
+
+    async def delete_table(self) -> None:
+        """Delete the table with all namespaces in it."""
+        await self._provision("delete_table")
+
+    async def _provision(self, verb: str, otherwise: Callable[[], Awaitable[None]] | None = None) -> None:
+        perform = getattr(self._backend, verb, otherwise)
+        if perform is None:
+            raise InfrastructureError(
+                f"a {self.capabilities.name} store has no table to delete; remove what its URL names"
+            )
+        await perform()
+
     async def ping(self) -> None:
         """Ask the store something; raises ``RateLimiterUnavailable`` if it does not answer."""
-        await self._get(Key(pk_system(REGISTRY), sk_version()))
+        await self._get(version_key())
 
     async def close(self) -> None:
         await self._backend.close()
@@ -137,6 +192,115 @@ class Repository(ConfigRecords, NamespaceRecords):
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+T = TypeVar("T")
+B = TypeVar("B", bound="RepositoryOptions")
+
+
+class _Option(Generic[T]):
+    """A method of a builder that notes one option and returns the builder."""
+
+    def __set_name__(self, owner: type[RepositoryOptions], name: str) -> None:
+        self._name = name
+
+    def __get__(self, builder: B, owner: type[B]) -> Callable[[T], B]:
+        return partial(builder._noted, self._name)
+
+
+class RepositoryOptions:
+    """What can be said to a builder, one method for each option; said twice, the last word counts."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, Any] = {}
+
+    # What is opened, and how it behaves.
+    store = _Option[str]()
+    stack = _Option[str]()
+    region = _Option[str]()
+    endpoint_url = _Option[str]()
+    namespace = _Option[str]()
+    config_cache_ttl = _Option[float]()
+    bucket_ttl_multiplier = _Option[int]()
+    on_unavailable = _Option[OnUnavailable | str]()
+    usage_retention_days = _Option[int]()
+    audit_retention_days = _Option[int]()
+    auto_update = _Option[bool]()
+    timeout_ms = _Option[int]()
+    world = _Option[World]()
+
+    # What a stack is deployed with.
+    stack_options = _Option[StackOptions]()
+    snapshot_windows = _Option[Sequence[UsageWindow | str]]()
+    enable_aggregator = _Option[bool]()
+    pitr_recovery_days = _Option[int]()
+    log_retention_days = _Option[int]()
+    lambda_timeout = _Option[int]()
+    lambda_memory = _Option[int]()
+    enable_alarms = _Option[bool]()
+    alarm_sns_topic = _Option[str]()
+    lambda_duration_threshold_pct = _Option[int]()
+    permission_boundary = _Option[str]()
+    role_name_format = _Option[str]()
+    policy_name_format = _Option[str]()
+    enable_audit_archival = _Option[bool]()
+    audit_archive_glacier_days = _Option[int]()
+    enable_tracing = _Option[bool]()
+    create_iam_roles = _Option[bool]()
+    create_iam = _Option[bool]()
+    aggregator_role_arn = _Option[str]()
+    enable_deletion_protection = _Option[bool]()
+    tags = _Option[Mapping[str, str]]()
+
+    def _noted(self, name: str, value: Any) -> Self:
+        self._said[name] = value
+        return self
+
+    @property
+    def settings(self) -> Settings:
+        """What ``Repository.open`` is told."""
+        return cast(Settings, {n: v for n, v in self._said.items() if n in Settings.__annotations__})
+
+    @property
+    def deployment(self) -> StackOptions | None:
+        """What a stack would be deployed with; ``None`` if no stack was asked for."""
+        said = {n: v for n, v in self._said.items() if n in STACK_FIELDS}
+        whole = self._said.get("stack_options")
+        if whole is None and not said.keys() - Settings.__annotations__.keys():
+            return None
+        if "snapshot_windows" in said:
+            said["snapshot_windows"] = tuple(map(UsageWindow.of, said["snapshot_windows"]))
+        stated = {n: getattr(whole, n) for n in STACK_FIELDS if whole is not None}
+        return StackOptions(**{**stated, **said})
+
+    async def _build(self, *, sync: bool) -> Repository:
+        if self.deployment is not None:
+            raise InfrastructureError(
+                "deploying a stack is not available in this version; leave out the options of a stack "
+                "and name a table that exists, or another store"
+            )
+        namespace = self._said.get("namespace")
+        return await Repository._open(self.settings, namespace, sync=sync, register=True)
+
+
+STACK_FIELDS = frozenset(field.name for field in fields(StackOptions))
+
+
+class RepositoryBuilder(RepositoryOptions):
+    """Opens a repository, said option by option.
+
+    >>> import asyncio
+    >>> async def work():
+    ...     repository = await Repository.builder().store("memory://").namespace("team-a").build()
+    ...     async with repository:
+    ...         return repository.namespace_name
+    >>> asyncio.run(work())
+    'team-a'
+    """
+
+    async def build(self) -> Repository:
+        """Open the store, register the namespace and check the versions."""
+        return await self._build(sync=False)
 
 
 def settings_of(settings: Settings) -> tuple[str, Options, World]:
@@ -154,9 +318,10 @@ def options_of(settings: Settings) -> Options:
     }
     if "on_unavailable" in given:
         given["on_unavailable"] = OnUnavailable.of(given["on_unavailable"])
-    if given.get("config_cache_ttl_seconds", 0) < 0:
+    ttl = given.get("config_cache_ttl_seconds", 0)
+    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 <= ttl <= CACHE_TTL_SECONDS_MAX:
         raise ValidationError(
-            "config_cache_ttl", given["config_cache_ttl_seconds"], "use seconds; 0 disables"
+            "config_cache_ttl", ttl, f"use seconds, at most {CACHE_TTL_SECONDS_MAX}; 0 disables"
         )
     for name in ("bucket_ttl_multiplier", "usage_retention_days", "audit_retention_days"):
         if name in given:

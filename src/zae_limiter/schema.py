@@ -96,6 +96,10 @@ def sk_nsid(namespace_id: str) -> str:
     return f"#NSID#{namespace_id}"
 
 
+def sk_checkpoint(stream_shard: str) -> str:
+    return f"#CHECKPOINT#{stream_shard}"
+
+
 # Index keys.
 
 
@@ -176,6 +180,11 @@ def namespace_key(name: str) -> Key:
 
 def nsid_key(namespace_id: str) -> Key:
     return Key(pk_system(REGISTRY), sk_nsid(namespace_id))
+
+
+def checkpoint_key(stream_shard: str) -> Key:
+    """Where an aggregator notes how far it has read a shard of the store's stream."""
+    return Key(pk_system(REGISTRY), sk_checkpoint(stream_shard))
 
 
 def entity_configs_key(namespace_id: str, resource: str) -> Key:

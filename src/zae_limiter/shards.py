@@ -234,7 +234,7 @@ def _new_shard(account: Account, shard_id: int, image: Item, at_ms: int) -> dict
     key, namespace_id = _key(account, shard_id), account.namespace_id
     names = limit_attributes(WCU)
     made: dict[str, Value] = {name: image.get(name) for name in ("cv", "cascade", "parent_id")}
-    made |= {"entity_id": account.entity_id, "resource": account.resource, "rf": at_ms}
+    made |= {"entity_id": account.entity_id, "resource": account.resource, "rf": at_ms, "born": at_ms}
     made |= {"shard_count": shard_count(image) * 2, names.tk: WRITES.capacity_milli, names.tc: 0}
     made[names.cp], made[names.ra], made[names.rp] = WRITES
     return made | {

@@ -14,7 +14,7 @@ from .lease import Acquisition, Lease
 from .limiter import RateLimiter, located
 from .models import BackendCapabilities
 from .records.connection import Options
-from .repository import Repository, Settings
+from .repository import Repository, RepositoryOptions, Settings
 from .repository_protocol import Backend
 from .world import World
 
@@ -73,6 +73,11 @@ class SyncRepository:
         return cls(run_sync(Repository._open(settings, namespace, sync=True, register=False)))
 
     @classmethod
+    def builder(cls) -> SyncRepositoryBuilder:
+        """See ``Repository.builder``."""
+        return SyncRepositoryBuilder()
+
+    @classmethod
     def over(
         cls,
         backend: Backend,
@@ -105,6 +110,22 @@ class SyncRepository:
     @property
     def store(self) -> str:
         return self._async.store
+
+    @property
+    def stack_name(self) -> str | None:
+        return self._async.stack_name
+
+    @property
+    def table_name(self) -> str | None:
+        return self._async.table_name
+
+    @property
+    def region(self) -> str | None:
+        return self._async.region
+
+    @property
+    def endpoint_url(self) -> str | None:
+        return self._async.endpoint_url
 
     create_entity = blocking(Repository.create_entity)
     get_entity = blocking(Repository.get_entity)
@@ -141,7 +162,22 @@ class SyncRepository:
     purge_namespace = blocking(Repository.purge_namespace)
 
     get_bucket = blocking(Repository.get_bucket)
+    get_buckets = blocking(Repository.get_buckets)
+    get_resource_buckets = blocking(Repository.get_resource_buckets)
+    batch_get_buckets = blocking(Repository.batch_get_buckets)
+    get_resource_capacity = blocking(Repository.get_resource_capacity)
+    speculative_consume = blocking(Repository.speculative_consume)
+    transact_write = blocking(Repository.transact_write)
+    write_each = blocking(Repository.write_each)
+
     get_audit_events = blocking(Repository.get_audit_events)
+    get_usage_snapshots = blocking(Repository.get_usage_snapshots)
+    get_usage_summary = blocking(Repository.get_usage_summary)
+    get_version_record = blocking(Repository.get_version_record)
+    set_version_record = blocking(Repository.set_version_record)
+
+    create_table = blocking(Repository.create_table)
+    delete_table = blocking(Repository.delete_table)
     ping = blocking(Repository.ping)
     close = blocking(Repository.close)
 
@@ -155,6 +191,14 @@ class SyncRepository:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class SyncRepositoryBuilder(RepositoryOptions):
+    """The sync twin of ``RepositoryBuilder``."""
+
+    def build(self) -> SyncRepository:
+        """See ``RepositoryBuilder.build``."""
+        return SyncRepository(run_sync(self._build(sync=True)))
 
 
 class SyncRateLimiter:
@@ -195,6 +239,37 @@ class SyncRateLimiter:
     time_until_available = blocking(RateLimiter.time_until_available)
     check_availability = blocking(RateLimiter.check_availability)
     is_available = blocking(RateLimiter.is_available)
+
+    create_entity = blocking(RateLimiter.create_entity)
+    get_entity = blocking(RateLimiter.get_entity)
+    update_entity = blocking(RateLimiter.update_entity)
+    delete_entity = blocking(RateLimiter.delete_entity)
+    get_children = blocking(RateLimiter.get_children)
+    list_entities = blocking(RateLimiter.list_entities)
+
+    set_system_defaults = blocking(RateLimiter.set_system_defaults)
+    get_system_defaults = blocking(RateLimiter.get_system_defaults)
+    delete_system_defaults = blocking(RateLimiter.delete_system_defaults)
+    set_resource_defaults = blocking(RateLimiter.set_resource_defaults)
+    get_resource_defaults = blocking(RateLimiter.get_resource_defaults)
+    delete_resource_defaults = blocking(RateLimiter.delete_resource_defaults)
+    list_resources_with_defaults = blocking(RateLimiter.list_resources_with_defaults)
+    set_limits = blocking(RateLimiter.set_limits)
+    get_limits = blocking(RateLimiter.get_limits)
+    delete_limits = blocking(RateLimiter.delete_limits)
+    list_entities_with_custom_limits = blocking(RateLimiter.list_entities_with_custom_limits)
+    list_resources_with_entity_configs = blocking(RateLimiter.list_resources_with_entity_configs)
+    get_config = blocking(RateLimiter.get_config)
+    set_config = blocking(RateLimiter.set_config)
+    resolve_limits = blocking(RateLimiter.resolve_limits)
+    invalidate_config_cache = plain(RateLimiter.invalidate_config_cache)
+    get_cache_stats = plain(RateLimiter.get_cache_stats)
+
+    get_audit_events = blocking(RateLimiter.get_audit_events)
+    get_usage_snapshots = blocking(RateLimiter.get_usage_snapshots)
+    get_usage_summary = blocking(RateLimiter.get_usage_summary)
+    get_resource_capacity = blocking(RateLimiter.get_resource_capacity)
+
     close = blocking(RateLimiter.close)
 
     def __enter__(self) -> Self:

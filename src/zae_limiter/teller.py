@@ -255,8 +255,8 @@ class Teller:
             line = lines.by_key[key]
             for ticket in group:
                 ticket.sent = False
-                if ticket.outcome is None and ticket.visit.withdrawn:
-                    ticket.outcome = WITHDRAWN
+                if ticket.outcome is None and ticket.visit.withdrawn is not None:
+                    ticket.outcome = ticket.visit.withdrawn
                     ticket.visit.wake()
             line.extendleft(reversed([ticket for ticket in group if ticket.outcome is None]))
             while line and line[0].outcome is not None:
@@ -270,13 +270,13 @@ class Teller:
             together[0].group = together
             together[0].visit.wake()
 
-    def withdraw(self, visit: Visit) -> None:
-        """Take the tickets of a visit back, except those that are in flight."""
+    def withdraw(self, visit: Visit, outcome: Outcome) -> None:
+        """Take the tickets of a visit back; those that are in flight, when they are not any more."""
         with self._lines.get().lock:
-            visit.withdrawn = True
+            visit.withdrawn = outcome
             for ticket in visit.tickets:
                 if ticket.outcome is None and not ticket.sent:
-                    ticket.outcome = WITHDRAWN
+                    ticket.outcome = outcome
             visit.wake()
 
     def call_of(self, visit: Visit) -> tuple[list[list[Ticket]], Signal | None]:
@@ -289,6 +289,12 @@ class Teller:
                 return leading, None
             visit.signal = self.colour.signal()
             return [], visit.signal
+
+    def pass_on(self, visit: Visit) -> None:
+        """Let others lead the groups that a visitor was asked to lead and will not."""
+        groups, _ = self.call_of(visit)
+        for group in groups:
+            self._hand_over(group)
 
     # Writes and what they teach.
 
@@ -315,7 +321,8 @@ class Visit:
     def __init__(self, teller: Teller, orders: Sequence[Order], *, binding: bool) -> None:
         self._teller, self._binding = teller, binding
         self.tickets = [Ticket(order, self) for order in orders]
-        self.withdrawn = False
+        self.withdrawn: Outcome | None = None
+        """The outcome of the tickets that were taken back, if they were."""
         self.interruption: BaseException | None = None
         self.signal: Signal | None = None
 
@@ -331,13 +338,14 @@ class Visit:
                 leading, signal = self._teller.call_of(self)
                 if signal is not None:
                     left_ms = give_up_ms - self._teller.world.ticks_ms()
-                    await signal.wait(max(left_ms, 0) / 1000 if not self.withdrawn else None)
-                    if not signal.given and not self.withdrawn:
+                    await signal.wait(max(left_ms, 0) / 1000 if self.withdrawn is None else None)
+                    if not signal.given and self.withdrawn is None:
                         self._give_up(patience_ms)
                 elif not leading:
                     return [ticket.outcome for ticket in self.tickets if ticket.outcome is not None]
             except GeneratorExit:  # a coroutine that is thrown away may not await any more
-                self._teller.withdraw(self)
+                self._teller.withdraw(self, WITHDRAWN)
+                self._teller.pass_on(self)
                 raise
             except BaseException as error:  # returned beside the outcomes
                 self.interruption, leading = error, []
@@ -349,13 +357,10 @@ class Visit:
 
     def withdraw(self) -> None:
         if not self._binding:
-            self._teller.withdraw(self)
+            self._teller.withdraw(self, WITHDRAWN)
 
     def _give_up(self, patience_ms: float) -> None:
         """Leave a line that does not move."""
         key = self.tickets[0].order.account.key
-        self._teller.withdraw(self)
         failure = RateLimiterUnavailable(f"waited {patience_ms:.0f} ms in line for {key.partition!r}")
-        for ticket in self.tickets:
-            if ticket.outcome is WITHDRAWN:
-                ticket.outcome = Outcome(False, None, failure=failure)
+        self._teller.withdraw(self, Outcome(False, None, failure=failure))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from urllib.parse import urlsplit
 
@@ -43,6 +43,7 @@ class Shelf:
         self.items: dict[Key, Item] = {}
         self.lock = threading.Lock()
         self.writes = 0
+        self.watchers: list[Callable[[Key, Item | None, Item | None], None]] = []
 
 
 _named: dict[str, Shelf] = {}
@@ -104,6 +105,11 @@ class MemoryBackend:
     async def close(self) -> None:
         """The items stay: views of one store may be closed one by one."""
 
+    def watch(self, watcher: Callable[[Key, Item | None, Item | None], None]) -> None:
+        """Tell somebody of every write from now on: its key, the image before it and the one after."""
+        with self._shelf.lock:
+            self._shelf.watchers.append(watcher)
+
     def _matching(self, query: Query) -> list[tuple[str, Key]]:
         found = []
         for key, item in self._shelf.items.items():
@@ -123,6 +129,8 @@ class MemoryBackend:
 
     def _keep(self, write: Write, outcome: Outcome) -> Outcome:
         if outcome.applied:
+            for watcher in self._shelf.watchers:
+                watcher(write.key, self._shelf.items.get(write.key), outcome.item)
             if outcome.item is None:
                 self._shelf.items.pop(write.key, None)
             else:

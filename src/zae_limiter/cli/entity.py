@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import click
 from rich.table import Table
 
-from .._colour import run_sync
-from ..bucket import calculate_available, rate_of, wait_ms
+from ..bucket import balance, rate_of, wait_ms
 from ..exceptions import EntityNotFoundError
 from ..models import BucketState, Entity, Limit
-from ..naming import validate_entity_id
-from ..records.connection import Connection
-from ..schema import GSI3, gsi3_pk_entity, parse_bucket_pk, starting
 from .chart import gauge
 from .levels import limits_table
 from .output import console, grid, ink, record
@@ -172,40 +169,35 @@ def list_resources(session: Session) -> None:
 @with_session
 def buckets(session: Session, entity_id: str, resource: str | None) -> None:
     """Show how full the buckets of an entity are."""
-    repository = session.repository
-    validate_entity_id(entity_id)
-    names = (
-        run_sync(_bucket_resources(session.connection, repository.namespace_id, entity_id))
-        if resource is None
-        else [resource]
-    )
-    states = [state for name in names for state in repository.get_bucket(entity_id, name)]
-    rows = [_level(state, session.connection.world.now_ms()) for state in states]
+    states = session.repository.get_buckets(entity_id, resource)
+    rows = bucket_levels(states, session.connection.world.now_ms())
     session.output.show(rows, lambda: _buckets_table(rows))
 
 
-async def _bucket_resources(connection: Connection, namespace_id: str, entity_id: str) -> list[str]:
-    """The resources on which an entity has a bucket."""
-    query, found = starting(gsi3_pk_entity(namespace_id, entity_id), "BUCKET#", GSI3), []
-    while True:
-        rows = await connection.backend.query(query)
-        found += [parse_bucket_pk(row.key.partition).resource for row in rows.rows]
-        if rows.after is None:
-            return sorted(set(found))
-        query = query._replace(after=rows.after)
+def bucket_levels(states: Sequence[BucketState], now_ms: int) -> list[dict[str, Any]]:
+    """One row for each limit of each bucket; what its shards hold is added up."""
+    parts: dict[tuple[str, str], list[BucketState]] = {}
+    for state in states:
+        parts.setdefault((state.resource, state.limit_name), []).append(state)
+    return [
+        {
+            "resource": resource,
+            "limit": limit,
+            "available": sum(_balance_milli(shard, now_ms) for shard in shards) // 1000,
+            "capacity": sum(shard.capacity_milli for shard in shards) // 1000,
+            "full_in_seconds": max(_full_in_ms(shard, now_ms) for shard in shards) / 1000,
+            "total_consumed": sum(shard.total_consumed_milli for shard in shards) // 1000,
+        }
+        for (resource, limit), shards in sorted(parts.items())
+    ]
 
 
-def _level(state: BucketState, now_ms: int) -> dict[str, Any]:
-    capacity = state.capacity_milli // 1000
-    available = calculate_available(state, now_ms)
-    return {
-        "resource": state.resource,
-        "limit": state.limit_name,
-        "available": available,
-        "capacity": capacity,
-        "full_in_seconds": wait_ms(rate_of(state), (capacity - available) * 1000, now_ms) / 1000,
-        "total_consumed": state.total_consumed_milli // 1000,
-    }
+def _balance_milli(state: BucketState, now_ms: int) -> int:
+    return balance(rate_of(state), state.tokens_milli, state.last_refill_ms, now_ms)
+
+
+def _full_in_ms(state: BucketState, now_ms: int) -> int:
+    return wait_ms(rate_of(state), state.capacity_milli - _balance_milli(state, now_ms), now_ms)
 
 
 def _buckets_table(rows: list[dict[str, Any]]) -> Table:

@@ -40,7 +40,11 @@ class Failure(click.ClickException):
 
 def failure_of(error: ZAELimiterError, store: str) -> Failure:
     """What to say about an exception that a command met on a store."""
-    return Failure(str(error), _hint(error), _exit_code(error, store))
+    message = str(error)
+    if isinstance(error, NamespaceNotFoundError):
+        # The way out that it names is a method; here it is a command, which is the hint.
+        message = message.partition(";")[0]
+    return Failure(message, _hint(error), _exit_code(error, store))
 
 
 def _exit_code(error: ZAELimiterError, store: str) -> int:

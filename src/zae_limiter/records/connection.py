@@ -116,12 +116,13 @@ class Connection:
         self, missing: Sequence[Key], unknown: Sequence[Key], *, share: bool
     ) -> dict[Key, Item | None]:
         flights, flight = self._flights.get(), Flight(self.backend.colour.signal())
+        wanted = [*missing, *unknown]
         with flights.lock:
-            others = {key: flights.by_key[key] for key in missing if share and key in flights.by_key}
-            mine = [key for key in missing if key not in others]
+            others = {key: flights.by_key[key] for key in wanted if share and key in flights.by_key}
+            mine = [key for key in wanted if key not in others]
             flights.by_key.update(dict.fromkeys(mine, flight))
-        if mine or unknown:
-            await self._fly(flight, mine, unknown)
+        if mine:
+            await self._fly(flight, mine, frozenset(unknown))
         found = dict(flight.landed)
         for key, other in others.items():
             await other.signal.wait()
@@ -131,21 +132,24 @@ class Connection:
                 found[key] = other.landed[key]
         if left := [key for key in others if key not in found]:
             # Whoever was fetching them was cancelled; now they are ours to fetch.
-            found |= await self._read(left, (), share=False)
+            buckets = [key for key in left if key in unknown]
+            found |= await self._read([key for key in left if key not in buckets], buckets, share=False)
         return found
 
-    async def _fly(self, flight: Flight, mine: Sequence[Key], unknown: Sequence[Key]) -> None:
+    async def _fly(self, flight: Flight, mine: Sequence[Key], buckets: frozenset[Key]) -> None:
         read, since_ms = self.cache.set_out(), self.world.now_ms()
         try:
-            items = await self.backend.batch_get([*mine, *unknown])
+            items = await self.backend.batch_get(mine)
         except RateLimiterUnavailable as error:
             flight.failure = error
             raise
         else:
-            for key, item in zip(mine, items, strict=False):
+            for key, item in zip(mine, items, strict=True):
                 flight.landed[key] = item
-                self.cache.put(key, item, since_ms, read)
-            self.teller.remember(dict(zip(unknown, items[len(mine) :], strict=True)))
+                if key in buckets:
+                    self.teller.remember({key: item})
+                else:
+                    self.cache.put(key, item, since_ms, read)
         finally:
             flights = self._flights.get()
             with flights.lock:

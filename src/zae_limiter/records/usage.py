@@ -6,38 +6,42 @@ resource an index leads to them, one kind of window after another.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from ..exceptions import ValidationError
 from ..models import UsageSnapshot, UsageSummary, UsageWindow
 from ..naming import validate_entity_id, validate_resource
-from ..repository_protocol import AtLeast, AtMost, Condition, Equal, Query
+from ..repository_protocol import AtLeast, AtMost, Condition, Equal
 from ..schema import usage_of_entity, usage_of_resource
 from ..schema_records import usage_snapshot_of, window_of
 from .view import PAGE_MAX, View, check_page_size, cursor_text
 
-EARLIEST_MS = 0
-LATEST_MS = 253_402_300_799_000  # the last second of the year 9999
+EARLIEST, LATEST = 0, 32_503_680_000
+"""1970 and 3000 in epoch seconds: nothing was counted before, nor will be after."""
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """The windows that are asked for: of which kinds, and starting when."""
+class Range(NamedTuple):
+    """The windows that are asked for: of which kinds, and starting when, in epoch seconds."""
 
     windows: tuple[UsageWindow, ...]
-    first_ms: int
-    last_ms: int
+    first: int
+    last: int
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
-        starts = [window_of(UsageWindow.HOURLY, at_ms)[1] for at_ms in (self.first_ms, self.last_ms)]
-        if self.first_ms % 3_600_000:  # an instant within an hour lies behind that hour's start
-            starts[0] = f"{_moment(self.first_ms):%Y-%m-%dT%H:%M:%SZ}"
         kind = (Equal("window", self.windows[0].value),) if len(self.windows) == 1 else ()
-        return (*kind, AtLeast("window_start", starts[0]), AtMost("window_start", starts[1]))
+        return (*kind, AtLeast("window_start", _text(self.first)), AtMost("window_start", _text(self.last)))
+
+    def keys(self, window: UsageWindow) -> tuple[str, str]:
+        """The keys of the first and the last window of one kind."""
+        key, start, end = window_of(window, self.first * 1000)
+        if start < _text(self.first):  # it began before, so the next one is the first
+            key = window_of(window, _epoch("start_time", end) * 1000)[0]
+        return key, window_of(window, self.last * 1000)[0]
 
 
 class UsageRecords(View):
@@ -81,17 +85,16 @@ class UsageRecords(View):
         Without a ``window_type`` that is the shortest kind of which there are any.
         """
         kinds = tuple(UsageWindow) if window_type is None else (UsageWindow.of(window_type),)
-        summary = UsageSummary(0, {}, {})
         for kind in kinds:
-            count, events, total, starts = 0, 0, Counter[str](), []
+            count, events, total, starts = 0, 0, Counter[str](), Counter[str]()
             async for snapshot in self._every(entity_id, resource, kind, start_time, end_time):
                 count, events = count + 1, events + snapshot.total_events
                 total.update(snapshot.counters)
-                starts = [min([*starts[:1], snapshot.window_start]), max([*starts, snapshot.window_start])]
+                starts[snapshot.window_start] += 1
             if count:
                 average = {name: amount / count for name, amount in total.items()}
-                return UsageSummary(count, dict(total), average, events, starts[0], starts[-1])
-        return summary
+                return UsageSummary(count, dict(total), average, events, min(starts), max(starts))
+        return UsageSummary(0, {}, {})
 
     async def _every(
         self,
@@ -125,7 +128,7 @@ class UsageRecords(View):
         for window in chosen.windows[at:]:
             if len(snapshots) == limit:
                 return snapshots, f"{window}:"
-            query = self._within(resource, window, chosen)
+            query = usage_of_resource(self._namespace_id, resource, window, *chosen.keys(window))
             rows, after = await self._first_rows(self._paged(query, limit - len(snapshots), cursor or None))
             items = await self._items([row.key for row in rows])
             snapshots += [usage_snapshot_of(item) for item in items]
@@ -134,28 +137,20 @@ class UsageRecords(View):
             cursor = None
         return snapshots, None
 
-    def _within(self, resource: str, window: UsageWindow, chosen: Range) -> Query:
-        first_key, first_start, _ = window_of(window, chosen.first_ms)
-        if first_start < f"{_moment(chosen.first_ms):%Y-%m-%dT%H:%M:%SZ}":
-            first_key += "~"  # the window began before; what follows its key begins later
-        return usage_of_resource(
-            self._namespace_id, resource, window, first_key, window_of(window, chosen.last_ms)[0]
-        )
-
 
 def _range(
     window_type: UsageWindow | str | None, start_time: datetime | str | None, end_time: datetime | str | None
 ) -> Range:
     windows = tuple(UsageWindow) if window_type is None else (UsageWindow.of(window_type),)
-    first_ms = EARLIEST_MS if start_time is None else _epoch_ms("start_time", start_time)
-    last_ms = LATEST_MS if end_time is None else _epoch_ms("end_time", end_time)
-    if last_ms < first_ms:
+    first = EARLIEST if start_time is None else _epoch("start_time", start_time)
+    last = LATEST if end_time is None else _epoch("end_time", end_time, round_up=False)
+    if start_time is not None and end_time is not None and last < first:
         raise ValidationError("end_time", end_time, f"it is before start_time, {start_time}")
-    return Range(windows, first_ms, last_ms)
+    return Range(windows, first, last)
 
 
-def _epoch_ms(field: str, time: datetime | str) -> int:
-    """An instant, rounded up to a whole second; a text without a zone is in UTC, as all of ours are."""
+def _epoch(field: str, time: datetime | str, *, round_up: bool = True) -> int:
+    """An instant in whole seconds; a text without a zone is in UTC, as all of ours are."""
     moment = time
     if isinstance(moment, str):
         try:
@@ -165,8 +160,9 @@ def _epoch_ms(field: str, time: datetime | str) -> int:
         moment = moment.replace(tzinfo=moment.tzinfo or UTC)
     if not isinstance(moment, datetime) or moment.tzinfo is None:
         raise ValidationError(field, time, "pass a datetime with a time zone, or a text such as 2024-01-01")
-    return max(EARLIEST_MS, min(-int(-moment.timestamp() // 1) * 1000, LATEST_MS))
+    whole = (math.ceil if round_up else math.floor)(moment.timestamp())
+    return max(EARLIEST, min(whole, LATEST))
 
 
-def _moment(at_ms: int) -> datetime:
-    return datetime.fromtimestamp(at_ms // 1000, UTC)
+def _text(epoch: int) -> str:
+    return f"{datetime.fromtimestamp(epoch, UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -10,7 +10,7 @@ import time
 import traceback
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from itertools import repeat
 from typing import NamedTuple
 
 from .bugs import BUGS, planted
@@ -30,10 +30,15 @@ class Tally(NamedTuple):
 
 def simulate(seed: int, bug: str | None = None) -> Scenario:
     """Run one seed; an ``AssertionError`` says what went wrong."""
-    logging.getLogger("zae_limiter").setLevel(logging.CRITICAL)  # lost refunds are part of the plan
-    with planted(bug):
-        scenario = Scenario(seed)
-        scenario.run()
+    logger = logging.getLogger("zae_limiter")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)  # lost refunds are part of the plan
+    try:
+        with planted(bug):
+            scenario = Scenario(seed)
+            scenario.run()
+    finally:
+        logger.setLevel(level)
     return scenario
 
 
@@ -56,7 +61,8 @@ def simulate_many(seeds: int, bug: str | None = None) -> Tally:
     """Run seeds 0 to ``seeds`` on all cores."""
     starts = range(0, seeds, CHUNK)
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        parts = list(pool.map(partial(simulate_range, bug=bug), starts))
+        counts = [min(CHUNK, seeds - first) for first in starts]
+        parts = list(pool.map(simulate_range, starts, repeat(bug), counts))
     return Tally(
         sum(part.seeds for part in parts),
         sum(part.steps for part in parts),

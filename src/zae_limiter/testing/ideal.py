@@ -160,9 +160,10 @@ class WatchedTeller(Teller):
     def _judge(
         self, group: Sequence[Ticket], chosen: Sequence[Ticket], outcome: Outcome, *, final: bool
     ) -> None:
+        waiting = [ticket for ticket in group if ticket.outcome is None]
         super()._judge(group, chosen, outcome, final=final)
         if outcome.applied:
-            self._check_turns(group, chosen)
+            self._check_turns(waiting, chosen)
 
     def _check_turns(self, group: Sequence[Ticket], chosen: Sequence[Ticket]) -> None:
         """Nobody is admitted before somebody who came earlier and asked for no more."""

@@ -1,0 +1,89 @@
+"""Which versions may use a store: the record that says so, and the check when it is opened.
+
+The record lies in the reserved namespace, one for the whole table. A store without one is of the
+present schema: whoever opens it writes the record, whoever only connects leaves it alone.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from ..exceptions import IncompatibleSchemaError, ValidationError, VersionMismatchError
+from ..models import VersionRecord
+from ..naming import validate_principal
+from ..repository_protocol import Absent, Put
+from ..schema import iso_time, system_config_key, version_key
+from ..schema_records import config_of, version_item, version_of
+from ..version import SCHEMA_VERSION, check_compatibility, client_version, parse_version
+from .view import View
+
+logger = logging.getLogger("zae_limiter")
+
+
+class VersionRecords(View):
+    async def get_version_record(self) -> VersionRecord | None:
+        """What the store says about versions; ``None`` if it says nothing."""
+        item = await self._get(version_key())
+        return None if item is None else version_of(item)
+
+    async def set_version_record(
+        self,
+        schema_version: str = SCHEMA_VERSION,
+        lambda_version: str | None = None,
+        client_min_version: str = "0.0.0",
+        updated_by: str | None = None,
+    ) -> VersionRecord:
+        """Replace the record; it binds whoever opens the store from now on."""
+        for version in filter(None, (schema_version, lambda_version, client_min_version)):
+            parse_version(version)
+        if updated_by is not None:
+            validate_principal(updated_by)
+        record = self._version_record(schema_version, lambda_version, client_min_version, updated_by)
+        await self._must_write([Put(version_key(), version_item(record))])
+        return record
+
+    async def _check_versions(self, *, register: bool) -> None:
+        """Raise unless this client may use the store; a record that is missing is written if allowed."""
+        item, system = await self._backend.batch_get([version_key(), system_config_key(self._namespace_id)])
+        if item is None:
+            if register:
+                record = self._version_record(SCHEMA_VERSION)
+                await self._must_write([Put(version_key(), version_item(record), when=(Absent(),))])
+            return
+        judge(version_of(item), strict=config_of(system or {}).strict_version is True)
+
+    def _version_record(
+        self,
+        schema_version: str,
+        lambda_version: str | None = None,
+        client_min_version: str = "0.0.0",
+        updated_by: str | None = None,
+    ) -> VersionRecord:
+        now = iso_time(self._world.now_ms())
+        return VersionRecord(schema_version, lambda_version, client_min_version, now, updated_by)
+
+
+def judge(record: VersionRecord, *, strict: bool, client: str | None = None) -> None:
+    """Raise unless a client may use a store with this record; ``strict`` accepts no difference at all."""
+    client = client_version() if client is None else client
+    try:
+        verdict = check_compatibility(
+            client, record.schema_version, record.client_min_version, record.lambda_version
+        )
+    except ValidationError as error:
+        raise IncompatibleSchemaError(
+            f"the version record of the store cannot be read: {error}; set it right with set_version_record"
+        ) from error
+    if not verdict.is_compatible:
+        is_schema = parse_version(record.schema_version).major != parse_version(SCHEMA_VERSION).major
+        raise (IncompatibleSchemaError if is_schema else VersionMismatchError)(verdict.message)
+    if parse_version(record.schema_version) != parse_version(SCHEMA_VERSION):
+        difference = f"the table has schema {record.schema_version}, this client {SCHEMA_VERSION}"
+        difference += ": run `zae-limiter upgrade` or install the other version"
+    elif verdict.requires_lambda_update:
+        difference = verdict.message
+    else:
+        return
+    if strict:
+        raise VersionMismatchError(f"{difference} (strict_version is set)")
+    logger.warning("%s", difference)

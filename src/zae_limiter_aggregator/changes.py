@@ -1,0 +1,113 @@
+"""From a stream's record to a change of one item, and which records matter at all. Pure.
+
+Delivery is at least once and in no promised order, so a change must say by itself which one it is. A
+bucket item counts the writes to it (``b_wcu_tc``), and ``born`` tells the items apart that had the same
+key one after another. A change therefore is a *span* of the versions of one life: ``(since, until]``.
+A source without such a count, but in order, numbers its changes itself: the span then reaches back to
+the beginning, and everything up to it has been seen.
+
+Keys begin with the id of a namespace, so records are told apart by their sort keys alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from zae_limiter.backends.dynamodb.expressions import decode_item, decode_key
+from zae_limiter.naming import WCU
+from zae_limiter.repository_protocol import Item, Key
+from zae_limiter.schema import limit_attributes, number, parse_bucket_pk, sk_audit, sk_state
+from zae_limiter.terms import WRITE_MILLI
+
+TTL_SERVICE = "dynamodb.amazonaws.com"
+
+FILTERS: tuple[dict[str, Any], ...] = (
+    {"eventName": ["INSERT", "MODIFY"], "dynamodb": {"Keys": {"SK": {"S": [sk_state()]}}}},
+    {
+        "eventName": ["REMOVE"],
+        "userIdentity": {"type": ["Service"], "principalId": [TTL_SERVICE]},
+        "dynamodb": {"Keys": {"SK": {"S": [{"prefix": sk_audit("")}]}}},
+    },
+)
+"""The patterns of the event source mapping: writes to buckets, and audit events that expired."""
+
+IN_ORDER = -1
+"""The life of changes that are numbered by their source, which delivers them in order."""
+
+
+class Span(NamedTuple):
+    """The versions of an item that a change is made of: after ``since``, up to ``until``."""
+
+    life: int
+    since: int
+    until: int
+
+
+class Change(NamedTuple):
+    """One write to one item, as the store saw it."""
+
+    key: Key
+    old: Item | None
+    new: Item | None
+    at_ms: int
+    span: Span
+    sequence: str = ""
+    """How the source calls this record when it is to be delivered again."""
+
+
+class Expired(NamedTuple):
+    """An item that its ``ttl`` removed."""
+
+    key: Key
+    item: Item
+    at_ms: int
+    sequence: str = ""
+
+
+def numbered(position: int) -> Span:
+    """The span of a change from a source that is in order."""
+    return Span(IN_ORDER, 0, position)
+
+
+def change_of(record: Mapping[str, Any]) -> Change | Expired | None:
+    """What a DynamoDB stream record tells, as Lambda or ``GetRecords`` gives it; ``None`` if nothing."""
+    content = record["dynamodb"]
+    key, at_ms = decode_key(content["Keys"]), _time_ms(content["ApproximateCreationDateTime"])
+    sequence = str(content["SequenceNumber"])
+    old, new = decode_item(content.get("OldImage")), decode_item(content.get("NewImage"))
+    if key.sort == sk_state() and "/BUCKET#" in key.partition:
+        parse_bucket_pk(key.partition)
+        return Change(key, old, new, at_ms, span_of(old, new, sequence), sequence)
+    if key.sort.startswith(sk_audit("")) and new is None and old is not None and _by_ttl(record):
+        return Expired(key, old, at_ms, sequence)
+    return None
+
+
+def sequence_of(record: Mapping[str, Any]) -> str:
+    """The name by which a record is reported; a record without one cannot be told apart."""
+    return str(record["dynamodb"]["SequenceNumber"])
+
+
+def span_of(old: Item | None, new: Item | None, sequence: str) -> Span:
+    """Which versions of the item a write made.
+
+    A writer that does not count leaves no version behind. Its changes have only their place in the
+    stream, so they count once as long as they come in order.
+    """
+    count = limit_attributes(WCU).tc
+    life, since, until = number(new or {}, "born"), 0, number(new or {}, count) // WRITE_MILLI
+    if old is not None and number(old, "born") == life:
+        since = number(old, count) // WRITE_MILLI
+    return Span(life, since, until) if since < until else numbered(int(sequence))
+
+
+def _by_ttl(record: Mapping[str, Any]) -> bool:
+    # Lambda writes these names small, GetRecords writes them large.
+    who = {name.lower(): value for name, value in (record.get("userIdentity") or {}).items()}
+    return who.get("type") == "Service" and who.get("principalid") == TTL_SERVICE
+
+
+def _time_ms(time: float | datetime) -> int:
+    return round((time.timestamp() if isinstance(time, datetime) else time) * 1000)

@@ -1,0 +1,112 @@
+"""The Lambda function: ``zae_limiter_aggregator.handler.handler``.
+
+It answers with the records that have to be delivered again (``ReportBatchItemFailures``) and logs one
+JSON object a line. Clients are made by the first batch and kept for the next ones.
+
+    TABLE_NAME             the table; required
+    SNAPSHOT_WINDOWS       hourly, daily, monthly, separated by commas  [hourly,daily]
+    SNAPSHOT_TTL_DAYS      how long after the end of its window a row is kept; 0 for ever  [90]
+    ENABLE_ARCHIVAL        true or false  [false]
+    ARCHIVE_BUCKET_NAME    where expired audit events go; required for archival
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from zae_limiter._colour import run_sync
+from zae_limiter.backends.dynamodb import open_backend
+from zae_limiter.exceptions import ValidationError
+from zae_limiter.models import UsageWindow
+from zae_limiter.repository_protocol import Backend
+from zae_limiter.schema import iso_time
+from zae_limiter.world import World
+
+from .archiver import Archive, S3Archive
+from .processor import RETENTION_DAYS, Settings, process_stream_records
+
+TIMEOUT_MS = 5_000
+RETENTION_DAYS_MAX = 36_500
+_PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
+logger = logging.getLogger("zae_limiter_aggregator")
+
+
+class JsonLines(logging.Formatter):
+    """A log record as one JSON object, with everything that was passed as ``extra``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        extra = {name: value for name, value in vars(record).items() if name not in _PLAIN}
+        line = {
+            "time": iso_time(int(record.created * 1000)),
+            "level": record.levelname,
+            "message": record.getMessage(),
+            **extra,
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+class Service(NamedTuple):
+    """What a function instance keeps between batches."""
+
+    backend: Backend
+    world: World
+    settings: Settings
+    archive: Archive | None
+
+
+def settings_from(environment: Mapping[str, str]) -> Settings:
+    """The settings that the environment names, checked."""
+    named = environment.get("SNAPSHOT_WINDOWS", "hourly,daily")
+    windows = [UsageWindow.of(name.strip()) for name in named.split(",") if name.strip()]
+    days = environment.get("SNAPSHOT_TTL_DAYS", str(RETENTION_DAYS))
+    if not (days.isascii() and days.isdigit() and int(days) <= RETENTION_DAYS_MAX):
+        raise ValidationError("SNAPSHOT_TTL_DAYS", days, f"use whole days, at most {RETENTION_DAYS_MAX}")
+    return Settings(tuple(dict.fromkeys(windows)), int(days) or None)
+
+
+def archive_from(environment: Mapping[str, str]) -> Archive | None:
+    wanted = environment.get("ENABLE_ARCHIVAL", "false").lower()
+    if wanted not in ("true", "false", "1", "0", ""):
+        raise ValidationError("ENABLE_ARCHIVAL", wanted, "use true or false")
+    if wanted not in ("true", "1"):
+        return None
+    bucket = environment.get("ARCHIVE_BUCKET_NAME", "")
+    if not bucket:
+        raise ValidationError("ARCHIVE_BUCKET_NAME", bucket, "name the bucket, or set ENABLE_ARCHIVAL=false")
+    return S3Archive(bucket)
+
+
+@functools.cache
+def service() -> Service:
+    """Made once for each instance of the function."""
+    if not logger.handlers:
+        lines = logging.StreamHandler()
+        lines.setFormatter(JsonLines())
+        logger.addHandler(lines)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+    table = os.environ.get("TABLE_NAME", "")
+    if not table:
+        raise ValidationError("TABLE_NAME", table, "set it to the name of the table")
+    world = World()
+    backend = open_backend(f"dynamodb://{table}", sync=True, world=world, timeout_ms=TIMEOUT_MS)
+    return Service(backend, world, settings_from(os.environ), archive_from(os.environ))
+
+
+def handler(event: Mapping[str, Any], context: Any = None) -> dict[str, Any]:
+    """Process one batch of a table's stream."""
+    backend, world, settings, archive = service()
+    request_id = str(getattr(context, "aws_request_id", None) or world.new_ulid())
+    records = event.get("Records", [])
+    tally = run_sync(process_stream_records(records, backend, world, settings, archive, request_id))
+    logger.info("batch", extra={"request_id": request_id, "failed": len(tally.failed), **tally.counts()})
+    failures = [{"itemIdentifier": sequence} for sequence in sorted(tally.failed, key=int)]
+    return {"batchItemFailures": failures, "refills_written": tally.refills_written}

@@ -1,0 +1,15 @@
+"""Each test that asks for ``store`` runs once for every store and colour."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.backends.stores import CASES, IDS, OpenStore, opened
+
+
+@pytest.fixture(params=CASES, ids=IDS)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenStore]:
+    name, sync = request.param
+    with opened(name, sync, tmp_path) as it:
+        yield it

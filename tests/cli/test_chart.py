@@ -1,0 +1,45 @@
+"""Bars: never longer than they may be, never empty when there is something."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zae_limiter.cli.chart import ASCII, BLOCKS, Ink, diverging, gauge
+
+
+@pytest.mark.parametrize(
+    ("value", "drawn"),
+    [(0, "...."), (1, "#..."), (50, "##.."), (99, "###."), (100, "####"), (200, "####"), (-5, "....")],
+)
+def test_a_gauge_shows_how_full_a_bucket_is(value: int, drawn: str) -> None:
+    """Full is shown only when it is full, empty only when nothing is left."""
+    assert gauge(value, 100, 4, ASCII) == drawn
+
+
+@pytest.mark.parametrize(
+    ("value", "drawn"),
+    [
+        (-4, "####|    "),
+        (-1, "   #|    "),
+        (0, "    |    "),
+        (1, "    |#   "),
+        (4, "    |####"),
+        (9, "    |####"),
+    ],
+)
+def test_a_diverging_bar_starts_at_zero(value: int, drawn: str) -> None:
+    """Debt goes to the left, what is there to the right."""
+    assert diverging(value, -4, 4, 8, ASCII) == drawn
+
+
+@given(
+    st.integers(-(10**15), 10**15),
+    st.integers(-(10**12), 0),
+    st.integers(0, 10**12),
+    st.integers(1, 80),
+    st.sampled_from([BLOCKS, ASCII]),
+)
+def test_bars_have_the_same_length(value: int, bottom: int, top: int, width: int, ink: Ink) -> None:
+    """A chart stays in its columns."""
+    assert len(gauge(value, top, width, ink)) == width
+    assert len(diverging(value, bottom, top, width, ink)) == width + 1

@@ -1,0 +1,87 @@
+"""How failures end: exit codes, streams, colour, and what is missing."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.conftest import Run
+from zae_limiter import exceptions
+from zae_limiter.cli.errors import failure_of
+
+SQLITE, DYNAMODB = "sqlite:///limits.db", "dynamodb://limits"
+
+
+@pytest.mark.parametrize(
+    ("error", "store", "code"),
+    [
+        (exceptions.EntityNotFoundError("a"), SQLITE, 4),
+        (exceptions.NamespaceNotFoundError("no"), DYNAMODB, 4),
+        (exceptions.InfrastructureNotFoundError("no table"), DYNAMODB, 4),
+        (exceptions.RateLimiterUnavailable("no answer"), DYNAMODB, 3),
+        (exceptions.InfrastructureError("denied"), DYNAMODB, 3),
+        (exceptions.StackOperationError("failed"), "", 3),
+        (exceptions.StackAlreadyExistsError("there"), "", 3),
+        (exceptions.RateLimiterUnavailable("locked"), SQLITE, 1),
+        (exceptions.InfrastructureError("read-only"), SQLITE, 1),
+        (exceptions.NamespaceStateError("active"), DYNAMODB, 1),
+        (exceptions.EntityExistsError("a"), SQLITE, 1),
+        (exceptions.EntityError("a"), SQLITE, 1),
+        (exceptions.IncompatibleSchemaError("newer"), SQLITE, 1),
+        (exceptions.InvalidNameError("resource", "#", "no"), SQLITE, 2),
+        (exceptions.ValidationError("store", "x", "no"), "", 2),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
+)
+def test_exit_codes(error: exceptions.ZAELimiterError, store: str, code: int) -> None:
+    """1 is an error, 2 wrong usage, 3 AWS, 4 not found; the message is the exception's own."""
+    failure = failure_of(error, store)
+    assert (failure.code, failure.message) == (code, str(error))
+
+
+def test_a_hint_can_be_pasted_into_a_shell() -> None:
+    """Names are quoted where that is needed."""
+    assert failure_of(exceptions.EntityExistsError("a b"), "").hint == "zae-limiter entity show 'a b'"
+
+
+def test_a_table_out_of_reach_is_an_error_of_aws(run: Run) -> None:
+    """The exit code is 3, and nothing is created anywhere."""
+    pytest.importorskip("botocore")
+    url = "dynamodb://limits?region=us-east-1&endpoint_url=http://127.0.0.1:9&timeout_ms=300"
+    result = run("entity", "list", "--store", url)
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert result.stderr.startswith("error: DynamoDB ")
+
+
+def test_errors_are_coloured_on_request_only(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a terminal there is no escape code, whatever the environment says."""
+    monkeypatch.delenv("NO_COLOR")
+    assert run("entity", "show", "nobody").stderr.startswith("error: entity 'nobody' does not exist\n")
+
+
+@pytest.mark.parametrize("package", ["click", "rich"])
+def test_a_missing_package_is_named(package: str) -> None:
+    """Without its extra the program says how to install it."""
+    script = f"import sys; sys.modules[{package!r}] = None; from zae_limiter.cli import main; main()"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (1, "")
+    error, hint = result.stderr.splitlines()
+    assert error.startswith(f"error: the command line needs {package}")
+    assert hint == 'hint: pip install "zae-limiter[cli]"'
+
+
+def test_another_missing_module_is_not_blamed_on_the_extra() -> None:
+    """A broken installation keeps its traceback."""
+    script = (
+        "import sys; sys.modules['zae_limiter.cli.story'] = None; from zae_limiter.cli import main; main()"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert "Traceback" in result.stderr
+    assert "hint" not in result.stderr
+
+
+def test_a_reader_that_goes_away_is_no_traceback() -> None:
+    """`zae-limiter … | head` ends quietly."""
+    command = f"{sys.executable} -m zae_limiter.cli --help | true"
+    result = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert "Traceback" not in result.stderr

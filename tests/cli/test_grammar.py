@@ -1,0 +1,128 @@
+"""The text of limits: what it means, what is wrong with it, and that it can be written back."""
+
+import doctest
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zae_limiter import Limit, ValidationError
+from zae_limiter.cli import chart, grammar, output
+from zae_limiter.cli.grammar import SECONDS, limit_text, parse_limit, parse_limits_json
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("rpm:60", Limit("rpm", 60, 60, 60)),
+        ("rpm:60/min", Limit("rpm", 60, 60, 60)),
+        ("rps:10/sec", Limit("rps", 10, 10, 1)),
+        ("rps:10/sec:50", Limit("rps", 50, 10, 1)),
+        ("rpm:60:5", Limit("rpm", 5, 60, 60)),
+        ("rph:7/hour", Limit("rph", 7, 7, 3600)),
+        ("rpd:1000/day:10", Limit("rpd", 10, 1000, 86400)),
+        ("gpt-4.tokens_in:1/sec", Limit("gpt-4.tokens_in", 1, 1, 1)),
+        ("big:1000000000000", Limit("big", 10**12, 10**12, 60)),
+        ("zeros:007", Limit("zeros", 7, 7, 60)),
+    ],
+)
+def test_a_limit_is_read(text: str, limit: Limit) -> None:
+    """Name, rate, unit and burst; the unit is a minute and the burst the rate unless said otherwise."""
+    assert parse_limit(text) == limit
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "write NAME:RATE"),
+        ("rpm", "write NAME:RATE"),
+        ("rpm:", "write NAME:RATE"),
+        (":60", "write NAME:RATE"),
+        ("rpm:sixty", "write NAME:RATE"),
+        ("rpm:-60", "write NAME:RATE"),
+        ("rpm:6.5", "write NAME:RATE"),
+        ("rpm:60/", "write NAME:RATE"),
+        ("rpm:60:", "write NAME:RATE"),
+        ("rpm:60:5/min", "write NAME:RATE"),
+        ("rpm:60/min:5:5", "write NAME:RATE"),
+        ("rpm:60 ", "write NAME:RATE"),
+        ("rpm:६०", "write NAME:RATE"),
+        ("rpm:60\n", "write NAME:RATE"),
+        ("rpm:60/week", "'week' is no unit; use sec, min, hour, day"),
+        ("rpm:60/MIN", "'MIN' is no unit"),
+        ("rpm:0", "at least 1"),
+        ("rpm:60:0", "at least 1"),
+        ("rpm:1000000000001", "at most 1000000000000"),
+        ("rpm:" + "9" * 5000, "write NAME:RATE"),
+        ("9lives:60", "start with a letter"),
+        ("a#b:60", "'#' is reserved"),
+        ("wcu:60", "reserved for internal use"),
+    ],
+)
+def test_a_wrong_limit_is_explained(text: str, said: str) -> None:
+    """Whatever is wrong, the message shows the way out."""
+    with pytest.raises(ValidationError) as raised:
+        parse_limit(text)
+    assert said in str(raised.value)
+
+
+@given(
+    name=st.from_regex(r"[A-Za-z][A-Za-z0-9_.\-]{0,20}", fullmatch=True).filter(lambda n: n != "wcu"),
+    capacity=st.integers(1, 10**12),
+    rate=st.integers(1, 10**12),
+    seconds=st.sampled_from(sorted(SECONDS.values())),
+)
+def test_a_limit_that_was_written_is_read_back(name: str, capacity: int, rate: int, seconds: int) -> None:
+    """What a table shows can be given to an option."""
+    limit = Limit(name, capacity, rate, seconds)
+    assert parse_limit(limit_text(limit)) == limit
+
+
+def test_a_period_without_a_unit_is_shown_in_seconds() -> None:
+    """The grammar has no word for it, so it is not read back as something else."""
+    text = limit_text(Limit("slow", 5, 1, 30))
+    assert text == "slow:1/30s:5"
+    with pytest.raises(ValidationError):
+        parse_limit(text)
+
+
+def test_limits_in_json_are_read() -> None:
+    """The format is that of ``Limit.to_dict``."""
+    limits = (Limit("slow", 5, 1, 30), Limit.per_minute("rpm", 60))
+    assert parse_limits_json(json.dumps([one.to_dict() for one in limits])) == limits
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[", "it is not JSON"),
+        ("{}", "write a list"),
+        ("[1]", "write a list"),
+        ("null", "write a list"),
+        ("[]", "at least one limit"),
+        ('[{"name": "rpm"}]', "capacity, refill_amount, refill_period_seconds missing"),
+        (
+            '[{"name": "a", "capacity": 1.5, "refill_amount": 1, "refill_period_seconds": 1}]',
+            "must be a whole number",
+        ),
+        (
+            '[{"name": "a", "capacity": 1, "refill_amount": 1, "refill_period_seconds": 1, "burst": 2}]',
+            "unknown keys burst",
+        ),
+        (json.dumps([Limit.per_minute("a", 1).to_dict()] * 2), "a given more than once"),
+    ],
+)
+def test_wrong_json_is_explained(text: str, said: str) -> None:
+    """Bad JSON, the wrong shape, missing and unknown keys, wrong numbers, a name twice."""
+    with pytest.raises(ValidationError) as raised:
+        parse_limits_json(text)
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize("module", [grammar, chart, output])
+def test_the_examples_in_docstrings_hold(module: object) -> None:
+    """They are the specification of the small functions."""
+    failed, tried = doctest.testmod(module)  # type: ignore[arg-type]
+    assert tried
+    assert not failed

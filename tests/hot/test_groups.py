@@ -1,0 +1,272 @@
+"""Orders that arrive while a write to their bucket is in flight travel together."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.dynamodb.stage import opened
+from tests.hot.stage import (
+    RESOURCE,
+    SLOW,
+    all_bucket_writes,
+    bucket_writes,
+    held_up,
+    on_dynamodb,
+    settled,
+)
+from zae_limiter import (
+    Limit,
+    RateLimiter,
+    RateLimiterUnavailable,
+    RateLimitExceeded,
+    SyncRateLimiter,
+    SyncRepository,
+    teller,
+)
+from zae_limiter._colour import run_sync
+from zae_limiter.testing import RecordingBackend
+
+PLENTY = [Limit.custom("rpm", 1_000_000, 1, 86_400)]
+
+
+async def attempt(limiter: RateLimiter, amount: int = 1, entity_id: str = "key") -> bool:
+    try:
+        async with limiter.acquire(entity_id, RESOURCE, {"rpm": amount}):
+            return True
+    except RateLimitExceeded:
+        return False
+
+
+def test_a_thousand_tasks_on_one_key_take_a_few_writes_and_the_first_come_are_served() -> None:
+    """1,000 concurrent acquires cost at most 30 writes; the 100 that fit are the first 100."""
+
+    async def run() -> None:
+        async with on_dynamodb() as (limiter, record):
+            answers = await asyncio.gather(*(attempt(limiter) for _ in range(1_000)))
+            assert answers == [True] * 100 + [False] * 900
+            assert all_bucket_writes(record) <= 30
+
+    asyncio.run(run())
+
+
+def test_fifty_threads_on_one_key_share_writes_and_admit_what_fits() -> None:
+    """The same over the sync API: 1,000 acquires by 50 threads."""
+
+    async def run() -> None:
+        async with opened(sync=True) as backend:
+            record = RecordingBackend(backend)
+            repository = SyncRepository.over(record)
+            repository.set_resource_defaults(RESOURCE, SLOW)
+            limiter = SyncRateLimiter(repository)
+            record.forget()
+
+            def attempt_sync(_: int) -> bool:
+                try:
+                    with limiter.acquire("key", RESOURCE, {"rpm": 1}):
+                        return True
+                except RateLimitExceeded:
+                    return False
+
+            with ThreadPoolExecutor(50) as threads:
+                answers = list(threads.map(attempt_sync, range(1_000)))
+            assert sum(answers) == 100
+            assert all_bucket_writes(record) <= 30
+
+    run_sync(run())
+
+
+def test_children_of_one_parent_share_the_writes_to_it() -> None:
+    """1,000 acquires over 100 children: the parent's bucket sees at most 30 writes, and 1,000 tokens go."""
+
+    async def run() -> None:
+        async with on_dynamodb(PLENTY) as (limiter, record):
+            repository = limiter.repository
+            await repository.create_entity("parent")
+            for child in range(100):
+                await repository.create_entity(f"child-{child}", parent_id="parent", cascade=True)
+            record.forget()
+            attempts = (attempt(limiter, entity_id=f"child-{i % 100}") for i in range(1_000))
+            assert all(await asyncio.gather(*attempts))
+            assert bucket_writes(record, repository.namespace_id, "parent") <= 30
+            assert await limiter.available("parent", RESOURCE) == {"rpm": 1_000_000 - 1_000}
+
+    asyncio.run(run())
+
+
+def test_a_thousand_leases_with_adjustments_take_few_writes() -> None:
+    """acquire + adjust of 1,000 concurrent leases: at most 60 writes in all, and the sum is exact."""
+
+    async def lease(limiter: RateLimiter, change: int) -> None:
+        async with limiter.acquire("key", RESOURCE, {"rpm": 5}) as held:
+            await asyncio.sleep(0)
+            await held.adjust(rpm=change)
+
+    async def run() -> None:
+        async with on_dynamodb(PLENTY) as (limiter, record):
+            changes = [(i % 7) - 3 for i in range(1_000)]
+            await asyncio.gather(*(lease(limiter, change) for change in changes))
+            assert all_bucket_writes(record) <= 60
+            assert await limiter.available("key", RESOURCE) == {"rpm": 1_000_000 - 5_000 - sum(changes)}
+
+    asyncio.run(run())
+
+
+def test_a_group_is_decided_in_the_order_of_arrival() -> None:
+    """Each demand of a group is measured against what those before it left; a smaller one may still pass."""
+
+    async def run() -> None:
+        async with held_up() as (limiter, store, record):
+            await limiter.repository.set_resource_defaults(RESOURCE, SLOW)
+            assert await attempt(limiter, 1)
+            record.forget()
+            store.hold()
+            first = asyncio.create_task(attempt(limiter, 1))
+            await settled(store, 1)
+            amounts = [60, 50, 30, 20, 8]
+            others = [asyncio.create_task(attempt(limiter, amount)) for amount in amounts]
+            await asyncio.sleep(0.01)
+            store.gate.set()
+            assert await first
+            assert await asyncio.gather(*others) == [True, False, True, False, True]
+            assert record.writes == 2
+
+    asyncio.run(run())
+
+
+def test_a_lone_caller_pays_nothing() -> None:
+    """With nothing in flight an acquire is one write, sent at once."""
+
+    async def run() -> None:
+        async with held_up() as (limiter, _, record):
+            await limiter.repository.set_resource_defaults(RESOURCE, SLOW)
+            await attempt(limiter)
+            record.forget()
+            for _ in range(5):
+                await attempt(limiter)
+            assert (record.round_trips, record.writes) == (5, 5)
+
+    asyncio.run(run())
+
+
+def test_a_cancelled_waiter_is_taken_out_of_line() -> None:
+    """It ends at once, without waiting for the write in flight, and nothing is taken for it."""
+
+    async def run() -> None:
+        async with held_up() as (limiter, store, record):
+            await limiter.repository.set_resource_defaults(RESOURCE, SLOW)
+            await attempt(limiter)
+            record.forget()
+            store.hold()
+            leader = asyncio.create_task(attempt(limiter, 10))
+            await settled(store, 1)
+            waiters = [asyncio.create_task(attempt(limiter, 20)) for _ in range(3)]
+            await asyncio.sleep(0.01)
+            waiters[1].cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiters[1]
+            assert not leader.done()
+            store.gate.set()
+            assert await asyncio.gather(leader, waiters[0], waiters[2]) == [True] * 3
+            assert record.writes == 2
+            assert await limiter.available("key", RESOURCE) == {"rpm": 100 - 1 - 10 - 40}
+
+    asyncio.run(run())
+
+
+def test_a_waiter_cancelled_while_its_group_is_in_flight_is_refunded() -> None:
+    """Its tokens are back when the cancellation has been obeyed."""
+
+    async def run() -> None:
+        async with held_up() as (limiter, store, _):
+            await limiter.repository.set_resource_defaults(RESOURCE, SLOW)
+            await attempt(limiter)
+            store.hold()
+            leader = asyncio.create_task(attempt(limiter, 10))
+            await settled(store, 1)
+            waiters = [asyncio.create_task(attempt(limiter, 20)) for _ in range(2)]
+            await asyncio.sleep(0.01)
+            store.let_pass()
+            await settled(store, 1)
+            waiters[1].cancel()
+            await asyncio.sleep(0.01)
+            assert not waiters[1].done()
+            store.gate.set()
+            with pytest.raises(asyncio.CancelledError):
+                await waiters[1]
+            assert await asyncio.gather(leader, waiters[0]) == [True, True]
+            assert await limiter.available("key", RESOURCE) == {"rpm": 100 - 1 - 10 - 20}
+
+    asyncio.run(run())
+
+
+def test_a_waiter_has_a_deadline_of_its_own() -> None:
+    """Somebody behind a write that never returns gives up after twice the deadline of a call."""
+
+    async def run() -> None:
+        async with held_up(timeout_ms=5) as (limiter, store, _):
+            await limiter.repository.set_resource_defaults(RESOURCE, SLOW)
+            await attempt(limiter)
+            store.hold()
+            leader = asyncio.create_task(attempt(limiter, 10))
+            await settled(store, 1)
+            with pytest.raises(RateLimiterUnavailable, match="waited 10 ms in line"):
+                await attempt(limiter, 20)
+            store.gate.set()
+            assert await leader
+            assert await limiter.available("key", RESOURCE) == {"rpm": 100 - 1 - 10}
+
+    asyncio.run(run())
+
+
+def test_a_group_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more than so many orders travel in one write."""
+    monkeypatch.setattr(teller, "GROUP_MAX", 10)
+
+    async def run() -> None:
+        async with held_up() as (limiter, store, record):
+            await limiter.repository.set_resource_defaults(RESOURCE, SLOW)
+            await attempt(limiter)
+            record.forget()
+            store.hold()
+            tasks = [asyncio.create_task(attempt(limiter)) for _ in range(41)]
+            await settled(store, 1)
+            await asyncio.sleep(0.01)
+            store.gate.set()
+            assert all(await asyncio.gather(*tasks))
+            assert record.writes == 5
+
+    asyncio.run(run())
+
+
+def test_refunds_and_adjustments_travel_with_demands() -> None:
+    """What leases give back and settle while a write is in flight goes out with the next group."""
+
+    async def lease(limiter: RateLimiter, leave: asyncio.Event, *, fail: bool) -> None:
+        async with limiter.acquire("key", RESOURCE, {"rpm": 10}) as held:
+            await leave.wait()
+            if fail:
+                raise ZeroDivisionError
+            await held.adjust(rpm=5)
+
+    async def run() -> None:
+        async with held_up() as (limiter, store, record):
+            await limiter.repository.set_resource_defaults(RESOURCE, SLOW)
+            leave = asyncio.Event()
+            leases = [asyncio.create_task(lease(limiter, leave, fail=i == 0)) for i in range(3)]
+            await asyncio.sleep(0.05)
+            record.forget()
+            store.hold()
+            leader = asyncio.create_task(attempt(limiter, 1))
+            await settled(store, 1)
+            leave.set()
+            demand = asyncio.create_task(attempt(limiter, 20))
+            await asyncio.sleep(0.01)
+            store.gate.set()
+            results = await asyncio.gather(*leases, leader, demand, return_exceptions=True)
+            assert isinstance(results[0], ZeroDivisionError)
+            assert results[1:] == [None, None, True, True]
+            assert record.writes == 2
+            assert await limiter.available("key", RESOURCE) == {"rpm": 100 - 2 * 15 - 1 - 20}
+
+    asyncio.run(run())
