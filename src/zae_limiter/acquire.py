@@ -50,7 +50,8 @@ async def acquire(
     taken: list[Demand] = []
     owed = list(demands)
     try:
-        for _ in range(ATTEMPTS_MAX):
+        for attempt in range(ATTEMPTS_MAX):
+            asked_ms = teller.world.now_ms()
             placed = [d._replace(account=await place(teller, d.account, d.amounts)) for d in owed]
             refused = await _take(teller, placed, taken, speculative=speculative)
             owed = [d for d, p in zip(owed, placed, strict=True) if p in refused]
@@ -63,7 +64,9 @@ async def acquire(
             ]
             if not owed:
                 return tuple(taken)
-            if refusal := _refusal(teller, taken, owed):
+            refusal = _refusal(teller, taken, owed, teller.world.now_ms())
+            # Who is refused and fits by the time of the reply tries again, but does not race for ever.
+            if refusal := refusal or (_refusal(teller, taken, owed, asked_ms) if attempt else None):
                 raise refusal
         raise RateLimiterUnavailable(
             f"bucket {owed[0].account.key.partition!r} changed under each of {ATTEMPTS_MAX} attempts"
@@ -176,14 +179,16 @@ def _contended(order: Order) -> RateLimiterUnavailable:
 def _remembered(teller: Teller, demands: Sequence[Demand]) -> RateLimitExceeded | None:
     """The refusal that a bucket's last one calls for, if that was a moment ago."""
     lately = [demand for demand in demands if teller.refused_lately(demand.account.key)]
-    if not lately or _refusal(teller, (), lately) is None:
-        return None
-    return _refusal(teller, (), demands)
-
-
-def _refusal(teller: Teller, taken: Sequence[Demand], owed: Sequence[Demand]) -> RateLimitExceeded | None:
-    """The refusal that the images call for, or ``None`` if another attempt can succeed."""
     now_ms = teller.world.now_ms()
+    if not lately or _refusal(teller, (), lately, now_ms) is None:
+        return None
+    return _refusal(teller, (), demands, now_ms)
+
+
+def _refusal(
+    teller: Teller, taken: Sequence[Demand], owed: Sequence[Demand], now_ms: int
+) -> RateLimitExceeded | None:
+    """The refusal that the images call for at an instant, or ``None`` if another attempt can succeed."""
     statuses = [s for d in owed for s in demand_statuses(d, known_images(teller, d.account), now_ms)]
     if not any(s.exceeded for s in statuses):
         return None

@@ -153,7 +153,8 @@ class Teller:
 
     async def _transact(self, orders: Sequence[Order]) -> list[Outcome]:
         await self.look([order.account.key for order in orders])
-        writes = [write for order in orders if (write := self._shape([order])) is not None]
+        now_ms = self.world.now_ms()
+        writes = [write for order in orders if (write := self._shape([order], now_ms)) is not None]
         assert len(writes) == len(orders), "a refund needs no transaction"
         one = len(writes) == 1
         outcomes = await (self.backend.write_each(writes) if one else self.backend.transact_write(writes))
@@ -179,8 +180,9 @@ class Teller:
     async def serve(self, groups: list[list[Ticket]]) -> None:
         """Write groups, one for each bucket, until their leaders have an answer; then others lead."""
         for attempt in range(1, WRITE_ATTEMPTS_MAX + 1):
-            chosen = [self._chosen(group) for group in groups]
-            writes = [self._shape([ticket.order for ticket in some]) for some in chosen]
+            sent_ms = self.world.now_ms()
+            chosen = [self._chosen(group, sent_ms) for group in groups]
+            writes = [self._shape([ticket.order for ticket in some], sent_ms) for some in chosen]
             due = [write for write in writes if write is not None]
             try:
                 landed = iter(await self.backend.write_each(due) if due else [])
@@ -197,7 +199,9 @@ class Teller:
                 else:
                     outcome = next(landed)
                     self._learn(write, outcome)
-                    self._judge(group, some, outcome, final=attempt == WRITE_ATTEMPTS_MAX)
+                    if attempt == WRITE_ATTEMPTS_MAX:
+                        self._tell(some, outcome)
+                    self._judge(group, some, outcome, sent_ms)
                 if group[0].outcome is None:
                     unanswered.append(group)
                 else:
@@ -206,13 +210,13 @@ class Teller:
                 return
             groups = unanswered
 
-    def _chosen(self, group: Sequence[Ticket]) -> list[Ticket]:
+    def _chosen(self, group: Sequence[Ticket], now_ms: int) -> list[Ticket]:
         """Those who go out now: the ones believed to fit; if nobody is, the first asks for the truth."""
         with self._lines.get().lock:
             chosen = [ticket for ticket in group if ticket.outcome is None]
             if len(chosen) > 1:
                 account = group[0].order.account
-                image, now_ms = self.image(account.key), self.world.now_ms()
+                image = self.image(account.key)
                 fits = fitting([t.order.posting for t in chosen], account.terms, image, now_ms)
                 chosen = [t for t, fit in zip(chosen, fits, strict=True) if fit] or chosen[:1]
             for ticket in chosen:
@@ -220,21 +224,24 @@ class Teller:
         return chosen
 
     def _judge(
-        self, group: Sequence[Ticket], chosen: Sequence[Ticket], outcome: Outcome, *, final: bool
+        self, group: Sequence[Ticket], chosen: Sequence[Ticket], outcome: Outcome, sent_ms: int
     ) -> None:
-        """Answer all of a group whom the reply to its write answers."""
-        if outcome.applied or outcome.failure is not None or final:
+        """Answer all of a group whom the reply to its write answers, as of the time it was sent.
+
+        Who would fit by the time of the reply has still been refused: somebody else may have been faster.
+        """
+        if outcome.applied or outcome.failure is not None:
             self._tell(chosen, outcome)
         waiting = [ticket for ticket in group if ticket.outcome is None]
         if not waiting or outcome.failure is not None:
             return
-        account, image, now_ms = waiting[0].order.account, outcome.item, self.world.now_ms()
+        account, image = waiting[0].order.account, outcome.item
         postings = [ticket.order.posting for ticket in waiting]
         misled = is_outdated(account.terms, image) or is_split(account, image)
-        if misled or is_overloaded(account, image, now_ms):
+        if misled or is_overloaded(account, image, sent_ms):
             fits = [not posting.need for posting in postings]
         else:
-            fits = fitting(postings, account.terms, image, now_ms)
+            fits = fitting(postings, account.terms, image, sent_ms)
         if image is None and not any(posting.need or posting.debit for posting in postings):
             fits = [False] * len(postings)  # there is no bucket that refunds could go to
         refused = [ticket for ticket, fit in zip(waiting, fits, strict=True) if not fit]
@@ -298,13 +305,13 @@ class Teller:
 
     # Writes and what they teach.
 
-    def _shape(self, orders: Sequence[Order]) -> Write | None:
-        """The write that carries out some orders on one bucket, by what is believed of it now."""
+    def _shape(self, orders: Sequence[Order], now_ms: int) -> Write | None:
+        """The write that carries out some orders on one bucket, by what is believed of it."""
         if not orders:
             return None
         account = orders[0].account
         posting = orders[0].posting if len(orders) == 1 else merged([order.posting for order in orders])
-        return write_for(account, posting, self.image(account.key), self.world.now_ms())
+        return write_for(account, posting, self.image(account.key), now_ms)
 
     def _learn(self, write: Write, outcome: Outcome) -> None:
         if outcome.failure is not None:

@@ -158,10 +158,10 @@ class WatchedTeller(Teller):
             self._simulation.in_flight -= 1
 
     def _judge(
-        self, group: Sequence[Ticket], chosen: Sequence[Ticket], outcome: Outcome, *, final: bool
+        self, group: Sequence[Ticket], chosen: Sequence[Ticket], outcome: Outcome, sent_ms: int
     ) -> None:
         waiting = [ticket for ticket in group if ticket.outcome is None]
-        super()._judge(group, chosen, outcome, final=final)
+        super()._judge(group, chosen, outcome, sent_ms)
         if outcome.applied:
             self._check_turns(waiting, chosen)
 
@@ -179,9 +179,9 @@ class WatchedTeller(Teller):
                     f"{late.order.account.key.partition}: {given} was admitted before {asked}"
                 )
 
-    def _shape(self, orders: Sequence[Order]) -> Write | None:
-        write = super()._shape(orders)
+    def _shape(self, orders: Sequence[Order], now_ms: int) -> Write | None:
+        write = super()._shape(orders, now_ms)
         if write is not None:
             needs = merged([order.posting for order in orders]).need
-            self._intents[id(write)] = Intent(write, needs, self.world.now_ms())
+            self._intents[id(write)] = Intent(write, needs, now_ms)
         return write

@@ -57,10 +57,11 @@ PING = Key("_/PING", "#PING")
 class DynamoDBBackend:
     """One table, safe for tasks or threads, whichever it was opened for."""
 
-    capabilities = BackendCapabilities("dynamodb", hot_partitions=True, streams=True)
-
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
+        self.capabilities = BackendCapabilities(
+            "dynamodb", hot_partitions=True, streams=True, timeout_ms=calls.timeout_ms
+        )
         self.table_name = calls.table_name
 
     @property

@@ -28,10 +28,10 @@ class Calls:
 
     def __init__(self, table_name: str, transport: Transport, world: World, timeout_ms: int) -> None:
         self.table_name, self.transport = table_name, transport
-        self._world, self._timeout_ms = world, timeout_ms
+        self._world, self.timeout_ms = world, timeout_ms
 
     def deadline(self, timeout_ms: int | None = None) -> float:
-        return self._world.ticks_ms() + (timeout_ms or self._timeout_ms)
+        return self._world.ticks_ms() + (timeout_ms or self.timeout_ms)
 
     def token(self) -> str:
         """A fresh name for a transaction."""
@@ -75,7 +75,7 @@ class Calls:
         # Callers that were turned away together must not come back together.
         pause_ms = self._world.random.uniform(longest_ms / 2, longest_ms)
         left_ms = until_ms - self._world.ticks_ms() - pause_ms
-        if attempt >= ATTEMPTS_MAX or left_ms < self._timeout_ms * LEFT_SHARE_MIN:
+        if attempt >= ATTEMPTS_MAX or left_ms < self.timeout_ms * LEFT_SHARE_MIN:
             return False
         await self.transport.colour.sleep(pause_ms / 1000)
         return True

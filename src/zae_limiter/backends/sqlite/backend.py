@@ -38,8 +38,6 @@ TIDY_EVERY_WRITES = 1000
 class SqliteBackend:
     """Items in one SQLite file, safe for processes, threads and tasks at once, also after a fork."""
 
-    capabilities = BackendCapabilities("sqlite")
-
     def __init__(self, path: str | os.PathLike[str], *, sync: bool, timeout_ms: int, world: World) -> None:
         text = os.fspath(path)
         if text == ":memory:":
@@ -49,6 +47,7 @@ class SqliteBackend:
         self.colour: Colour = Blocking() if sync else Asyncio()
         self._sync = sync
         self._timeout_ms = check_count("timeout_ms", timeout_ms, TIMEOUT_MS_MAX)
+        self.capabilities = BackendCapabilities("sqlite", timeout_ms=timeout_ms)
         self._world = world
         # Absolute, so that the store stays the same when the process changes its directory.
         self._database = Database(Path(text).absolute())

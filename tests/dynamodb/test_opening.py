@@ -1,0 +1,207 @@
+"""Opening by URL: options, sessions, credentials, and drivers that never retry on their own."""
+
+import sys
+from typing import Any
+
+import botocore.session
+import pytest
+from botocore.config import Config
+
+from tests.dynamodb.stage import drive, make_table
+from tests.engines import dynamodb_local
+from zae_limiter.backends import open_backend as open_any
+from zae_limiter.backends.dynamodb import DynamoDBBackend, open_backend, parse_url
+from zae_limiter.backends.dynamodb.aioboto import AiobotocoreTransport
+from zae_limiter.backends.dynamodb.boto import Access, BotocoreTransport
+from zae_limiter.exceptions import InfrastructureError, RateLimiterUnavailable, ValidationError
+from zae_limiter.repository_protocol import Key
+from zae_limiter.world import World
+
+BOTH = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+
+
+@pytest.mark.parametrize(
+    ("url", "table", "options"),
+    [
+        ("dynamodb://limits", "limits", {}),
+        ("dynamodb://My_Table.1-x/", "My_Table.1-x", {}),
+        (
+            "dynamodb://limits?region=eu-west-1&endpoint_url=http://localhost:8000&timeout_ms=250&pool=8",
+            "limits",
+            {"region": "eu-west-1", "endpoint_url": "http://localhost:8000", "timeout_ms": 250, "pool": 8},
+        ),
+        ("dynamodb://limits?endpoint_url=http%3A%2F%2Fh%3A1", "limits", {"endpoint_url": "http://h:1"}),
+    ],
+)
+def test_a_url_is_understood(url: str, table: str, options: dict[str, Any]) -> None:
+    """The table keeps its case; options may be percent-encoded."""
+    assert parse_url(url) == (table, options)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("dynamodb://", "3 to 255"),
+        ("dynamodb://ab", "3 to 255"),
+        ("dynamodb://user:secret@limits", "3 to 255"),
+        ("dynamodb://limits/extra", "use dynamodb://TABLE"),
+        ("dynamodb://limits#x", "use dynamodb://TABLE"),
+        ("dynamodb://limits?regoin=x", "unknown option regoin"),
+        ("dynamodb://limits?region=a&region=b", "given twice"),
+        ("dynamodb://limits?region=", "give it a value"),
+        ("dynamodb://limits?timeout_ms=soon", "whole number"),
+        ("dynamodb://limits?timeout_ms=0", "at least 1"),
+        ("dynamodb://limits?timeout_ms=-5", "whole number"),
+        ("dynamodb://limits?pool=100000", "at most 1000"),
+    ],
+)
+def test_a_bad_url_is_refused(url: str, said: str) -> None:
+    """Nothing is guessed and nothing is ignored."""
+    with pytest.raises(ValidationError, match=said):
+        parse_url(url)
+
+
+@BOTH
+def test_the_store_opens_by_url(sync: bool) -> None:
+    """Through the one entrance that all stores share."""
+
+    async def scenario() -> None:
+        url = dynamodb_local.url(make_table())
+        backend = open_any(url, sync=sync, world=World())
+        assert isinstance(backend, DynamoDBBackend)
+        assert backend.capabilities.hot_partitions
+        await backend.setup()
+        assert await backend.batch_get([Key("a", "b")]) == [None]
+        await backend.close()
+
+    drive(sync, scenario())
+
+
+@pytest.mark.parametrize(("sync", "driver"), [(True, "botocore"), (False, "aiobotocore")])
+def test_a_missing_driver_is_named_with_its_remedy(
+    sync: bool, driver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The base install has no driver."""
+    for module in [name for name in sys.modules if name.startswith("zae_limiter.backends.dynamodb")]:
+        monkeypatch.delitem(sys.modules, module)
+    for module in [name for name in sys.modules if name.partition(".")[0] == driver]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, driver, None)
+    with pytest.raises(InfrastructureError, match=r'pip install "zae-limiter\[dynamodb\]"'):
+        open_any("dynamodb://limits?region=eu-west-1", sync=sync, world=World())
+
+
+async def client_of(sync: bool, access: Access) -> Any:
+    """The driver's client, as the transport has set it up."""
+    if sync:
+        return BotocoreTransport(access)._client.get()
+    transport = AiobotocoreTransport(access)
+    client = await transport._connect()
+    await transport.close()
+    return client
+
+
+@BOTH
+@pytest.mark.parametrize("mode", ["legacy", "standard", "adaptive"])
+def test_no_wish_brings_hidden_retries_back(sync: bool, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's ``Config`` and environment are honoured, except for retries and timeouts."""
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "7")
+    monkeypatch.setenv("AWS_RETRY_MODE", mode)
+    wish = Config(
+        retries={"max_attempts": 9, "mode": mode},  # type: ignore[typeddict-item]
+        read_timeout=60,
+        max_pool_connections=3,
+        user_agent_extra="mine",
+    )
+
+    async def scenario() -> None:
+        config = (await client_of(sync, Access("eu-west-1", timeout_ms=250, config=wish))).meta.config
+        assert config.retries["total_max_attempts"] == 1
+        assert config.retries["mode"] == "standard"
+        assert config.read_timeout == 0.25
+        assert config.connect_timeout < 0.125
+        assert config.max_pool_connections == 3
+        assert config.user_agent_extra == "mine"
+        assert config.tcp_keepalive
+
+    drive(sync, scenario())
+
+
+@BOTH
+def test_the_pool_is_sized_for_concurrency(sync: bool) -> None:
+    """botocore's ten connections would make fifty tasks wait for seconds."""
+
+    async def scenario() -> None:
+        assert (await client_of(sync, Access("eu-west-1"))).meta.config.max_pool_connections == 64
+        assert (await client_of(sync, Access("eu-west-1", pool=5))).meta.config.max_pool_connections == 5
+
+    drive(sync, scenario())
+
+
+class Boto3Session:
+    """The shell that boto3 puts around a botocore session."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+
+@BOTH
+@pytest.mark.parametrize("shell", [lambda session: session, Boto3Session], ids=["botocore", "boto3"])
+def test_a_session_may_be_given(sync: bool, shell: Any) -> None:
+    """Its credentials and its region are used, in both colours."""
+    session = botocore.session.Session()
+    session.set_credentials("theirs", "secret", "token")
+    session.set_config_variable("region", "ap-southeast-2")
+
+    async def scenario() -> None:
+        client = await client_of(sync, Access(session=shell(session)))
+        assert client.meta.region_name == "ap-southeast-2"
+        credentials = client._request_signer._credentials.get_frozen_credentials()
+        if not sync:
+            credentials = await credentials
+        assert (credentials.access_key, credentials.token) == ("theirs", "token")
+
+    drive(sync, scenario())
+
+
+@BOTH
+def test_missing_credentials_are_named_with_the_way_out(sync: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is sent, and nothing is repeated until the deadline."""
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+
+    async def scenario() -> None:
+        backend = open_backend(dynamodb_local.url("limits"), sync=sync)
+        with pytest.raises(RateLimiterUnavailable, match="AWS_ACCESS_KEY_ID") as raised:
+            await backend.setup()
+        assert not raised.value.ambiguous
+        await backend.close()
+
+    drive(sync, scenario())
+
+
+@BOTH
+def test_a_missing_region_is_named_with_the_way_out(sync: bool) -> None:
+    """There is no default region: a table of the same name elsewhere would be another table."""
+
+    async def scenario() -> None:
+        backend = open_backend("dynamodb://limits", sync=sync)
+        with pytest.raises(RateLimiterUnavailable, match="region=… to the store's URL"):
+            await backend.setup()
+        await backend.close()
+
+    drive(sync, scenario())
+
+
+@BOTH
+def test_an_unknown_profile_is_named(sync: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mistake is in the environment, and the message says so."""
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+
+    async def scenario() -> None:
+        backend = open_backend("dynamodb://limits?region=eu-west-1", sync=sync)
+        with pytest.raises(RateLimiterUnavailable, match="nobody"):
+            await backend.setup()
+        await backend.close()
+
+    drive(sync, scenario())

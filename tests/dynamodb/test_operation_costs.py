@@ -1,0 +1,226 @@
+"""What each operation of the limiter costs on DynamoDB, as the engine counts it, against ``docs/costs.md``.
+
+The engine reports nothing for a refused conditional write, which AWS bills as one unit; such a write is
+counted here. ``UPDATE_DOCS=1`` writes the table anew.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.dynamodb.stage import make_table, session
+from tests.engines import dynamodb_local
+from zae_limiter import Limit, RateLimitExceeded, SyncRateLimiter, SyncRepository
+from zae_limiter.backends.dynamodb import DynamoDBBackend
+from zae_limiter.backends.dynamodb.boto import Access, BotocoreTransport
+from zae_limiter.backends.dynamodb.calls import Calls
+from zae_limiter.backends.dynamodb.expressions import Payload
+from zae_limiter.backends.dynamodb.transport import ServiceError
+from zae_limiter.testing import ManualClock, RecordingBackend
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "costs.md"
+RESOURCE = "gpt-4"
+LIMITS = [Limit.per_minute("rpm", 60), Limit.per_minute("tpm", 60_000)]
+WRITES = ("PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems")
+
+
+class Metered(BotocoreTransport):
+    """A transport that keeps the bill of everything that goes through it."""
+
+    def __init__(self) -> None:
+        super().__init__(Access("eu-west-1", dynamodb_local.endpoint(), session=session(True)))
+        self.calls: Counter[str] = Counter()
+        self.units: Counter[str] = Counter()
+
+    async def call(self, operation: str, payload: Payload, timeout_ms: float) -> Payload:
+        self.calls[operation] += 1
+        asked = payload if operation == "DescribeTable" else payload | {"ReturnConsumedCapacity": "INDEXES"}
+        try:
+            reply = await super().call(operation, asked, timeout_ms)
+        except ServiceError as error:
+            if error.code == "ConditionalCheckFailedException":
+                self.units["WCU"] += 1
+            raise
+        bills = reply.get("ConsumedCapacity", [])
+        for bill in bills if isinstance(bills, list) else [bills]:
+            kind = "WCU" if operation in WRITES else "RCU"
+            self.units[kind] += bill["CapacityUnits"]
+            for part in ("Table", "GlobalSecondaryIndexes"):
+                for name, index in ({"table": bill[part]} if part == "Table" else bill.get(part, {})).items():
+                    self.units[name if kind == "WCU" else "read"] += index["CapacityUnits"]
+        return reply
+
+
+class Client:
+    """One process: its limiter, and what it has cost since ``measured`` began."""
+
+    def __init__(self, table: str, clock: ManualClock) -> None:
+        self.wire = Metered()
+        self.record = RecordingBackend(DynamoDBBackend(Calls(table, self.wire, clock.world, 10_000)))
+        self.repository = SyncRepository.over(self.record, world=clock.world)
+        self.limiter = SyncRateLimiter(self.repository)
+
+    def take(self, entity_id: str, amount: int = 1, adjust: int = 0) -> None:
+        with self.limiter.acquire(entity_id, RESOURCE, {"rpm": amount, "tpm": 100}) as lease:
+            lease.adjust(tpm=adjust)
+
+    def refused(self, entity_id: str) -> None:
+        with pytest.raises(RateLimitExceeded):
+            self.take(entity_id, 61)
+
+    def failing(self, entity_id: str) -> None:
+        with pytest.raises(ZeroDivisionError), self.limiter.acquire(entity_id, RESOURCE, {"rpm": 1}):
+            raise ZeroDivisionError
+
+
+def clock_of(table: str) -> ManualClock:
+    """A clock with dice of its own: the engine knows the tokens of transactions on all its tables."""
+    return ManualClock(seed=int(table[-12:], 16))
+
+
+class Cost(NamedTuple):
+    operation: str
+    round_trips: int
+    requests: str
+    rcu: float
+    wcu: float
+    places: str
+
+    @property
+    def row(self) -> str:
+        return (
+            f"| {self.operation} | {self.round_trips} | {self.requests} | {self.rcu:g} | {self.wcu:g} "
+            f"| {self.places} |"
+        )
+
+
+def measured(name: str, client: Client, work: Callable[[], object]) -> Cost:
+    client.record.forget()
+    client.wire.calls.clear()
+    client.wire.units.clear()
+    work()
+    units = client.wire.units
+    places = [
+        f"{place} {units[place]:g}" for place in ("table", "GSI1", "GSI2", "GSI3", "GSI4") if units[place]
+    ]
+    requests = " + ".join(f"{count} {call}" for call, count in sorted(client.wire.calls.items()))
+    return Cost(
+        name, client.record.round_trips, requests or "none", units["RCU"], units["WCU"], ", ".join(places)
+    )
+
+
+@pytest.fixture(scope="module")
+def costs() -> dict[str, Cost]:
+    """Every operation once, on one table, in the order of the documentation."""
+    table = make_table()
+    clock = clock_of(table)
+    admin = Client(table, clock)
+    admin.repository.set_resource_defaults(RESOURCE, LIMITS)
+    admin.repository.create_entity("parent")
+    for entity_id in ("child", "new-child"):
+        admin.repository.create_entity(entity_id, parent_id="parent", cascade=True)
+
+    def fresh() -> Client:
+        return Client(table, clock)
+
+    found = [measured("first acquire of an entity", cold := fresh(), lambda: cold.take("user"))]
+    found.append(measured("acquire, warm", cold, lambda: cold.take("user")))
+    cold.take("user", 57)
+    clock.advance(2)
+    found.append(measured("acquire, warm, needs what just accrued", cold, lambda: cold.take("user", 3)))
+    found.append(measured("refusal", cold, lambda: cold.refused("user")))
+    found.append(measured("refusal again within a second", cold, lambda: cold.refused("user")))
+    clock.advance(3_600)
+    cold.take("user")
+    found.append(
+        measured("acquire, cold process, existing bucket", other := fresh(), lambda: other.take("user"))
+    )
+    found.append(measured("acquire + adjust", other, lambda: other.take("user", adjust=7)))
+    found.append(measured("acquire + refund", other, lambda: other.failing("user")))
+    found.append(measured("cascade, first acquire of both", kin := fresh(), lambda: kin.take("child")))
+    found.append(measured("cascade, warm", kin, lambda: kin.take("child")))
+    found.append(measured("cascade, warm, + adjust", kin, lambda: kin.take("child", adjust=7)))
+    found.append(measured("cascade, cold process", late := fresh(), lambda: late.take("child")))
+    limiter, repository = late.limiter, late.repository
+    found.append(measured("available", late, lambda: limiter.available("user", RESOURCE)))
+    found.append(measured("create_entity", late, lambda: repository.create_entity("user")))
+    found.append(measured("get_entity", late, lambda: repository.get_entity("user")))
+    found.append(measured("set_limits", late, lambda: repository.set_limits("user", LIMITS, RESOURCE)))
+    found.append(measured("get_limits", late, lambda: repository.get_limits("user", RESOURCE)))
+    found.append(
+        measured("resolve_limits, cached", late, lambda: repository.resolve_limits("user", RESOURCE))
+    )
+    found.append(
+        measured("set_resource_defaults", late, lambda: repository.set_resource_defaults(RESOURCE, LIMITS))
+    )
+    found.append(measured("delete_limits", late, lambda: repository.delete_limits("user", RESOURCE)))
+    return {cost.operation: cost for cost in found}
+
+
+BUDGET = [
+    ("acquire, warm", 1, "1 UpdateItem", 1.0),
+    ("acquire, warm, needs what just accrued", 1, "1 UpdateItem", 1.0),
+    ("refusal", 1, "1 UpdateItem", 1.0),
+    ("refusal again within a second", 0, "none", 0.0),
+    ("acquire, cold process, existing bucket", 2, "1 BatchGetItem + 1 UpdateItem", 1.0),
+    ("first acquire of an entity", 2, "1 BatchGetItem + 1 PutItem", 4.0),
+    ("acquire + adjust", 2, "2 UpdateItem", 2.0),
+    ("cascade, warm", 1, "2 UpdateItem", 2.0),
+]
+
+
+@pytest.mark.parametrize(
+    ("operation", "round_trips", "requests", "wcu"), BUDGET, ids=[row[0] for row in BUDGET]
+)
+def test_the_budget_is_kept(
+    costs: dict[str, Cost], operation: str, round_trips: int, requests: str, wcu: float
+) -> None:
+    """Round trips, requests and write units with all indexes, exactly."""
+    cost = costs[operation]
+    assert (cost.round_trips, cost.requests, cost.wcu) == (round_trips, requests, wcu)
+
+
+def test_a_cold_cascade_takes_three_round_trips(costs: dict[str, Cost]) -> None:
+    """The child with its config, the parent, and both writes together."""
+    assert costs["cascade, cold process"].round_trips <= 3
+    assert costs["cascade, first acquire of both"].round_trips <= 3
+
+
+def test_the_documented_costs_are_the_measured_ones(costs: dict[str, Cost]) -> None:
+    """The table in the documentation is generated from this test."""
+    before, begin, rest = DOCS.read_text().partition("<!-- generated table -->\n")
+    _, end, after = rest.partition("<!-- end of generated table -->\n")
+    assert (begin, end) != ("", "")
+    header = [
+        "| operation | round trips | requests | RCU | WCU | written where |",
+        "|---|---|---|---|---|---|",
+    ]
+    table = "\n".join([*header, *(cost.row for cost in costs.values())]) + "\n"
+    text = before + begin + table + end + after
+    if os.environ.get("UPDATE_DOCS"):
+        DOCS.write_text(text)
+    assert text == DOCS.read_text()
+
+
+def test_how_many_limits_fit_into_one_write_unit() -> None:
+    """The documentation says from how many limits on a bucket costs two units a write."""
+    table = make_table()
+    clock = clock_of(table)
+    client = Client(table, clock)
+    fitting = 0
+    for count in range(1, 33):
+        limits = [Limit.per_minute(f"limit-{n:02}", 10_000_000) for n in range(count)]
+        entity_id = f"project-{count:05}"
+        amounts = {limit.name: 1_234 for limit in limits}
+        with client.limiter.acquire(entity_id, RESOURCE, amounts, limits):
+            pass
+        client.wire.units.clear()
+        with client.limiter.acquire(entity_id, RESOURCE, amounts, limits):
+            pass
+        if client.wire.units["WCU"] == 1.0:
+            fitting = count
+    assert f"up to {fitting} limits" in DOCS.read_text()

