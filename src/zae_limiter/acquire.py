@@ -14,7 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from .exceptions import RateLimiterUnavailable, RateLimitExceeded
+from .exceptions import RateLimiterUnavailable, RateLimitExceeded, ValidationError
 from .models import LimitStatus
 from .posting import Posting, merged, prolong
 from .repository_protocol import Item, Key, Outcome
@@ -36,6 +36,22 @@ class Demand(NamedTuple):
 
     account: Account
     amounts: Mapping[str, int]
+    optional: bool = False
+    """Limits that the account does not have are no reason to refuse: a parent is asked for those it has."""
+
+
+def demand_on(account: Account, amounts: Mapping[str, int], *, optional: bool = False) -> Demand | None:
+    """What can be asked of an account: everything, or where that is ``optional`` what it has, if anything."""
+    rates = account.terms.rates
+    known = {name: amount for name, amount in amounts.items() if name in rates}
+    if len(known) < len(amounts) and not optional:
+        unknown = next(name for name in amounts if name not in rates)
+        raise ValidationError(
+            "limit name",
+            unknown,
+            f"{account.entity_id!r} has no such limit on {account.resource!r}; it has {', '.join(rates)}",
+        )
+    return Demand(account, known, optional) if known else None
 
 
 Renew: TypeAlias = Callable[[Account], Awaitable[Account]]
@@ -102,9 +118,10 @@ async def _reconsidered(
     if is_split(shard, image):
         return demand
     if is_outdated(shard.terms, image):
-        return demand._replace(account=await renew(demand.account))
+        return demand_on(await renew(demand.account), demand.amounts, optional=demand.optional)
     if is_overloaded(shard, image, teller.world.now_ms()):
         return demand._replace(account=await relieve(teller, demand.account, shard))
+    await teller.bring_up_to_date(shard)
     if shard_count(teller.image(demand.account.key)) == 1:
         return demand
     parts = [Demand(*part) for part in await gather(teller, demand.account, demand.amounts)]
@@ -117,7 +134,7 @@ async def _reconsidered(
 async def give_back(teller: Teller, taken: Sequence[Demand]) -> None:
     """Refund demands, each to the item that it was taken from."""
     credits: dict[Key, Order] = {}
-    for account, amounts in taken:
+    for account, amounts, _ in taken:
         known = credits.get(account.key)
         credit = merged([known.posting, Posting(credit=amounts)]) if known else Posting(credit=amounts)
         credits[account.key] = Order(account, credit)

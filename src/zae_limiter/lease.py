@@ -192,7 +192,7 @@ class Acquisition:
 
     async def _acquire(self) -> Lease:
         buckets = self._buckets
-        plan = await buckets.plan(self._entity_id, self._resource, self._limits)
+        plan = await buckets.plan(self._entity_id, self._resource, self._limits, self._consume)
         self._policy = plan.on_unavailable
         lease = Lease(buckets.teller, plan.accounts, buckets.renewed, speculative=self._speculative)
         await lease._take(needs_milli(self._consume))

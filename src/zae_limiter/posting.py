@@ -155,14 +155,20 @@ def _charge(account: Account, posting: Posting, image: Item, now_ms: int) -> Upd
     return _spend(account._replace(terms=terms), Posting(NOTHING, debit, credit), image, now_ms)
 
 
+def rebased(account: Account, image: Item, now_ms: int) -> Update:
+    """The write that changes a bucket's numbers to those of the terms, and nothing else."""
+    return _rebase(account, Posting(), image, now_ms)
+
+
 def _rebase(account: Account, posting: Posting, image: Item, now_ms: int) -> Update:
     """Take from a bucket and change its numbers to those of the terms.
 
-    The origin always moves, by a millisecond at least, so that it identifies the numbers: a write
-    that was shaped for the old ones is refused.
+    Version and origin together identify the numbers, so that a write which was shaped for the old
+    ones is refused: where the version stays, the origin moves by a millisecond at least.
     """
     terms, origin = account.terms, number(image, "rf")
-    at_ms = max(now_ms, origin + 1)
+    renewed = terms.version is not None and terms.version != image.get("cv")
+    at_ms = max(now_ms, origin if renewed else origin + 1)
     when: list[Condition] = [Exists(), *_pinned(image, "rf"), *_pinned(image, "cv")]
     add: dict[str, int] = {}
     set_: dict[str, Value] = {"rf": at_ms}

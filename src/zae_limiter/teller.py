@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from ._colour import ForkSafe, Signal
 from .exceptions import RateLimiterUnavailable
-from .posting import Posting, fitting, merged, write_for
+from .posting import Posting, fitting, merged, rebased, write_for
 from .repository_protocol import Backend, Item, Key, Outcome, Write
-from .terms import Account, has_same_terms, is_outdated, is_overloaded, is_split
+from .terms import Account, has_same_terms, has_terms, is_outdated, is_overloaded, is_split
 from .world import World
 
 IMAGES_MAX = 100_000
@@ -161,6 +161,16 @@ class Teller:
         for write, outcome in zip(writes, outcomes, strict=True):
             self._learn(write, outcome)
         return outcomes
+
+    async def bring_up_to_date(self, account: Account) -> None:
+        """Give a bucket the numbers of its terms although nobody takes anything from it.
+
+        Else a bucket that refuses everybody would go on to fill at the rate it had before.
+        """
+        write = self._refresh(account, self.world.now_ms())
+        if write is not None:
+            (outcome,) = await self.backend.write_each([write])
+            self._learn(write, outcome)
 
     # The lines.
 
@@ -312,6 +322,12 @@ class Teller:
         account = orders[0].account
         posting = orders[0].posting if len(orders) == 1 else merged([order.posting for order in orders])
         return write_for(account, posting, self.image(account.key), now_ms)
+
+    def _refresh(self, account: Account, now_ms: int) -> Write | None:
+        """The write that gives a bucket the numbers of its terms, if it has others."""
+        image = self.image(account.key)
+        current = image is None or has_terms(image, account.terms)
+        return None if image is None or current else rebased(account, image, now_ms)
 
     def _learn(self, write: Write, outcome: Outcome) -> None:
         if outcome.failure is not None:

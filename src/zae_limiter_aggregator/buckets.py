@@ -46,7 +46,7 @@ from .usage import extract_deltas, is_event
 REFILL_AFTER_MS = 60_000
 """A bucket is refilled no more often: each time all its clients have to learn the new origin."""
 
-HOT_SHARE = 0.8
+HOT_PERCENT = 80
 """The part of what a partition takes at which its bucket is split."""
 
 
@@ -74,7 +74,7 @@ class BucketActivity:
         held = number(self.image, limit_attributes(WCU).tk)
         left = balance(rate, held, number(self.image, "rf"), self.at_ms)
         most = max(self.writes.values(), default=0) * WRITE_MILLI
-        return most >= HOT_SHARE * rate.capacity_milli or left <= (1 - HOT_SHARE) * rate.capacity_milli
+        return max(most, rate.capacity_milli - left) * 100 >= HOT_PERCENT * rate.capacity_milli
 
     @property
     def grew(self) -> bool:

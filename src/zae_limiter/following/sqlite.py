@@ -33,9 +33,9 @@ START = (
     f"INSERT INTO sqlite_sequence (name, seq) SELECT 'changes', {NOW_MS} * 1000 "
     "WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'changes')",
     f"CREATE TRIGGER IF NOT EXISTS changes_insert AFTER INSERT ON items WHEN NEW.sk = '{sk_state()}' "
-    f"BEGIN {NOTE.format(old='NULL')}; END",
+    f"BEGIN {NOTE % 'NULL'}; END",
     f"CREATE TRIGGER IF NOT EXISTS changes_update AFTER UPDATE OF body ON items WHEN NEW.sk = '{sk_state()}' "
-    f"BEGIN {NOTE.format(old='OLD.body')}; END",
+    f"BEGIN {NOTE % 'OLD.body'}; END",
     f"CREATE TRIGGER IF NOT EXISTS changes_trim AFTER INSERT ON changes WHEN NEW.position % {TRIM_EVERY} = 0 "
     f"BEGIN DELETE FROM changes WHERE position <= NEW.position - {ENTRIES_MAX}; END",
 )

@@ -7,16 +7,16 @@ bucket's last image shows that this process is behind, it reads again before it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from operator import is_
 from typing import NamedTuple
 
-from ..acquire import Demand
+from ..acquire import Demand, demand_on
 from ..exceptions import ValidationError
 from ..models import BucketState, Limit, OnUnavailable
 from ..naming import validate_entity_id, validate_resource
-from ..repository_protocol import Item, Key
-from ..schema import bucket_key, bucket_states, entity_key
+from ..repository_protocol import Equal, Item, Key, Update
+from ..schema import bucket_key, bucket_states, buckets_of_entity, entity_key, number
 from ..teller import Teller
 from ..terms import Account, Meter, Terms, is_outdated
 from .entities import EntityRecords, copy_family, family_of
@@ -51,9 +51,16 @@ class BucketRecords(EntityRecords):
         """Through whom all writes to buckets go."""
         return self._connection.teller
 
-    async def plan(self, entity_id: str, resource: str, limits: Sequence[Limit] | None) -> Plan:
-        """The accounts of an acquire: the entity's and, when it cascades, its parent's."""
+    async def plan(
+        self, entity_id: str, resource: str, limits: Sequence[Limit] | None, needed: Collection[str] = ()
+    ) -> Plan:
+        """The accounts of an acquire: the entity's and, when it cascades, its parent's.
+
+        A limit that is ``needed`` and not remembered may be new, so it is looked for before it is missed.
+        """
         account, resolved = await self._current(entity_id, resource, limits)
+        if limits is None and not account.terms.rates.keys() >= set(needed):
+            account, resolved = await self._fresh(entity_id, resource, limits, required=True)
         accounts = [account]
         if account.cascade and account.parent_id is not None:
             parent, _ = await self._current(account.parent_id, resource, limits, required=False)
@@ -71,10 +78,7 @@ class BucketRecords(EntityRecords):
 
     async def renewed(self, account: Account) -> Account:
         """The account under the configuration as it is stored now."""
-        renewed, _ = await self._account(
-            account.entity_id, account.resource, None, required=False, fresh=True
-        )
-        return renewed
+        return (await self._fresh(account.entity_id, account.resource, None, required=False))[0]
 
     async def get_bucket(self, entity_id: str, resource: str) -> list[BucketState]:
         """One state for each limit of a bucket; empty if it was never used."""
@@ -94,7 +98,25 @@ class BucketRecords(EntityRecords):
             await self.notice_family(account)
             account, resolved = await self._account(entity_id, resource, limits, required=required)
         if is_outdated(account.terms, image):
-            return await self._account(entity_id, resource, limits, required=required, fresh=True)
+            return await self._fresh(entity_id, resource, limits, required=required)
+        return account, resolved
+
+    async def _fresh(
+        self, entity_id: str, resource: str, limits: Sequence[Limit] | None, *, required: bool
+    ) -> tuple[Account, Resolved]:
+        """The account by what is stored now.
+
+        If that is older than what the bucket had seen before the read set out, counts were lost: a
+        table was restored, or the stamps of a deleted entity have expired. What is stored is right.
+        """
+        seen = self._connection.teller.image(bucket_key(self._namespace_id, entity_id, resource))
+        account, resolved = await self._account(entity_id, resource, limits, required=required, fresh=True)
+        if seen is not None and is_outdated(account.terms, seen):
+            lost = Equal("cv", number(seen, "cv"))
+            async for page in self._pages(buckets_of_entity(self._namespace_id, entity_id, resource)):
+                keys = [row.key for row in page]
+                await self._must_write([Update(k, set={"cv": resolved.version}, when=(lost,)) for k in keys])
+                await self._connection.teller.look(keys)
         return account, resolved
 
     async def notice_family(self, account: Account) -> None:
@@ -136,6 +158,8 @@ class BucketRecords(EntityRecords):
         elif resolved.limits is not None or not required:
             fills = 0 if resolved.source in LASTING else ttl_fills
             terms = Terms.of(resolved.limits or (), resolved.version, fills)
+        elif not fresh:  # what was missing a moment ago may have been set since
+            return await self._account(entity_id, resource, limits, required=required, fresh=True)
         else:
             raise ValidationError(
                 "limits",
@@ -154,17 +178,6 @@ class BucketRecords(EntityRecords):
 
 def demands_on(accounts: Sequence[Account], amounts_milli: Mapping[str, int]) -> list[Demand]:
     """Amounts as demands; the first account must have every limit, the others are asked for theirs."""
-    first = accounts[0]
-    for name in amounts_milli:
-        if name not in first.terms.rates:
-            raise ValidationError(
-                "limit name",
-                name,
-                f"{first.entity_id!r} has no such limit on {first.resource!r}; "
-                f"it has {', '.join(first.terms.rates)}",
-            )
-    demands = [Demand(first, amounts_milli)]
-    for account in accounts[1:]:
-        if shared := {name: n for name, n in amounts_milli.items() if name in account.terms.rates}:
-            demands.append(Demand(account, shared))
-    return demands
+    demands = [demand_on(accounts[0], amounts_milli)]
+    demands += [demand_on(account, amounts_milli, optional=True) for account in accounts[1:]]
+    return [demand for demand in demands if demand is not None]

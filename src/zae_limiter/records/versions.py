@@ -34,7 +34,7 @@ class VersionRecords(View):
         updated_by: str | None = None,
     ) -> VersionRecord:
         """Replace the record; it binds whoever opens the store from now on."""
-        for version in filter(None, (schema_version, lambda_version, client_min_version)):
+        for version in (schema_version, client_min_version, lambda_version or SCHEMA_VERSION):
             parse_version(version)
         if updated_by is not None:
             validate_principal(updated_by)

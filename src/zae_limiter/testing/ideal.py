@@ -18,6 +18,7 @@ from ..posting import merged
 from ..repository_protocol import Backend, Item, Outcome, Write
 from ..schema import bucket_limit_names, limit_attributes, number, stored_rate
 from ..teller import Order, Teller, Ticket
+from ..terms import Account
 from .simulation import Process
 
 
@@ -178,6 +179,19 @@ class WatchedTeller(Teller):
                 assert any(amount > given.get(name, 0) for name, amount in asked.items()), (
                     f"{late.order.account.key.partition}: {given} was admitted before {asked}"
                 )
+
+    async def bring_up_to_date(self, account: Account) -> None:
+        self._simulation.in_flight += 1
+        try:
+            await super().bring_up_to_date(account)
+        finally:
+            self._simulation.in_flight -= 1
+
+    def _refresh(self, account: Account, now_ms: int) -> Write | None:
+        write = super()._refresh(account, now_ms)
+        if write is not None:
+            self._intents[id(write)] = Intent(write, {}, now_ms)
+        return write
 
     def _shape(self, orders: Sequence[Order], now_ms: int) -> Write | None:
         write = super()._shape(orders, now_ms)

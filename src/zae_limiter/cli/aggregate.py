@@ -1,0 +1,97 @@
+"""``zae-limiter aggregate``: count usage and look after buckets where there is no Lambda."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+from rich.text import Text
+
+from ..models import UsageWindow
+from .session import Session, with_session
+
+if TYPE_CHECKING:
+    from zae_limiter_aggregator.runner import Progress
+
+
+@click.command()
+@click.option(
+    "--window",
+    "windows",
+    type=click.Choice([window.value for window in UsageWindow]),
+    multiple=True,
+    default=("hourly", "daily"),
+    show_default=True,
+    help="Count by this window. May be repeated.",
+)
+@click.option(
+    "--retention-days",
+    type=click.IntRange(0, 36_500),
+    default=90,
+    show_default=True,
+    help="Keep a snapshot so long after its window has ended; 0 for ever.",
+)
+@click.option("--archive-bucket", metavar="BUCKET", help="Archive expired audit events in this S3 bucket.")
+@click.option("--no-tending", is_flag=True, help="Only count; leave refills and shards to the clients.")
+@click.option("--once", is_flag=True, help="Stop when everything so far is counted.")
+@with_session
+def aggregate(
+    session: Session,
+    windows: tuple[str, ...],
+    retention_days: int,
+    archive_bucket: str | None,
+    no_tending: bool,
+    once: bool,
+) -> None:
+    """Follow the store and write usage snapshots.
+
+    A DynamoDB table is followed by its stream, an embedded store by a log that it keeps from the first
+    time this command is run. Stop it with Ctrl-C or a TERM signal: it finishes what it is doing, and goes
+    on from there next time. All namespaces are counted.
+    """
+    from zae_limiter_aggregator.archiver import S3Archive
+    from zae_limiter_aggregator.processor import Settings
+    from zae_limiter_aggregator.runner import follow, source_of, stopping_on_signals
+
+    connection = session.connection
+    settings = Settings(
+        tuple(dict.fromkeys(UsageWindow(name) for name in windows)), retention_days or None, not no_tending
+    )
+    archive = S3Archive(archive_bucket) if archive_bucket else None
+    source = source_of(connection.backend, connection.url, connection.world, settings, archive)
+    line = ProgressLine()
+    with stopping_on_signals() as stop:
+        try:
+            total = follow(source, until_idle=once, stop=stop, tell=line.show)
+        finally:
+            line.end()
+    session.output.show(total.counts(), lambda: Text(summary(total.counts())))
+
+
+class ProgressLine:
+    """What was done so far: one line that a terminal rewrites, and elsewhere only trouble."""
+
+    def __init__(self) -> None:
+        self._shown = False
+
+    def show(self, progress: Progress) -> None:
+        if progress.trouble:
+            self.end()
+            click.echo(f"trying again: {progress.trouble}", err=True)
+        elif sys.stderr.isatty():
+            click.echo(f"\r\x1b[K{summary(progress.total.counts())}", err=True, nl=False)
+            self._shown = True
+
+    def end(self) -> None:
+        if self._shown:
+            click.echo(err=True)
+            self._shown = False
+
+
+def summary(counts: dict[str, int]) -> str:
+    return (
+        f"{counts['records']:,} records, {counts['changes']:,} changes of buckets, "
+        f"{counts['rows_written']:,} rows written, {counts['refills_written']:,} refills, "
+        f"{counts['splits']:,} splits, {counts['archived']:,} events archived"
+    )

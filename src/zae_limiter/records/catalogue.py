@@ -1,0 +1,152 @@
+"""The table of records for the documentation, made by the code that writes the records.
+
+Each row is a sample record with placeholders for its names. ``python -m zae_limiter.records.catalogue
+FILE`` puts the table between the marks of a file; without a file it goes to standard output.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ..models import (
+    AuditAction,
+    AuditEvent,
+    Entity,
+    Limit,
+    LimiterConfig,
+    Namespace,
+    OnUnavailable,
+    UsageWindow,
+    VersionRecord,
+)
+from ..posting import Posting, write_for
+from ..repository_protocol import Item, Key, Put
+from ..schema import (
+    INDEXES,
+    audit_key,
+    bucket_key,
+    entity_config_key,
+    entity_configs_key,
+    entity_key,
+    gsi3_pk_entity_config,
+    namespace_key,
+    nsid_key,
+    resource_config_key,
+    system_config_key,
+    version_key,
+    within_namespace,
+)
+from ..schema_records import (
+    audit_item,
+    config_item,
+    entity_item,
+    namespace_item,
+    usage_counter,
+    usage_row,
+    version_item,
+)
+from ..terms import Account, Terms
+
+NS, ID, RES, PARENT = "{ns}", "{id}", "{resource}", "{parent}"
+LIMIT = Limit("LIMIT", 1, 1, 1)
+START, END = "<!-- records: made by python -m zae_limiter.records.catalogue -->", "<!-- end of records -->"
+
+
+class Sample(NamedTuple):
+    """One kind of record, with placeholders for names."""
+
+    kind: str
+    key: Key
+    item: Item
+
+
+def samples() -> list[Sample]:
+    """Every kind of record as it is written."""
+    config = LimiterConfig((LIMIT,), OnUnavailable.BLOCK, config_version=1)
+    system = LimiterConfig((LIMIT,), OnUnavailable.BLOCK, True, True, 1)
+    own = {"GSI3PK": gsi3_pk_entity_config(NS, RES), "GSI3SK": ID}
+    event = AuditEvent("{ulid}", "", AuditAction.LIMITS_SET, ID, "", RES)
+    usage, row = usage_row(NS, ID, RES, UsageWindow.HOURLY, 0)
+    space = namespace_item(Namespace("{name}", NS, created_at="", deleted_at=""))
+    levels: tuple[tuple[str, Key, LimiterConfig, Item], ...] = (
+        ("system config", system_config_key(NS), system, {}),
+        ("resource config", resource_config_key(NS, RES), config, {"resource": RES}),
+        ("entity config", entity_config_key(NS, ID, RES), config, {"resource": RES, **own}),
+    )
+    count_key = entity_configs_key(NS, RES)
+    return [
+        Sample("entity", entity_key(NS, ID), _entity()),
+        Sample("bucket shard", *_bucket()),
+        *(
+            Sample(kind, key, {**config_item(said), **beside, **within_namespace(NS, key)})
+            for kind, key, said, beside in levels
+        ),
+        Sample("usage", usage, {**row, usage_counter("{limit}"): 1, "total_events": 1, "ttl": 1}),
+        Sample("audit event", audit_key(NS, ID, "{ulid}"), audit_item(NS, event, 1)),
+        Sample(
+            "entities with limits of their own",
+            count_key,
+            {"entities": 1, "resource": RES, **within_namespace(NS, count_key)},
+        ),
+        Sample("namespace by name", namespace_key("{name}"), space),
+        Sample("namespace by id", nsid_key(NS), space),
+        Sample("version", version_key(), version_item(VersionRecord("", "", "", "", ""))),
+    ]
+
+
+def table() -> str:
+    """The records in the syntax of the documentation."""
+    lines = ["| record | PK | SK | attributes | indexes |", "|---|---|---|---|---|"]
+    for kind, key, item in samples():
+        places = [
+            f"{index}: `{_plain(item[f'{index}PK'])}` · `{_plain(item[f'{index}SK'])}`"
+            for index in INDEXES
+            if item.get(f"{index}PK") is not None
+        ]
+        own = [_plain(name) for name, value in item.items() if value is not None and name[:3] != "GSI"]
+        row = (kind, f"`{_plain(key.partition)}`", f"`{_plain(key.sort)}`", f"`{', '.join(own)}`")
+        lines.append(f"| {' | '.join((*row, '<br>'.join(places)))} |")
+    return "\n".join(lines)
+
+
+def renewed(text: str) -> str:
+    """A document with the table as it is now between its marks."""
+    before, start, rest = text.partition(START)
+    _, end, after = rest.partition(END)
+    if not start or not end:
+        raise ValueError(f"the document has no lines {START!r} and {END!r}")
+    return f"{before}{START}\n{table()}\n{END}{after}"
+
+
+def _entity() -> Item:
+    return {**entity_item(NS, Entity(ID, "", PARENT, True, {}, "")), "children": 1}
+
+
+def _bucket() -> tuple[Key, Item]:
+    key = bucket_key(NS, ID, RES, 0)
+    account = Account(key, NS, ID, RES, Terms.of([LIMIT], 1, 7), PARENT, True)
+    write = write_for(account, Posting(need={LIMIT.name: 1}), None, 0)
+    assert isinstance(write, Put), "a bucket that is not there is put there"
+    return Key(key.partition.removesuffix("0") + "{shard}", key.sort), write.item
+
+
+def _plain(value: object) -> str:
+    """Placeholders where the sample had to use a name, a number or an instant."""
+    text = str(value).replace(LIMIT.name, "{limit}").replace("1970-01-01T00:00:00Z", "{window_key}")
+    text = text.replace("#hourly#", "#{window}#")
+    return text.removesuffix("#0") + "#{shard}" if text.endswith("#0") else text
+
+
+def main(arguments: Sequence[str]) -> None:
+    if not arguments:
+        sys.stdout.write(f"{table()}\n")
+        return
+    document = Path(arguments[0])
+    document.write_text(renewed(document.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,201 @@
+"""A DynamoDB stream as a source: its shards in the order of their generations, with notes in the table.
+
+A stream splits its shards every few hours. The changes of an item stay in order only if a parent is read
+to its end before its children. How far each was read is noted in the table behind every batch that
+mattered; a note is itself a record of the stream, so nothing is noted for records that did not.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from zae_limiter.exceptions import RateLimiterUnavailable
+from zae_limiter.repository_protocol import Backend, Update
+from zae_limiter.schema import checkpoint_key, iso_time, text
+from zae_limiter.world import World
+
+from .archiver import Archive
+from .processor import Settings, Tally, process_stream_records
+from .sources import BATCH_RECORDS_MAX
+
+logger = logging.getLogger("zae_limiter_aggregator")
+
+REFRESH_MS = 10_000
+"""How often the list of a stream's shards is read again; they live for about four hours."""
+
+CHECKPOINT_EVERY_RECORDS = 10_000
+"""How many records that did not matter are worth a note."""
+
+CHECKPOINT_DAYS = 3
+"""How long a note is kept; a stream keeps its records for one."""
+
+DAY_SECONDS = 86_400
+
+
+class IteratorExpired(RateLimiterUnavailable):
+    """The place in a shard was not used for too long."""
+
+
+class RecordsTrimmed(RateLimiterUnavailable):
+    """The records at a place in a shard are no longer there."""
+
+
+ANSWERS = {"ExpiredIteratorException": IteratorExpired, "TrimmedDataAccessException": RecordsTrimmed}
+
+
+@dataclass
+class StreamShard:
+    """One shard of a stream, and how far it was read."""
+
+    shard_id: str
+    parent_id: str | None
+    position: str | None = None
+    noted: str | None = None
+    done: bool = False
+    iterator: str | None = None
+    unnoted: int = 0
+
+
+class StreamSource:
+    """The stream of a DynamoDB table, shard by shard, children after their parents.
+
+    ``client`` is botocore's for DynamoDB Streams. Notes are kept in the table itself.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        client: Any,
+        stream_arn: str,
+        world: World,
+        settings: Settings,
+        archive: Archive | None = None,
+    ) -> None:
+        self._backend, self._client, self._arn = backend, client, stream_arn
+        self._world, self._settings, self._archive = world, settings, archive
+        self._shards: dict[str, StreamShard] = {}
+        self._refresh_at_ms = 0.0
+
+    async def start(self) -> None:
+        await self._refresh()
+
+    async def step(self) -> Tally:
+        if self._world.ticks_ms() >= self._refresh_at_ms:
+            await self._refresh()
+        total = Tally()
+        for shard in [shard for shard in self._shards.values() if self._is_due(shard)]:
+            total.add(await self._read(shard))
+        return total
+
+    async def close(self) -> None:
+        """Note where the reading ended, also of records that were not worth a note."""
+        for shard in self._shards.values():
+            if shard.position != shard.noted:
+                await self._note(shard)
+
+    def _is_due(self, shard: StreamShard) -> bool:
+        """Whether a shard is to be read: its parent holds what happened before to the same items."""
+        parent = self._shards.get(shard.parent_id or "")
+        return not shard.done and (parent is None or parent.done)
+
+    async def _read(self, shard: StreamShard) -> Tally:
+        reply = self._records(shard)
+        records = reply["Records"]
+        request_id = self._world.new_ulid()
+        tally = await process_stream_records(
+            records, self._backend, self._world, self._settings, self._archive, request_id
+        )
+        if tally.failed:
+            return tally  # the same iterator brings the same records again
+        shard.iterator = reply.get("NextShardIterator")
+        shard.done = shard.iterator is None
+        if records:
+            shard.position = str(records[-1]["dynamodb"]["SequenceNumber"])
+            shard.unnoted += len(records)
+        if tally.changes or tally.archived or shard.done or shard.unnoted >= CHECKPOINT_EVERY_RECORDS:
+            await self._note(shard)
+        if shard.done:
+            self._refresh_at_ms = 0.0
+        return tally
+
+    def _records(self, shard: StreamShard) -> dict[str, Any]:
+        """The next records of a shard; an iterator that is too old is replaced."""
+        for _ in range(2):
+            if shard.iterator is None:
+                shard.iterator = self._iterator(shard)
+            try:
+                return self._ask("get_records", ShardIterator=shard.iterator, Limit=BATCH_RECORDS_MAX)
+            except IteratorExpired:
+                shard.iterator = None
+            except RecordsTrimmed:
+                self._skip_lost(shard)
+        raise RateLimiterUnavailable(f"stream shard {shard.shard_id!r} cannot be read")
+
+    def _iterator(self, shard: StreamShard) -> str:
+        where = {"ShardIteratorType": "TRIM_HORIZON"}
+        if shard.position is not None:
+            where = {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": shard.position}
+        try:
+            reply = self._ask("get_shard_iterator", StreamArn=self._arn, ShardId=shard.shard_id, **where)
+        except RecordsTrimmed:
+            self._skip_lost(shard)
+            return self._iterator(shard)
+        return str(reply["ShardIterator"])
+
+    def _skip_lost(self, shard: StreamShard) -> None:
+        """Go on with the oldest records there are; the stream keeps them for a day."""
+        logger.error("stream records were lost", extra={"shard": shard.shard_id, "after": shard.position})
+        shard.iterator = shard.position = None
+
+    def _ask(self, operation: str, **arguments: Any) -> dict[str, Any]:
+        try:
+            reply: dict[str, Any] = getattr(self._client, operation)(**arguments)
+        except (BotoCoreError, ClientError) as error:
+            answer = getattr(error, "response", {}).get("Error", {})
+            kind = ANSWERS.get(answer.get("Code"), RateLimiterUnavailable)
+            raise kind(f"DynamoDB Streams {operation} failed: {error}") from error
+        return reply
+
+    async def _refresh(self) -> None:
+        """Read the list of shards, and the notes of those that are new to this process."""
+        self._refresh_at_ms = self._world.ticks_ms() + REFRESH_MS
+        described: list[dict[str, Any]] = []
+        after: dict[str, str] = {}
+        while True:
+            reply = self._ask("describe_stream", StreamArn=self._arn, **after)["StreamDescription"]
+            described += reply["Shards"]
+            if not (last := reply.get("LastEvaluatedShardId")):
+                break
+            after = {"ExclusiveStartShardId": last}
+        known = {shard["ShardId"] for shard in described}
+        self._shards = {name: shard for name, shard in self._shards.items() if name in known}
+        new = [shard for shard in described if shard["ShardId"] not in self._shards]
+        notes = (
+            await self._backend.batch_get([checkpoint_key(shard["ShardId"]) for shard in new]) if new else []
+        )
+        for shard, note in zip(new, notes, strict=True):
+            position = text(note or {}, "position")
+            done = (note or {}).get("done") is True
+            name = shard["ShardId"]
+            self._shards[name] = StreamShard(name, shard.get("ParentShardId"), position, position, done)
+
+    async def _note(self, shard: StreamShard) -> None:
+        now_ms = self._world.now_ms()
+        note = Update(
+            checkpoint_key(shard.shard_id),
+            set={
+                "position": shard.position,
+                "done": shard.done,
+                "updated_at": iso_time(now_ms),
+                "ttl": now_ms // 1000 + CHECKPOINT_DAYS * DAY_SECONDS,
+            },
+        )
+        (outcome,) = await self._backend.write_each([note])
+        if outcome.failure is not None:  # some records will be read twice, no more
+            logger.warning("no checkpoint", extra={"shard": shard.shard_id, "reason": str(outcome.failure)})
+            return
+        shard.noted, shard.unnoted = shard.position, 0

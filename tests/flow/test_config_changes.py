@@ -1,0 +1,256 @@
+"""Limits that change while buckets are in use: what was consumed stays consumed, nothing is minted."""
+
+# Blocks that fail under a lease are what is tested here, and they hold more than one statement.
+# ruff: noqa: PT012
+
+import asyncio
+
+import pytest
+
+from tests.flow.stage import RESOURCE, Client, Store, rpm, tpm
+from zae_limiter import Limit, RateLimitExceeded, ValidationError
+
+SLOW = 10**6
+"""A period in seconds so long that nothing refills within a test."""
+
+
+def slow(capacity: int) -> Limit:
+    return Limit("rpm", capacity, 1, SLOW)
+
+
+async def test_explicit_limits_are_honoured_on_an_existing_bucket(store: Store) -> None:
+    """``limits=`` counts from the very next acquire, up and down, in any process."""
+    client, other = await store.client(), await store.client()
+    await client.take("key", {"rpm": 10}, slow(100))
+    assert await client.limiter.available("key", RESOURCE, [slow(12)]) == {"rpm": 2}
+    await other.take("key", {"rpm": 2}, slow(12))
+    refusal = await client.refused("key", {"rpm": 1}, slow(12))
+    assert refusal.primary_violation.limit.capacity == 12
+    await client.take("key", {"rpm": 1}, slow(100))
+    assert await store.left("key") == 87
+
+
+async def test_explicit_limits_win_over_stored_ones(store: Store) -> None:
+    """An acquire that brings its own limits does not ask what is stored, and the others still do."""
+    client = await store.client()
+    await client.repository.set_resource_defaults(RESOURCE, [slow(100)])
+    await client.take("key", {"rpm": 10})
+    await client.refused("key", {"rpm": 1}, slow(10))
+    await client.take("key", {"rpm": 90})
+    await client.refused("key", {"rpm": 1})
+    assert await store.used("key") == 100
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["stored", "explicit"])
+@pytest.mark.parametrize(
+    ("capacity", "left"), [(150, 120), (101, 71), (100, 70), (31, 1), (30, 0), (10, -20), (1, -29)]
+)
+async def test_consumed_amount_survives(store: Store, stored: bool, capacity: int, left: int) -> None:
+    """Capacity +50 gives +50 and a cut may leave debt: the 30 that were used stay used."""
+    client = await store.client()
+
+    async def limits(limit: Limit) -> list[Limit]:
+        if stored:
+            await client.repository.set_resource_defaults(RESOURCE, [limit])
+        return [] if stored else [limit]
+
+    await client.take("key", {"rpm": 30}, *(await limits(slow(100))))
+    given = await limits(slow(capacity))
+    assert await client.limiter.available("key", RESOURCE, given or None) == {"rpm": left}
+    if left > 0:
+        await client.take("key", {"rpm": left}, *given)
+    refusal = await client.refused("key", {"rpm": 1}, *given)
+    assert refusal.primary_violation.available == min(left, 0)
+    assert await store.used("key") == 30 + max(left, 0)
+
+
+async def test_debt_of_a_cut_refills_at_the_new_rate(store: Store) -> None:
+    """A cut leaves debt that the new numbers pay off, to the millisecond."""
+    client = await store.client()
+    await client.repository.set_resource_defaults(RESOURCE, [rpm(6000)])
+    await client.take("key", {"rpm": 90})
+    await client.repository.set_resource_defaults(RESOURCE, [rpm(60)])
+    refusal = await client.refused("key", {"rpm": 1})
+    assert refusal.primary_violation.available == -30
+    assert refusal.retry_after_seconds == 31
+    store.clock.advance(30.999)
+    await client.refused("key", {"rpm": 1})
+    store.clock.advance(0.001)
+    await client.take("key", {"rpm": 1})
+
+
+async def test_gain_under_the_old_rate_is_kept(store: Store) -> None:
+    """What accrued before the change accrued at the old rate, what comes later at the new one."""
+    client = await store.client()
+    await client.take("key", {"rpm": 60}, rpm(60))
+    store.clock.advance(10)
+    await client.take("key", {"rpm": 1}, rpm(60, 6000))
+    assert await store.left("key") == 9
+    store.clock.advance(0.1)
+    assert await client.limiter.available("key", RESOURCE, [rpm(60, 6000)]) == {"rpm": 19}
+
+
+async def test_full_bucket_is_full_under_new_numbers(store: Store) -> None:
+    """A bucket that idled until it was full is neither more nor less than full after the change."""
+    client = await store.client()
+    await client.take("key", {"rpm": 60}, rpm(60))
+    store.clock.advance(300)
+    await client.take("key", {"rpm": 90}, rpm(90))
+    await client.refused("key", {"rpm": 1}, rpm(90))
+    assert await store.left("key") == 0
+
+
+async def test_limit_that_joins_starts_full(store: Store) -> None:
+    """A limit that is new to a bucket starts full and leaves the others as they were."""
+    client = await store.client()
+    await client.take("key", {"rpm": 30}, slow(100))
+    await client.take("key", {"rpm": 1, "tpm": 7}, slow(100), tpm(10))
+    assert (await store.left("key"), await store.left("key", "tpm")) == (69, 3)
+
+
+async def test_limit_that_is_not_brought_along_is_kept(store: Store) -> None:
+    """Explicit limits say nothing of other limits of the bucket: they keep their numbers and tokens."""
+    client = await store.client()
+    await client.take("key", {"rpm": 30, "tpm": 6}, slow(100), tpm(60))
+    store.clock.advance(2)
+    await client.take("key", {"rpm": 1}, slow(200))
+    assert (await store.left("key"), await store.left("key", "tpm")) == (169, 56)
+
+
+async def test_limit_that_left_the_config_leaves_the_bucket(store: Store) -> None:
+    """A stored limit that is dropped is unknown from then on, and comes back full if it comes back."""
+    client = await store.client()
+    await client.repository.set_resource_defaults(RESOURCE, [slow(100), tpm(10)])
+    await client.take("key", {"rpm": 30, "tpm": 6})
+    await client.repository.set_resource_defaults(RESOURCE, [slow(100)])
+    with pytest.raises(ValidationError, match="'tpm'"):
+        await client.take("key", {"rpm": 1, "tpm": 1})
+    await client.take("key", {"rpm": 1})
+    assert await store.bucket("key", "tpm") is None
+    await client.repository.set_resource_defaults(RESOURCE, [slow(100), tpm(10)])
+    await client.take("key", {"tpm": 10})
+    assert await store.left("key") == 69
+
+
+async def test_change_reaches_other_processes_at_their_next_write(store: Store) -> None:
+    """A cut that one process has met is obeyed by all others at once, not when their caches expire."""
+    admin = await store.client()
+    await admin.repository.set_resource_defaults(RESOURCE, [slow(100)])
+    fleet = [await store.client() for _ in range(3)]
+    for client in fleet:
+        await client.take("key", {"rpm": 1})
+    await admin.repository.set_resource_defaults(RESOURCE, [slow(5)])
+    await admin.take("key", {"rpm": 1})
+    for client in fleet:
+        refusal = await client.refused("key", {"rpm": 2})
+        assert refusal.primary_violation.limit.capacity == 5
+    await fleet[0].take("key", {"rpm": 1})
+    assert await store.left("key") == 0
+
+
+@pytest.mark.parametrize("count", [2, 5])
+async def test_processes_that_disagree_do_not_mint(store: Store, count: int) -> None:
+    """Processes with different explicit limits take turns: the larger capacity is all there is."""
+    clients = [await store.client() for _ in range(count)]
+    limits = [slow(100 - 10 * n) for n in range(count)]
+
+    async def attempt(client: Client, limit: Limit) -> int:
+        try:
+            await client.take("key", {"rpm": 3}, limit)
+        except RateLimitExceeded:
+            return 0
+        return 3
+
+    admitted = 0
+    for _ in range(60):
+        for client, limit in zip(clients, limits, strict=True):
+            admitted += await attempt(client, limit)
+    assert admitted == 99
+    assert (await store.used("key"), await store.left("key")) == (99, 1)
+
+
+async def test_processes_that_disagree_at_once_do_not_mint(store: Store) -> None:
+    """The same with all of them asking at the same time, with a refill that is counted exactly once."""
+    clients = [await store.client() for _ in range(4)]
+    limits = [rpm(60), rpm(50), rpm(60, 50), rpm(40)]
+
+    async def attempts(client: Client, limit: Limit) -> int:
+        admitted = 0
+        for _ in range(8):
+            try:
+                await client.take("key", {"rpm": 2}, limit)
+                admitted += 2
+            except RateLimitExceeded:
+                pass
+            await asyncio.sleep(0)
+        return admitted
+
+    admitted = 0
+    for _ in range(10):
+        parts = await asyncio.gather(*(attempts(c, x) for c, x in zip(clients, limits, strict=True)))
+        admitted += sum(parts)
+        store.clock.advance(3)
+    # Sixty at first, and at most one token a second for thirty seconds.
+    assert 60 <= admitted <= 90
+    assert await store.used("key") == admitted
+
+
+async def test_lease_that_began_under_older_limits_settles_under_the_new(store: Store) -> None:
+    """An adjustment or refund of a lease does not bring the old numbers back."""
+    client, admin = await store.client(), await store.client()
+    await admin.repository.set_resource_defaults(RESOURCE, [slow(100)])
+    async with client.limiter.acquire("key", RESOURCE, {"rpm": 1}) as lease:
+        await admin.repository.set_resource_defaults(RESOURCE, [slow(10)])
+        await admin.take("key", {"rpm": 1})
+        await lease.consume(rpm=1)
+        await lease.adjust(rpm=2)
+    state = await store.bucket("key")
+    assert state is not None
+    assert state.limit.capacity == 10
+    assert await store.left("key") == 5
+
+
+async def test_refund_of_a_lease_that_began_under_older_limits(store: Store) -> None:
+    """A refund adds what was taken, whatever the numbers are by then."""
+    client, admin = await store.client(), await store.client()
+    await admin.repository.set_resource_defaults(RESOURCE, [slow(100)])
+    with pytest.raises(KeyError):
+        async with client.limiter.acquire("key", RESOURCE, {"rpm": 4}):
+            await admin.repository.set_resource_defaults(RESOURCE, [slow(10)])
+            await admin.take("key", {"rpm": 1})
+            raise KeyError
+    assert (await store.left("key"), await store.used("key")) == (9, 1)
+    state = await store.bucket("key")
+    assert state is not None
+    assert state.limit.capacity == 10
+
+
+async def test_limit_that_vanished_under_a_warm_process(store: Store) -> None:
+    """A process that learns from a write that a limit is gone says so as for any unknown limit."""
+    client, admin = await store.client(), await store.client()
+    await admin.repository.set_resource_defaults(RESOURCE, [slow(100), tpm(10)])
+    await client.take("key", {"rpm": 1, "tpm": 1})
+    await admin.repository.set_resource_defaults(RESOURCE, [slow(100)])
+    await admin.take("key", {"rpm": 1})
+    with pytest.raises(ValidationError, match="'tpm'"):
+        await client.take("key", {"rpm": 1, "tpm": 1})
+    assert await store.used("key") == 2
+    await client.take("key", {"rpm": 1})
+
+
+@pytest.mark.parametrize("after", [[rpm(50)], []], ids=["one limit gone", "all limits gone"])
+async def test_parent_that_lost_limits_under_a_warm_process(store: Store, after: list[Limit]) -> None:
+    """A parent pays for the limits it has now; having fewer than this process thought refuses nobody."""
+    client, admin = await store.client(), await store.client()
+    repository = admin.repository
+    await repository.create_entity("parent")
+    await repository.create_entity("child", parent_id="parent", cascade=True)
+    for entity_id in ("child", "parent"):
+        await repository.set_limits(entity_id, [rpm(100), tpm(100)])
+    await client.take("child", {"rpm": 1, "tpm": 1})
+    await repository.set_limits("parent", [rpm(50)])
+    await admin.take("child", {"rpm": 1})
+    if not after:
+        await repository.delete_limits("parent")
+    await client.take("child", {"rpm": 1, "tpm": 1})
+    assert (await store.used("child"), await store.used("child", "tpm")) == (3, 2)

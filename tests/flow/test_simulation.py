@@ -1,0 +1,118 @@
+"""The theorem under attack: the seeds of every test run, the bugs that must be found, and replay."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from zae_limiter.testing.__main__ import simulate, simulate_range
+from zae_limiter.testing.bugs import BUGS
+
+SEEDS = 500
+CHUNK = 25
+BUG_SEEDS = 200
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_no_seed_breaks_the_theorem(first: int) -> None:
+    """Whatever is lost, delayed, cancelled or crashed, the store holds what the textbook says."""
+    tally = simulate_range(first, count=CHUNK)
+    assert tally.failures == [], "replay with: make sim SEED=" + str(tally.failures[0][0])
+    assert tally.seeds == CHUNK
+    assert tally.steps > 1000
+    assert min(tally.admitted, tally.refused) > 10, "a world where nothing happens proves nothing"
+
+
+def test_simulated_world_is_rough() -> None:
+    """Every kind of trouble happens in a few dozen seeds."""
+    tally = simulate_range(0, count=40)
+    assert set(tally.faults) >= {
+        "lost request",
+        "lost reply",
+        "unreachable",
+        "cancelled",
+        "crashed",
+        "limits changed",
+    }
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_planted_bug_is_found(bug: str) -> None:
+    """A core that is broken in one place does not survive two hundred seeds."""
+    found = first_failure(bug)
+    assert found is not None, f"{bug} was not found in {BUG_SEEDS} seeds"
+
+
+def test_planted_bug_leaves_no_trace() -> None:
+    """A bug is gone when its simulation is over."""
+    seed = first_failure("no_refund")
+    assert seed is not None
+    assert simulate(seed).simulation.steps > 0
+
+
+def first_failure(bug: str) -> int | None:
+    for seed in range(BUG_SEEDS):
+        try:
+            simulate(seed, bug)
+        except AssertionError:
+            return seed
+    return None
+
+
+@pytest.mark.parametrize("seed", [0, 7, 11, 123, 499])
+def test_one_seed_is_one_run(seed: int) -> None:
+    """The same seed takes the same steps, meets the same faults and leaves the same store."""
+    one, other = simulate(seed), simulate(seed)
+    assert (one.simulation.steps, one.simulation.now_ms) == (other.simulation.steps, other.simulation.now_ms)
+    assert one.simulation.faults == other.simulation.faults
+    assert (one.admitted, one.refused) == (other.admitted, other.refused)
+    assert one.store._shelf.items == other.store._shelf.items
+    assert one.store._shelf.items, "there is something to compare"
+
+
+def test_other_seeds_are_other_runs() -> None:
+    """Seeds differ, or many of them would prove no more than one."""
+    assert len({simulate(seed).simulation.steps for seed in range(10)}) > 5
+
+
+def command_line(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "zae_limiter.testing", *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=100, check=False, env={**os.environ}
+    )
+
+
+def test_replay_of_a_good_seed() -> None:
+    """One seed is replayed by its number; the steps are those of the run that it repeats."""
+    done = command_line("--seed", 7)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"seed 7: {simulate(7).simulation.steps} steps, no violation\n"
+
+
+def test_replay_of_a_bad_seed() -> None:
+    """A seed that fails fails again, with the place where it went wrong."""
+    seed = first_failure("no_floor")
+    assert seed is not None
+    done = command_line("--seed", seed, "--bug", "no_floor")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert re.search(r"AssertionError: .+ admitted \d+ of", done.stderr)
+
+
+def test_failures_are_printed_with_the_way_to_replay_them() -> None:
+    """A run of many seeds names those that failed, each with the command that shows it."""
+    seed = first_failure("no_floor")
+    done = command_line("--seeds", 10, "--bug", "no_floor")
+    assert done.returncode == 1
+    assert "seeds, " in done.stdout
+    assert f"make sim SEED={seed}" in done.stdout
+
+
+def test_run_of_many_seeds() -> None:
+    """A run without a violation ends well and says how rough it was."""
+    done = command_line("--seeds", 10)
+    assert done.returncode == 0, done.stdout
+    assert re.match(r"10 seeds, \d+ steps, .+, 0 violations$", done.stdout.splitlines()[0])
+    assert "faults: " in done.stdout
