@@ -19,6 +19,8 @@ NOT_EXPORTED: dict[str, str] = {
     "SyncAcquisition": "what acquire returns; users enter it and never name it",
     "DegradedLease": "users ask a lease whether it is degraded",
     "Opening": "what RateLimiter.open returns; users enter or await it and never name it",
+    "RepositoryOptions": "shared by the two colours of the builder",
+    "passed_on": "declares what the limiter passes on to the repository",
     "located": "shared by the two colours of open",
     "options_of": "shared by the two colours of open",
     "settings_of": "shared by the two colours of open",

@@ -21,6 +21,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "zae_limiter"
+AGGREGATOR = "zae_limiter_aggregator"
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,15 @@ LAYERS = (
     Layer("sync", "sync", f"{PUBLIC} limiter"),
     Layer("package", "__init__", f"{PUBLIC} limiter sync"),
     Layer("testing", "testing testing.*", f"{PUBLIC} limiter sync package memory sqlite dynamodb"),
-    Layer("cli", "cli cli.*", f"{PUBLIC} limiter sync package testing", packages="click rich"),
+    Layer("following", "following following.*", f"{BACKEND} memory sqlite"),
+    # It knows the records, and what is pure about buckets and shards, but no limiter.
+    Layer(
+        "aggregator",
+        "aggregator aggregator.*",
+        f"{CORE} core backends dynamodb following",
+        packages="botocore",
+    ),
+    Layer("cli", "cli cli.*", f"{PUBLIC} limiter sync package testing aggregator", packages="click rich"),
 )
 
 FILE_LINES_MAX = 500
@@ -133,6 +142,8 @@ class Module:
 
 def short(name: str) -> str:
     """A module's name without the package; `__init__` for the package itself."""
+    if name.startswith(AGGREGATOR):
+        return name.removeprefix(f"{PACKAGE}_")
     return name.removeprefix(PACKAGE).removeprefix(".") or "__init__"
 
 
@@ -145,7 +156,7 @@ def layer_of(short_name: str) -> Layer | None:
 
 
 def is_ours(name: str) -> bool:
-    return name == PACKAGE or name.startswith(f"{PACKAGE}.")
+    return name.partition(".")[0] in (PACKAGE, AGGREGATOR)
 
 
 def imports_of(module: Module) -> Iterator[tuple[int, str]]:
@@ -320,11 +331,8 @@ def python_sources() -> list[tuple[str, str]]:
 
 
 def modules() -> list[Module]:
-    """The modules of the package."""
-    prefix = f"src/{PACKAGE}/"
-    return [
-        module_at(path, source) for path, source in repository_texts("src", suffix=".py") if prefix in path
-    ]
+    """The modules of both packages."""
+    return [module_at(path, source) for path, source in repository_texts("src", suffix=".py")]
 
 
 def module_at(path: str, source: str) -> Module:

@@ -340,7 +340,7 @@ def _keep_alive(
     """
     present = number(image, "ttl") or None
     if not terms.ttl_fills:
-        if present is not None and terms.version is not None:
+        if present is not None:
             set_["ttl"] = None
         return ()
     if present is not None and present * 1000 >= now_ms + full_in_ms + terms.fill_ms:

@@ -63,16 +63,8 @@ class Tally:
     """Why a record has to be delivered again, by its sequence number."""
 
     def add(self, other: Tally) -> None:
-        for name in (
-            "records",
-            "changes",
-            "rows_written",
-            "refills_written",
-            "splits",
-            "archived",
-            "troubles",
-        ):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name, count in other.counts().items():
+            setattr(self, name, getattr(self, name) + count)
         self.failed |= other.failed
 
     def counts(self) -> dict[str, int]:
@@ -186,10 +178,13 @@ def _fail(tally: Tally, sheet: Sheet, reason: str) -> None:
 
 async def _tend(bucket: BucketActivity, backend: Backend, world: World, tally: Tally) -> None:
     try:
+        splits = 0
         if backend.capabilities.hot_partitions:
-            tally.splits += await try_proactive_shard(backend, world, bucket)
-            tally.splits += await propagate_shard_count(backend, world, bucket)
-        tally.refills_written += await try_refill_bucket(backend, world, bucket)
+            splits += await try_proactive_shard(backend, world, bucket)
+            splits += await propagate_shard_count(backend, world, bucket)
+            tally.splits += splits
+        if not splits:  # a split is a refill too
+            tally.refills_written += await try_refill_bucket(backend, world, bucket)
     except RateLimiterUnavailable as error:
         tally.troubles += 1
         logger.warning("bucket not tended", extra={"bucket": bucket.key.partition, "reason": str(error)})

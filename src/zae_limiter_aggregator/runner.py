@@ -53,12 +53,7 @@ def aggregate(
     stop: threading.Event | None = None,
     tell: Tell = lambda _: None,
 ) -> Tally:
-    """Follow the store behind a URL until ``stop`` is set, or until there is nothing new.
-
-    >>> from zae_limiter import Limit, SyncRateLimiter
-    >>> aggregate("memory://aggregate-example", until_idle=True).records
-    0
-    """
+    """Follow the store behind a URL until ``stop`` is set, or until there is nothing new."""
     world = World()
     backend = open_backend(url, sync=True, world=world)
     try:

@@ -65,6 +65,13 @@ async def opened(
         await backend.close()
 
 
+def open_table(sync: bool, table: str, world: World) -> DynamoDBBackend:
+    """A table under the clock of a test. Deadlines are real, and so are the dice: the engine knows the
+    tokens of transactions on all its tables."""
+    url = dynamodb_local.url(table, timeout_ms=30_000)
+    return open_backend(url, sync=sync, world=World(world.now_ms), session=session(sync))
+
+
 class Clock(Blocking):
     """A colour whose sleeps take no time but are remembered, and the clock that they move."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.dynamodb.stage import make_table, open_table
 from tests.flow.stage import OpenBackend, Store
 from zae_limiter.backends.memory import MemoryBackend, Shelf
 from zae_limiter.backends.sqlite import SqliteBackend
@@ -36,7 +37,21 @@ def sqlite(path: Path, world: World) -> OpenBackend:
     return open_backend
 
 
-STORES: dict[str, Callable[[Path, World], OpenBackend]] = {"memory": memory, "sqlite": sqlite}
+def dynamodb(path: Path, world: World) -> OpenBackend:
+    del path
+    table = make_table()
+
+    def open_backend(*, sync: bool = False) -> Backend:
+        return open_table(sync, table, world)
+
+    return open_backend
+
+
+STORES: dict[str, Callable[[Path, World], OpenBackend]] = {
+    "memory": memory,
+    "sqlite": sqlite,
+    "dynamodb": dynamodb,
+}
 
 
 @pytest.fixture
@@ -50,7 +65,13 @@ def runner() -> Iterator[asyncio.Runner]:
         yield it
 
 
-@pytest.fixture(params=list(STORES))
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """All stores, unless the module of a test says with which it can be run."""
+    if "store" in metafunc.fixturenames:
+        metafunc.parametrize("store", getattr(metafunc.module, "STORES", list(STORES)), indirect=True)
+
+
+@pytest.fixture
 def store(
     request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock, runner: asyncio.Runner
 ) -> Iterator[Store]:

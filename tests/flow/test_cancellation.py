@@ -21,6 +21,9 @@ import pytest
 from tests.flow.stage import RESOURCE, Client, Slow, Store, rpm
 from zae_limiter import Lease, LeaseExpiredError, RateLimitExceeded
 
+STORES = ("memory", "sqlite")
+"""A store on the wire answers in its own time, not after some turns."""
+
 CAPACITY = 100
 TURNS_MAX = 1000
 TURN = 2**-10

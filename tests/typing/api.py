@@ -1,7 +1,182 @@
 """Uses the public API as callers do. Never run: the type checker reads it, so the types stay a promise."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, assert_type
 
 import zae_limiter
+from zae_limiter import (
+    AuditEvent,
+    Availability,
+    BackendCapabilities,
+    BucketState,
+    CacheStats,
+    ConfigSource,
+    Entity,
+    Lease,
+    Limit,
+    LimiterConfig,
+    LimitStatus,
+    Namespace,
+    OnUnavailable,
+    RateLimiter,
+    RateLimitExceeded,
+    Repository,
+    SyncLease,
+    SyncRateLimiter,
+    SyncRepository,
+    ValidationError,
+    World,
+)
+from zae_limiter.testing import ManualClock
 
 exported: Sequence[str] = zae_limiter.__all__
+limits = [Limit.per_minute("rpm", 60), Limit.custom("tpm", 100, 10, 1)]
+assert_type(Limit.per_day("rpd", 1, burst=5), Limit)
+assert_type(Limit.from_dict(limits[0].to_dict()), Limit)
+assert_type(limits[0].refill_rate, float)
+assert_type(ManualClock().world, World)
+
+
+class Tighter(Limit):
+    """Constructors give the class they are called on."""
+
+
+assert_type(Tighter.per_second("rps", 1), Tighter)
+
+
+async def use_async(repository: Repository) -> None:
+    """The async API: what is awaited and what is not."""
+    limiter = RateLimiter(repository, speculative_writes=False)
+    assert_type(await RateLimiter.open("memory://", namespace="n", config_cache_ttl=0), RateLimiter)
+    async with RateLimiter.open(store="sqlite:///limits.db", on_unavailable="allow") as opened:
+        assert_type(opened, RateLimiter)
+        assert_type(opened.repository, Repository)
+    assert_type(await Repository.open("n", stack="s", region="r", endpoint_url=None), Repository)
+    assert_type(await Repository.connect(), Repository)
+    assert_type(await repository.namespace("other"), Repository)
+
+    acquisition = limiter.acquire("e", "r", {"rpm": 1}, limits, on_unavailable=OnUnavailable.ALLOW)
+    async with acquisition as lease:
+        assert_type(lease, Lease)
+        assert_type(lease.consumed, dict[str, int])
+        assert_type(lease.degraded, bool)
+        assert_type(await lease.consume({"tokens.in": 1}, rpm=1), None)
+        assert_type(await lease.adjust(rpm=-1), None)
+        assert_type(await lease.release({"a-b": 1}), None)
+    assert_type(await limiter.available("e", "r"), dict[str, int])
+    assert_type(await limiter.time_until_available("e", "r", {"rpm": 1}), float)
+    assert_type(await limiter.check_availability("e", "r", {"rpm": 1}, limits), Availability)
+    assert_type(await limiter.is_available(timeout=0.5), bool)
+    assert_type(limiter.refunds_lost, int)
+    assert_type(await limiter.close(), None)
+
+    assert_type(await repository.create_entity("e", "Name", "p", True, {"k": 1}, principal="me"), Entity)
+    assert_type(await repository.get_entity("e"), Entity | None)
+    assert_type(await repository.update_entity("e", name=None, expected_version=1), Entity)
+    assert_type(await repository.delete_entity("e"), None)
+    assert_type(await repository.get_children("p"), list[Entity])
+    assert_type(await repository.list_entities(limit=10, cursor=None), tuple[list[Entity], str | None])
+    assert_type(await repository.set_limits("e", limits, "r", "block", principal="me"), None)
+    assert_type(await repository.get_limits("e"), list[Limit])
+    assert_type(await repository.delete_limits("e", "r"), None)
+    assert_type(await repository.set_resource_defaults("r", limits, on_unavailable="allow"), None)
+    assert_type(await repository.get_resource_defaults("r"), list[Limit])
+    assert_type(await repository.set_system_defaults(tuple(limits)), None)
+    assert_type(await repository.get_system_defaults(), tuple[list[Limit], OnUnavailable | None])
+    assert_type(await repository.list_resources_with_defaults(), list[str])
+    assert_type(await repository.list_entities_with_custom_limits("r"), tuple[list[str], str | None])
+    assert_type(await repository.get_config("entity", "e", "r"), LimiterConfig | None)
+    assert_type(await repository.set_config("system", LimiterConfig(tuple(limits))), None)
+    assert_type(
+        await repository.resolve_limits("e", "r"),
+        tuple[list[Limit] | None, OnUnavailable | None, ConfigSource | None],
+    )
+    assert_type(repository.get_cache_stats(), CacheStats)
+    assert_type(repository.invalidate_config_cache(entity_id="e"), None)
+    assert_type(await repository.register_namespaces(["a"]), list[Namespace])
+    assert_type(await repository.get_namespace("a"), Namespace | None)
+    assert_type(await repository.get_bucket("e", "r"), list[BucketState])
+    assert_type(await repository.get_audit_events("e", limit=5), list[AuditEvent])
+    assert_type(repository.capabilities, BackendCapabilities)
+
+
+def use_sync(repository: SyncRepository) -> None:
+    """The sync twins: the same signatures, plain results."""
+    limiter = SyncRateLimiter(repository, speculative_writes=False)
+    with SyncRateLimiter.open("memory://", namespace="n", config_cache_ttl=0) as opened:
+        assert_type(opened, SyncRateLimiter)
+        assert_type(opened.repository, SyncRepository)
+    assert_type(SyncRepository.open("n", stack="s", region="r", endpoint_url=None), SyncRepository)
+    assert_type(SyncRepository.connect(), SyncRepository)
+    assert_type(repository.namespace("other"), SyncRepository)
+
+    with limiter.acquire("e", "r", {"rpm": 1}, limits, on_unavailable=OnUnavailable.ALLOW) as lease:
+        assert_type(lease, SyncLease)
+        assert_type(lease.consumed, dict[str, int])
+        assert_type(lease.degraded, bool)
+        assert_type(lease.consume({"tokens.in": 1}, rpm=1), None)
+        assert_type(lease.adjust(rpm=-1), None)
+        assert_type(lease.release({"a-b": 1}), None)
+    assert_type(limiter.available("e", "r"), dict[str, int])
+    assert_type(limiter.time_until_available("e", "r", {"rpm": 1}), float)
+    assert_type(limiter.check_availability("e", "r", {"rpm": 1}, limits), Availability)
+    assert_type(limiter.is_available(timeout=0.5), bool)
+    assert_type(limiter.refunds_lost, int)
+    assert_type(limiter.close(), None)
+
+    assert_type(repository.create_entity("e", "Name", "p", True, {"k": 1}, principal="me"), Entity)
+    assert_type(repository.get_entity("e"), Entity | None)
+    assert_type(repository.update_entity("e", name=None, expected_version=1), Entity)
+    assert_type(repository.delete_entity("e"), None)
+    assert_type(repository.get_children("p"), list[Entity])
+    assert_type(repository.list_entities(limit=10, cursor=None), tuple[list[Entity], str | None])
+    assert_type(repository.set_limits("e", limits, "r", "block", principal="me"), None)
+    assert_type(repository.get_limits("e"), list[Limit])
+    assert_type(repository.delete_limits("e", "r"), None)
+    assert_type(repository.set_resource_defaults("r", limits, on_unavailable="allow"), None)
+    assert_type(repository.get_resource_defaults("r"), list[Limit])
+    assert_type(repository.set_system_defaults(tuple(limits)), None)
+    assert_type(repository.get_system_defaults(), tuple[list[Limit], OnUnavailable | None])
+    assert_type(repository.list_resources_with_defaults(), list[str])
+    assert_type(repository.list_entities_with_custom_limits("r"), tuple[list[str], str | None])
+    assert_type(repository.get_config("entity", "e", "r"), LimiterConfig | None)
+    assert_type(repository.set_config("system", LimiterConfig(tuple(limits))), None)
+    assert_type(
+        repository.resolve_limits("e", "r"),
+        tuple[list[Limit] | None, OnUnavailable | None, ConfigSource | None],
+    )
+    assert_type(repository.get_cache_stats(), CacheStats)
+    assert_type(repository.invalidate_config_cache(entity_id="e"), None)
+    assert_type(repository.register_namespaces(["a"]), list[Namespace])
+    assert_type(repository.get_namespace("a"), Namespace | None)
+    assert_type(repository.get_bucket("e", "r"), list[BucketState])
+    assert_type(repository.get_audit_events("e", limit=5), list[AuditEvent])
+    assert_type(repository.capabilities, BackendCapabilities)
+
+
+def handle(error: RateLimitExceeded, refused: ValidationError) -> None:
+    """What an error handler reads."""
+    assert_type(error.statuses, tuple[LimitStatus, ...])
+    assert_type(error.violations, list[LimitStatus])
+    assert_type(error.primary_violation.limit, Limit)
+    assert_type(error.retry_after_seconds, float)
+    assert_type(error.retry_after_header, str)
+    assert_type(error.as_dict(), dict[str, Any])
+    assert_type(refused.value, object)
+    shown: Exception = refused
+    caught: ValueError = refused
+    del shown, caught
+
+
+def mistakes(limiter: SyncRateLimiter, lease: SyncLease, amounts: Mapping[str, int]) -> None:
+    """What the checker must refuse: an ignore that is not needed any more is an error itself."""
+    limiter.acquire("e", "r", {"rpm": "1"})  # type: ignore[dict-item]
+    limiter.acquire("e", "r", ["rpm"])  # type: ignore[arg-type]
+    limiter.acquire("e", "r", amounts, limits="rpm")  # type: ignore[arg-type]
+    limiter.acquire("e", resource=None, consume=amounts)  # type: ignore[arg-type]
+    limiter.available("e")  # type: ignore[call-arg]
+    lease.adjust(rpm=1.5)  # type: ignore[arg-type]
+    lease.consumed = {}  # type: ignore[misc]
+    limiter.repository.list_entities(limit="10")  # type: ignore[arg-type]
+    SyncRateLimiter.open("memory://", cache=1)  # type: ignore[call-arg]
+    Limit.per_minute("rpm", "60")  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ import copy
 import threading
 from collections.abc import Callable, Sequence
 from itertools import islice
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from .._colour import Blocking, Colour
@@ -36,6 +37,10 @@ SWEEP_ITEMS_MAX = 200
 SWEEP_EVERY_WRITES = 1000
 
 
+Watcher: TypeAlias = Callable[[Key, Item | None, Item | None], None]
+"""Is told the key of a write, the image before it and the one after."""
+
+
 class Shelf:
     """The items of one store, however many views of it are open."""
 
@@ -43,7 +48,7 @@ class Shelf:
         self.items: dict[Key, Item] = {}
         self.lock = threading.Lock()
         self.writes = 0
-        self.watchers: list[Callable[[Key, Item | None, Item | None], None]] = []
+        self.watchers: list[Watcher] = []
 
 
 _named: dict[str, Shelf] = {}
@@ -105,10 +110,10 @@ class MemoryBackend:
     async def close(self) -> None:
         """The items stay: views of one store may be closed one by one."""
 
-    def watch(self, watcher: Callable[[Key, Item | None, Item | None], None]) -> None:
-        """Tell somebody of every write from now on: its key, the image before it and the one after."""
-        with self._shelf.lock:
-            self._shelf.watchers.append(watcher)
+    @property
+    def watchers(self) -> list[Watcher]:
+        """Who is told of every write to this store, through whichever view."""
+        return self._shelf.watchers
 
     def _matching(self, query: Query) -> list[tuple[str, Key]]:
         found = []

@@ -56,8 +56,8 @@ def log_of(backend: Backend, world: World) -> ChangeLog:
 
         return SqliteLog(backend.path)
     if isinstance(backend, MemoryBackend):
-        from .memory import MemoryLog
+        from .memory import memory_log
 
-        return MemoryLog(backend, world)
+        return memory_log(backend, world)
     name = backend.capabilities.name
     raise ValidationError("store", name, "only embedded stores keep a log of changes")

@@ -13,17 +13,16 @@ from . import ENTRIES_MAX, Entry
 
 
 class MemoryLog:
-    def __init__(self, backend: MemoryBackend, world: World) -> None:
-        self._backend, self._world = backend, world
+    """One for each store, however many views of it are followed."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
         self._entries: deque[Entry] = deque(maxlen=ENTRIES_MAX)
         self._position = 0
-        self._watching = self._started = False
+        self._started = False
 
     def start(self) -> None:
         self._started = True
-        if not self._watching:
-            self._watching = True
-            self._backend.watch(self._note)
 
     def read(self, entries_max: int) -> list[Entry]:
         return list(islice(self._entries.copy(), entries_max))
@@ -39,7 +38,18 @@ class MemoryLog:
     def close(self) -> None:
         """The log lives as long as the store."""
 
-    def _note(self, key: Key, old: Item | None, new: Item | None) -> None:
+    def __call__(self, key: Key, old: Item | None, new: Item | None) -> None:
+        """Note a write, if it was to a bucket."""
         if self._started and key.sort == sk_state():
             self._position += 1
             self._entries.append(Entry(self._position, key, old, new, self._world.now_ms()))
+
+
+def memory_log(backend: MemoryBackend, world: World) -> MemoryLog:
+    """The log of a store, which is made when it is first asked for."""
+    for watcher in backend.watchers:
+        if isinstance(watcher, MemoryLog):
+            return watcher
+    log = MemoryLog(world)
+    backend.watchers.append(log)
+    return log

@@ -24,9 +24,7 @@ WAIT_MS = 5_000
 TRIM_EVERY = 1_000
 
 NOW_MS = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
-NOTE = (
-    "INSERT INTO changes (pk, sk, old, new, at_ms) VALUES (NEW.pk, NEW.sk, {old}, NEW.body, " + NOW_MS + ")"
-)
+NOTE = f"INSERT INTO changes (pk, sk, old, new, at_ms) VALUES (NEW.pk, NEW.sk, %s, NEW.body, {NOW_MS})"
 START = (
     "CREATE TABLE IF NOT EXISTS changes (position INTEGER PRIMARY KEY AUTOINCREMENT, "
     "pk TEXT NOT NULL, sk TEXT NOT NULL, old TEXT, new TEXT NOT NULL, at_ms INTEGER NOT NULL)",

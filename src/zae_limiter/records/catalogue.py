@@ -48,7 +48,7 @@ from ..schema_records import (
     usage_row,
     version_item,
 )
-from ..terms import Account, Terms
+from ..terms import Account, Meter, Terms
 
 NS, ID, RES, PARENT = "{ns}", "{id}", "{resource}", "{parent}"
 LIMIT = Limit("LIMIT", 1, 1, 1)
@@ -127,8 +127,8 @@ def _entity() -> Item:
 
 def _bucket() -> tuple[Key, Item]:
     key = bucket_key(NS, ID, RES, 0)
-    account = Account(key, NS, ID, RES, Terms.of([LIMIT], 1, 7), PARENT, True)
-    write = write_for(account, Posting(need={LIMIT.name: 1}), None, 0)
+    account = Account(key, NS, ID, RES, Terms.of([LIMIT], 1, 7), PARENT, True, Meter.LIMIT)
+    write = write_for(account, Posting(need={LIMIT.name: LIMIT.capacity_milli}), None, 0)
     assert isinstance(write, Put), "a bucket that is not there is put there"
     return Key(key.partition.removesuffix("0") + "{shard}", key.sort), write.item
 

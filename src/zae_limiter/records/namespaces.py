@@ -54,6 +54,11 @@ class NamespaceRecords(View):
         return winner
 
     async def register_namespaces(self, names: Sequence[str]) -> list[Namespace]:
+        """Make several namespaces, or return those that are there; a bad name makes none."""
+        if isinstance(names, str):
+            raise ValidationError("names", names, "pass a list of names")
+        for name in names:
+            validate_namespace(name)
         return [await self.register_namespace(name) for name in names]
 
     async def get_namespace(self, name: str) -> Namespace | None:

@@ -1,0 +1,76 @@
+"""Bad settings, async and sync: each kind gets its own clear error before anything is opened.
+
+The store is a file, so that a trace would be seen.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zae_limiter import (
+    InvalidNameError,
+    RateLimiter,
+    Repository,
+    SyncRateLimiter,
+    SyncRepository,
+    ValidationError,
+)
+
+DAYS = "it must be a whole number, not"
+SETTINGS: dict[str, tuple[Any, ...]] = {
+    "unknown setting": ({"cache": 1}, "cache", "use store, stack"),
+    "policy": ({"on_unavailable": "maybe"}, "maybe", "use 'allow' or 'block'"),
+    "time below zero": ({"config_cache_ttl": -1}, -1, "0 disables"),
+    "time as text": ({"config_cache_ttl": "60"}, "60", "0 disables"),
+    "no time": ({"config_cache_ttl": None}, None, "0 disables"),
+    "no number": ({"config_cache_ttl": float("nan")}, float("nan"), "0 disables"),
+    "multiplier below zero": ({"bucket_ttl_multiplier": -1}, -1, "at least 0"),
+    "half a multiplier": ({"bucket_ttl_multiplier": 1.5}, 1.5, DAYS),
+    "true multiplier": ({"bucket_ttl_multiplier": True}, True, DAYS),
+    "days below zero": ({"audit_retention_days": -1}, -1, "at least 0"),
+    "days as text": ({"usage_retention_days": "90"}, "90", DAYS),
+    "days without end": ({"usage_retention_days": 10**9}, 10**9, "at most"),
+    "namespace": ({"namespace": "a#b"}, "a#b", "'#' is reserved", InvalidNameError),
+    "the registry": ({"namespace": "_"}, "_", "reserved for the registry", InvalidNameError),
+    "namespace that is no text": ({"namespace": 7}, 7, "not int", InvalidNameError),
+    "store that is no text": ({"store": 5}, 5, "pass a URL such as"),
+    "store that is no URL": ({"store": "limits.db"}, "limits.db", "a file is sqlite:///limits.db"),
+    "store of nobody": ({"store": "mongo://host/db"}, "mongo://", "the scheme is unknown"),
+    "two stores": ({"stack": "limits"}, "sqlite:///limits.db", "give either store= or stack=, not both"),
+    "stack": ({"store": None, "stack": "a_b"}, "a_b", "start with a letter", InvalidNameError),
+}
+OPENERS: tuple[Callable[..., Any], ...] = (
+    Repository.open,
+    Repository.connect,
+    RateLimiter.open,
+    SyncRepository.open,
+    SyncRepository.connect,
+    SyncRateLimiter.open,
+)
+
+
+def opened(returned: Any) -> Any:
+    """What an opener comes to, in either colour."""
+
+    async def awaited() -> Any:
+        return await returned
+
+    return asyncio.run(awaited()) if inspect.isawaitable(returned) else returned
+
+
+@pytest.mark.parametrize("case", SETTINGS)
+def test_bad_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    """What a repository is opened with is checked before anything is opened."""
+    monkeypatch.chdir(tmp_path)
+    settings, value, hint, *kind = SETTINGS[case]
+    for opener in OPENERS:
+        with pytest.raises(ValidationError) as caught:
+            opened(opener(**{"store": "sqlite:///limits.db", **settings}))
+        assert type(caught.value) is (kind[0] if kind else ValidationError)
+        assert repr(value) in str(caught.value)
+        assert hint in str(caught.value)
+        assert list(tmp_path.iterdir()) == []
