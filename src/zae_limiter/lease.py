@@ -235,7 +235,7 @@ def _settlement(
 def _named(amounts: Mapping[str, int] | None, named: Mapping[str, int]) -> dict[str, int]:
     """Amounts from a mapping, for names that are no identifiers, and from keywords."""
     if amounts is not None and not isinstance(amounts, Mapping):
-        raise ValidationError("amounts", amounts, "pass a mapping, such as {'rpm': 1}, or keywords")
+        raise ValidationError("amounts", amounts, "name at least one limit, such as {'rpm': 1}")
     both = {**(amounts or {}), **named}
     if amounts and named and (twice := sorted(set(amounts) & set(named))):
         raise ValidationError("amounts", both, f"{', '.join(twice)} given twice")
