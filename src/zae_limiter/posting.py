@@ -47,7 +47,7 @@ from .schema import (
     within_namespace,
 )
 from .sharding import SHARDS_MAX
-from .terms import WRITE_MILLI, WRITES, Account, Meter, Terms, has_terms, level, stored_terms
+from .terms import WRITE_MILLI, WRITES, Account, Meter, Terms, has_terms, is_outdated, level, stored_terms
 
 
 class Posting(NamedTuple):
@@ -78,6 +78,8 @@ def write_for(account: Account, posting: Posting, image: Item | None, now_ms: in
         return _create(account, posting, now_ms) if account.shard_id == 0 else _ask(account.key)
     if not posting.need:
         return _charge(account, posting, image, now_ms)
+    if is_outdated(account.terms, image):
+        return _ask(account.key)  # never turn a bucket back to older limits
     if has_terms(image, account.terms):
         return _spend(account, posting, image, now_ms)
     return _rebase(account, posting, image, now_ms)
@@ -293,7 +295,7 @@ def _create(account: Account, posting: Posting, now_ms: int) -> Put:
 
 
 def _ask(key: Key) -> Update:
-    """A write that cannot succeed, to be told what is there: only a split makes a shard."""
+    """A write that cannot succeed, to be told what is there now."""
     return Update(key, when=(Exists(), Absent()))
 
 

@@ -184,6 +184,7 @@ class Scenario:
         key, now_ms = write.key, self.simulation.now_ms
         if key.sort != sk_state() or not outcome.applied or outcome.item is None:
             return
+        assert number(outcome.item, "cv") >= number(before or {}, "cv"), f"{key.partition} was turned back"
         intent = self.intents.pop(id(write), Intent(write, {}, now_ms))
         judge = self.judges.setdefault(key, Judge(key.partition))
         judge.see(before, outcome.item, intent.needs, intent.client_ms, now_ms)

@@ -1,0 +1,118 @@
+"""Versions: who writes the record, who is let in, and what the others are told to do."""
+
+import logging
+
+import pytest
+
+from tests.records.stage import RPM, Store
+from zae_limiter import (
+    IncompatibleSchemaError,
+    LimiterConfig,
+    Repository,
+    ValidationError,
+    VersionMismatchError,
+    VersionRecord,
+)
+from zae_limiter.records.versions import judge
+from zae_limiter.repository_protocol import Delete
+from zae_limiter.schema import version_key
+from zae_limiter.version import SCHEMA_VERSION, client_version
+
+
+async def test_whoever_opens_writes_the_record(store: Store) -> None:
+    """Once; later openings leave it as it is."""
+    repository = await store.repository()
+    record = await repository.get_version_record()
+    assert record == VersionRecord(SCHEMA_VERSION, None, "0.0.0", "2023-11-14T22:13:20.000Z")
+    store.clock.advance(60)
+    assert await (await store.repository()).get_version_record() == record
+
+
+async def test_whoever_connects_writes_nothing(store: Store) -> None:
+    """A record that is missing stays so, and lets everybody in."""
+    backend = store.open_backend(False)
+    await (await store.repository()).ping()
+    await backend.write_each([Delete(version_key())])
+    connected = await Repository.over(store.open_backend(False), world=store.clock.world, register=False)
+    assert await connected.get_version_record() is None
+    await connected.close()
+    await backend.close()
+
+
+async def test_a_record_binds_whoever_opens_next(store: Store) -> None:
+    """Opening and connecting check alike, and the error says what to do."""
+    repository = await store.repository()
+    await repository.set_version_record("2.0.0", updated_by="admin")
+    for register in (True, False):
+        with pytest.raises(IncompatibleSchemaError, match="install a newer zae-limiter"):
+            await Repository.over(store.open_backend(False), world=store.clock.world, register=register)
+    await repository.set_version_record(SCHEMA_VERSION)
+    await (await store.repository()).ping()
+
+
+@pytest.mark.parametrize(
+    ("record", "strict", "error", "said"),
+    [
+        (VersionRecord("1.0.0"), True, None, ""),
+        (VersionRecord("0.9.0"), False, IncompatibleSchemaError, "run `zae-limiter upgrade`"),
+        (VersionRecord("2.0.0"), False, IncompatibleSchemaError, "install a newer zae-limiter"),
+        (
+            VersionRecord("1.0.0", client_min_version="9.0.0"),
+            False,
+            VersionMismatchError,
+            "needs client 9.0.0",
+        ),
+        (VersionRecord("1.1.0"), False, None, ""),
+        (
+            VersionRecord("1.1.0"),
+            True,
+            VersionMismatchError,
+            "this client 1.0.0.*strict_version",
+        ),
+        (VersionRecord("1.0.0", "0.1.0"), True, None, ""),
+        (VersionRecord("1.0.0", "0.0.1"), False, None, ""),
+        (VersionRecord("1.0.0", "0.0.1"), True, VersionMismatchError, "aggregator is 0.0.1.*strict_version"),
+        (VersionRecord("nonsense"), False, IncompatibleSchemaError, "cannot be read.*set_version_record"),
+        (VersionRecord("1.0.0", "x"), False, IncompatibleSchemaError, "cannot be read"),
+    ],
+    ids=str,
+)
+def test_verdicts(record: VersionRecord, strict: bool, error: type[Exception] | None, said: str) -> None:
+    """A client 0.1.0 with schema 1.0.0 against what stores may say."""
+    if error is None:
+        judge(record, strict=strict, client="0.1.0")
+    else:
+        with pytest.raises(error, match=said):
+            judge(record, strict=strict, client="0.1.0")
+
+
+def test_a_difference_that_is_let_pass_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Once for each opening, as a warning."""
+    with caplog.at_level(logging.WARNING, "zae_limiter"):
+        judge(VersionRecord("1.0.0", "0.0.1"), strict=False, client="0.1.0")
+    assert "run `zae-limiter upgrade`" in caplog.text
+
+
+async def test_strictness_is_the_namespaces_own(store: Store) -> None:
+    """The system level of the namespace that is opened decides."""
+    repository = await store.repository("strict")
+    await store.repository("lax")
+    await repository.set_config("system", LimiterConfig((RPM,), strict_version=True))
+    await repository.set_version_record(SCHEMA_VERSION, lambda_version="0.0.1")
+    with pytest.raises(VersionMismatchError, match="strict_version is set"):
+        await store.repository("strict")
+    await store.repository("lax")
+    await repository.set_version_record(SCHEMA_VERSION, lambda_version=client_version())
+    await store.repository("strict")
+
+
+async def test_what_is_set_is_checked(store: Store) -> None:
+    """A record that nobody could read is not written."""
+    repository = await store.repository()
+    before = await repository.get_version_record()
+    for given in ({"schema_version": "one"}, {"lambda_version": "x"}, {"client_min_version": ""}):
+        with pytest.raises(ValidationError, match="invalid version"):
+            await repository.set_version_record(**given)
+    with pytest.raises(ValidationError, match="principal"):
+        await repository.set_version_record(updated_by="a b")
+    assert await repository.get_version_record() == before
