@@ -76,6 +76,8 @@ class Blocking:
 
     def __init__(self) -> None:
         self._threads = ForkSafe(lambda: ThreadPoolExecutor(THREADS_MAX, "zae-limiter"))
+        # Of their own, lest calls that wait for others take the threads these would run in.
+        self._timed = ForkSafe(lambda: ThreadPoolExecutor(THREADS_MAX, "zae-limiter-timed"))
 
     async def together(self, coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         if len(coroutines) == 1:
@@ -90,7 +92,7 @@ class Blocking:
         return await coroutine, None
 
     async def within(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:
-        return self._threads.get().submit(run_sync, coroutine).result(seconds)
+        return self._timed.get().submit(run_sync, coroutine).result(seconds)
 
     def signal(self) -> Signal:
         return _ThreadSignal()

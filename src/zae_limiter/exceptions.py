@@ -121,7 +121,8 @@ class RateLimitExceeded(RateLimitError):
                 f"{head} It can never pass: {worst.requested} of {worst.limit_name!r} requested, "
                 f"its capacity is {worst.limit.capacity}"
             )
-        return f"{head} Retry after {worst.retry_after_seconds:.1f}s"
+        tenths = math.ceil(worst.retry_after_seconds * 10 - 1e-6)
+        return f"{head} Retry after {tenths / 10:.1f}s"
 
 
 class LeaseExpiredError(RateLimitError):

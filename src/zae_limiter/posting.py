@@ -231,9 +231,9 @@ def _measure(
             set_[largest] = need
     names, rate, origin = limit_attributes(WCU), stored_rate(image, WCU), number(image, "rf")
     if rate is None:
-        set_[names.tk], set_[names.tc] = WRITES.capacity_milli, 0
+        set_[names.tk], set_[names.tc] = WRITES.capacity_milli, WRITE_MILLI
         set_[names.cp], set_[names.ra], set_[names.rp] = WRITES
-        return (_pinned_count(account),)
+        return (_pinned_count(account), *_pinned(image, names.tk))
     gained, stored = gain(rate, origin, at_ms), number(image, names.tk)
     if "rf" in set_:
         set_[names.tk] = min(rate.capacity_milli, stored + gained) - WRITE_MILLI

@@ -34,5 +34,8 @@ class World:
         return "".join(_CROCKFORD[number >> shift & 31] for shift in range(125, -1, -5))
 
     def new_token(self) -> str:
-        """Eleven letters that nobody can guess, safe in keys and URLs."""
-        return urlsafe_b64encode(self.random.getrandbits(64).to_bytes(8)).decode().rstrip("=")
+        """Eleven letters that nobody can guess, safe in keys, URLs and commands: none begins with a dash."""
+        while True:
+            token = urlsafe_b64encode(self.random.getrandbits(64).to_bytes(8)).decode().rstrip("=")
+            if token[0].isalnum():
+                return token

@@ -150,7 +150,7 @@ def test_bad_input_is_a_value_error() -> None:
         (RateLimitExceeded([status()]), "Rate limit exceeded for user-1/gpt-4: [tpm]. Retry after 12.3s"),
         (
             RateLimitExceeded([status("rpm", 1.0), status("ok", 0.0), status("tpm", 30.04)]),
-            "Rate limit exceeded for user-1/gpt-4: [rpm, tpm]. Retry after 30.0s",
+            "Rate limit exceeded for user-1/gpt-4: [rpm, tpm]. Retry after 30.1s",
         ),
         (
             RateLimitExceeded([status(), status(wait=20.0, entity_id="org-1")]),

@@ -8,11 +8,13 @@ process.
 from __future__ import annotations
 
 import copy
+import os
 import threading
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TypeAlias
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 from .._colour import Blocking, Colour
 from ..exceptions import ValidationError
@@ -41,15 +43,27 @@ Watcher: TypeAlias = Callable[[Key, Item | None, Item | None], None]
 """Is told the key of a write, the image before it and the one after."""
 
 
+_shelves: WeakSet[Shelf] = WeakSet()
+
+
 class Shelf:
     """The items of one store, however many views of it are open."""
 
     def __init__(self) -> None:
         self.items: dict[Key, Item] = {}
         self.lock = threading.Lock()
+        _shelves.add(self)
         self.writes = 0
         self.watchers: list[Watcher] = []
 
+
+def _unlock_shelves() -> None:
+    """Give a forked child locks of its own: those it inherited may be held by threads it has not."""
+    for shelf in _shelves:
+        shelf.lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock_shelves)
 
 _named: dict[str, Shelf] = {}
 

@@ -38,9 +38,10 @@ class Plan(NamedTuple):
 
 
 class Worked(NamedTuple):
-    """An account, and the records that it was worked out from."""
+    """An account, and the records and given limits that it was worked out from."""
 
     records: Sequence[Item | None]
+    limits: Sequence[Limit] | None
     account: Account
     resolved: Resolved
 
@@ -149,7 +150,7 @@ class BucketRecords(EntityRecords):
         keys = (entity_key(self._namespace_id, entity_id), *self._levels(entity_id, resource))
         records = await self._connection.fetch(keys, [key], fresh=fresh)
         worked = self._connection.worked.get(key)
-        if limits is None and worked is not None and all(map(is_, worked.records, records)):
+        if worked is not None and worked.limits == limits and all(map(is_, worked.records, records)):
             return worked.account, worked.resolved
         entity, *levels = records
         resolved, ttl_fills = resolve(levels), self._connection.options.bucket_ttl_multiplier
@@ -169,10 +170,10 @@ class BucketRecords(EntityRecords):
             )
         meter = Meter.LIMIT if self._backend.capabilities.hot_partitions else Meter.NONE
         account = Account(key, self._namespace_id, entity_id, resource, terms, *family_of(entity), meter)
-        if resolved.limits is not None and limits is None:
+        if resolved.limits is not None or limits is not None:
             if len(self._connection.worked) >= REMEMBERED_MAX:
                 self._connection.worked.clear()
-            self._connection.worked[key] = Worked(records, account, resolved)
+            self._connection.worked[key] = Worked(records, limits, account, resolved)
         return account, resolved
 
 

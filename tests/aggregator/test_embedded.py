@@ -1,0 +1,291 @@
+"""Usage without a server: the logs of SQLite and memory, and the program that follows them."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.aggregator.stage import usage_rows
+from zae_limiter import Limit, SyncRateLimiter
+from zae_limiter._colour import run_sync
+from zae_limiter.backends import open_backend
+from zae_limiter.exceptions import InfrastructureError, RateLimiterUnavailable, ValidationError
+from zae_limiter.following import ENTRIES_MAX, log_of
+from zae_limiter.following.sqlite import SqliteLog
+from zae_limiter.models import BackendCapabilities
+from zae_limiter.repository_protocol import Backend, Put
+from zae_limiter.schema import bucket_key
+from zae_limiter.testing import ManualClock
+from zae_limiter.testing.stores import Wrapper
+from zae_limiter.world import World
+from zae_limiter_aggregator import Settings, Tally
+from zae_limiter_aggregator.runner import aggregate, follow, source_of
+from zae_limiter_aggregator.sources import LogSource
+
+RPM = Limit.per_minute("rpm", 1_000)
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'limits.db'}"
+    return f"memory://{tmp_path.name}"
+
+
+@pytest.fixture
+def backend(url: str) -> Iterator[Backend]:
+    store = open_backend(url, sync=True, world=World())
+    run_sync(store.setup())
+    yield store
+    run_sync(store.close())
+
+
+def use(url: str, times: int, entity_id: str = "user-1") -> None:
+    """Take one, adjust by two and give every third back."""
+    with SyncRateLimiter.open(url, namespace="default") as limiter:
+        for n in range(times):
+            try:
+                with limiter.acquire(entity_id, "api", {"rpm": 1}, limits=[RPM]) as lease:
+                    lease.adjust(rpm=2)
+                    if n % 3 == 2:
+                        raise KeyError(n)
+            except KeyError:
+                pass
+
+
+def follow_once(source: Any) -> Tally:
+    return follow(source, until_idle=True, stop=threading.Event(), tell=lambda _: None)
+
+
+def totals(url: str) -> dict[str, dict[str, int]]:
+    with SyncRateLimiter.open(url, namespace="default") as limiter:
+        snapshots, _ = limiter.repository.get_usage_snapshots(resource="api", window_type="daily")
+    used: dict[str, dict[str, int]] = {}
+    for snapshot in snapshots:
+        of_entity = used.setdefault(snapshot.entity_id, {})
+        for name, amount in snapshot.counters.items():
+            of_entity[name] = of_entity.get(name, 0) + amount
+    return used
+
+
+def test_usage_of_an_embedded_store(url: str, backend: Backend) -> None:
+    """The log starts with the first run; what is used from then on is counted, once."""
+    use(url, 3)  # nobody follows yet
+    source = source_of(backend, url, World(), Settings())
+    follow_once(source)
+    use(url, 30)
+    use(url, 3, "user-2")
+    follow_once(source)
+    assert totals(url) == {"user-1": {"rpm": 60}, "user-2": {"rpm": 6}}
+    assert follow_once(source).records == 0
+    use(url, 3)
+    follow_once(source)
+    assert totals(url) == {"user-1": {"rpm": 66}, "user-2": {"rpm": 6}}
+
+
+def test_a_reader_that_dies_before_it_trims_counts_nothing_twice(url: str, backend: Backend) -> None:
+    """The row knows how far it has counted."""
+    log = log_of(backend, World())
+    log.start()
+    use(url, 9)
+
+    class Killed(Exception):
+        pass
+
+    class Untrimmed:
+        read, start, close = log.read, log.start, log.close
+
+        def trim(self, position: int) -> None:
+            raise Killed(position)
+
+    for _ in range(3):
+        source = LogSource(backend, Untrimmed(), World(), Settings())  # type: ignore[arg-type]
+        with pytest.raises(Killed):
+            run_sync(source.step())
+    use(url, 3)
+    follow_once(LogSource(backend, log, World(), Settings()))
+    assert totals(url) == {"user-1": {"rpm": 24}}
+
+
+def test_a_log_can_be_ended_and_begun_again(url: str, backend: Backend) -> None:
+    """What is used in between is not counted, and positions go on growing."""
+    log = log_of(backend, World())
+    source = LogSource(backend, log, World(), Settings())
+    log.start()
+    log.start()
+    use(url, 3)
+    first = log.read(100)[-1].position
+    follow_once(source)
+    log.stop()
+    use(url, 3)
+    log.start()
+    assert log.read(100) == []
+    use(url, 3)
+    assert log.read(100)[0].position > first
+    follow_once(source)
+    assert totals(url) == {"user-1": {"rpm": 12}}
+
+
+def test_an_unfollowed_log_has_an_end(url: str, backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps the newest entries for a reader who may still come."""
+    log = log_of(backend, World())
+    if isinstance(log, SqliteLog):
+        log.start()
+        with sqlite3.connect(url.removeprefix("sqlite:///")) as file:
+            (position,) = file.execute("SELECT seq FROM sqlite_sequence WHERE name = 'changes'").fetchone()
+            jump = (position // 1000 + 1) * 1000 + 2 * ENTRIES_MAX - 1
+            use(url, 1)
+            file.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = 'changes'", (jump,))
+        file.close()
+    else:
+        monkeypatch.setattr(log, "_entries", type(log._entries)(maxlen=2))  # type: ignore[attr-defined]
+        log.start()
+    use(url, 3)
+    assert 0 < len(log.read(1000)) <= 6
+    log.close()
+
+
+def test_the_log_is_paid_for_by_those_who_want_it(tmp_path: Path) -> None:
+    """A file that nobody follows has no log and no triggers."""
+    url = f"sqlite:///{tmp_path / 'limits.db'}"
+    use(url, 1)
+    with sqlite3.connect(tmp_path / "limits.db") as file:
+        assert file.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetchall() == []
+    file.close()
+
+
+def test_a_store_without_a_log_says_so() -> None:
+    """A server's store has a stream."""
+
+    class Server(Wrapper):
+        capabilities = BackendCapabilities("postgresql")
+
+    with pytest.raises(ValidationError, match="postgresql"):
+        log_of(Server(None), World())  # type: ignore[arg-type]
+
+
+def test_a_broken_log_is_unavailable(tmp_path: Path) -> None:
+    """As every store that does not answer."""
+    log = SqliteLog(tmp_path / "limits.db")
+    with pytest.raises(RateLimiterUnavailable, match=r"limits\.db"):
+        log.read(1)
+    log.close()
+
+
+def test_the_log_has_the_time_of_the_change() -> None:
+    """In memory that is the clock of the store's world."""
+    clock = ManualClock()
+    backend = open_backend("memory://", sync=True, world=clock.world)
+    source = source_of(backend, "memory://", clock.world, Settings())
+    run_sync(source.start())
+    clock.advance(7_200)
+    run_sync(backend.write_each([Put(bucket_key("ns", "u", "r"), limits(5))]))
+    follow_once(source)
+    (hourly,) = [row for row in usage_rows(backend, "ns", ["u"]).values() if row["window"] == "hourly"]
+    assert hourly["window_start"] == "2023-11-15T00:00:00Z"
+
+
+def limits(consumed: int) -> dict[str, int]:
+    return {"rf": 0, "b_a_tk": 0, "b_a_cp": 9, "b_a_ra": 1, "b_a_rp": 1, "b_a_tc": consumed * 1000}
+
+
+# The program.
+
+
+class Scripted:
+    """A source whose steps are given."""
+
+    def __init__(self, *steps: Any) -> None:
+        self.steps, self.closed = list(steps), False
+
+    async def start(self) -> None:
+        pass
+
+    async def step(self) -> Tally:
+        step = self.steps.pop(0) if len(self.steps) > 1 else self.steps[0]
+        if isinstance(step, Exception):
+            raise step
+        result: Tally = step() if isinstance(step, Callable) else step  # type: ignore[arg-type]
+        return result
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class Impatient(threading.Event):
+    """An event that nobody sets, and for which waiting takes no time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout)
+        return False
+
+
+def test_a_store_that_is_away_is_asked_again_ever_more_slowly() -> None:
+    """And told of, until it answers."""
+    said: list[str] = []
+    stop, away = Impatient(), RateLimiterUnavailable("away")
+    source = Scripted(*[away] * 12, Tally(records=5), Tally())
+    total = follow(source, until_idle=True, stop=stop, tell=lambda p: said.append(p.trouble))
+    assert (total.records, source.closed) == (5, True)
+    assert said == ["away"] * 12 + [""] * 4
+    waits = [wait or 0 for wait in stop.waits]
+    assert waits == sorted(waits)
+    assert max(waits) == 30
+
+
+def test_a_record_that_always_fails_ends_the_program() -> None:
+    """With its name: going on would lose it."""
+    source = Scripted(Tally(records=1, failed={"123": "unreadable"}))
+    with pytest.raises(InfrastructureError, match=r"record 123 .* unreadable"):
+        follow(source, until_idle=True, stop=Impatient(), tell=lambda _: None)
+    assert source.closed
+
+
+def test_aggregate_opens_and_closes_a_store(url: str) -> None:
+    """The whole program as one call; the log goes on between two of them."""
+    assert aggregate(url, until_idle=True).records == 0
+    use(url, 9)
+    told: list[int] = []
+    total = aggregate(url, until_idle=True, tell=lambda progress: told.append(progress.total.records))
+    assert total.changes > 9
+    assert told[-1] == total.records
+    assert totals(url) == {"user-1": {"rpm": 18}}
+
+
+def test_an_embedded_store_needs_no_driver() -> None:
+    """The base install has none."""
+    without = "import sys; sys.modules['botocore'] = sys.modules['aiobotocore'] = None; "
+    program = "from zae_limiter_aggregator.runner import aggregate; aggregate('memory://', until_idle=True)"
+    subprocess.run([sys.executable, "-c", without + program], check=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_program_cleanly(tmp_path: Path, number: int) -> None:
+    """It finishes its step, says what it did, and exits with 0; then everything is counted."""
+    url = f"sqlite:///{tmp_path / 'limits.db'}"
+    aggregate(url, until_idle=True)
+    use(url, 9)
+    command = [sys.executable, "-m", "tests.aggregator.program", "--store", url, "--output", "json"]
+    program = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while totals(url) != {"user-1": {"rpm": 18}}:
+        assert time.monotonic() < deadline, "it counts nothing"
+        assert program.poll() is None, program.communicate()
+        time.sleep(0.05)
+    os.kill(program.pid, number)
+    out, err = program.communicate(timeout=60)
+    assert (program.returncode, err) == (0, "")
+    assert '"rows_written": 2' in out

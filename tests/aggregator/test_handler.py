@@ -1,0 +1,195 @@
+"""The Lambda entry point: what it reads from its environment, answers, logs and never swallows."""
+
+import json
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.aggregator.images import NOW, Step, bucket, expired, history, record, records_of
+from tests.aggregator.stage import Stream, usage_rows
+from tests.dynamodb.stage import driver, make_table
+from tests.engines import dynamodb_local
+from zae_limiter._colour import run_sync
+from zae_limiter.backends.memory import MemoryBackend
+from zae_limiter.exceptions import ValidationError
+from zae_limiter.models import UsageWindow
+from zae_limiter.repository_protocol import Equal, Key, Update
+from zae_limiter.schema import audit_key, bucket_key
+from zae_limiter.testing.stores import Fault, FaultyBackend
+from zae_limiter.world import World
+from zae_limiter_aggregator import FILTERS, Settings, change_of, process_stream_records
+from zae_limiter_aggregator import handler as lambda_function
+from zae_limiter_aggregator.usage import SEEN
+
+USAGE = Key("ns/ENTITY#user-1", "#USAGE#gpt-4#2023-11-14T22:00:00Z")
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A function that is deployed beside a table of its own."""
+    name = make_table()
+    monkeypatch.setenv("TABLE_NAME", name)
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", dynamodb_local.endpoint())
+    lambda_function.service.cache_clear()
+    yield name
+    run_sync(lambda_function.service().backend.close())
+    lambda_function.service.cache_clear()
+
+
+def matches(pattern: Any, value: Any) -> bool:
+    """What an event source mapping does with a filter."""
+    if isinstance(pattern, dict):
+        return isinstance(value, dict) and all(matches(p, value.get(name)) for name, p in pattern.items())
+    return any(
+        isinstance(value, str) and value.startswith(one["prefix"]) if isinstance(one, dict) else value == one
+        for one in pattern
+    )
+
+
+def test_a_batch_becomes_usage(table: str) -> None:
+    """And the answer names no failures."""
+    context = SimpleNamespace(aws_request_id="request-1")
+    answer = lambda_function.handler({"Records": records_of(history([Step(3, NOW), Step(4, NOW)]))}, context)
+    assert answer == {"batchItemFailures": [], "refills_written": 0}
+    stored = driver().get_item(TableName=table, Key={"PK": {"S": USAGE.partition}, "SK": {"S": USAGE.sort}})
+    assert stored["Item"]["tpm"] == {"N": "7"}
+    assert lambda_function.handler({"Records": []}, None)["batchItemFailures"] == []
+
+
+def test_an_unreadable_record_is_reported_and_the_others_count(
+    table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each failure by its sequence number, and as one JSON line."""
+    lambda_function.logger.handlers.clear()
+    lambda_function.service.cache_clear()
+    good = records_of(history([Step(3, NOW)]))
+    bad = record(Key("ns/BUCKET#only-two#parts", "#STATE"), None, bucket({}, 1), 77)
+    answer = lambda_function.handler({"Records": [*good, bad]}, None)
+    assert answer["batchItemFailures"] == [{"itemIdentifier": "77"}]
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    (failed,) = [line for line in lines if line["message"] == "record failed"]
+    assert failed["sequence"] == "77"
+    assert "only-two" in failed["reason"]
+    (summary,) = [line for line in lines if line["message"] == "batch"]
+    assert (summary["records"], summary["rows_written"], summary["failed"]) == (2, 2, 1)
+    assert table
+    lambda_function.logger.handlers.clear()
+
+
+def test_a_store_that_does_not_answer_fails_the_records_of_its_rows() -> None:
+    """They are delivered again, and then count once, also if the lost write had arrived."""
+    store = MemoryBackend()
+    records = records_of(history([Step(3, NOW), Step(4, NOW)]))
+    settings = Settings((UsageWindow.HOURLY,), tend_buckets=False)
+    for fault in (Fault.LOST_REPLY, Fault.LOST_REQUEST, Fault.UNREACHABLE):
+        faulty = FaultyBackend(store)
+        faulty.always = fault
+        tally = run_sync(process_stream_records(records, faulty, World(), settings))
+        assert set(tally.failed) == {r["dynamodb"]["SequenceNumber"] for r in records}
+    # One lost reply is put right within the batch: the row itself tells that it was written.
+    shaky = FaultyBackend(store, [None, Fault.LOST_REPLY])
+    tally = run_sync(process_stream_records(records, shaky, World(), settings))
+    assert tally.failed == {}
+    (row,) = usage_rows(store, "ns", ["user-1"]).values()
+    assert (row["tpm"], row["total_events"]) == (7, 2)
+
+
+def test_a_damaged_row_fails_its_records_only() -> None:
+    """Nothing is written over what is not understood."""
+    store = MemoryBackend()
+    run_sync(store.write_each([Update(USAGE, set={SEEN: "nonsense", "window": "hourly"})]))
+    settings = Settings((UsageWindow.HOURLY, UsageWindow.DAILY), tend_buckets=False)
+    records = records_of(history([Step(3, NOW)]))
+    tally = run_sync(process_stream_records(records, store, World(), settings))
+    ((sequence, reason),) = tally.failed.items()
+    assert sequence == records[0]["dynamodb"]["SequenceNumber"]
+    assert "damaged" in reason
+    assert tally.rows_written == 1
+
+
+def test_somebody_else_may_write_the_same_row() -> None:
+    """A refusal brings the row, and the batch is merged into it."""
+    store = MemoryBackend()
+    first, second = history([Step(3, NOW), Step(4, NOW)])
+    settings = Settings((UsageWindow.HOURLY,), tend_buckets=False)
+
+    class Late(FaultyBackend):
+        async def batch_get(self, keys: Any) -> Any:
+            rows = await super().batch_get(keys)
+            await process_stream_records(records_of([first]), store, World(), settings)
+            return rows
+
+    tally = run_sync(process_stream_records(records_of([second]), Late(store), World(), settings))
+    assert tally.failed == {}
+    (row,) = usage_rows(store, "ns", ["user-1"]).values()
+    assert (row["tpm"], row["total_events"]) == (7, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("SNAPSHOT_WINDOWS", "hourly,weekly", "weekly"),
+        ("SNAPSHOT_TTL_DAYS", "-3", "-3"),
+        ("SNAPSHOT_TTL_DAYS", "soon", "soon"),
+        ("ENABLE_ARCHIVAL", "maybe", "maybe"),
+        ("ENABLE_ARCHIVAL", "true", "ARCHIVE_BUCKET_NAME"),
+        ("TABLE_NAME", "", "TABLE_NAME"),
+    ],
+)
+def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str, says: str) -> None:
+    """The function fails before it does half of its work."""
+    monkeypatch.setenv("TABLE_NAME", "limits")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    monkeypatch.setenv(name, value)
+    lambda_function.service.cache_clear()
+    with pytest.raises(ValidationError, match=says):
+        lambda_function.handler({"Records": []}, None)
+    logging.getLogger("zae_limiter_aggregator").handlers.clear()
+    lambda_function.service.cache_clear()
+
+
+def test_settings_have_defaults() -> None:
+    """Hours and days, for ninety days; no days mean for ever."""
+    assert lambda_function.settings_from({}) == Settings()
+    everything = {"SNAPSHOT_WINDOWS": " hourly, monthly,", "SNAPSHOT_TTL_DAYS": "0"}
+    assert lambda_function.settings_from(everything) == Settings(
+        (UsageWindow.HOURLY, UsageWindow.MONTHLY), None
+    )
+
+
+def test_the_filters_let_pass_what_matters() -> None:
+    """Keys begin with the namespace, so the filters ask for sort keys; the function agrees with them."""
+    image = bucket({"tpm": 1}, 1)
+    audit = audit_key("ns", "user-1", "01ABC")
+    cases = {
+        "a new bucket": (record(bucket_key("ns", "u", "r"), None, image, 1), True),
+        "a changed bucket": (record(bucket_key("ns", "u", "r"), image, image, 2), True),
+        "an expired audit event": (expired(record(audit, {"event_id": "01ABC"}, None, 3)), True),
+        "a deleted audit event": (record(audit, {"event_id": "01ABC"}, None, 4), False),
+        "a new audit event": (record(audit, None, {"event_id": "01ABC"}, 5), False),
+        "a usage row": (record(USAGE, None, {"tpm": 1}, 6), False),
+        "an expired usage row": (expired(record(USAGE, {"tpm": 1}, None, 7)), False),
+        "an entity": (record(Key("ns/ENTITY#u", "#META"), None, {"entity_id": "u"}, 8), False),
+    }
+    for what, (one, wanted) in cases.items():
+        assert any(matches(pattern, one) for pattern in FILTERS) is wanted, what
+        assert (change_of(one) is not None) is wanted, what
+
+
+def test_real_records_pass_the_filters() -> None:
+    """What the engine's own stream says of a bucket and of a condition that failed."""
+    table = make_table()
+    key = {"PK": {"S": "ns/BUCKET#u#r#0"}, "SK": {"S": "#STATE"}}
+    driver().put_item(TableName=table, Item=key | {"born": {"N": "1"}, "b_wcu_tc": {"N": "1000"}})
+    stream = Stream(table)
+    stream.drain(NOW)
+    (one,) = stream.records
+    assert any(matches(pattern, one) for pattern in FILTERS)
+    change = change_of(one)
+    assert change is not None
+    assert change.key == Key("ns/BUCKET#u#r#0", "#STATE")
+    assert Equal("born", 1).holds(change.new)  # type: ignore[union-attr]

@@ -1,0 +1,182 @@
+"""Usage rows: sums over sets of changes, in the windows of the changes' own times."""
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.aggregator.images import NOW, Step, bucket, history
+from tests.aggregator.stage import ALL_WINDOWS, HOUR_MS, batches, booked, usage_rows
+from zae_limiter._colour import run_sync
+from zae_limiter.backends.memory import MemoryBackend
+from zae_limiter.models import UsageWindow
+from zae_limiter.repository_protocol import Item, Key
+from zae_limiter.schema import bucket_key
+from zae_limiter.schema_records import usage_snapshot_of, window_of
+from zae_limiter.world import World
+from zae_limiter_aggregator import Change, Settings, process_changes
+from zae_limiter_aggregator.changes import Span, numbered
+from zae_limiter_aggregator.usage import (
+    LIVES_MAX,
+    RUNS_MAX,
+    SEEN,
+    extract_deltas,
+    gaps_of,
+    read_seen,
+    sheets_of,
+    update_snapshot,
+    write_seen,
+)
+
+KEY = bucket_key("ns", "user-1", "gpt-4")
+SETTINGS = Settings(ALL_WINDOWS, retention_days=30)
+
+steps = st.builds(Step, st.integers(-5, 20), st.integers(0, 3 * 86_400_000).map(lambda ms: NOW + ms))
+histories = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 2), st.lists(steps, min_size=1, max_size=8)),
+    max_size=5,
+    unique_by=lambda one: one[:2],
+)
+
+
+def delivered(changes: list[Change], rng: random.Random) -> dict[Key, Item]:
+    """The rows that some deliveries leave behind."""
+    backend = MemoryBackend()
+    for batch in batches(changes, rng, 7):
+        tally = run_sync(process_changes(batch, backend, World(), SETTINGS))
+        assert tally.failed == {}
+    return usage_rows(backend, "ns", ["user-1"])
+
+
+def row_of(changes: list[Change], row: Item | None = None) -> dict[str, Any]:
+    """The monthly row after some changes, starting from another one."""
+    (sheet,) = sheets_of(changes, [UsageWindow.MONTHLY], None)
+    write = update_snapshot(sheet, row)
+    return {**(row or {}), **(write.set if write is not None else {})}
+
+
+@given(histories, st.randoms(use_true_random=False))
+def test_any_delivery_makes_the_same_rows(lives: Any, rng: random.Random) -> None:
+    """Shards, lives of a bucket and clocks that step back, in any order, repeated and cut anyhow."""
+    changes = [change for shard, life, some in lives for change in history(some, shard, NOW + life * 1000)]
+    mixed = changes + rng.choices(changes, k=len(changes)) if changes else []
+    rng.shuffle(mixed)
+    rows = delivered(mixed, rng)
+    assert rows == delivered(changes, rng)
+    books: Counter[tuple[str, str, str]] = Counter()
+    events: Counter[str] = Counter()
+    for change in changes:
+        for window in ALL_WINDOWS:
+            key = window_of(window, change.at_ms)[0]
+            events[key] += 1
+            for name, milli in extract_deltas(change).items():
+                books["user-1", name, key] += milli // 1000
+    assert booked(rows) == Counter({place: amount for place, amount in books.items() if amount})
+    counted = {key.sort.rpartition("#")[2]: usage_snapshot_of(row).total_events for key, row in rows.items()}
+    assert counted == events
+
+
+def test_the_time_of_a_change_decides_the_window() -> None:
+    """Not the origin of the bucket, which may be days ago; hours and days do not share rows."""
+    midnight = NOW - NOW % 86_400_000
+    changes = history([Step(1, midnight), Step(2, midnight + HOUR_MS - 1), Step(4, midnight + HOUR_MS)])
+    rows = {key.sort: row["tpm"] for key, row in delivered(changes, random.Random(0)).items()}
+    assert rows == {
+        "#USAGE#gpt-4#2023-11-14T00:00:00Z": 3,
+        "#USAGE#gpt-4#2023-11-14T01:00:00Z": 4,
+        "#USAGE#gpt-4#2023-11-14": 7,
+        "#USAGE#gpt-4#2023-11": 7,
+    }
+
+
+def test_a_row_is_kept_after_the_end_of_its_window() -> None:
+    """Every delivery says the same, whenever it comes."""
+    (sheet,) = sheets_of(history([Step(1, NOW)]), [UsageWindow.DAILY], 30)
+    midnight = (NOW // 86_400_000 + 1) * 86_400
+    assert sheet.attributes["ttl"] == midnight + 30 * 86_400
+
+
+def test_the_creating_write_counts() -> None:
+    """And so does what is given back."""
+    row = row_of(history([Step(5, NOW), Step(3, NOW), Step(-2, NOW)]))
+    assert (row["tpm"], row["total_events"], row[SEEN]) == (6, 3, f"0@{NOW}:0-3")
+
+
+def test_fractions_wait_until_they_are_whole() -> None:
+    """What was gathered from two shards is one token, not two halves that count as none."""
+    halves = [
+        Change(bucket_key("ns", "user-1", "gpt-4", shard), None, image, NOW, Span(NOW, 0, 1), str(shard))
+        for shard, milli in ((0, 1500), (1, 500))
+        for image in ({**bucket({"tpm": 0}, 1), "b_tpm_tc": milli},)
+    ]
+    first = row_of(halves[:1])
+    assert (first["tpm"], first["_rest"]) == (1, {"tpm": 500})
+    both = row_of(halves[1:], first)
+    assert (both["tpm"], both["_rest"]) == (2, None)
+    assert usage_snapshot_of({k: v for k, v in both.items() if v is not None}).counters == {"tpm": 2}
+
+
+def test_a_limit_that_goes_and_comes_back_starts_at_nothing() -> None:
+    """Its old total is not taken for something that was given back."""
+    images = [bucket({"tpm": 5}, 1), bucket({"rpm": 1}, 2), bucket({"rpm": 1, "tpm": 2}, 3)]
+    changes = [
+        Change(KEY, old, new, NOW, Span(NOW, n, n + 1), str(n))
+        for n, (old, new) in enumerate(zip([None, *images], images, strict=False))
+    ]
+    row = row_of(changes)
+    assert (row["tpm"], row["rpm"]) == (7, 1)
+
+
+def test_what_is_no_use_of_a_bucket_is_no_event() -> None:
+    """A split, a longer life or a refill leaves the count of writes and the totals as they are."""
+    image = bucket({"tpm": 5}, 7)
+    moved = {**image, "rf": NOW + 1, "ttl": 99, "b_tpm_tk": 1}
+    quiet = Change(KEY, image, moved, NOW, numbered(5), "5")
+    removed = Change(KEY, image, None, NOW, numbered(6), "6")
+    assert sheets_of([quiet, removed], ALL_WINDOWS, None) == []
+
+
+def test_a_writer_that_does_not_count_counts_in_order() -> None:
+    """An older client's adjustment has only its place in the stream; coming again changes nothing."""
+    before, after = bucket({"tpm": 5}, 7), bucket({"tpm": 9}, 7)
+    stranger = Change(KEY, before, after, NOW, numbered(500), "500")
+    row = row_of([stranger])
+    assert (row["tpm"], row[SEEN]) == (4, "0@-1:0-500")
+    assert row_of([stranger], row) == row
+
+
+def test_a_limit_may_be_called_like_an_attribute() -> None:
+    """Its counter is marked."""
+    row = row_of(history([Step(5, NOW)], name="total_events"))
+    assert (row["#total_events"], row["total_events"]) == (5, 1)
+
+
+def test_missing_changes_are_gaps() -> None:
+    """Which close when they come late."""
+    changes = history([Step(1, NOW)] * 5)
+    row = row_of([changes[0], changes[2], changes[4]])
+    assert (row[SEEN], gaps_of(row), row["tpm"]) == (f"0@{NOW}:0-1,2-3,4-5", 2, 3)
+    assert row_of(changes, row)[SEEN] == f"0@{NOW}:0-5"
+
+
+def test_a_row_has_a_limit_on_what_it_remembers() -> None:
+    """Lives and gaps beyond it are closed: what comes that late does not count any more."""
+    row: Any = None
+    for life in range(LIVES_MAX + 3):
+        row = row_of(history([Step(1, NOW)], born=NOW + life), row)
+    assert len(read_seen(row[SEEN])) == LIVES_MAX
+    assert row["tpm"] == LIVES_MAX + 3
+    assert row_of(history([Step(1, NOW)], born=NOW), row) == row
+    many = [(2 * n, 2 * n + 1) for n in range(RUNS_MAX)]
+    full = {SEEN: write_seen({(0, NOW): many}), "window": "monthly"}
+    late = Change(KEY, None, bucket({"tpm": 1}, 1), NOW, Span(NOW, 99_998, 99_999), "1")
+    assert gaps_of(row_of([late], full)) == RUNS_MAX - 1
+
+
+@pytest.mark.parametrize("text", ["0@17:0-5", "0@17:0-5,7-9;3@-1:0-123456789012345678901", ""])
+def test_what_was_seen_reads_back(text: str) -> None:
+    """The text is canonical, so that equal sets are equal rows."""
+    assert write_seen(read_seen(text)) == text
