@@ -46,6 +46,10 @@ class Settings(TypedDict, total=False):
     usage_retention_days: int
     audit_retention_days: int
     timeout_ms: int | None
+    session: Any
+    """A boto3 or botocore session, for DynamoDB."""
+    config: Any
+    """A botocore ``Config``, for DynamoDB; retries stay switched off."""
     world: World | None
 
 
@@ -87,7 +91,8 @@ class Repository(ConfigRecords, CapacityRecords, UsageRecords, NamespaceRecords,
     @classmethod
     async def _open(cls, settings: Settings, namespace: str | None, *, sync: bool, register: bool) -> Self:
         url, options, world = settings_of(settings)
-        backend = open_backend(url, sync=sync, world=world, timeout_ms=settings.get("timeout_ms"))
+        client = {name: settings[name] for name in ("session", "config") if settings.get(name)}
+        backend = open_backend(url, sync=sync, world=world, timeout_ms=settings.get("timeout_ms"), **client)
         return await cls.over(backend, namespace, options, world, url=url, register=register)
 
     @classmethod
@@ -227,6 +232,8 @@ class RepositoryOptions:
     audit_retention_days = _Option[int]()
     auto_update = _Option[bool]()
     timeout_ms = _Option[int]()
+    session = _Option[Any]()
+    config = _Option[Any]()
     world = _Option[World]()
 
     # What a stack is deployed with.

@@ -1,5 +1,6 @@
 """Opening by URL: options, sessions, credentials, and drivers that never retry on their own."""
 
+import asyncio
 import sys
 from typing import Any
 
@@ -7,8 +8,9 @@ import botocore.session
 import pytest
 from botocore.config import Config
 
-from tests.dynamodb.stage import drive, make_table
+from tests.dynamodb.stage import drive, make_table, session
 from tests.engines import dynamodb_local
+from zae_limiter import Repository
 from zae_limiter.backends import open_backend as open_any
 from zae_limiter.backends.dynamodb import DynamoDBBackend, open_backend, parse_url
 from zae_limiter.backends.dynamodb.aioboto import AiobotocoreTransport
@@ -205,3 +207,17 @@ def test_an_unknown_profile_is_named(sync: bool, monkeypatch: pytest.MonkeyPatch
         await backend.close()
 
     drive(sync, scenario())
+
+
+def test_a_repository_takes_a_session_and_a_config() -> None:
+    """They reach the client of the table; a store that has no such client says so."""
+
+    async def scenario() -> None:
+        url = dynamodb_local.url(make_table(), timeout_ms=10_000)
+        agent = Config(user_agent_extra="gateway/7")
+        async with await Repository.open(store=url, session=session(False), config=agent) as repository:
+            assert (await repository.register_namespace("tenant")).namespace_name == "tenant"
+        with pytest.raises(ValidationError, match="session can only be given for dynamodb"):
+            await Repository.open(store="memory://", session=session(False))
+
+    asyncio.run(scenario())

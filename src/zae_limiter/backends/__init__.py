@@ -16,7 +16,7 @@ import os
 import re
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
 
 from ..exceptions import InfrastructureError, ValidationError
@@ -40,21 +40,28 @@ LATER = frozenset({"redis", "rediss", "postgres", "postgresql"})
 class Driver(Protocol):
     """What opens the URLs of one scheme."""
 
-    def __call__(self, url: str, *, sync: bool, world: World, timeout_ms: int | None) -> Backend: ...
+    def __call__(
+        self, url: str, *, sync: bool, world: World, timeout_ms: int | None, **client: Any
+    ) -> Backend: ...
 
 
-def open_backend(url: str, *, sync: bool, world: World, timeout_ms: int | None = None) -> Backend:
+def open_backend(
+    url: str, *, sync: bool, world: World, timeout_ms: int | None = None, **client: Any
+) -> Backend:
     """The store behind a URL, for one colour. No file or table is touched before its ``setup``.
 
-    ``timeout_ms`` wins over the URL's own; without either each store has its default.
+    ``timeout_ms`` wins over the URL's own; without either each store has its default. ``client`` is what
+    only the client of one store understands: ``session`` and ``config`` of botocore for DynamoDB.
     """
     scheme = _scheme(url)
+    if client and scheme != "dynamodb":
+        raise ValidationError("store", url, f"{' and '.join(client)} can only be given for dynamodb://")
     if _is_default(url):
         _make_state_directory()
     found = _entry_point(scheme)
     try:
         driver: Driver = found.load()
-        return driver(url, sync=sync, world=world, timeout_ms=timeout_ms)
+        return driver(url, sync=sync, world=world, timeout_ms=timeout_ms, **client)
     except ImportError as error:
         if (error.name or "").partition(".")[0] == __name__.partition(".")[0]:
             raise
