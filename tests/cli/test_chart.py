@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zae_limiter.cli.chart import ASCII, BLOCKS, Ink, diverging, gauge
+from zae_limiter.cli.chart import ASCII, BLOCKS, Ink, bar, diverging, gauge
 
 
 @pytest.mark.parametrize(
@@ -14,6 +14,14 @@ from zae_limiter.cli.chart import ASCII, BLOCKS, Ink, diverging, gauge
 def test_a_gauge_shows_how_full_a_bucket_is(value: int, drawn: str) -> None:
     """Full is shown only when it is full, empty only when nothing is left."""
     assert gauge(value, 100, 4, ASCII) == drawn
+
+
+@pytest.mark.parametrize(
+    ("value", "drawn"), [(-5, ""), (0, ""), (1, "#"), (50, "##"), (99, "###"), (100, "####"), (200, "####")]
+)
+def test_a_bar_is_as_long_as_its_value(value: int, drawn: str) -> None:
+    """Nothing has no bar, and something has one."""
+    assert bar(value, 100, 4, ASCII) == drawn
 
 
 @pytest.mark.parametrize(
@@ -40,6 +48,7 @@ def test_a_diverging_bar_starts_at_zero(value: int, drawn: str) -> None:
     st.sampled_from([BLOCKS, ASCII]),
 )
 def test_bars_have_the_same_length(value: int, bottom: int, top: int, width: int, ink: Ink) -> None:
-    """A chart stays in its columns."""
+    """A chart stays in its columns; a plain bar may be shorter."""
+    assert len(bar(value, top, width, ink)) <= width
     assert len(gauge(value, top, width, ink)) == width
     assert len(diverging(value, bottom, top, width, ink)) == width + 1

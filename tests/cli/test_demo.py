@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,11 +17,17 @@ import pytest
 from click.testing import CliRunner
 
 from zae_limiter import Limit, RateLimitExceeded, SyncRateLimiter
+from zae_limiter._colour import run_sync
+from zae_limiter.backends import open_backend
 from zae_limiter.cli import demo as demo_module
 from zae_limiter.cli.app import program
-from zae_limiter.cli.demo import wait_text
-from zae_limiter.cli.story import ACTS, Sample, Stage, Step, Untrue
+from zae_limiter.cli.chart import ASCII
+from zae_limiter.cli.demo import USAGE_TITLE, usage_chart, wait_text
+from zae_limiter.cli.output import console
+from zae_limiter.cli.story import ACTS, Miscounted, Sample, Stage, Step, Untrue, Usage, usage
 from zae_limiter.testing import ManualClock
+from zae_limiter_aggregator import Settings
+from zae_limiter_aggregator.runner import follow, source_of
 
 SECONDS_MAX = 15
 ESCAPE = "\x1b"
@@ -49,6 +56,17 @@ STORY = [
     ("after the wait", "admitted"),
 ]
 
+USED = [
+    Usage("calls", "alice", 6),
+    Usage("calls", "bob", 2),
+    Usage("calls", "carol", 5),
+    Usage("calls", "dave", 2),
+    Usage("calls", "team", 7),
+    Usage("tokens", "alice", 600),
+    Usage("tokens", "bob", 1500),
+    Usage("tokens", "erin", 1701),
+]
+
 
 def demo(directory: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run the demo as its own process."""
@@ -65,7 +83,7 @@ def demo(directory: Path, *words: str, **variables: str) -> subprocess.Completed
 
 
 def test_the_demo_in_real_time(tmp_path: Path) -> None:
-    """Exit code 0, the whole story, a chart with a debt, no colour, and nothing left behind."""
+    """Exit code 0, the whole story, a chart with a debt, what was used, no colour, nothing left behind."""
     started = time.monotonic()
     result = demo(tmp_path)
     assert time.monotonic() - started < SECONDS_MAX
@@ -76,6 +94,9 @@ def test_the_demo_in_real_time(tmp_path: Path) -> None:
     lines = [re.split(r"\s{2,}", line.strip()) for line in result.stdout.splitlines()]
     told = [(line[0], line[2]) for line in lines if len(line) == 5 and line[0] != "step"]
     assert told == STORY
+    bars = [line for line in lines[lines.index([USAGE_TITLE]) :] if len(line) == 4]
+    assert [tuple(line[:3]) for line in bars] == [(limit, who, str(used)) for limit, who, used in USED]
+    assert {len(line[3]) for line in bars if line[1] in {"team", "erin"}} == {demo_module.CHART_WIDTH}
     assert "│█" in result.stdout
     assert "█│" in result.stdout
     assert "all of them held" in result.stdout
@@ -93,12 +114,13 @@ def test_the_demo_without_colour_in_ascii(tmp_path: Path) -> None:
 
 
 def test_the_demo_as_data(tmp_path: Path) -> None:
-    """The same steps and samples as JSON; a wait without end is null."""
+    """The same steps, samples and usage as JSON; a wait without end is null."""
     data = json.loads(demo(tmp_path, "--output", "json").stdout)
     assert [(one["step"], one["answer"]) for one in data["steps"]] == STORY
     never = next(one for one in data["steps"] if one["step"] == "too large")
     assert never["wait_seconds"] is None
     assert data["samples"][0]["left"] < 0 < data["samples"][-1]["left"]
+    assert data["usage"] == [one._asdict() for one in USED]
 
 
 @pytest.fixture
@@ -150,6 +172,73 @@ def test_a_slow_machine_is_no_lie(stage: Stage, clock: ManualClock) -> None:
     )
     steps = [event for act in ACTS for event in act.play(slow) if isinstance(event, Step)]
     assert [(one.step, one.answer) for one in steps] == STORY
+
+
+@pytest.fixture
+def count(tmp_path: Path, clock: ManualClock) -> Iterator[Callable[[], None]]:
+    """Have the aggregator count what happens in the store ``memory://{tmp_path.name}``."""
+    url = f"memory://{tmp_path.name}"
+    backend = open_backend(url, sync=True, world=clock.world)
+    run_sync(backend.setup())
+
+    def count() -> None:
+        source = source_of(backend, url, clock.world, Settings())
+        follow(source, until_idle=True, stop=threading.Event(), tell=lambda _: None)
+
+    count()
+    yield count
+    run_sync(backend.close())
+
+
+@pytest.fixture
+def followed(tmp_path: Path, clock: ManualClock, count: Callable[[], None]) -> Iterator[Stage]:  # noqa: ARG001 - it starts the log
+    with SyncRateLimiter.open(f"memory://{tmp_path.name}", world=clock.world) as limiter:
+        yield Stage(limiter, clock.world, clock.advance)
+
+
+@pytest.mark.parametrize("second_of_the_hour", [0, 3597])
+def test_usage_is_what_the_acts_took(
+    followed: Stage, clock: ManualClock, count: Callable[[], None], second_of_the_hour: int
+) -> None:
+    """Adjustments count, what a refusal gave back does not; also when an hour ends in between."""
+    clock.advance(3600 - clock.now_ms / 1000 % 3600 + second_of_the_hour)
+    for act in ACTS:
+        list(act.play(followed))
+    count()
+    checks = followed.checks
+    assert usage(followed) == USED
+    assert followed.checks == checks + len(USED)
+    hours, _ = followed.limiter.get_usage_snapshots(resource="chat", window_type="hourly")
+    assert len({one.window_start for one in hours}) == (2 if second_of_the_hour else 1)
+
+
+def test_usage_that_was_not_counted_is_caught(followed: Stage, count: Callable[[], None]) -> None:
+    """One token is enough, and so is an entity that nobody knows of."""
+    list(ACTS[0].play(followed))
+    with pytest.raises(Miscounted, match="alice used 6 calls, 0 were counted; alice used 600 tokens, 0 were"):
+        usage(followed)
+    count()
+    assert usage(followed) == [Usage("calls", "alice", 6), Usage("tokens", "alice", 600)]
+    followed.used["tokens", "alice"] += 1
+    with pytest.raises(Miscounted, match=r"^alice used 601 tokens, 600 were counted$"):
+        usage(followed)
+    del followed.used["tokens", "alice"]
+    with pytest.raises(Miscounted, match=r"^alice used 0 tokens, 600 were counted$"):
+        usage(followed)
+
+
+def test_the_chart_of_usage(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each limit has a scale of its own, and whatever was used has a bar."""
+    monkeypatch.setenv("COLUMNS", "80")
+    console().print(usage_chart(USED[3:], ASCII))
+    _, _, *rows = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert [tuple(row) for row in rows] == [
+        ("calls", "dave", "2", "#" * 14),
+        ("calls", "team", "7", "#" * 50),
+        ("tokens", "alice", "600", "#" * 17),
+        ("tokens", "bob", "1500", "#" * 44),
+        ("tokens", "erin", "1701", "#" * 50),
+    ]
 
 
 class Liar:
@@ -225,3 +314,19 @@ def test_a_failed_demo_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 1
     assert "error: the limiter did not do what the demo says" in result.stderr
     assert "the sky is green" in result.stderr
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_a_demo_that_was_miscounted_says_so(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    """Exit code 1 and what was used, what was counted."""
+
+    def wasteful(stage: Stage) -> Iterator[Step]:
+        yield Step("first", {"calls": 1}, "admitted", None, {"calls": 0})
+        stage.note("alice", {"calls": 1})
+
+    monkeypatch.setattr(demo_module, "ACTS", (ACTS[0]._replace(play=wasteful),))
+    result = CliRunner().invoke(program, ["demo", "--output", form])
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "error: the aggregator did not count what the demo used: alice used 1 calls, 0 were counted\n"
+    )

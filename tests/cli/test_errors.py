@@ -70,6 +70,33 @@ def test_a_missing_package_is_named(package: str) -> None:
     assert hint == 'hint: pip install "zae-limiter[cli]"'
 
 
+def test_a_missing_driver_is_named() -> None:
+    """A store whose extra is not installed is no traceback, also for the aggregator."""
+    script = (
+        "import sys; sys.modules['botocore'] = sys.modules['aiobotocore'] = None; "
+        "sys.argv = ['zae-limiter', 'aggregate', '--store', 'dynamodb://limits', '--once']; "
+        "from zae_limiter.cli import main; main()"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (3, "")
+    assert result.stderr.startswith("error: the store dynamodb:// needs botocore")
+    assert 'run: pip install "zae-limiter[dynamodb]"' in result.stderr
+
+
+def test_help_needs_no_driver() -> None:
+    """It is quick, because neither a driver nor the aggregator is imported for it."""
+    script = (
+        "import sys; sys.argv = ['zae-limiter', '--help']\n"
+        "from zae_limiter.cli import main\n"
+        "try: main()\n"
+        "finally: print(*sorted({'botocore', 'aiobotocore', 'zae_limiter_aggregator'} & set(sys.modules)),"
+        " file=sys.stderr)"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "\n")
+    assert "aggregate" in result.stdout
+
+
 def test_another_missing_module_is_not_blamed_on_the_extra() -> None:
     """A broken installation keeps its traceback."""
     script = (

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ..exceptions import ZAELimiterError
+from .aggregate import aggregate
 from .audit import audit
 from .config import config
 from .demo import demo
@@ -49,5 +50,5 @@ def program() -> None:
     """
 
 
-for command in (audit, config, demo, entity, namespace, resource, system, version):
+for command in (aggregate, audit, config, demo, entity, namespace, resource, system, version):
     program.add_command(command)

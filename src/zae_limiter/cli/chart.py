@@ -20,6 +20,15 @@ BLOCKS = Ink("█", "░", "│")
 ASCII = Ink("#", ".", "|")
 
 
+def bar(value: float, top: float, width: int, ink: Ink = BLOCKS) -> str:
+    """A plain bar, as long as its width for what is ``top``.
+
+    >>> bar(3, 4, 8, ASCII)
+    '######'
+    """
+    return ink.full * _cells(value, top, width)
+
+
 def gauge(value: float, top: float, width: int, ink: Ink = BLOCKS) -> str:
     """How much of ``top`` is there; what is in debt is as empty as can be.
 

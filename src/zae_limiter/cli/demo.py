@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -20,15 +20,23 @@ from rich.text import Text
 
 from ..sync import SyncRateLimiter
 from ..world import World
-from .chart import Ink, diverging
+from .chart import Ink, bar, diverging
 from .errors import Failure
 from .output import Output, console, grid, ink
 from .session import with_output
-from .story import ACTS, TOKENS, Act, Event, Sample, Stage, Step, Untrue
+from .story import ACTS, TOKENS, Act, Event, Miscounted, Sample, Stage, Step, Untrue, Usage, usage
 
 CHART_WIDTH = 50
 TEXT_WIDTH = 80
 OPENING = "A fresh SQLite file in a temporary directory, and four short acts in real time."
+USAGE_TITLE = "What was used"
+USAGE_SAYS = (
+    "The store kept a log of all that, and the aggregator counted it, net of what was given back. "
+    "What carol and dave use counts for their team too."
+)
+
+Count = Callable[[], object]
+"""Has the aggregator count what happened so far."""
 
 
 @click.command()
@@ -36,18 +44,28 @@ OPENING = "A fresh SQLite file in a temporary directory, and four short acts in 
 def demo(output: Output) -> None:
     """Watch the limiter work on a fresh embedded store.
 
-    Takes some seconds. Every line that it prints is checked while it runs.
+    Takes some seconds. Every line that it prints is checked while it runs. It ends with a chart of what
+    was used.
     """
+    from zae_limiter_aggregator.runner import aggregate
+
     world = World()
     with tempfile.TemporaryDirectory(prefix="zae-limiter-demo-") as directory:
         url = f"sqlite:///{quote(directory)}/demo.db"
+
+        def count() -> object:
+            return aggregate(url, until_idle=True)
+
+        count()  # from here on the store keeps a log
         with SyncRateLimiter.open(url, namespace="demo", world=world) as limiter:
             stage = Stage(limiter, world, time.sleep)
             try:
                 if output.is_json:
-                    report(stage, output)
+                    report(stage, count, output)
                 else:
-                    perform(stage, console())
+                    perform(stage, count, console())
+            except Miscounted as error:
+                raise Failure(f"the aggregator did not count what the demo used: {error}") from error
             except Untrue as error:
                 raise Failure(
                     f"the limiter did not do what the demo says: {error}",
@@ -55,24 +73,30 @@ def demo(output: Output) -> None:
                 ) from error
 
 
-def report(stage: Stage, output: Output) -> None:
+def report(stage: Stage, count: Count, output: Output) -> None:
     """The whole story as data."""
     steps: list[dict[str, Any]] = []
     samples: list[dict[str, Any]] = []
     for act in ACTS:
         for event in act.play(stage):
             (samples if isinstance(event, Sample) else steps).append({"act": act.title, **event._asdict()})
-    output.show({"steps": steps, "samples": samples, "checks": stage.checks}, Text)
+    count()
+    used = [one._asdict() for one in usage(stage)]
+    output.show({"steps": steps, "samples": samples, "usage": used, "checks": stage.checks}, Text)
 
 
-def perform(stage: Stage, out: Console) -> None:
-    """Show one act after the other."""
+def perform(stage: Stage, count: Count, out: Console) -> None:
+    """Show one act after the other, and then what all of them used."""
     width = min(out.width, TEXT_WIDTH)
     out.print(OPENING, width=width)
     for act in ACTS:
         out.print(Text(f"\n{act.title}", style="bold"))
         out.print(f"{act.says}\n", width=width)
         play(act, stage, out)
+    count()
+    out.print(Text(f"\n{USAGE_TITLE}", style="bold"))
+    out.print(f"{USAGE_SAYS}\n", width=width)
+    out.print(usage_chart(usage(stage), ink(out)))
     out.print(f"\n{stage.checks} claims were checked while this ran, and all of them held.")
 
 
@@ -115,6 +139,16 @@ def _chart(samples: Sequence[Sample], drawn: Ink) -> Iterator[Text]:
     for at_ms, left in samples:
         bar = diverging(left, -top * 1.5, top, CHART_WIDTH, drawn)
         yield Text(f"{at_ms / 1000:6.1f} s {left:6} ") + Text(bar, style="red" if left < 0 else "green")
+
+
+def usage_chart(used: Sequence[Usage], drawn: Ink) -> RenderableType:
+    """One bar for each limit of an entity; the longest bar of each limit is its largest use."""
+    tops = {one.limit: max(other.used for other in used if other.limit == one.limit) for one in used}
+    return grid(
+        ["limit", "entity", "used", ""],
+        [(*one, bar(one.used, tops[one.limit], CHART_WIDTH, drawn)) for one in used],
+        numbers=("used",),
+    )
 
 
 def _amounts(amounts: Mapping[str, int]) -> str:

@@ -3,19 +3,20 @@
 An act is a generator of what happens, so that whoever shows it can do so while it happens. Time is
 real: between two lines some milliseconds pass, and more on a busy machine. So no check compares with
 the number of an ideal run; each allows exactly for what the limits gain between the moments before
-and after a call.
+and after a call. What was used is known to the token, whatever the time, so that check is exact.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from ..bucket import Rate, calculate_available, gain
 from ..exceptions import RateLimitExceeded
-from ..models import Limit
+from ..models import Limit, UsageWindow
 from ..sync import SyncRateLimiter
 from ..world import World
 
@@ -31,6 +32,10 @@ AFTERWARDS_MS = 500
 
 class Untrue(Exception):
     """The limiter did something else than was told."""
+
+
+class Miscounted(Untrue):
+    """The aggregator counted something else than was used."""
 
 
 class Step(NamedTuple):
@@ -51,6 +56,14 @@ class Sample(NamedTuple):
 
 
 Event: TypeAlias = Step | Sample
+
+
+class Usage(NamedTuple):
+    """What an entity used of a limit, net of what was given back."""
+
+    limit: str
+    entity_id: str
+    used: int
 
 
 class Answer(NamedTuple):
@@ -87,6 +100,9 @@ class Stage:
     world: World
     sleep: Callable[[float], None]
     checks: int = field(default=0, init=False)
+    parents: dict[str, str] = field(default_factory=dict, init=False)
+    used: Counter[tuple[str, str]] = field(default_factory=Counter, init=False)
+    """What the acts took, by limit and entity."""
 
     def require(self, condition: bool, claim: str) -> None:
         """Go on only if a claim holds."""
@@ -99,10 +115,16 @@ class Stage:
         before_ms, refusal = self.world.now_ms(), None
         try:
             with self.limiter.acquire(entity_id, RESOURCE, amounts):
-                pass
+                self.note(entity_id, amounts)
         except RateLimitExceeded as error:
             refusal = error
         return Answer(before_ms, self.world.now_ms(), refusal)
+
+    def note(self, entity_id: str, amounts: Mapping[str, int]) -> None:
+        """Remember what was taken; what a child takes, its parent gives too."""
+        for one in (entity_id, self.parents.get(entity_id)):
+            if one is not None:
+                self.used.update({(name, one): amount for name, amount in amounts.items()})
 
     def admitted(self, entity_id: str, amounts: Mapping[str, int], claim: str) -> None:
         """Acquire; a refusal makes the claim untrue."""
@@ -176,6 +198,7 @@ def cascade(stage: Stage) -> Iterator[Step]:
     repository.set_limits("team", [TEAM_CALLS], RESOURCE)
     for child in ("carol", "dave"):
         repository.create_entity(child, parent_id="team", cascade=True)
+        stage.parents[child] = "team"
     five, two = {CALLS.name: 5}, {CALLS.name: 2}
 
     def left() -> dict[str, int]:
@@ -197,7 +220,9 @@ def debt(stage: Stage) -> Iterator[Event]:
     started_ms = stage.world.now_ms()
     with stage.limiter.acquire("erin", RESOURCE, estimate) as lease:
         yield Step("estimate", estimate, "admitted", None, {TOKENS.name: stage.read("erin").tokens})
+        stage.note("erin", estimate)
         lease.adjust(surplus)
+        stage.note("erin", surplus)
     owed = stage.read("erin")
     spent = TOKENS.capacity - estimate[TOKENS.name] - surplus[TOKENS.name]
     stage.require(
@@ -254,6 +279,28 @@ def wait_out(
     stage.sleep_until(latest_ms)
     stage.admitted(entity_id, amounts, "it is admitted after exactly the wait that was stated")
     yield Step("after the wait", amounts, "admitted", None, left())
+
+
+def usage(stage: Stage) -> list[Usage]:
+    """What was used in all acts as the aggregator counted it, which must be what they took."""
+    counted, next_key = Counter[tuple[str, str]](), None
+    while True:
+        snapshots, next_key = stage.limiter.repository.get_usage_snapshots(
+            resource=RESOURCE, window_type=UsageWindow.HOURLY, next_key=next_key
+        )
+        for one in snapshots:  # two for an entity if an hour ended in between
+            counted.update({(name, one.entity_id): amount for name, amount in one.counters.items()})
+        if next_key is None:
+            break
+    wrong = [
+        f"{entity_id} used {stage.used[limit, entity_id]} {limit}, {counted[limit, entity_id]} were counted"
+        for limit, entity_id in sorted(stage.used.keys() | counted.keys())
+        if stage.used[limit, entity_id] != counted[limit, entity_id]
+    ]
+    if wrong:
+        raise Miscounted("; ".join(wrong))
+    stage.checks += len(stage.used)
+    return [Usage(*key, amount) for key, amount in sorted(counted.items()) if amount]
 
 
 class Act(NamedTuple):
