@@ -46,7 +46,6 @@ def test_a_hint_can_be_pasted_into_a_shell() -> None:
 
 def test_a_table_out_of_reach_is_an_error_of_aws(run: Run) -> None:
     """The exit code is 3, and nothing is created anywhere."""
-    pytest.importorskip("botocore")
     url = "dynamodb://limits?region=us-east-1&endpoint_url=http://127.0.0.1:9&timeout_ms=300"
     result = run("entity", "list", "--store", url)
     assert (result.exit_code, result.stdout) == (3, "")
@@ -112,3 +111,10 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
     command = f"{sys.executable} -m zae_limiter.cli --help | true"
     result = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     assert "Traceback" not in result.stderr
+
+
+def test_an_archive_needs_a_table(run: Run) -> None:
+    """An embedded store has nothing to archive, and says so instead of ignoring the option."""
+    result = run("aggregate", "--once", "--archive-bucket", "bucket")
+    assert result.exit_code == 2
+    assert "--archive-bucket goes with a DynamoDB table" in result.stderr

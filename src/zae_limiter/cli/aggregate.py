@@ -55,6 +55,10 @@ def aggregate(
     from zae_limiter_aggregator.runner import follow, source_of, stopping_on_signals
 
     connection = session.connection
+    if archive_bucket and not connection.backend.capabilities.streams:
+        raise click.UsageError(
+            "--archive-bucket goes with a DynamoDB table; an embedded store archives nothing"
+        )
     settings = Settings(
         tuple(dict.fromkeys(UsageWindow(name) for name in windows)), retention_days or None, not no_tending
     )
