@@ -78,6 +78,8 @@ class Lines:
 
 
 class Teller:
+    """Shapes, groups and sends the writes of one process, and remembers what it sees of the buckets."""
+
     def __init__(self, backend: Backend, world: World, images_max: int = IMAGES_MAX) -> None:
         self.backend, self.world, self.colour = backend, world, backend.colour
         self.refunds_lost = 0
@@ -189,7 +191,7 @@ class Teller:
 
     async def serve(self, groups: list[list[Ticket]]) -> None:
         """Write groups, one for each bucket, until their leaders have an answer; then others lead."""
-        for attempt in range(1, WRITE_ATTEMPTS_MAX + 1):
+        for _ in range(WRITE_ATTEMPTS_MAX):
             sent_ms = self.world.now_ms()
             chosen = [self._chosen(group, sent_ms) for group in groups]
             writes = [self._shape([ticket.order for ticket in some], sent_ms) for some in chosen]
@@ -209,8 +211,6 @@ class Teller:
                 else:
                     outcome = next(landed)
                     self._learn(write, outcome)
-                    if attempt == WRITE_ATTEMPTS_MAX:
-                        self._tell(some, outcome)
                     self._judge(group, some, outcome, sent_ms)
                 if group[0].outcome is None:
                     unanswered.append(group)
@@ -219,6 +219,9 @@ class Teller:
             if not unanswered:
                 return
             groups = unanswered
+        for group in groups:  # a bucket that would not hold still
+            self._tell(group[:1], Outcome(False, self.image(group[0].order.account.key), held=False))
+            self._hand_over(group)
 
     def _chosen(self, group: Sequence[Ticket], now_ms: int) -> list[Ticket]:
         """Those who go out now: the ones believed to fit; if nobody is, the first asks for the truth."""

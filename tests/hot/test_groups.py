@@ -1,6 +1,7 @@
 """Orders that arrive while a write to their bucket is in flight travel together."""
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -9,6 +10,7 @@ from tests.dynamodb.stage import opened
 from tests.hot.stage import (
     RESOURCE,
     SLOW,
+    HeldUp,
     all_bucket_writes,
     bucket_writes,
     held_up,
@@ -20,12 +22,16 @@ from zae_limiter import (
     RateLimiter,
     RateLimiterUnavailable,
     RateLimitExceeded,
+    Repository,
     SyncRateLimiter,
     SyncRepository,
+    acquire,
     teller,
 )
 from zae_limiter._colour import run_sync
-from zae_limiter.testing import RecordingBackend
+from zae_limiter.backends.memory import MemoryBackend
+from zae_limiter.repository_protocol import Outcome, Write
+from zae_limiter.testing import ManualClock, RecordingBackend
 
 PLENTY = [Limit.custom("rpm", 1_000_000, 1, 86_400)]
 
@@ -268,5 +274,35 @@ def test_refunds_and_adjustments_travel_with_demands() -> None:
             assert results[1:] == [None, None, True, True]
             assert record.writes == 2
             assert await limiter.available("key", RESOURCE) == {"rpm": 100 - 2 * 15 - 1 - 20}
+
+    asyncio.run(run())
+
+
+def test_a_bucket_that_never_holds_still_ends_in_an_error_and_frees_the_line() -> None:
+    """Attempts are bounded, all in line are told, and the next one is served as ever."""
+
+    class Restless(HeldUp):
+        restless = False
+
+        async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
+            if not self.restless:
+                return await super().write_each(writes)
+            self.at_gate += 1
+            images = await self.batch_get([write.key for write in writes])
+            return [Outcome(False, image, held=False) for image in images]
+
+    async def run() -> None:
+        clock = ManualClock()
+        store = Restless(MemoryBackend(clock.world))
+        limiter = RateLimiter(await Repository.over(store, world=clock.world))
+        await limiter.repository.set_resource_defaults(RESOURCE, SLOW)
+        assert await attempt(limiter)
+        store.restless, store.at_gate = True, 0
+        answers = await asyncio.gather(*(attempt(limiter) for _ in range(3)), return_exceptions=True)
+        assert [type(answer) for answer in answers] == [RateLimiterUnavailable] * 3
+        assert store.at_gate <= 3 * acquire.ATTEMPTS_MAX * teller.WRITE_ATTEMPTS_MAX
+        store.restless = False
+        assert await attempt(limiter)
+        assert await limiter.available("key", RESOURCE) == {"rpm": 98}
 
     asyncio.run(run())
