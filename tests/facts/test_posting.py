@@ -400,7 +400,7 @@ def test_postings_add_up(postings_: list[Posting], total: Posting) -> None:
         {"b_a_rp": None},
         {"rf": None},
         {"rf": "now"},
-        {"cv": 2},
+        {"cv": "two"},
         {"cv": None},
     ],
     ids=str,
