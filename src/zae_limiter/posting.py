@@ -35,16 +35,12 @@ from .repository_protocol import (
     Write,
 )
 from .schema import (
+    bucket_entries,
     bucket_limit_names,
-    gsi2_pk_resource,
-    gsi2_sk_bucket,
-    gsi3_pk_entity,
-    gsi3_sk_bucket,
     limit_attributes,
     number,
     shard_attributes,
     stored_rate,
-    within_namespace,
 )
 from .sharding import SHARDS_MAX
 from .terms import WRITE_MILLI, WRITES, Account, Meter, Terms, has_terms, is_outdated, level, stored_terms
@@ -255,7 +251,7 @@ def _pinned_count(account: Account) -> Condition:
 
 def _create(account: Account, posting: Posting, now_ms: int) -> Put:
     """A bucket that was never used is full; this is its first use."""
-    terms, namespace_id = account.terms, account.namespace_id
+    terms = account.terms
     item: dict[str, Value] = {
         "entity_id": account.entity_id,
         "resource": account.resource,
@@ -264,11 +260,7 @@ def _create(account: Account, posting: Posting, now_ms: int) -> Put:
         "shard_count": 1,
         "cascade": account.cascade,
         "parent_id": account.parent_id,
-        "GSI2PK": gsi2_pk_resource(namespace_id, account.resource),
-        "GSI2SK": gsi2_sk_bucket(account.entity_id, account.shard_id),
-        "GSI3PK": gsi3_pk_entity(namespace_id, account.entity_id),
-        "GSI3SK": gsi3_sk_bucket(account.resource, account.shard_id),
-        **within_namespace(namespace_id, account.key),
+        **bucket_entries(account.namespace_id, account.entity_id, account.resource, account.shard_id),
     }
     when: list[Condition] = [Absent()]
     full_in_ms = 0

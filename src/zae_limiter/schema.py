@@ -197,6 +197,17 @@ def within_namespace(namespace_id: str, key: Key) -> dict[str, Value]:
     return {"GSI4PK": namespace_id, "GSI4SK": key.partition}
 
 
+def bucket_entries(namespace_id: str, entity_id: str, resource: str, shard_id: int) -> dict[str, Value]:
+    """The index entries of a bucket, written when it is made and never again."""
+    return {
+        "GSI2PK": gsi2_pk_resource(namespace_id, resource),
+        "GSI2SK": gsi2_sk_bucket(entity_id, shard_id),
+        "GSI3PK": gsi3_pk_entity(namespace_id, entity_id),
+        "GSI3SK": gsi3_sk_bucket(resource, shard_id),
+        **within_namespace(namespace_id, bucket_key(namespace_id, entity_id, resource, shard_id)),
+    }
+
+
 def starting(partition: str, prefix: str, index: str | None = None) -> Query:
     """The rows of a partition whose sort key starts with ``prefix``."""
     return Query(partition, prefix, prefix + LAST, index)

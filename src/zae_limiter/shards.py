@@ -26,17 +26,13 @@ from .repository_protocol import (
     Value,
 )
 from .schema import (
+    bucket_entries,
     bucket_key,
     bucket_limit_names,
-    gsi2_pk_resource,
-    gsi2_sk_bucket,
-    gsi3_pk_entity,
-    gsi3_sk_bucket,
     limit_attributes,
     number,
     shard_attributes,
     stored_rate,
-    within_namespace,
 )
 from .sharding import (
     SHARDS_MAX,
@@ -231,19 +227,12 @@ def split(
 
 
 def _new_shard(account: Account, shard_id: int, image: Item, at_ms: int) -> dict[str, Value]:
-    key, namespace_id = _key(account, shard_id), account.namespace_id
     names = limit_attributes(WCU)
     made: dict[str, Value] = {name: image.get(name) for name in ("cv", "cascade", "parent_id")}
     made |= {"entity_id": account.entity_id, "resource": account.resource, "rf": at_ms, "born": at_ms}
     made |= {"shard_count": shard_count(image) * 2, names.tk: WRITES.capacity_milli, names.tc: 0}
     made[names.cp], made[names.ra], made[names.rp] = WRITES
-    return made | {
-        "GSI2PK": gsi2_pk_resource(namespace_id, account.resource),
-        "GSI2SK": gsi2_sk_bucket(account.entity_id, shard_id),
-        "GSI3PK": gsi3_pk_entity(namespace_id, account.entity_id),
-        "GSI3SK": gsi3_sk_bucket(account.resource, shard_id),
-        **within_namespace(namespace_id, key),
-    }
+    return made | bucket_entries(account.namespace_id, account.entity_id, account.resource, shard_id)
 
 
 async def _split_off(teller: Teller, account: Account, shard_id: int, first: Item) -> bool:
