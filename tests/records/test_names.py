@@ -136,7 +136,7 @@ def test_a_usage_row_gives_back_its_counters(counters: dict[str, int], at: int) 
 
 
 def test_an_ordinary_name_is_its_own_counter() -> None:
-    """The row of the seeds stays as it was; only a name that would collide is marked."""
+    """An ordinary row is as it always was; only a name that would collide is marked."""
     assert [usage_counter(name) for name in ("tpm", "tokens.in", "ttl", "GSI2PK")] == [
         "tpm",
         "tokens.in",
