@@ -152,17 +152,6 @@ def test_passwords_stay_out_of_messages(url: str) -> None:
 
 
 class TestDrivers:
-    def test_missing_driver(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Without its driver a store answers with the command that installs it."""
-        for name in [n for n in sys.modules if n.startswith(("botocore", "zae_limiter.backends.dynamodb"))]:
-            monkeypatch.delitem(sys.modules, name)
-        monkeypatch.setitem(sys.modules, "botocore", None)
-        monkeypatch.setitem(sys.modules, "botocore.session", None)
-        with pytest.raises(InfrastructureError) as caught:
-            opened("dynamodb://table?region=eu-central-1")
-        assert 'pip install "zae-limiter[dynamodb]"' in str(caught.value)
-        assert isinstance(caught.value.__cause__, ImportError)
-
     def test_no_driver_is_imported_early(self) -> None:
         """Looking at the package or a memory store loads neither SQLite nor a cloud driver."""
         program = (

@@ -156,7 +156,7 @@ def test_a_table_out_of_reach_is_answered_by_policy_and_comes_back(proxy: Proxy)
 
     async def run() -> None:
         table = make_table()
-        async with through(proxy, 500, table) as (limiter, _):
+        async with through(proxy, 2_000, table) as (limiter, _):
 
             async def block() -> None:
                 with pytest.raises(RateLimiterUnavailable):
@@ -168,9 +168,9 @@ def test_a_table_out_of_reach_is_answered_by_policy_and_comes_back(proxy: Proxy)
                     assert lease.degraded
 
             with proxy.gone():
-                waits = [await timed(work) for _ in range(10) for work in (block, allow)]
+                waits = [await timed(work) for _ in range(3) for work in (block, allow)]
                 assert not await limiter.is_available(0.5)
-            assert max(waits) < 5
+            assert max(waits) < 10
             async with limiter.acquire("key", RESOURCE, {"rpm": 1}, SLOW) as lease:
                 assert not lease.degraded
             assert await left(limiter) == 89

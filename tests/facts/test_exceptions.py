@@ -119,7 +119,9 @@ def test_nothing_is_raised_from_outside_the_tree() -> None:
     while pending:
         pending += (kind := pending.pop()).__subclasses__()
         found.add(kind)
-    assert {kind.__qualname__ for kind in found if kind.__module__ != exceptions.__name__} == set()
+    # Another package may refine them for its own use, and other tests may have imported it.
+    ours = {kind for kind in found if kind.__module__.partition(".")[0] == zae_limiter.__name__}
+    assert {kind.__qualname__ for kind in ours if kind.__module__ != exceptions.__name__} == set()
 
 
 def test_the_samples_are_complete() -> None:
