@@ -32,10 +32,6 @@ class Plan(NamedTuple):
     accounts: tuple[Account, ...]
     on_unavailable: OnUnavailable
 
-    def demands(self, amounts_milli: Mapping[str, int]) -> list[Demand]:
-        """What each account is asked for: the entity for all of it, a parent for the limits it has."""
-        return demands_on(self.accounts, amounts_milli)
-
 
 class Worked(NamedTuple):
     """An account, and the records and given limits that it was worked out from."""

@@ -202,13 +202,6 @@ class Simulation:
                 if task.error is not None and (unexpected or isinstance(task.error, AssertionError)):
                     raise task.error
 
-    def run_alone(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run one coroutine to its end before anything else happens."""
-        task = Task(coroutine, None)
-        while not task.done.given:
-            task.step(self.now_ms)
-        return task.result()
-
 
 class Network(Wrapper):
     """The way from one process to the store, on which requests and replies can get lost.
