@@ -1,7 +1,8 @@
 # Every target works in a fresh clone: what needs the virtual environment makes it first.
 
 PYTHON ?= python3
-SEEDS ?= 500
+SEEDS ?= 1000
+FAULTS ?= 1
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -14,7 +15,7 @@ COMPILE = .venv-lock/bin/uv pip compile --universal --python-version 3.11 --gene
 	--no-header --no-emit-index-url --no-emit-find-links --quiet $(if $(UPGRADE),--upgrade)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test engines check sim bench format lock clean
+.PHONY: help demo test engines check sim reach exhaust mutate bench format lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,11 +33,22 @@ check: $(READY) ## Check format, lint and types
 
 engines: $(DYNAMODB) $(EMULATOR) ## Install the engines that the tests run against
 
-sim: $(READY) ## Simulate SEEDS=n seeds (500), or replay one with SEED=k
-	$(BIN)/python -m zae_limiter.testing $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+sim: $(READY) ## Simulate SEEDS=n seeds (1000), or replay one with SEED=k
+	$(BIN)/python -m zae_limiter.testing $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(BUG),--bug $(BUG))
 
-bench: $(READY) ## Measure speed
-	$(BIN)/python -m benchmarks
+reach: $(READY) ## Show which branches of the core SEEDS=n seeds reach
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m zae_limiter.testing --seeds $(SEEDS) --workers 1
+	$(BIN)/coverage report
+
+exhaust: $(READY) ## Run all orders of small stories, with up to FAULTS=n faults (1) in each
+	$(BIN)/python -m zae_limiter.testing.exhaustive --faults $(FAULTS)
+
+mutate: $(READY) $(DYNAMODB) ## Change the core in one place after another and see tests fail (SAMPLE=60 tries some)
+	$(BIN)/python -m tests.mutation $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(ONLY),--only '$(ONLY)') $(if $(AGAIN),--again)
+
+bench: $(READY) $(DYNAMODB) $(PEERS) ## Measure speed beside other limiters (QUICK=1 is shorter, CASES=… chooses)
+	$(BIN)/python -m benchmarks $(CASES) $(if $(QUICK),--quick) $(if $(PUBLISH),--publish)
 
 format: $(READY) ## Format the code and apply safe fixes
 	$(BIN)/ruff check --fix-only --quiet .
@@ -50,7 +62,7 @@ lock: ## Lock the dependencies again (UPGRADE=1 takes newer versions)
 	$(COMPILE) requirements/peers.in --output-file requirements/peers.lock
 
 clean: ## Remove everything that the other targets made
-	rm -rf $(VENV) $(ENGINES) .venv-lock build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(ENGINES) .venv-lock build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .mutation.json
 	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # The environment is rebuilt from nothing when the lock or the project file changes.

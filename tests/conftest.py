@@ -15,17 +15,17 @@ settings.register_profile("default", deadline=None, print_blob=True)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
+
 ENGINE = pytest.StashKey[subprocess.Popen[bytes] | None]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Start the engines in the process that others follow, and let nobody near a real account."""
     dynamodb_local.isolate_from_aws()
-    if not hasattr(config, "workerinput"):
+    if not hasattr(config, "workerinput") and config.getoption("numprocesses", None):
         config.stash[ENGINE] = dynamodb_local.start()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Stop the engines, also after an interrupt."""
-    if engine := config.stash.get(ENGINE, None):
-        dynamodb_local.stop(engine)
+    dynamodb_local.stop(config.stash.get(ENGINE, None))

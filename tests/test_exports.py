@@ -12,6 +12,8 @@ PUBLIC_MODULES = ("models", "exceptions", "limiter", "lease", "sync", "repositor
 # Public by spelling but not exported, each with its reason.
 NOT_EXPORTED: dict[str, str] = {
     "check_count": "input check, for the package's own modules",
+    "check_mapping": "input check, for the package's own modules",
+    "is_limits": "input check, for the package's own modules",
     "check_limits": "input check, for the package's own modules",
     "check_tokens": "input check, for the package's own modules",
     "needs_milli": "input check, for the package's own modules",
@@ -22,9 +24,13 @@ NOT_EXPORTED: dict[str, str] = {
     "RepositoryOptions": "shared by the two colours of the builder",
     "passed_on": "declares what the limiter passes on to the repository",
     "located": "shared by the two colours of open",
+    "client_of": "shared by the two colours of open",
+    "deployed": "shared by the two colours of list_deployed",
     "options_of": "shared by the two colours of open",
     "settings_of": "shared by the two colours of open",
     "store_url": "shared by the two colours of open",
+    "shown": "how values are shown, for the package's own modules",
+    "without_secrets": "how URLs are shown, for the package's own modules",
 }
 
 

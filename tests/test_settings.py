@@ -31,6 +31,7 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "multiplier below zero": ({"bucket_ttl_multiplier": -1}, -1, "at least 0"),
     "half a multiplier": ({"bucket_ttl_multiplier": 1.5}, 1.5, DAYS),
     "true multiplier": ({"bucket_ttl_multiplier": True}, True, DAYS),
+    "nothing remembered": ({"remembered_max": 10}, 10, "at least 1000"),
     "days below zero": ({"audit_retention_days": -1}, -1, "at least 0"),
     "days as text": ({"usage_retention_days": "90"}, "90", DAYS),
     "days without end": ({"usage_retention_days": 10**9}, 10**9, "at most"),

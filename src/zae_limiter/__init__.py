@@ -7,7 +7,10 @@
 {'rpm': 1}
 """
 
+from typing import TYPE_CHECKING, Any
+
 from .exceptions import (
+    DamagedRecordError,
     EntityConflictError,
     EntityError,
     EntityExistsError,
@@ -63,6 +66,9 @@ from .sync import SyncLease, SyncRateLimiter, SyncRepository, SyncRepositoryBuil
 from .version import client_version
 from .world import World
 
+if TYPE_CHECKING:
+    from .infra.stack_manager import StackManager, SyncStackManager
+
 __version__ = client_version()
 
 __all__ = [
@@ -73,6 +79,7 @@ __all__ = [
     "BucketState",
     "CacheStats",
     "ConfigSource",
+    "DamagedRecordError",
     "Entity",
     "EntityCapacity",
     "EntityConflictError",
@@ -105,6 +112,7 @@ __all__ = [
     "ResourceCapacity",
     "Settings",
     "StackAlreadyExistsError",
+    "StackManager",
     "StackOperationError",
     "StackOptions",
     "Status",
@@ -112,6 +120,7 @@ __all__ = [
     "SyncRateLimiter",
     "SyncRepository",
     "SyncRepositoryBuilder",
+    "SyncStackManager",
     "UsageSnapshot",
     "UsageSummary",
     "UsageWindow",
@@ -123,3 +132,12 @@ __all__ = [
     "ZAELimiterError",
     "__version__",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Stacks are loaded when they are first asked for: a program that only limits needs none of that."""
+    if name in {"StackManager", "SyncStackManager"}:
+        from .infra import stack_manager
+
+        return getattr(stack_manager, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,9 +16,10 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from weakref import WeakSet
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -186,26 +187,46 @@ async def in_thread(threads: Executor, function: Callable[..., T], *args: Any) -
 
 
 class ForkSafe(Generic[T]):
-    """A resource that a forked child must not inherit: each process makes its own when it needs it."""
+    """A resource that a forked child must not inherit: each process makes its own when it needs it.
 
-    def __init__(self, make: Callable[[], T]) -> None:
-        self._make = make
-        self._made: dict[int, T] = {}
+    With a ``home`` it makes one for each place that ``home`` names, such as an event loop, and keeps
+    only the latest.
+    """
+
+    def __init__(self, make: Callable[[], T], home: Callable[[], Hashable] | None = None) -> None:
+        self._make, self._home = make, home
+        self._made: dict[Hashable, T] = {}
+        _fork_safe.add(self)
 
     def get(self) -> T:
-        pid = os.getpid()
-        made = self._made.get(pid)
+        home = None if self._home is None else self._home()
+        made = self._made.get(home)
         if made is None:
             # Threads that race may each make one, but all get the same. A lock could be held during a fork.
-            made = self._made.setdefault(pid, self._make())
-            for ancestor in list(self._made):
-                if ancestor != pid:
-                    self._made.pop(ancestor, None)
+            made = self._made.setdefault(home, self._make())
+            for former in list(self._made):
+                if former != home:
+                    self._made.pop(former, None)
         return made
 
     def peek(self) -> T | None:
         """The resource of this process, if it was made."""
-        return self._made.get(os.getpid())
+        return self._made.get(None if self._home is None else self._home())
+
+    def forget(self) -> T | None:
+        """The same, and the next ``get`` makes another one."""
+        return self._made.pop(None if self._home is None else self._home(), None)
+
+
+_fork_safe: WeakSet[ForkSafe[Any]] = WeakSet()
+
+
+def _forget_what_was_inherited() -> None:
+    for resource in _fork_safe:
+        resource._made = {}
+
+
+os.register_at_fork(after_in_child=_forget_what_was_inherited)
 
 
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:

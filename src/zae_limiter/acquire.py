@@ -18,9 +18,9 @@ from .exceptions import RateLimiterUnavailable, RateLimitExceeded, ValidationErr
 from .models import LimitStatus
 from .posting import Posting, merged, prolong
 from .repository_protocol import Item, Key, Outcome
-from .shards import gather, known_images, levels, place, relieve, shard_count
+from .shards import gather, known_images, levels, place, relieve
 from .teller import Order, Teller
-from .terms import Account, is_outdated, is_overloaded, is_split, put_back, status, stored_terms
+from .terms import Account, is_outdated, is_overloaded, is_split, put_back, shard_count, status, stored_terms
 
 logger = logging.getLogger("zae_limiter")
 

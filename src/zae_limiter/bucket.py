@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from .models import BucketState, Limit, LimitStatus
+from .exceptions import ValidationError
+from .models import NUMBER_MAX, BucketState, Limit, LimitStatus, check_count
 
 
 class Rate(NamedTuple):
@@ -83,11 +84,14 @@ def retry_after_ms(rate: Rate, tokens_milli: int, origin_ms: int, need_milli: in
 
 def refill_bucket(tokens_milli: int, last_refill_ms: int, now_ms: int, rate: Rate) -> Refill:
     """Credit what has accrued and move the origin to now."""
+    _check(tokens_milli=tokens_milli, last_refill_ms=last_refill_ms, now_ms=now_ms)
+    _check_rate(rate)
     return Refill(balance(rate, tokens_milli, last_refill_ms, now_ms), max(last_refill_ms, now_ms))
 
 
 def try_consume(state: BucketState, requested: int, now_ms: int) -> Consumption:
     """Consume whole tokens if the balance covers them, else say how long that will take."""
+    _check(requested=requested)
     need_milli = requested * 1000
     refilled = refill_bucket(state.tokens_milli, state.last_refill_ms, now_ms, rate_of(state))
     if refilled.new_tokens_milli >= need_milli:
@@ -97,21 +101,23 @@ def try_consume(state: BucketState, requested: int, now_ms: int) -> Consumption:
 
 def force_consume(state: BucketState, amount: int, now_ms: int) -> Refill:
     """Consume whole tokens without asking; the balance may become negative."""
+    _check(amount=amount)
     refilled = refill_bucket(state.tokens_milli, state.last_refill_ms, now_ms, rate_of(state))
     return refilled._replace(new_tokens_milli=refilled.new_tokens_milli - amount * 1000)
 
 
 def calculate_retry_after(state: BucketState, requested: int, now_ms: int) -> float:
     """Seconds until the request passes: at that millisecond it does, one earlier it does not."""
-    return (
-        retry_after_ms(rate_of(state), state.tokens_milli, state.last_refill_ms, requested * 1000, now_ms)
-        / 1000
-    )
+    rate = rate_of(state)
+    _check(requested=requested, now_ms=now_ms)
+    return retry_after_ms(rate, state.tokens_milli, state.last_refill_ms, requested * 1000, now_ms) / 1000
 
 
 def calculate_available(state: BucketState, now_ms: int) -> int:
     """Whole tokens that are there now; rounded down, negative while in debt."""
-    return balance(rate_of(state), state.tokens_milli, state.last_refill_ms, now_ms) // 1000
+    rate = rate_of(state)
+    _check(now_ms=now_ms)
+    return balance(rate, state.tokens_milli, state.last_refill_ms, now_ms) // 1000
 
 
 def build_limit_status(state: BucketState, requested: int, now_ms: int) -> LimitStatus:
@@ -131,8 +137,27 @@ def build_limit_status(state: BucketState, requested: int, now_ms: int) -> Limit
 
 def would_refill_satisfy(state: BucketState, requested: int, now_ms: int) -> bool:
     """Whether what has accrued by now covers the request."""
-    return balance(rate_of(state), state.tokens_milli, state.last_refill_ms, now_ms) >= requested * 1000
+    _check(requested=requested)
+    return calculate_available(state, now_ms) >= requested
 
 
 def rate_of(state: BucketState) -> Rate:
-    return Rate(state.capacity_milli, state.refill_amount_milli, state.refill_period_ms)
+    """The rate of a state, all of whose numbers can be worked with."""
+    if not isinstance(state, BucketState):
+        raise ValidationError("state", state, "pass a BucketState")
+    _check(tokens_milli=state.tokens_milli, last_refill_ms=state.last_refill_ms)
+    return _check_rate(Rate(state.capacity_milli, state.refill_amount_milli, state.refill_period_ms))
+
+
+def _check_rate(rate: Rate) -> Rate:
+    if not isinstance(rate, Rate):
+        raise ValidationError("rate", rate, "pass a Rate, such as Rate.of(limit)")
+    _check(capacity_milli=rate.capacity_milli)
+    check_count("refill_amount_milli", rate.refill_amount_milli, NUMBER_MAX)
+    check_count("refill_period_ms", rate.refill_period_ms, NUMBER_MAX)
+    return rate
+
+
+def _check(**numbers: int) -> None:
+    for name, number in numbers.items():
+        check_count(name, number, NUMBER_MAX, -NUMBER_MAX)

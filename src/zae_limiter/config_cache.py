@@ -15,39 +15,41 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
-from typing import NamedTuple
 
 from .models import CacheStats
 from .repository_protocol import Item, Key
 
-ENTRIES_MAX = 100_000
 
+class Entry:
+    """A record as it was read. Who keeps an entry sees when it is out of date: ``expires_ms`` is 0 then."""
 
-class Entry(NamedTuple):
-    item: Item | None
-    expires_ms: float
-    read: int
+    __slots__ = ("expires_ms", "item", "read")
+
+    def __init__(self, item: Item | None, expires_ms: float, read: int) -> None:
+        self.item, self.expires_ms, self.read = item, expires_ms, read
 
 
 class ConfigCache:
     """Records by key, for ``ttl_ms`` each; a ``ttl_ms`` of 0 remembers for emergencies only."""
 
-    def __init__(self, ttl_ms: float, entries_max: int = ENTRIES_MAX) -> None:
+    def __init__(self, ttl_ms: float, entries_max: int = 100_000) -> None:
         self.ttl_ms = ttl_ms
         self._entries: OrderedDict[Key, Entry] = OrderedDict()
         self._entries_max = entries_max
         self._reads = count(1)
         self._invalidated = 0
-        self._hits = 0
-        self._misses = 0
+        self.withdrawals = 0
+        """How often an entry that somebody may keep was put out of date before its time."""
+        self.hits = 0
+        self.misses = 0
 
     def get(self, key: Key, now_ms: float) -> Entry | None:
         """The entry if it is fresh."""
         entry = self._entries.get(key)
         if entry is not None and now_ms < entry.expires_ms:
-            self._hits += 1
+            self.hits += 1
             return entry
-        self._misses += 1
+        self.misses += 1
         return None
 
     def last_known(self, key: Key) -> Entry | None:
@@ -65,10 +67,12 @@ class ConfigCache:
             entry = known
         else:
             entry = Entry(item, since_ms + self.ttl_ms if read > self._invalidated else 0, read)
+            if known is not None:
+                self._withdraw(known)
         self._entries[key] = entry
         if len(self._entries) > self._entries_max:
             with suppress(KeyError):  # another thread was faster
-                self._entries.popitem(last=False)
+                self._withdraw(self._entries.popitem(last=False)[1])
 
     def invalidate(self, matches: Callable[[Key], bool]) -> None:
         """Let entries expire; their last known value stays for emergencies.
@@ -79,7 +83,11 @@ class ConfigCache:
         for key in list(self._entries):
             entry = self._entries.get(key)
             if entry is not None and matches(key):
-                self._entries[key] = Entry(entry.item, 0, entry.read)
+                self._withdraw(entry)
+
+    def _withdraw(self, entry: Entry) -> None:
+        entry.expires_ms = 0
+        self.withdrawals += 1
 
     def stats(self) -> CacheStats:
-        return CacheStats(self._hits, self._misses, len(self._entries), self.ttl_ms / 1000)
+        return CacheStats(self.hits, self.misses, len(self._entries), self.ttl_ms / 1000)

@@ -10,7 +10,8 @@
     │   ├── StackAlreadyExistsError
     │   ├── InfrastructureNotFoundError
     │   ├── NamespaceNotFoundError
-    │   └── NamespaceStateError
+    │   ├── NamespaceStateError
+    │   └── DamagedRecordError
     ├── EntityError
     │   ├── EntityNotFoundError
     │   ├── EntityExistsError
@@ -28,8 +29,10 @@ Messages show the value and the way out; the data is on the exception, so nobody
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 if TYPE_CHECKING:
     from .models import LimitStatus
@@ -56,9 +59,13 @@ class RateLimitExceeded(RateLimitError):
     """
 
     def __init__(self, statuses: Sequence[LimitStatus]) -> None:
-        assert any(s.exceeded for s in statuses), "a refusal needs a limit that refused"
+        for status in statuses:
+            if status.exceeded:
+                break
+        else:
+            raise AssertionError("a refusal needs a limit that refused")
         self.statuses: tuple[LimitStatus, ...] = tuple(statuses)
-        super().__init__(self._message())
+        super().__init__(self.statuses)  # the message is made when somebody reads it
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.statuses,)
@@ -112,7 +119,7 @@ class RateLimitExceeded(RateLimitError):
             ],
         }
 
-    def _message(self) -> str:
+    def __str__(self) -> str:
         worst = self.primary_violation
         names = ", ".join(dict.fromkeys(s.limit_name for s in self.violations))
         head = f"Rate limit exceeded for {worst.entity_id}/{worst.resource}: [{names}]."
@@ -158,7 +165,14 @@ class RateLimiterUnavailable(InfrastructureError):
 
 
 class StackOperationError(InfrastructureError):
-    """A CloudFormation operation failed."""
+    """An operation on a stack failed, or AWS refused it.
+
+    ``reasons`` are those of the resources that failed, the first cause first.
+    """
+
+    def __init__(self, message: str, reasons: Sequence[str] = ()) -> None:
+        self.reasons = tuple(reasons)
+        super().__init__(message)
 
 
 class StackAlreadyExistsError(InfrastructureError):
@@ -175,6 +189,20 @@ class NamespaceNotFoundError(InfrastructureError):
 
 class NamespaceStateError(InfrastructureError):
     """The namespace is not in the state that the operation needs."""
+
+
+class DamagedRecordError(InfrastructureError):
+    """A stored record does not say what it has to: something else wrote it, or damaged it.
+
+    ``record`` says which one, ``reason`` what is wrong with it.
+    """
+
+    def __init__(self, record: str, reason: str) -> None:
+        self.record, self.reason = record, reason
+        super().__init__(f"the stored {record} cannot be read: {reason}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.record, self.reason)
 
 
 # Entities.
@@ -229,8 +257,10 @@ class ValidationError(ZAELimiterError, ValueError):
     """A value was refused before it reached a store; ``field`` and ``value`` say which."""
 
     def __init__(self, field: str, value: object, reason: str) -> None:
+        if field == "store" and isinstance(value, str):
+            value = without_secrets(value)
         self.field, self.value, self.reason = field, value, reason
-        super().__init__(f"invalid {field} {_shown(value)}: {reason}")
+        super().__init__(f"invalid {field} {shown(value)}: {reason}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.field, self.value, self.reason)
@@ -254,7 +284,30 @@ def _whole_ms(seconds: float) -> int:
     return nearest if nearest / 1000 >= seconds else nearest + 1
 
 
-def _shown(value: object, length_max: int = 120) -> str:
+_PLAIN_OPTIONS = frozenset({"region", "timeout_ms", "pool", "transport"})
+_USER = re.compile(r"//[^/]*@")
+
+
+def without_secrets(url: str) -> str:
+    """A URL as it may be shown: without user and password, and without what an unknown option says.
+
+    >>> without_secrets("dynamodb://limits?region=eu-west-1&endpoint_url=http%3A%2F%2Fme%3Apass%40host&key=AKIA")
+    'dynamodb://limits?region=eu-west-1&endpoint_url=http://…@host&key=…'
+    """
+    place, mark, query = url.partition("?")
+    options = []
+    for option in query.split("&"):
+        name, given, value = option.partition("=")
+        if name == "endpoint_url":
+            value = _USER.sub("//…@", unquote(value))
+        elif value and name not in _PLAIN_OPTIONS:
+            value = "…"
+        options.append(f"{name}{given}{value}")
+    return f"{_USER.sub('//…@', place)}{mark}{'&'.join(options)}"
+
+
+def shown(value: object, length_max: int = 120) -> str:
+    """A value as a message shows it, whatever it is."""
     try:
         text = repr(value)
     except Exception:  # such as an integer of more digits than Python is willing to print

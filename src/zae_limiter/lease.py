@@ -10,26 +10,44 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
-from .acquire import Demand, Renew, acquire, give_back, logger, settle
-from .exceptions import LeaseExpiredError, RateLimiterUnavailable, ValidationError
-from .models import TOKENS_MAX, Limit, OnUnavailable, check_count, check_tokens
+from .acquire import Demand, acquire, give_back, logger, settle
+from .exceptions import LeaseExpiredError, RateLimiterUnavailable, ValidationError, shown
+from .models import TOKENS_MAX, Limit, OnUnavailable, check_count, check_mapping, check_tokens
 from .posting import Posting, merged
 from .records.buckets import BucketRecords, demands_on
-from .repository_protocol import Key
-from .teller import Order, Teller
+from .repository_protocol import NOTHING, Key
+from .teller import Order
 from .terms import Account
 
 
 class Lease:
     """What an acquire has taken. Amounts are whole tokens by limit name."""
 
+    __slots__ = (
+        "_abandoned",
+        "_accounts",
+        "_adjusted",
+        "_at_once",
+        "_buckets",
+        "_ended",
+        "_later",
+        "_policy",
+        "_speculative",
+    )
+
     def __init__(
-        self, teller: Teller, accounts: Sequence[Account], renew: Renew, *, speculative: bool
+        self,
+        buckets: BucketRecords,
+        accounts: tuple[Account, ...],
+        policy: OnUnavailable,
+        speculative: bool,
+        at_once: Mapping[str, int] = NOTHING,
     ) -> None:
-        self._teller, self._accounts, self._renew = teller, tuple(accounts), renew
-        self._speculative = speculative
-        self._taken: list[Demand] = []
-        self._adjusted: dict[str, int] = {}
+        self._buckets, self._accounts, self._policy = buckets, accounts, policy
+        self._speculative, self._at_once = speculative, at_once
+        """What a till has taken from the first account, in millitokens."""
+        self._later: tuple[Demand, ...] = ()
+        self._adjusted: Mapping[str, int] = NOTHING
         self._ended = self._abandoned = False
 
     @property
@@ -41,7 +59,7 @@ class Lease:
     def consumed(self) -> dict[str, int]:
         """What this lease has cost so far, adjustments included."""
         totals_milli: dict[str, int] = {}
-        for demand in self._taken:
+        for demand in self._taken():
             if demand.account.entity_id == self._accounts[0].entity_id:
                 for name, amount_milli in demand.amounts.items():
                     totals_milli[name] = totals_milli.get(name, 0) + amount_milli
@@ -51,9 +69,21 @@ class Lease:
         return totals
 
     async def consume(self, amounts: Mapping[str, int] | None = None, /, **named: int) -> None:
-        """Take more, if it is there: a real debit that may raise ``RateLimitExceeded``."""
+        """Take more, if it is there: a real debit that may raise ``RateLimitExceeded``.
+
+        While the store is down ``on_unavailable`` decides. What is let through is stored when the lease
+        ends, unless it may have been stored already.
+        """
         self._check_open()
-        await self._take(needs_milli(_named(amounts, named)))
+        wanted = _named(amounts, named)
+        try:
+            await self._take(needs_milli(wanted))
+        except RateLimiterUnavailable as error:
+            if self._policy is OnUnavailable.BLOCK:
+                raise
+            logger.warning("letting a lease of %s consume unchecked: %s", self._accounts[0].entity_id, error)
+            if not error.ambiguous:
+                self._add(wanted)
 
     async def adjust(self, amounts: Mapping[str, int] | None = None, /, **named: int) -> None:
         """Correct the cost by a difference, up or down. Never refused: the bucket may go into debt."""
@@ -61,42 +91,53 @@ class Lease:
         changes = _named(amounts, named)
         known, consumed = self._accounts[0].terms.rates, self.consumed
         for name, change in changes.items():
-            check_count(f"adjustment of {name!r}", change, TOKENS_MAX, -TOKENS_MAX)
+            check_count(f"adjustment of {shown(name)}", change, TOKENS_MAX, -TOKENS_MAX)
             if name not in known:
                 raise ValidationError("limit name", name, f"this lease knows {', '.join(known)}")
             if consumed.get(name, 0) + change < 0:
                 raise ValidationError(
-                    f"adjustment of {name!r}", change, f"the lease holds only {consumed.get(name, 0)}"
+                    f"adjustment of {shown(name)}", change, f"the lease holds only {consumed.get(name, 0)}"
                 )
+        self._add(changes)
+
+    def _add(self, changes: Mapping[str, int]) -> None:
+        total = dict(self._adjusted)
         for name, change in changes.items():
-            self._adjusted[name] = self._adjusted.get(name, 0) + change
+            total[name] = total.get(name, 0) + change
+        self._adjusted = total
 
     async def release(self, amounts: Mapping[str, int] | None = None, /, **named: int) -> None:
         """Give back part of what the lease holds."""
         returned = _named(amounts, named)
         for name, amount in returned.items():
-            check_tokens(f"amount of {name!r}", amount)
+            check_tokens(f"amount of {shown(name)}", amount)
         await self.adjust({name: -amount for name, amount in returned.items()})
+
+    def _taken(self) -> tuple[Demand, ...]:
+        if not self._at_once:
+            return self._later
+        return (Demand(self._accounts[0], self._at_once), *self._later)
 
     async def _take(self, amounts_milli: Mapping[str, int]) -> None:
         demands = demands_on(self._accounts, amounts_milli)
-        taken = await acquire(self._teller, demands, self._renew, speculative=self._speculative)
+        teller, renew = self._buckets.teller, self._buckets.renewed
+        taken = await acquire(teller, demands, renew, speculative=self._speculative)
         if self._abandoned:  # the work failed while a task of its own was still asking for more
-            await give_back(self._teller, taken)
+            await give_back(teller, taken)
             self._check_open()
-        self._taken += taken
+        self._later += taken
 
     async def _finish(self) -> None:
         """Store the net adjustment."""
         self._ended = True
-        orders = _settlement(self._accounts, self._taken, self._adjusted)
-        for failure in await settle(self._teller, orders):
+        orders = _settlement(self._accounts, self._taken(), self._adjusted)
+        for failure in await settle(self._buckets.teller, orders):
             raise failure
 
     async def _abandon(self) -> None:
         """Give everything back."""
         self._ended = self._abandoned = True
-        await give_back(self._teller, self._taken)
+        await give_back(self._buckets.teller, self._taken())
 
     def _check_open(self) -> None:
         if self._ended:
@@ -105,6 +146,8 @@ class Lease:
 
 class DegradedLease(Lease):
     """A lease given while the store was down: it writes nothing and refuses nothing."""
+
+    __slots__ = ("_entity_id", "_resource")
 
     def __init__(self, entity_id: str, resource: str, amounts: Mapping[str, int]) -> None:
         self._entity_id, self._resource = entity_id, resource
@@ -126,9 +169,10 @@ class DegradedLease(Lease):
 
     async def adjust(self, amounts: Mapping[str, int] | None = None, /, **named: int) -> None:
         self._check_open()
-        for name, change in _named(amounts, named).items():
-            check_count(f"adjustment of {name!r}", change, TOKENS_MAX, -TOKENS_MAX)
-            self._adjusted[name] = self._adjusted.get(name, 0) + change
+        changes = _named(amounts, named)
+        for name, change in changes.items():
+            check_count(f"adjustment of {shown(name)}", change, TOKENS_MAX, -TOKENS_MAX)
+        self._add(changes)
 
     async def _finish(self) -> None:
         self._ended = True
@@ -143,32 +187,66 @@ class DegradedLease(Lease):
 class Acquisition:
     """What ``acquire`` returns: enter it to take the tokens and get the lease."""
 
+    __slots__ = (
+        "_buckets",
+        "_entity_id",
+        "_lease",
+        "_limits",
+        "_needs",
+        "_on_unavailable",
+        "_policy",
+        "_resource",
+        "_speculative",
+    )
+
     def __init__(
         self,
         buckets: BucketRecords,
         entity_id: str,
         resource: str,
-        consume: Mapping[str, int],
+        needs: Mapping[str, int],
         limits: tuple[Limit, ...] | None,
         on_unavailable: OnUnavailable | None,
         speculative: bool,
     ) -> None:
         self._buckets, self._entity_id, self._resource = buckets, entity_id, resource
-        self._consume, self._limits = consume, limits
+        self._needs, self._limits = needs, limits
         self._on_unavailable, self._speculative = on_unavailable, speculative
         self._policy: OnUnavailable | None = None
         self._lease: Lease | None = None
 
     async def __aenter__(self) -> Lease:
+        return self.enter_at_once() or await self.enter()
+
+    def enter_at_once(self) -> Lease | None:
+        """The lease if a till can give it without waiting; a remembered refusal is raised."""
         assert self._lease is None, "an acquisition is entered once; call acquire again"
+        buckets = self._buckets
+        till = buckets.tills.get((self._entity_id, self._resource))
+        if till is None or till.given != self._limits or not self._speculative:
+            return None
+        accounts, policy = till.plan
+        self._policy = policy = self._on_unavailable or policy
         try:
-            self._lease = await self._acquire()
+            if not till.take(self._needs):
+                return None
         except RateLimiterUnavailable as error:
-            policy = self._policy or self._buckets.policy_when_down(self._entity_id, self._resource)
-            if (self._on_unavailable or policy) is OnUnavailable.BLOCK:
-                raise
-            logger.warning("admitting %s on %s unchecked: %s", self._entity_id, self._resource, error)
-            self._lease = DegradedLease(self._entity_id, self._resource, self._consume)
+            self._lease = self._degraded(error)
+        else:
+            self._lease = Lease(buckets, accounts, policy, True, self._needs)
+        return self._lease
+
+    async def enter(self) -> Lease:
+        """The lease, by whatever it takes."""
+        buckets = self._buckets
+        try:
+            plan = await buckets.plan(self._entity_id, self._resource, self._limits, self._needs)
+            self._policy = policy = self._on_unavailable or plan.on_unavailable
+            lease = Lease(buckets, plan.accounts, policy, self._speculative)
+            await lease._take(self._needs)
+            self._lease = lease
+        except RateLimiterUnavailable as error:
+            self._lease = self._degraded(error)
         return self._lease
 
     async def __aexit__(
@@ -177,33 +255,61 @@ class Acquisition:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._lease is not None, "an acquisition is left once, after it was entered"
-        if kind is GeneratorExit:  # a generator that is thrown away may not await any more
-            self._lease._ended = True
-            return
+        if not self.leave_at_once(kind):
+            await self.leave(kind)
+
+    def leave_at_once(self, kind: type[BaseException] | None) -> bool:
+        """End the lease if there is nothing to store."""
+        lease = self._lease
+        assert lease is not None, "an acquisition is left once, after it was entered"
+        # A generator that is thrown away may not await any more, so it cannot give anything back.
+        if (kind is None and not lease._adjusted) or kind is GeneratorExit:
+            lease._ended = True
+            return True
+        return False
+
+    async def leave(self, kind: type[BaseException] | None) -> None:
+        """Give everything back after a failure; else store the net adjustment."""
+        lease = self._lease
+        assert lease is not None
         if kind is not None:
-            await self._lease._abandon()
+            await lease._abandon()
             return
         try:
-            await self._lease._finish()
+            await lease._finish()
         except RateLimiterUnavailable:  # logged where it happened
-            if (self._on_unavailable or self._policy) is not OnUnavailable.ALLOW:
+            if self._policy is not OnUnavailable.ALLOW:
                 raise
 
-    async def _acquire(self) -> Lease:
-        buckets = self._buckets
-        plan = await buckets.plan(self._entity_id, self._resource, self._limits, self._consume)
-        self._policy = plan.on_unavailable
-        lease = Lease(buckets.teller, plan.accounts, buckets.renewed, speculative=self._speculative)
-        await lease._take(needs_milli(self._consume))
-        return lease
+    def _degraded(self, error: RateLimiterUnavailable) -> Lease:
+        """A lease that was not recorded, if the policy wants one while the store is down."""
+        policy = (
+            self._policy
+            or self._on_unavailable
+            or self._buckets.policy_when_down(self._entity_id, self._resource)
+        )
+        if policy is OnUnavailable.BLOCK:
+            raise error
+        logger.warning("admitting %s on %s unchecked: %s", self._entity_id, self._resource, error)
+        amounts = {name: need // 1000 for name, need in self._needs.items()}
+        return DegradedLease(self._entity_id, self._resource, amounts)
+
+
+AMOUNTS_HINT = "name at least one limit, such as {'rpm': 1}"
 
 
 def needs_milli(amounts: Mapping[str, int]) -> dict[str, int]:
     """Amounts to be taken, checked, in millitokens."""
-    if not isinstance(amounts, Mapping) or not amounts:
-        raise ValidationError("consume", amounts, "name at least one limit, such as {'rpm': 1}")
-    return {name: check_tokens(f"amount of {name!r}", amount) * 1000 for name, amount in amounts.items()}
+    if type(amounts) is not dict:
+        amounts = check_mapping("consume", amounts, AMOUNTS_HINT)
+    if not amounts:
+        raise ValidationError("consume", amounts, AMOUNTS_HINT)
+    needs = {}
+    for name, amount in amounts.items():
+        if type(amount) is not int or not 0 < amount <= TOKENS_MAX:
+            check_tokens(f"amount of {shown(name)}", amount)
+        needs[name] = amount * 1000
+    return needs
 
 
 def _settlement(
@@ -234,9 +340,8 @@ def _settlement(
 
 def _named(amounts: Mapping[str, int] | None, named: Mapping[str, int]) -> dict[str, int]:
     """Amounts from a mapping, for names that are no identifiers, and from keywords."""
-    if amounts is not None and not isinstance(amounts, Mapping):
-        raise ValidationError("amounts", amounts, "name at least one limit, such as {'rpm': 1}")
-    both = {**(amounts or {}), **named}
-    if amounts and named and (twice := sorted(set(amounts) & set(named))):
+    given = {} if amounts is None else check_mapping("amounts", amounts, AMOUNTS_HINT)
+    both = {**given, **named}
+    if twice := sorted(given.keys() & named.keys()):
         raise ValidationError("amounts", both, f"{', '.join(twice)} given twice")
     return both

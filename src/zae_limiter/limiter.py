@@ -15,7 +15,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 from .acquire import Demand, demand_statuses
 from .exceptions import ValidationError
 from .lease import Acquisition, needs_milli
-from .models import Availability, Limit, LimitStatus, OnUnavailable, check_limits
+from .models import Availability, Limit, LimiterInfo, LimitStatus, OnUnavailable, check_limits
 from .naming import validate_entity_id, validate_resource
 from .repository import Repository, Settings
 from .shards import levels, survey
@@ -65,6 +65,18 @@ class RateLimiter:
         """
         return Opening(cls, speculative_writes, namespace, located(url, settings))
 
+    @classmethod
+    async def list_deployed(
+        cls,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        *,
+        session: Any = None,
+        config: Any = None,
+    ) -> list[LimiterInfo]:
+        """The stacks that are deployed in an AWS account and region, with their versions, by name."""
+        return await deployed(region, endpoint_url, sync=False, session=session, config=config)
+
     @property
     def repository(self) -> Repository:
         return self._repository
@@ -94,14 +106,18 @@ class RateLimiter:
                 DeprecationWarning,
                 stacklevel=2,
             )
-        validate_entity_id(entity_id)
-        validate_resource(resource)
-        needs_milli(consume)
+        try:
+            is_known = (entity_id, resource) in self._repository.tills
+        except TypeError:  # what cannot be hashed is no name, and will be told so
+            is_known = False
+        if not is_known:
+            validate_entity_id(entity_id)
+            validate_resource(resource)
         return Acquisition(
             self._repository,
             entity_id,
             resource,
-            dict(consume),
+            needs_milli(consume),
             None if limits is None else check_limits(limits),
             None if on_unavailable is None else OnUnavailable.of(on_unavailable),
             self._speculative,
@@ -234,6 +250,15 @@ class Opening:
     ) -> None:
         if self._opened is not None:
             await self._opened.close()
+
+
+async def deployed(
+    region: str | None, endpoint_url: str | None, *, sync: bool, **client: Any
+) -> list[LimiterInfo]:
+    """What is deployed, asked in one colour."""
+    from .infra.discovery import discover
+
+    return await discover(region, endpoint_url, sync=sync, **client)
 
 
 def located(url: str | None, settings: Settings) -> Settings:

@@ -7,15 +7,19 @@ conversions stand here and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
-from .exceptions import ValidationError
+from .exceptions import ValidationError, shown
 from .naming import validate_limit_name
 
 TOKENS_MAX = 10**12
 """The largest capacity, refill or amount: in millitokens still far from 64 bits, so sums stay exact."""
+
+NUMBER_MAX = 10**27
+"""The largest number that a record of ours can hold; whatever is larger was written by somebody else."""
 
 PERIOD_SECONDS_MAX = 10 * 366 * 24 * 3600
 LIMITS_MAX = 32
@@ -30,10 +34,9 @@ class OnUnavailable(StrEnum):
 
     @classmethod
     def of(cls, value: OnUnavailable | str) -> OnUnavailable:
-        try:
+        if isinstance(value, str) and value in tuple(cls):
             return cls(value)
-        except ValueError:
-            raise ValidationError("on_unavailable", value, "use 'allow' or 'block'") from None
+        raise ValidationError("on_unavailable", value, "use 'allow' or 'block'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +112,12 @@ class Limit:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         fields = ("name", "capacity", "refill_amount", "refill_period_seconds")
-        if not isinstance(data, Mapping):
-            raise ValidationError("limit", data, f"pass a mapping of {', '.join(fields)}")
-        if missing := [f for f in fields if f not in data]:
-            raise ValidationError("limit", dict(data), f"{', '.join(missing)} missing")
-        if unknown := sorted(map(str, set(data) - set(fields))):
-            raise ValidationError("limit", dict(data), f"unknown keys {', '.join(unknown)}")
-        return cls(*(data[f] for f in fields))
+        given = check_mapping("limit", data, f"pass a mapping of {', '.join(fields)}")
+        if missing := [f for f in fields if f not in given]:
+            raise ValidationError("limit", given, f"{', '.join(missing)} missing")
+        if unknown := sorted(shown(key).strip("'") for key in given if key not in fields):
+            raise ValidationError("limit", given, f"unknown keys {', '.join(unknown)}")
+        return cls(*(given[f] for f in fields))
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,8 +263,15 @@ class LimiterConfig:
     config_version: int = 0
 
     def __post_init__(self) -> None:
+        if not is_limits(self.limits):
+            raise ValidationError("limits", self.limits, LIMITS_HINT)
+        object.__setattr__(self, "limits", tuple(self.limits))
         if self.on_unavailable is not None:
             object.__setattr__(self, "on_unavailable", OnUnavailable.of(self.on_unavailable))
+        for name in ("auto_update", "strict_version"):
+            if not isinstance(getattr(self, name), bool | None):
+                raise ValidationError(name, getattr(self, name), "use True, False or None")
+        check_count("config_version", self.config_version, NUMBER_MAX, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,10 +293,9 @@ class UsageWindow(StrEnum):
 
     @classmethod
     def of(cls, value: UsageWindow | str) -> UsageWindow:
-        try:
+        if isinstance(value, str) and value in tuple(cls):
             return cls(value)
-        except ValueError:
-            raise ValidationError("window_type", value, "use 'hourly', 'daily' or 'monthly'") from None
+        raise ValidationError("window_type", value, "use 'hourly', 'daily' or 'monthly'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,10 +454,25 @@ def check_count(field_name: str, value: int, value_max: int, value_min: int = 1)
     return value
 
 
+def check_mapping(field_name: str, value: Mapping[Any, Any], reason: str) -> dict[Any, Any]:
+    """A mapping as it is at this moment, whatever it says of itself later."""
+    if isinstance(value, Mapping):
+        with suppress(Exception):  # whatever a mapping of somebody else's making does instead of answering
+            return dict(value)
+    raise ValidationError(field_name, value, reason)
+
+
+LIMITS_HINT = "pass a list of Limit, such as [Limit.per_minute('rpm', 60)]"
+
+
+def is_limits(limits: object) -> bool:
+    return isinstance(limits, list | tuple) and all(isinstance(one, Limit) for one in limits)
+
+
 def check_limits(limits: Sequence[Limit]) -> tuple[Limit, ...]:
     """A usable set of limits: some, not too many, no name twice."""
-    if not isinstance(limits, list | tuple) or not all(isinstance(one, Limit) for one in limits):
-        raise ValidationError("limits", limits, "pass a list of Limit, such as [Limit.per_minute('rpm', 60)]")
+    if not is_limits(limits):
+        raise ValidationError("limits", limits, LIMITS_HINT)
     if not limits:
         raise ValidationError("limits", limits, "pass at least one limit")
     if len(limits) > LIMITS_MAX:

@@ -29,6 +29,7 @@ _LIMIT = re.compile(r"[A-Za-z][A-Za-z0-9_.\-]*")
 _RESOURCE = re.compile(r"[A-Za-z][A-Za-z0-9_.\-/:]*")
 _STACK = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
 _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")
+_NAMESPACE_ID = re.compile(r"(?!_\Z)[A-Za-z0-9_.\-]+")
 
 _IDENTIFIER_RULE = "start with a letter or digit, then letters, digits, '_', '.', '-', ':' or '@'"
 _LIMIT_RULE = "start with a letter, then letters, digits, '_', '.' or '-'"
@@ -73,7 +74,7 @@ def validate_resource(resource: str) -> str:
 
 @_remembered
 def validate_limit_name(name: str) -> str:
-    if name == WCU:
+    if isinstance(name, str) and name == WCU:
         raise InvalidNameError("limit name", name, "it is reserved for internal use; choose another name")
     return _checked(InvalidNameError, "limit name", name, _LIMIT, _LIMIT_RULE, LIMIT_NAME_LENGTH_MAX)
 
@@ -83,9 +84,17 @@ def validate_stack_name(name: str) -> str:
 
 
 def validate_namespace(name: str) -> str:
-    if name == "_":
+    if isinstance(name, str) and name == "_":
         raise InvalidNameError("namespace", name, "it is reserved for the registry; choose another name")
     return _checked(InvalidNameError, "namespace", name, _NAMESPACE, _NAMESPACE_RULE, NAMESPACE_LENGTH_MAX)
+
+
+def validate_namespace_id(namespace_id: str) -> str:
+    """An opaque id, as ``Namespace.namespace_id`` has it; every key of the namespace begins with it."""
+    rule = "pass the namespace_id of a namespace"
+    return _checked(
+        InvalidIdentifierError, "namespace id", namespace_id, _NAMESPACE_ID, rule, NAMESPACE_LENGTH_MAX
+    )
 
 
 def _checked(

@@ -39,11 +39,23 @@ from .schema import (
     bucket_limit_names,
     limit_attributes,
     number,
+    pinned,
     shard_attributes,
     stored_rate,
 )
 from .sharding import SHARDS_MAX
-from .terms import WRITE_MILLI, WRITES, Account, Meter, Terms, has_terms, is_outdated, level, stored_terms
+from .terms import (
+    WRITE_MILLI,
+    WRITES,
+    Account,
+    Meter,
+    Terms,
+    has_terms,
+    is_outdated,
+    level,
+    shard_count,
+    stored_terms,
+)
 
 
 class Posting(NamedTuple):
@@ -115,7 +127,7 @@ def merged(postings: Sequence[Posting]) -> Posting:
 def _spend(account: Account, posting: Posting, image: Item, now_ms: int) -> Update:
     """Take from a bucket whose numbers are right: spend or top, limit by limit."""
     origin = number(image, "rf")
-    when: list[Condition] = [Equal("rf", origin), *_pinned(image, "cv")]
+    when: list[Condition] = [Equal("rf", origin), *pinned(image, "cv")]
     add: dict[str, int] = {}
     set_: dict[str, Value] = {}
     full_in_ms = 0
@@ -167,7 +179,7 @@ def _rebase(account: Account, posting: Posting, image: Item, now_ms: int) -> Upd
     terms, origin = account.terms, number(image, "rf")
     renewed = terms.version is not None and terms.version != image.get("cv")
     at_ms = max(now_ms, origin if renewed else origin + 1)
-    when: list[Condition] = [Exists(), *_pinned(image, "rf"), *_pinned(image, "cv")]
+    when: list[Condition] = [Exists(), *pinned(image, "rf"), *pinned(image, "cv")]
     add: dict[str, int] = {}
     set_: dict[str, Value] = {"rf": at_ms}
     if terms.version is not None:
@@ -188,7 +200,7 @@ def _rebase(account: Account, posting: Posting, image: Item, now_ms: int) -> Upd
         if before is None or name not in held:
             left = rate.capacity_milli - taken
             set_[names.tk], set_[names.tc] = left, taken
-            when += _pinned(image, names.tk)
+            when += pinned(image, names.tk)
             if need > rate.capacity_milli:
                 when.append(Absent())
         else:
@@ -229,7 +241,7 @@ def _measure(
     if rate is None:
         set_[names.tk], set_[names.tc] = WRITES.capacity_milli, WRITE_MILLI
         set_[names.cp], set_[names.ra], set_[names.rp] = WRITES
-        return (_pinned_count(account), *_pinned(image, names.tk))
+        return (*_pinned_count(account, image), *pinned(image, names.tk))
     gained, stored = gain(rate, origin, at_ms), number(image, names.tk)
     if "rf" in set_:
         set_[names.tk] = min(rate.capacity_milli, stored + gained) - WRITE_MILLI
@@ -241,12 +253,15 @@ def _measure(
     if not posting.need:
         return ()
     if account.meter is Meter.LIMIT and names.tk in add:
-        return (_pinned_count(account), AtLeast(names.tk, WRITE_MILLI - gained))
-    return (_pinned_count(account),)
+        return (*_pinned_count(account, image), AtLeast(names.tk, WRITE_MILLI - gained))
+    return _pinned_count(account, image)
 
 
-def _pinned_count(account: Account) -> Condition:
-    return Equal("shard_count", account.shard_count)
+def _pinned_count(account: Account, image: Item) -> tuple[Condition, ...]:
+    """The condition that the shares of this shard are still those of the account."""
+    if shard_count(image) == account.shard_count:
+        return pinned(image, "shard_count")  # which may be anything that counts as one
+    return (Equal("shard_count", account.shard_count),)
 
 
 def _create(account: Account, posting: Posting, now_ms: int) -> Put:
@@ -342,7 +357,7 @@ def _keep_alive(
     if present is None and has_terms(image, terms):
         return ()
     set_["ttl"] = _ttl_seconds(terms, now_ms, full_in_ms)
-    return _pinned(image, "ttl")
+    return pinned(image, "ttl")
 
 
 def _ttl_seconds(terms: Terms, now_ms: int, full_in_ms: int) -> int:
@@ -352,9 +367,3 @@ def _ttl_seconds(terms: Terms, now_ms: int, full_in_ms: int) -> int:
 
 def _fill_ms(rate: Rate, missing_milli: int) -> int:
     return max(0, -(-missing_milli * rate.refill_period_ms // rate.refill_amount_milli))
-
-
-def _pinned(image: Item, attribute: str) -> tuple[Condition, ...]:
-    """The condition that an attribute still is what it was; a stranger's nested value cannot be compared."""
-    value = image.get(attribute)
-    return () if isinstance(value, float | dict | list) else (Equal(attribute, value),)

@@ -7,13 +7,20 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, TypeVar, Unpack, cast
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from ._colour import Colour
+from ._colour import Blocking, Colour
 from .backends import default_url, open_backend
 from .exceptions import InfrastructureError, NamespaceNotFoundError, ValidationError
-from .models import BackendCapabilities, OnUnavailable, StackOptions, UsageWindow, check_count
+from .models import (
+    BackendCapabilities,
+    LimiterConfig,
+    OnUnavailable,
+    StackOptions,
+    UsageWindow,
+    check_count,
+)
 from .naming import validate_namespace, validate_stack_name
 from .records.capacity import CapacityRecords
 from .records.config import ConfigRecords
@@ -25,7 +32,12 @@ from .repository_protocol import Backend
 from .schema import REGISTRY, version_key
 from .world import World
 
+if TYPE_CHECKING:
+    from .infra.stack_manager import StackManager
+
 CACHE_TTL_SECONDS_MAX = 86_400
+REMEMBERED_MIN = 1_000
+"""A process must not forget a bucket while it is working on it."""
 
 DEFAULT_NAMESPACE = "default"
 STORE_VARIABLE = "ZAE_LIMITER_STORE"
@@ -45,6 +57,8 @@ class Settings(TypedDict, total=False):
     on_unavailable: OnUnavailable | str
     usage_retention_days: int
     audit_retention_days: int
+    remembered_max: int
+    """How many records, buckets and plans this process keeps in memory, each."""
     timeout_ms: int | None
     session: Any
     """A boto3 or botocore session, for DynamoDB."""
@@ -59,6 +73,7 @@ OPTION_FIELDS = {
     "on_unavailable": "on_unavailable",
     "usage_retention_days": "usage_retention_days",
     "audit_retention_days": "audit_retention_days",
+    "remembered_max": "remembered_max",
 }
 
 
@@ -76,7 +91,7 @@ class Repository(ConfigRecords, CapacityRecords, UsageRecords, NamespaceRecords,
         ``stack``, a DynamoDB table of that name; else ``ZAE_LIMITER_STORE``; else ``ZAEL_STACK``; else the
         embedded SQLite file. Nothing is ever deployed.
         """
-        return await cls._open(settings, namespace, sync=False, register=True)
+        return await cls._open(settings, namespace, sync=False)
 
     @classmethod
     async def connect(cls, namespace: str | None = None, **settings: Unpack[Settings]) -> Self:
@@ -89,11 +104,21 @@ class Repository(ConfigRecords, CapacityRecords, UsageRecords, NamespaceRecords,
         return RepositoryBuilder()
 
     @classmethod
-    async def _open(cls, settings: Settings, namespace: str | None, *, sync: bool, register: bool) -> Self:
+    async def _open(
+        cls,
+        settings: Settings,
+        namespace: str | None,
+        *,
+        sync: bool,
+        register: bool = True,
+        prepare: Callable[[Repository], Awaitable[None]] | None = None,
+    ) -> Self:
         url, options, world = settings_of(settings)
-        client = {name: settings[name] for name in ("session", "config") if settings.get(name)}
+        client = client_of(settings)
         backend = open_backend(url, sync=sync, world=world, timeout_ms=settings.get("timeout_ms"), **client)
-        return await cls.over(backend, namespace, options, world, url=url, register=register)
+        connection = Connection(backend, world, options, url)
+        connection.client = client
+        return await cls._enter_connection(connection, namespace, register=register, prepare=prepare)
 
     @classmethod
     async def over(
@@ -108,10 +133,25 @@ class Repository(ConfigRecords, CapacityRecords, UsageRecords, NamespaceRecords,
     ) -> Self:
         """A repository over a backend of your own making."""
         connection = Connection(backend, world or World(), options or Options(), url)
+        return await cls._enter_connection(connection, namespace, register=register)
+
+    @classmethod
+    async def _enter_connection(
+        cls,
+        connection: Connection,
+        namespace: str | None,
+        *,
+        register: bool,
+        prepare: Callable[[Repository], Awaitable[None]] | None = None,
+    ) -> Self:
+        """A view of a namespace, for which ``prepare`` may do something before versions are checked."""
+        backend = connection.backend
         name = validate_namespace(namespace or os.environ.get(NAMESPACE_VARIABLE) or DEFAULT_NAMESPACE)
         try:
             await backend.setup()
             opened = await cls(connection, REGISTRY, REGISTRY)._enter(name, register=register)
+            if prepare is not None:
+                await prepare(opened)
             await opened._check_versions(register=register)
             return opened
         except BaseException:
@@ -180,6 +220,24 @@ class Repository(ConfigRecords, CapacityRecords, UsageRecords, NamespaceRecords,
             )
         await perform()
 
+    async def create_stack(self, stack_options: StackOptions | None = None) -> None:
+        """Deploy a stack around this table; ``StackAlreadyExistsError`` if it has one."""
+        async with self._stack_manager() as manager:
+            await manager.create(stack_options)
+
+    async def delete_stack(self) -> None:
+        """Delete the stack around this table. The table itself stays, with all that is in it."""
+        async with self._stack_manager() as manager:
+            await manager.delete()
+
+    def _stack_manager(self) -> StackManager:
+        from .infra.stack_manager import manager_of
+
+        if urlsplit(self.store).scheme != "dynamodb":
+            raise InfrastructureError(f"a {self.capabilities.name} store has no stack; only DynamoDB's have")
+        sync = isinstance(self.colour, Blocking)
+        return manager_of(self.store, sync=sync, world=self._world, **self._connection.client)
+
     async def ping(self) -> None:
         """Ask the store something; raises ``RateLimiterUnavailable`` if it does not answer."""
         await self._get(version_key())
@@ -226,6 +284,7 @@ class RepositoryOptions:
     endpoint_url = _Option[str]()
     namespace = _Option[str]()
     config_cache_ttl = _Option[float]()
+    remembered_max = _Option[int]()
     bucket_ttl_multiplier = _Option[int]()
     on_unavailable = _Option[OnUnavailable | str]()
     usage_retention_days = _Option[int]()
@@ -281,13 +340,39 @@ class RepositoryOptions:
         return StackOptions(**{**stated, **said})
 
     async def _build(self, *, sync: bool) -> Repository:
-        if self.deployment is not None:
-            raise InfrastructureError(
-                "deploying a stack is not available in this version; leave out the options of a stack "
-                "and name a table that exists, or another store"
-            )
+        settings, options = self.settings, self.deployment
         namespace = self._said.get("namespace")
-        return await Repository._open(self.settings, namespace, sync=sync, register=True)
+        if options is not None:
+            await self._provision(options, settings, namespace, sync=sync)
+        return await Repository._open(settings, namespace, sync=sync, prepare=self._update_lambda)
+
+    async def _provision(
+        self, options: StackOptions, settings: Settings, namespace: str | None, *, sync: bool
+    ) -> None:
+        """Deploy what is missing of the stack; everything said is checked before."""
+        from .infra.stack_manager import manager_of
+
+        url, _, world = settings_of(settings)
+        if namespace is not None:
+            validate_namespace(namespace)
+        if urlsplit(url).scheme != "dynamodb":
+            raise ValidationError("store", url, "options of a stack need one; name it with .stack(…)")
+        async with manager_of(url, sync=sync, world=world, **client_of(settings)) as manager:
+            await manager.ensure(options)
+
+    async def _update_lambda(self, repository: Repository) -> None:
+        """Bring an older aggregator up to date, if that is wanted: said here, or at the system level.
+
+        Whoever deploys a stack here wants it current, unless somebody said otherwise.
+        """
+        if urlsplit(repository.store).scheme != "dynamodb":
+            return
+        wanted = self._said.get("auto_update")
+        if wanted is None:
+            wanted = (await repository.get_config("system") or LimiterConfig()).auto_update
+        if wanted or (wanted is None and self.deployment is not None):
+            async with repository._stack_manager() as manager:
+                await manager.auto_update()
 
 
 STACK_FIELDS = frozenset(field.name for field in fields(StackOptions))
@@ -306,8 +391,16 @@ class RepositoryBuilder(RepositoryOptions):
     """
 
     async def build(self) -> Repository:
-        """Open the store, register the namespace and check the versions."""
+        """Deploy the stack that the options ask for, open the store, register the namespace, check versions.
+
+        Without any option of a stack nothing is deployed.
+        """
         return await self._build(sync=False)
+
+
+def client_of(settings: Settings) -> dict[str, Any]:
+    """What only the client of DynamoDB understands."""
+    return {name: settings[name] for name in ("session", "config") if settings.get(name)}
 
 
 def settings_of(settings: Settings) -> tuple[str, Options, World]:
@@ -333,6 +426,8 @@ def options_of(settings: Settings) -> Options:
     for name in ("bucket_ttl_multiplier", "usage_retention_days", "audit_retention_days"):
         if name in given:
             check_count(name, given[name], 10_000, 0)
+    if "remembered_max" in given:
+        check_count("remembered_max", given["remembered_max"], 10**9, REMEMBERED_MIN)
     return Options(**given)
 
 

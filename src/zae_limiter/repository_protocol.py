@@ -14,7 +14,7 @@ there equals ``None``. Stores may drop an item once its ``ttl`` (epoch seconds) 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -222,6 +222,14 @@ class Backend(Protocol):
     async def query(self, query: Query) -> Page: ...
 
     async def close(self) -> None: ...
+
+
+Swap: TypeAlias = Callable[[Key, Item, Mapping[str, int]], Item | None]
+"""What a store may offer besides, as ``swap``, if it can answer at once and without waiting.
+
+It replaces integers of an item that is still exactly the image which this store last returned, and
+returns the new image. ``None`` means that nothing happened, for whatever reason: the other verbs tell.
+"""
 
 
 def apply(write: Write, item: Item | None) -> Outcome:

@@ -12,16 +12,17 @@ resources to entities with limits of their own, GSI4 from a namespace to all tha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from .bucket import Rate
 from .exceptions import ValidationError
-from .models import BucketState, Limit
-from .naming import WCU
-from .repository_protocol import LAST, Item, Key, Query, Value
+from .models import NUMBER_MAX, PERIOD_SECONDS_MAX, TOKENS_MAX, BucketState, Limit
+from .naming import WCU, validate_entity_id, validate_resource
+from .repository_protocol import LAST, Equal, Item, Key, Query, Value
 
 REGISTRY = "_"
 """The reserved namespace that holds the registry of namespaces and the version record."""
@@ -100,6 +101,15 @@ def sk_checkpoint(stream_shard: str) -> str:
     return f"#CHECKPOINT#{stream_shard}"
 
 
+def sk_migration() -> str:
+    return "#MIGRATION"
+
+
+def sk_claim(*place: str) -> str:
+    """``#CLAIM#system``, ``#CLAIM#resource#{resource}``, ``#CLAIM#entity#{id}#{resource}``"""
+    return "#".join(("#CLAIM", *place))
+
+
 # Index keys.
 
 
@@ -174,6 +184,16 @@ def version_key() -> Key:
     return Key(pk_system(REGISTRY), sk_version())
 
 
+def older_version_key() -> Key:
+    """Where tables without namespaces keep what their clients look at first."""
+    return Key("SYSTEM#", sk_version())
+
+
+def migration_key() -> Key:
+    """Where it is noted how far a table of an older shape has been brought up to date."""
+    return Key(pk_system(REGISTRY), sk_migration())
+
+
 def namespace_key(name: str) -> Key:
     return Key(pk_system(REGISTRY), sk_namespace(name))
 
@@ -190,6 +210,11 @@ def checkpoint_key(stream_shard: str) -> Key:
 def entity_configs_key(namespace_id: str, resource: str) -> Key:
     """Where the entities with limits of their own for a resource are counted."""
     return Key(pk_resource(namespace_id, resource), sk_entity_configs())
+
+
+def claim_key(namespace_id: str, *place: str) -> Key:
+    """Where it is noted that a manifest made a level of configuration."""
+    return Key(pk_system(namespace_id), sk_claim(*place))
 
 
 def within_namespace(namespace_id: str, key: Key) -> dict[str, Value]:
@@ -239,9 +264,14 @@ def children_of(namespace_id: str, parent_id: str) -> Query:
     return starting(gsi1_pk_parent(namespace_id, parent_id), gsi1_sk_child(""), GSI1)
 
 
+def is_number(value: object) -> TypeGuard[int]:
+    """Whether a stored value is an integer that one of us can have written."""
+    return type(value) is int and -NUMBER_MAX <= value <= NUMBER_MAX
+
+
 def number(item: Item, attribute: str, default: int = 0) -> int:
     value = item.get(attribute, default)
-    return value if type(value) is int else default
+    return value if is_number(value) else default
 
 
 def text(item: Item, attribute: str) -> str | None:
@@ -249,9 +279,26 @@ def text(item: Item, attribute: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
+def identifier(value: Value) -> str | None:
+    """A stored value if it is the id of an entity."""
+    try:
+        return validate_entity_id(value)  # type: ignore[arg-type]  # which is what is checked
+    except ValidationError:
+        return None
+
+
+def pinned(item: Item, attribute: str) -> tuple[Equal, ...]:
+    """The condition that an attribute still is what it was; a stranger's nested value cannot be compared."""
+    value = item.get(attribute)
+    return (Equal(attribute, value),) if isinstance(value, str | int | None) else ()
+
+
 def iso_time(at_ms: int) -> str:
     """``2024-01-01T14:00:00.123Z``"""
     return f"{datetime.fromtimestamp(at_ms // 1000, UTC):%Y-%m-%dT%H:%M:%S}.{at_ms % 1000:03}Z"
+
+
+_BUCKET = re.compile(r"([^/#]+)/BUCKET#([^#]*)#([^#]*)#([0-9]{1,9})")
 
 
 class BucketAddress(NamedTuple):
@@ -263,11 +310,27 @@ class BucketAddress(NamedTuple):
 
 def parse_bucket_pk(pk: str) -> BucketAddress:
     """Read ``{ns}/BUCKET#{entity}#{resource}#{shard}`` back."""
-    namespace_id, found, rest = pk.partition("/BUCKET#")
-    parts = rest.split("#")
-    if not found or len(parts) != 3 or not parts[2].isdecimal():
+    found = _BUCKET.fullmatch(pk)
+    if found is None:
         raise ValidationError("bucket key", pk, "expected '{namespace}/BUCKET#{entity}#{resource}#{shard}'")
-    return BucketAddress(namespace_id, parts[0], parts[1], int(parts[2]))
+    namespace_id, entity_id, resource, shard_id = found.groups()
+    return BucketAddress(
+        namespace_id, validate_entity_id(entity_id), validate_resource(resource), int(shard_id)
+    )
+
+
+def bucket_address(key: Key) -> BucketAddress | None:
+    """What a key addresses, or ``None`` if that is no bucket: an index may hold entries of strangers."""
+    try:
+        return parse_bucket_pk(key.partition) if key.sort == sk_state() else None
+    except ValidationError:
+        return None
+
+
+def entity_id_of(key: Key) -> str | None:
+    """The entity whose record a key addresses; ``None`` for any other key."""
+    _, found, entity_id = key.partition.partition("/ENTITY#")
+    return identifier(entity_id) if found and key.sort == sk_meta() else None
 
 
 # Buckets. One item holds every limit of one entity and resource, five numbers a limit.
@@ -288,6 +351,10 @@ def limit_attributes(name: str) -> LimitAttributes:
     return LimitAttributes(f"b_{name}_tk", f"b_{name}_cp", f"b_{name}_ra", f"b_{name}_rp", f"b_{name}_tc")
 
 
+MOVED = "moved"
+"""On a bucket that came from a table of an older shape: when, in milliseconds."""
+
+
 class ShardAttributes(NamedTuple):
     """What a bucket also keeps of a limit where buckets can be sharded, each only when it matters."""
 
@@ -305,24 +372,35 @@ def shard_attributes(name: str) -> ShardAttributes:
 def bucket_limit_names(image: Item) -> list[str]:
     """The limits a bucket holds for users: those with all five numbers, so leftovers are not mistaken."""
     names = [a[2:-3] for a in image if a.startswith("b_") and a.endswith("_tk") and len(a) > 5]
-    return [n for n in names if n != WCU and all(type(image.get(a)) is int for a in limit_attributes(n))]
+    return [n for n in names if n != WCU and stored_rate(image, n) is not None]
+
+
+_MILLI_MAX = TOKENS_MAX * 1000
+_PERIOD_MS_MAX = PERIOD_SECONDS_MAX * 1000
 
 
 def stored_rate(image: Item, name: str) -> Rate | None:
-    """The numbers a bucket holds for a limit, or ``None`` if it lacks (some of) them."""
-    names = limit_attributes(name)
-    capacity, amount, period = image.get(names.cp), image.get(names.ra), image.get(names.rp)
-    if type(capacity) is int and type(amount) is int and type(period) is int and amount > 0 and period > 0:
+    """The rate a bucket holds for a limit, or ``None`` if one of its five numbers cannot be right."""
+    tk, cp, ra, rp, tc = limit_attributes(name)
+    capacity, amount, period = image.get(cp), image.get(ra), image.get(rp)
+    if (
+        type(capacity) is type(amount) is type(period) is int
+        and 0 <= capacity <= _MILLI_MAX
+        and 0 < amount <= _MILLI_MAX
+        and 0 < period <= _PERIOD_MS_MAX
+        and is_number(image.get(tk))
+        and is_number(image.get(tc))
+    ):
         return Rate(capacity, amount, period)
     return None
 
 
-def bucket_states(image: Item, shard_id: int = 0) -> list[BucketState]:
-    """A bucket item as one state for each limit that users know of."""
+def bucket_states(image: Item, at: BucketAddress | None = None) -> list[BucketState]:
+    """A bucket item as one state for each limit that users know of; whose it is says its key, if known."""
     return [
         BucketState(
-            entity_id=str(image.get("entity_id", "")),
-            resource=str(image.get("resource", "")),
+            entity_id=text(image, "entity_id") or "" if at is None else at.entity_id,
+            resource=text(image, "resource") or "" if at is None else at.resource,
             limit_name=name,
             tokens_milli=number(image, names.tk),
             last_refill_ms=number(image, "rf"),
@@ -330,7 +408,7 @@ def bucket_states(image: Item, shard_id: int = 0) -> list[BucketState]:
             refill_amount_milli=number(image, names.ra),
             refill_period_ms=number(image, names.rp),
             total_consumed_milli=number(image, names.tc),
-            shard_id=shard_id,
+            shard_id=0 if at is None else at.shard_id,
         )
         for name in bucket_limit_names(image)
         if name != WCU
@@ -350,10 +428,15 @@ def config_attributes(limits: Iterable[Limit]) -> dict[str, Value]:
     return attributes
 
 
+def configured_names(item: Item) -> list[str]:
+    """The limits that a config item says anything about."""
+    parts = ("_cp", "_ra", "_rp")
+    return sorted({a[2:-3] for a in item if a.startswith("l_") and a.endswith(parts) and len(a) > 5})
+
+
 def config_limits(item: Mapping[str, Value]) -> tuple[Limit, ...]:
     """The limits of a config item, in the order of their names; malformed ones are an error."""
-    names = sorted(a[2:-3] for a in item if a.startswith("l_") and a.endswith("_cp") and len(a) > 5)
     return tuple(
         Limit(name, *(item.get(f"l_{name}_{field}") for field in ("cp", "ra", "rp")))  # type: ignore[arg-type]
-        for name in names
+        for name in configured_names(item)
     )

@@ -1,17 +1,23 @@
 """Whole records as models, and back: entities, config, audit events, the registry, usage.
 
 What these functions write they read again, whatever the names. Attributes that are missing or of
-another type count as not there, so that a record written by another version can be read.
+another type count as not there, so that a record written by another version can be read. Where one of
+them is what the record is about, ``DamagedRecordError`` is raised: a limit that cannot be read must not
+count as no limit.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
+from .exceptions import DamagedRecordError, ValidationError, shown
 from .models import (
     AuditAction,
     AuditEvent,
     Entity,
+    Limit,
     LimiterConfig,
     Namespace,
     NamespaceStatus,
@@ -20,6 +26,7 @@ from .models import (
     UsageWindow,
     VersionRecord,
 )
+from .naming import validate_namespace, validate_namespace_id
 from .repository_protocol import Item, Key, Value
 from .schema import (
     INDEXES,
@@ -32,6 +39,8 @@ from .schema import (
     gsi2_pk_resource,
     gsi2_sk_usage,
     gsi3_pk_entities,
+    identifier,
+    is_number,
     number,
     text,
     usage_key,
@@ -51,15 +60,62 @@ def config_item(config: LimiterConfig) -> dict[str, Value]:
     }
 
 
+CHANGES_MAX = 10**15
+"""How often a level can have been changed; a larger count is not one of ours."""
+
+
 def config_of(item: Item) -> LimiterConfig:
-    policy, auto_update, strict = (item.get(f) for f in ("on_unavailable", "auto_update", "strict_version"))
-    return LimiterConfig(
-        limits=config_limits(item),
-        on_unavailable=OnUnavailable.of(policy) if isinstance(policy, str) else None,
-        auto_update=auto_update if isinstance(auto_update, bool) else None,
-        strict_version=strict if isinstance(strict, bool) else None,
-        config_version=number(item, "config_version"),
-    )
+    """What a level says as a whole."""
+    return LimiterConfig(limits=limits_of(item, "limits"), **_settings_of(item))
+
+
+def readable_config(item: Item) -> LimiterConfig:
+    """What a level says as far as it can be read, for those who replace it."""
+    with suppress(DamagedRecordError):
+        return config_of(item)
+    return LimiterConfig(**_settings_of(item))
+
+
+def limits_of(item: Item, record: str) -> tuple[Limit, ...]:
+    """The limits of a level, all of them or none."""
+    try:
+        return config_limits(item)
+    except ValidationError as error:
+        raise DamagedRecordError(record, f"{error}; set or delete them again") from error
+
+
+def policy_of(item: Item) -> OnUnavailable | None:
+    with suppress(ValidationError):
+        return OnUnavailable.of(item.get("on_unavailable"))  # type: ignore[arg-type]  # which is checked
+    return None
+
+
+def changes_of(item: Item) -> int:
+    """How often a level was changed; it counts from the beginning if that cannot be read."""
+    count = number(item, "config_version")
+    return count if 0 <= count <= CHANGES_MAX else 0
+
+
+def _settings_of(item: Item) -> dict[str, Any]:
+    auto_update, strict = item.get("auto_update"), item.get("strict_version")
+    return {
+        "on_unavailable": policy_of(item),
+        "auto_update": auto_update if isinstance(auto_update, bool) else None,
+        "strict_version": strict if isinstance(strict, bool) else None,
+        "config_version": changes_of(item),
+    }
+
+
+def claim_item(
+    namespace_id: str, key: Key, level: str, entity_id: str | None, resource: str | None
+) -> dict[str, Value]:
+    """What says that a manifest made a level, but for which life of it."""
+    return {
+        "level": level,
+        "entity_id": entity_id,
+        "resource": resource,
+        **within_namespace(namespace_id, key),
+    }
 
 
 # Entities. ``children`` counts them, so that a parent is not deleted under a child that is being made.
@@ -83,12 +139,13 @@ def entity_item(namespace_id: str, entity: Entity) -> dict[str, Value]:
     }
 
 
-def entity_of(item: Item) -> Entity:
+def entity_of(item: Item, entity_id: str | None = None) -> Entity:
+    """The entity of a record; whose it is says its key, if the caller knows that."""
     metadata = item.get("metadata")
     return Entity(
-        entity_id=str(item["entity_id"]),
+        entity_id=_required(item, "entity_id", "entity") if entity_id is None else entity_id,
         name=text(item, "name"),
-        parent_id=text(item, "parent_id"),
+        parent_id=identifier(item.get("parent_id")),
         cascade=item.get("cascade") is True,
         metadata=metadata if isinstance(metadata, dict) else {},
         created_at=text(item, "created_at"),
@@ -114,12 +171,14 @@ def audit_item(namespace_id: str, event: AuditEvent, ttl_seconds: int | None) ->
 
 
 def audit_event_of(item: Item) -> AuditEvent:
-    details = item.get("details")
+    record, details, action = "audit event", item.get("details"), item.get("action")
+    if action not in tuple(AuditAction):
+        raise DamagedRecordError(record, f"{shown(action)} is no action that this version knows")
     return AuditEvent(
-        event_id=str(item["event_id"]),
-        timestamp=str(item["timestamp"]),
-        action=AuditAction(str(item["action"])),
-        entity_id=str(item["entity_id"]),
+        event_id=_required(item, "event_id", record),
+        timestamp=_required(item, "timestamp", record),
+        action=AuditAction(action),
+        entity_id=_required(item, "entity_id", record),
         principal=text(item, "principal"),
         resource=text(item, "resource"),
         details=details if isinstance(details, dict) else {},
@@ -140,12 +199,16 @@ def namespace_item(namespace: Namespace) -> dict[str, Value]:
 
 
 def namespace_of(item: Item) -> Namespace:
+    record, status = "namespace", item.get("status", NamespaceStatus.ACTIVE.value)
+    try:
+        name = validate_namespace(_required(item, "namespace_name", record))
+        namespace_id = validate_namespace_id(_required(item, "namespace_id", record))
+    except ValidationError as error:
+        raise DamagedRecordError(record, str(error)) from error
+    if status not in tuple(NamespaceStatus):
+        raise DamagedRecordError(f"namespace {name!r}", f"{shown(status)} is no status")
     return Namespace(
-        str(item["namespace_name"]),
-        str(item["namespace_id"]),
-        NamespaceStatus(str(item.get("status", NamespaceStatus.ACTIVE))),
-        text(item, "created_at"),
-        text(item, "deleted_at"),
+        name, namespace_id, NamespaceStatus(status), text(item, "created_at"), text(item, "deleted_at")
     )
 
 
@@ -161,12 +224,19 @@ def version_item(record: VersionRecord) -> dict[str, Value]:
 
 def version_of(item: Item) -> VersionRecord:
     return VersionRecord(
-        str(item.get("schema_version")),
+        text(item, "schema_version") or "",
         text(item, "lambda_version"),
         text(item, "client_min_version") or "0.0.0",
         text(item, "updated_at"),
         text(item, "updated_by"),
     )
+
+
+def _required(item: Item, attribute: str, record: str) -> str:
+    value = text(item, attribute)
+    if value is None:
+        raise DamagedRecordError(record, f"its {attribute} is {shown(item.get(attribute))}")
+    return value
 
 
 # Usage. A row counts one window of one bucket. Counters stand under the names of their limits, so that
@@ -180,6 +250,16 @@ _OWN = frozenset((*_KEYS, "entity_id", "resource", "window", "window_start", "to
 def usage_counter(limit_name: str) -> str:
     """The attribute that counts a limit: its name, behind a ``#`` if the row calls that its own."""
     return f"#{limit_name}" if limit_name in _OWN else limit_name
+
+
+USAGE_SEEN = "_seen"
+"""The attribute that says which changes a row is made of. Whoever adds to a row pins it and changes it."""
+
+
+def usage_counters(item: Item) -> dict[str, int]:
+    """What a row counted, by limit."""
+    counts = {a: n for a, n in item.items() if is_number(n) and a not in _OWN}
+    return {a.removeprefix("#"): n for a, n in counts.items() if a[:1] == "#" or a[:1].isalpha()}
 
 
 def window_of(window: UsageWindow, at_ms: int) -> tuple[str, str, str]:
@@ -214,15 +294,19 @@ def usage_row(
 
 
 def usage_snapshot_of(item: Item) -> UsageSnapshot:
-    window, start = UsageWindow.of(str(item["window"])), str(item["window_start"])
-    start_ms = int(datetime.fromisoformat(start).timestamp()) * 1000
-    counts = {a: n for a, n in item.items() if type(n) is int and a not in _OWN}
+    record = "usage snapshot"
+    start = _required(item, "window_start", record)
+    try:
+        window = UsageWindow.of(_required(item, "window", record))
+        end = window_of(window, int(datetime.fromisoformat(start).timestamp()) * 1000)[2]
+    except (ValueError, OverflowError, OSError) as error:  # whatever a calendar has against an instant
+        raise DamagedRecordError(record, str(error)) from error
     return UsageSnapshot(
-        entity_id=str(item["entity_id"]),
-        resource=str(item["resource"]),
+        entity_id=_required(item, "entity_id", record),
+        resource=_required(item, "resource", record),
         window_type=window,
         window_start=start,
-        window_end=window_of(window, start_ms)[2],
-        counters={a.removeprefix("#"): n for a, n in counts.items() if a[0] == "#" or a[0].isalpha()},
+        window_end=end,
+        counters=usage_counters(item),
         total_events=number(item, "total_events"),
     )

@@ -31,6 +31,7 @@ from .schema import (
     bucket_limit_names,
     limit_attributes,
     number,
+    pinned,
     shard_attributes,
     stored_rate,
 )
@@ -45,16 +46,12 @@ from .sharding import (
     splits_further,
 )
 from .teller import Teller
-from .terms import WRITES, Account, Level, Meter, Terms, level
-
-
-def shard_count(image: Item | None) -> int:
-    return number(image or {}, "shard_count", 1)
+from .terms import WRITES, Account, Level, Meter, Terms, in_shards, level, shard_count
 
 
 def spread_of(image: Item, name: str) -> int:
     """Over how many shards a limit is spread, by one of its shards."""
-    return number(image, shard_attributes(name).sc, 1)
+    return in_shards(number(image, shard_attributes(name).sc, 1))
 
 
 def shard_account(account: Account, shard_id: int, image: Item | None) -> Account:
@@ -184,7 +181,7 @@ def split(
     count, origin = shard_count(image), number(image, "rf")
     new_id, at_ms = shard_id + count, max(now_ms, origin + 1)
     when: list[Condition] = [Exists(), Equal("rf", origin), Equal("cv", number(image, "cv"))]
-    when.append(Equal("shard_count", count if "shard_count" in image else None))
+    when += pinned(image, "shard_count")
     add: dict[str, int] = {}
     set_: dict[str, Value] = {"rf": at_ms, "shard_count": count * 2, "ttl": None}
     made = _new_shard(account, new_id, image, at_ms)

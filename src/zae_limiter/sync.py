@@ -7,12 +7,12 @@ docstrings are the async ones, and the type checker sees them.
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from ._colour import blocking, plain, run_sync, wrapping
 from .lease import Acquisition, Lease
-from .limiter import RateLimiter, located
-from .models import BackendCapabilities
+from .limiter import RateLimiter, deployed, located
+from .models import BackendCapabilities, LimiterInfo
 from .records.connection import Options
 from .repository import Repository, RepositoryOptions, Settings
 from .repository_protocol import Backend
@@ -45,7 +45,8 @@ class SyncAcquisition:
         self._async = acquisition
 
     def __enter__(self) -> SyncLease:
-        return SyncLease(run_sync(self._async.__aenter__()))
+        acquisition = self._async
+        return SyncLease(acquisition.enter_at_once() or run_sync(acquisition.enter()))
 
     def __exit__(
         self,
@@ -53,7 +54,8 @@ class SyncAcquisition:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        run_sync(self._async.__aexit__(kind, error, trace))
+        if not self._async.leave_at_once(kind):
+            run_sync(self._async.leave(kind))
 
 
 class SyncRepository:
@@ -65,7 +67,7 @@ class SyncRepository:
     @classmethod
     def open(cls, namespace: str | None = None, **settings: Unpack[Settings]) -> Self:
         """See ``Repository.open``."""
-        return cls(run_sync(Repository._open(settings, namespace, sync=True, register=True)))
+        return cls(run_sync(Repository._open(settings, namespace, sync=True)))
 
     @classmethod
     def connect(cls, namespace: str | None = None, **settings: Unpack[Settings]) -> Self:
@@ -178,6 +180,8 @@ class SyncRepository:
 
     create_table = blocking(Repository.create_table)
     delete_table = blocking(Repository.delete_table)
+    create_stack = blocking(Repository.create_stack)
+    delete_stack = blocking(Repository.delete_stack)
     ping = blocking(Repository.ping)
     close = blocking(Repository.close)
 
@@ -225,6 +229,18 @@ class SyncRateLimiter:
     ) -> Self:
         """See ``RateLimiter.open``."""
         return cls(SyncRepository.open(namespace, **located(url, settings)), speculative_writes)
+
+    @classmethod
+    def list_deployed(
+        cls,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        *,
+        session: Any = None,
+        config: Any = None,
+    ) -> list[LimiterInfo]:
+        """See ``RateLimiter.list_deployed``."""
+        return run_sync(deployed(region, endpoint_url, sync=True, session=session, config=config))
 
     @property
     def repository(self) -> SyncRepository:

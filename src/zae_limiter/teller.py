@@ -19,12 +19,9 @@ from typing import NamedTuple
 from ._colour import ForkSafe, Signal
 from .exceptions import RateLimiterUnavailable
 from .posting import Posting, fitting, merged, rebased, write_for
-from .repository_protocol import Backend, Item, Key, Outcome, Write
+from .repository_protocol import Backend, Item, Key, Outcome, Swap, Write
 from .terms import Account, has_same_terms, has_terms, is_outdated, is_overloaded, is_split
 from .world import World
-
-IMAGES_MAX = 100_000
-"""How many buckets a process remembers, at about 1 KB each."""
 
 GROUP_MAX = 1_000
 """How many orders travel in one write."""
@@ -80,11 +77,14 @@ class Lines:
 class Teller:
     """Shapes, groups and sends the writes of one process, and remembers what it sees of the buckets."""
 
-    def __init__(self, backend: Backend, world: World, images_max: int = IMAGES_MAX) -> None:
+    def __init__(self, backend: Backend, world: World, images_max: int = 100_000) -> None:
         self.backend, self.world, self.colour = backend, world, backend.colour
+        self.swap: Swap | None = getattr(backend, "swap", None)
+        """How this store replaces an image at once, if it can."""
         self.refunds_lost = 0
         """How many refunds and settlements could not be stored, each of them logged."""
-        self._images: OrderedDict[Key, Item | None] = OrderedDict()
+        self.images: OrderedDict[Key, Item | None] = OrderedDict()
+        """The buckets as last seen; ``None`` for one that is missing."""
         self._images_max = images_max
         self._refused: OrderedDict[Key, float] = OrderedDict()
         """When the store last refused somebody for want of tokens, by bucket."""
@@ -92,21 +92,21 @@ class Teller:
 
     def knows(self, key: Key) -> bool:
         """Whether this process has ever seen the bucket, be it missing."""
-        return key in self._images
+        return key in self.images
 
     def image(self, key: Key) -> Item | None:
         """The bucket as last seen."""
-        return self._images.get(key)
+        return self.images.get(key)
 
     def remember(self, images: Mapping[Key, Item | None]) -> None:
         for key, image in images.items():
-            self._images.pop(key, None)  # so that it counts as the newest
-            self._images[key] = image
-            if len(self._images) > self._images_max:
-                self._images.popitem(last=False)
+            self.images.pop(key, None)  # so that it counts as the newest
+            self.images[key] = image
+            if len(self.images) > self._images_max:
+                self.images.popitem(last=False)
 
     def forget(self, key: Key) -> None:
-        self._images.pop(key, None)
+        self.images.pop(key, None)
 
     def note_refusal(self, key: Key) -> None:
         """The store refused somebody for want of tokens, and the images show it."""
@@ -176,6 +176,34 @@ class Teller:
 
     # The lines.
 
+    def claim(self, key: Key) -> bool:
+        """Begin a line for a bucket that is idle."""
+        lines = self._lines.get()
+        with lines.lock:
+            if key in lines.by_key:
+                return False
+            lines.by_key[key] = deque()
+        return True
+
+    async def write_alone(self, order: Order) -> Outcome | None:
+        """Write one order to a bucket that was claimed for it; ``None``, and still claimed, to try again."""
+        sent_ms, done = self.world.now_ms(), True
+        try:
+            write = self._shape([order], sent_ms)
+            if write is None:
+                return MOOT
+            (outcome,) = await self.backend.write_each([write])
+            self._learn(write, outcome)
+            if outcome.applied or outcome.failure is not None:
+                return outcome
+            done = not self._fitting([order], outcome, sent_ms)[0]
+            return Outcome(False, outcome.item, held=False) if done else None
+        finally:
+            if done:
+                lines = self._lines.get()
+                with lines.lock:
+                    self._call_next(lines, order.account.key)
+
     def line_up(self, tickets: Sequence[Ticket]) -> list[list[Ticket]]:
         """Put tickets in line; those whose bucket was idle are returned, to be served at once."""
         lines, leading = self._lines.get(), []
@@ -199,9 +227,8 @@ class Teller:
             try:
                 landed = iter(await self.backend.write_each(due) if due else [])
             except BaseException as error:
-                unknown = RateLimiterUnavailable(f"interrupted by {error!r}", ambiguous=True)
                 for some, group in zip(chosen, groups, strict=True):
-                    self._tell(some, Outcome(False, None, failure=unknown))
+                    self._tell(some, Outcome(False, None, failure=_unknown(error)))
                     self._hand_over(group)
                 raise
             unanswered = []
@@ -248,8 +275,14 @@ class Teller:
         waiting = [ticket for ticket in group if ticket.outcome is None]
         if not waiting or outcome.failure is not None:
             return
-        account, image = waiting[0].order.account, outcome.item
-        postings = [ticket.order.posting for ticket in waiting]
+        fits = self._fitting([ticket.order for ticket in waiting], outcome, sent_ms)
+        refused = [ticket for ticket, fit in zip(waiting, fits, strict=True) if not fit]
+        self._tell(refused, Outcome(False, outcome.item, held=False))
+
+    def _fitting(self, orders: Sequence[Order], outcome: Outcome, sent_ms: int) -> list[bool]:
+        """Which orders the image in a reply leaves room for; a refusal for want of tokens is noted."""
+        account, image = orders[0].account, outcome.item
+        postings = [order.posting for order in orders]
         misled = is_outdated(account.terms, image) or is_split(account, image)
         if misled or is_overloaded(account, image, sent_ms):
             fits = [not posting.need for posting in postings]
@@ -257,10 +290,9 @@ class Teller:
             fits = fitting(postings, account.terms, image, sent_ms)
         if image is None and not any(posting.need or posting.debit for posting in postings):
             fits = [False] * len(postings)  # there is no bucket that refunds could go to
-        refused = [ticket for ticket, fit in zip(waiting, fits, strict=True) if not fit]
-        self._tell(refused, Outcome(False, image, held=False))
-        if refused and not outcome.applied and account.shard_count == 1:
+        if not all(fits) and not outcome.applied and account.shard_count == 1:
             self.note_refusal(account.key)
+        return fits
 
     def _tell(self, tickets: Sequence[Ticket], outcome: Outcome) -> None:
         with self._lines.get().lock:
@@ -279,16 +311,21 @@ class Teller:
                     ticket.outcome = ticket.visit.withdrawn
                     ticket.visit.wake()
             line.extendleft(reversed([ticket for ticket in group if ticket.outcome is None]))
-            while line and line[0].outcome is not None:
-                line.popleft()
-            if not line:
-                del lines.by_key[key]
-                return
-            account, together = line[0].order.account, [line.popleft()]
-            while line and len(together) < GROUP_MAX and has_same_terms(line[0].order.account, account):
-                together.append(line.popleft())
-            together[0].group = together
-            together[0].visit.wake()
+            self._call_next(lines, key)
+
+    def _call_next(self, lines: Lines, key: Key) -> None:
+        """Ask the first in line to lead a group; end the line if there is nobody."""
+        line = lines.by_key[key]
+        while line and line[0].outcome is not None:
+            line.popleft()
+        if not line:
+            del lines.by_key[key]
+            return
+        account, together = line[0].order.account, [line.popleft()]
+        while line and len(together) < GROUP_MAX and has_same_terms(line[0].order.account, account):
+            together.append(line.popleft())
+        together[0].group = together
+        together[0].visit.wake()
 
     def withdraw(self, visit: Visit, outcome: Outcome) -> None:
         """Take the tickets of a visit back; those that are in flight, when they are not any more."""
@@ -341,8 +378,14 @@ class Teller:
             self.forget(write.key)  # a transaction does not show what it left behind
 
 
+def _unknown(error: BaseException) -> RateLimiterUnavailable:
+    return RateLimiterUnavailable(f"interrupted by {error!r}", ambiguous=True)
+
+
 class Visit:
     """One caller's orders, from standing in line to the last outcome."""
+
+    __slots__ = ("_binding", "_teller", "interruption", "signal", "tickets", "withdrawn")
 
     def __init__(self, teller: Teller, orders: Sequence[Order], *, binding: bool) -> None:
         self._teller, self._binding = teller, binding
@@ -354,7 +397,19 @@ class Visit:
 
     async def run(self) -> list[Outcome]:
         """Stand in line, lead when it is one's turn, and return when every order has its outcome."""
-        leading = self._teller.line_up(self.tickets)
+        order = self.tickets[0].order
+        if len(self.tickets) == 1 and self._teller.claim(order.account.key):
+            try:
+                outcome = await self._teller.write_alone(order)
+            except GeneratorExit:
+                raise
+            except BaseException as error:  # returned beside the outcome
+                self.interruption, outcome = error, Outcome(False, None, failure=_unknown(error))
+            if outcome is not None:
+                return [outcome]
+            leading = [[*self.tickets]]
+        else:
+            leading = self._teller.line_up(self.tickets)
         patience_ms = PATIENCE_CALLS * self._teller.backend.capabilities.timeout_ms
         give_up_ms = self._teller.world.ticks_ms() + patience_ms
         while True:

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import NamedTuple, Self
 
-from .bucket import Rate, balance
+from .bucket import Rate, balance, retry_after_ms
 from .models import Limit, LimitStatus
 from .naming import WCU
 from .repository_protocol import Item, Key
-from .schema import bucket_key, bucket_limit_names, limit_attributes, number, stored_rate
-from .sharding import Spread
+from .schema import bucket_key, bucket_limit_names, is_number, limit_attributes, number, stored_rate
+from .sharding import SHARDS_MAX, Spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,9 @@ class Level(NamedTuple):
     def balance(self, now_ms: int) -> int:
         return balance(self.rate, self.tokens_milli, self.origin_ms, now_ms)
 
+    def retry_after_ms(self, need_milli: int, now_ms: int) -> float:
+        return retry_after_ms(self.rate, self.tokens_milli, self.origin_ms, need_milli, now_ms)
+
 
 def stored_terms(image: Item, ttl_fills: int = 0) -> Terms:
     """The terms that a bucket itself holds; one without a ``ttl`` is kept for ever."""
@@ -106,11 +110,16 @@ def has_terms(image: Item, terms: Terms) -> bool:
             image.get(names.cp) != rate.capacity_milli
             or image.get(names.ra) != rate.refill_amount_milli
             or image.get(names.rp) != rate.refill_period_ms
-            or type(image.get(names.tk)) is not int
-            or type(image.get(names.tc)) is not int
+            or not is_number(image.get(names.tk))
+            or not is_number(image.get(names.tc))
         ):
             return False
-    return type(image.get("rf")) is int
+    return is_number(image.get("rf"))
+
+
+def has_family(image: Item, account: Account) -> bool:
+    """Whether a bucket's copy of the entity's parent is what the account was worked out with."""
+    return image.get("parent_id") == account.parent_id and (image.get("cascade") is True) == account.cascade
 
 
 def has_same_terms(one: Account, other: Account) -> bool:
@@ -125,7 +134,16 @@ def is_outdated(terms: Terms, image: Item | None) -> bool:
 
 def is_split(account: Account, image: Item | None) -> bool:
     """Whether the shares of this shard were cut anew since the account's were, or the shard is gone."""
-    return account.meter is not Meter.NONE and number(image or {}, "shard_count", 1) != account.shard_count
+    return account.meter is not Meter.NONE and shard_count(image) != account.shard_count
+
+
+def shard_count(image: Item | None) -> int:
+    """How many shards a bucket has; a number that cannot be right counts as one."""
+    return in_shards(number(image or {}, "shard_count", 1))
+
+
+def in_shards(count: int) -> int:
+    return count if 1 <= count <= SHARDS_MAX else 1
 
 
 def is_overloaded(account: Account, image: Item | None, now_ms: int) -> bool:
@@ -150,14 +168,14 @@ def level(terms: Terms, name: str, image: Item | None, now_ms: int) -> Level:
     return Level(rate, rate.capacity_milli - consumed, at_ms)
 
 
-def status(account: Account, name: str, need_milli: int, at: Spread, now_ms: int) -> LimitStatus:
+def status(account: Account, name: str, need_milli: int, at: Level | Spread, now_ms: int) -> LimitStatus:
     """What a demand finds at one limit of a whole bucket."""
     wait_ms = at.retry_after_ms(need_milli, now_ms)
     return LimitStatus(
-        entity_id=account.entity_id,
-        resource=account.resource,
-        limit_name=name,
-        limit=limit_of(name, account.terms.rates[name]),
+        account.entity_id,
+        account.resource,
+        name,
+        limit_of(name, account.terms.rates[name]),
         available=at.balance(now_ms) // 1000,
         requested=need_milli // 1000,
         exceeded=wait_ms > 0,
@@ -173,6 +191,7 @@ def put_back(image: Item | None, amounts: Mapping[str, int]) -> Item | None:
     return {**image, **{tk: number(image, tk) + amount for tk, amount in names.items()}}
 
 
+@lru_cache(4096)
 def limit_of(name: str, rate: Rate) -> Limit:
     return Limit(
         name, rate.capacity_milli // 1000, rate.refill_amount_milli // 1000, rate.refill_period_ms // 1000

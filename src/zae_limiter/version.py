@@ -16,7 +16,7 @@ from .exceptions import ValidationError
 SCHEMA_VERSION = "1.0.0"
 """The shape of the stored records; its major number changes when older clients cannot read them."""
 
-_NUMBERS = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:[.\-+a-z].*)?")
+_NUMBERS = re.compile(r"v?([0-9]{1,9})\.([0-9]{1,9})(?:\.([0-9]{1,9}))?(?:[.\-+a-z].*)?")
 
 
 class Version(NamedTuple):

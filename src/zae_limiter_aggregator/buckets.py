@@ -36,8 +36,8 @@ from zae_limiter.schema import (
     stored_rate,
 )
 from zae_limiter.sharding import SHARDS_MAX
-from zae_limiter.shards import doubled, shard_count, split, spread_of
-from zae_limiter.terms import WRITE_MILLI, Account, Terms
+from zae_limiter.shards import doubled, split, spread_of
+from zae_limiter.terms import WRITE_MILLI, Account, Terms, shard_count
 from zae_limiter.world import World
 
 from .changes import Change

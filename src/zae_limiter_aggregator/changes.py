@@ -76,12 +76,14 @@ def change_of(record: Mapping[str, Any]) -> Change | Expired | None:
     content = record["dynamodb"]
     key, at_ms = decode_key(content["Keys"]), _time_ms(content["ApproximateCreationDateTime"])
     sequence = str(content["SequenceNumber"])
-    old, new = decode_item(content.get("OldImage")), decode_item(content.get("NewImage"))
     if key.sort == sk_state() and "/BUCKET#" in key.partition:
         parse_bucket_pk(key.partition)
+        old, new = decode_item(content.get("OldImage")), decode_item(content.get("NewImage"))
         return Change(key, old, new, at_ms, span_of(old, new, sequence), sequence)
-    if key.sort.startswith(sk_audit("")) and new is None and old is not None and _by_ttl(record):
-        return Expired(key, old, at_ms, sequence)
+    # The images of all other records are not looked at: whatever is in them must not stop the stream.
+    is_audit = key.sort.startswith(sk_audit("")) and "NewImage" not in content
+    if is_audit and _by_ttl(record) and (gone := decode_item(content.get("OldImage"))) is not None:
+        return Expired(key, gone, at_ms, sequence)
     return None
 
 

@@ -115,7 +115,7 @@ def stream_of(url: str) -> tuple[Any, str]:
     from botocore.config import Config
 
     from zae_limiter.backends.dynamodb import parse_url
-    from zae_limiter.backends.dynamodb.boto import Access
+    from zae_limiter.backends.dynamodb.access import Access
 
     table, options = parse_url(url)
     access = Access(**options)

@@ -16,12 +16,12 @@ from typing import NamedTuple, TypeAlias
 
 from zae_limiter.models import UsageWindow
 from zae_limiter.repository_protocol import Equal, Item, Key, Update, Value
-from zae_limiter.schema import bucket_limit_names, limit_attributes, number, parse_bucket_pk, text
-from zae_limiter.schema_records import usage_counter, usage_row, window_of
+from zae_limiter.schema import MOVED, bucket_limit_names, limit_attributes, number, parse_bucket_pk, text
+from zae_limiter.schema_records import USAGE_SEEN, usage_counter, usage_row, window_of
 
 from .changes import IN_ORDER, Change
 
-SEEN, REST = "_seen", "_rest"
+SEEN, REST = USAGE_SEEN, "_rest"
 """What a row keeps for itself: the versions it counted, and the millitokens that make no whole token."""
 
 DAY_SECONDS = 86_400
@@ -47,9 +47,10 @@ class Sheet(NamedTuple):
 def extract_deltas(change: Change) -> dict[str, int]:
     """What a change consumed by limit, in millitokens; negative if it gave back.
 
-    A limit that was not there before starts at nothing, and one that is gone consumed nothing.
+    A limit that was not there before starts at nothing, and one that is gone consumed nothing. A bucket
+    that came from an older table was counted there.
     """
-    if change.new is None:
+    if change.new is None or (change.old is None and MOVED in change.new):
         return {}
     held = bucket_limit_names(change.old or {})
     deltas = {}

@@ -1,6 +1,7 @@
 """Every command on an embedded store: what it changes, what it prints, how it ends."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,10 @@ import pytest
 
 from tests.cli.conftest import Run
 from zae_limiter import BucketState, Limit, SyncRateLimiter
+from zae_limiter._colour import run_sync
 from zae_limiter.cli.entity import bucket_levels
+from zae_limiter.repository_protocol import Put
+from zae_limiter.schema import bucket_entries, bucket_key
 
 RPM = {"name": "rpm", "capacity": 60, "refill_amount": 60, "refill_period_seconds": 60}
 TPM = {"name": "tpm", "capacity": 5000, "refill_amount": 1000, "refill_period_seconds": 1}
@@ -183,6 +187,7 @@ def test_a_session_with_namespaces(run: Run) -> None:
 def test_buckets_are_shown_as_bars(run: Run, limiter: SyncRateLimiter) -> None:
     """Every resource the entity used, what is left, and when it will be full again."""
     assert data_of(run, "entity", "buckets", "user-1") == []
+    assert run("entity", "buckets", "user-1").stderr == "'user-1' has no buckets yet\n"
     limits = [Limit("day", 100, 100, 86400), Limit("debt", 10, 10, 86400)]
     for resource in ("gpt-4", "gpt-3"):
         with limiter.acquire("user-1", resource, {"day": 50, "debt": 1}, limits) as lease:
@@ -200,8 +205,11 @@ def test_buckets_are_shown_as_bars(run: Run, limiter: SyncRateLimiter) -> None:
         {**row, "full_in_seconds": pytest.approx(row["full_in_seconds"], abs=60)} for row in rows[2:]
     ]
     day, debt = run("entity", "buckets", "user-1", "-r", "gpt-4").stdout.splitlines()[2:]
-    assert "█" * 10 + "░" * 10 in day
-    assert "░" * 20 in debt
+    assert f"    │{'█' * 10}{'░' * 10} " in day
+    assert f"████│{'░' * 20} " in debt
+
+
+SHARD = ("user-1", "gpt-4")
 
 
 def test_the_shards_of_a_bucket_are_added_up() -> None:
@@ -214,11 +222,39 @@ def test_the_shards_of_a_bucket_are_added_up() -> None:
         {
             "resource": "gpt-4",
             "limit": "rpm",
+            "shards": 2,
             "available": 5,
             "capacity": 60,
             "full_in_seconds": 71.0,
             "total_consumed": 55,
         }
+    ]
+    apart = bucket_levels([replace(one, shard_id=n) for n, one in enumerate(shards)], 0, by_shard=True)
+    assert [(row["shard"], row["available"], row["capacity"]) for row in apart] == [(0, 10, 30), (1, -6, 30)]
+    assert bucket_levels(shards[:1], 0)[0]["shards"] == 1
+
+
+def test_the_shards_of_a_bucket_are_shown(run: Run, limiter: SyncRateLimiter) -> None:
+    """How many there are, and each by itself if that is asked for."""
+    limits = [Limit("day", 100, 100, 86400)]
+    with limiter.acquire("user-1", "gpt-4", {"day": 50}, limits):
+        pass
+    repository = limiter.repository
+    (image,) = run_sync(
+        repository._async._backend.batch_get([bucket_key(repository.namespace_id, *SHARD, 0)])
+    )
+    entries = bucket_entries(repository.namespace_id, *SHARD, 1)
+    other = {**(image or {}), **entries, "b_day_tk": -10_000}
+    repository.write_each([Put(bucket_key(repository.namespace_id, *SHARD, 1), other)])
+    both = run("entity", "buckets", "user-1").stdout.splitlines()
+    assert both[0].split() == ["resource", "limit", "shards", "level", "available", "capacity", "full", "in"]
+    assert [word for word in both[2].split() if word.isdigit()] == ["2", "40", "200"]
+    apart = run("entity", "buckets", "user-1", "--shards").stdout.splitlines()
+    assert apart[0].split()[2] == "shard"
+    # The bars are as long as the terminal allows.
+    assert [line.split()[2:4] for line in apart[2:]] == [
+        ["0", "│" + "█" * 7 + "░" * 8],
+        ["1", "█│" + "░" * 15],
     ]
 
 

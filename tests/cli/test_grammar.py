@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zae_limiter import Limit, ValidationError
-from zae_limiter.cli import chart, grammar, output
+from zae_limiter.cli import grammar, output
 from zae_limiter.cli.grammar import SECONDS, limit_text, parse_limit, parse_limits_json
 
 
@@ -120,7 +120,7 @@ def test_wrong_json_is_explained(text: str, said: str) -> None:
     assert said in str(raised.value)
 
 
-@pytest.mark.parametrize("module", [grammar, chart, output])
+@pytest.mark.parametrize("module", [grammar, output])
 def test_the_examples_in_docstrings_hold(module: object) -> None:
     """They are the specification of the small functions."""
     failed, tried = doctest.testmod(module)  # type: ignore[arg-type]

@@ -54,6 +54,50 @@ ERRORS = {
     "config-json": "config set --level system --limits {}",
     "audit-nothing": "audit list",
     "audit-two": "audit list --system --resource gpt-4",
+    "limits-no-file": "limits plan -f nowhere.yaml",
+    "limits-directory": "limits plan -f .",
+    "limits-mistakes": "limits apply -f wrong.yaml --yes",
+    "limits-namespace": "limits plan -f acme.yaml",
+    "limits-contradiction": "limits diff -f acme.yaml -N globex",
+    "limits-unconfirmed": "limits apply -f empty.yaml",
+    "limits-unwritable": "limits export -f nowhere/limits.yaml",
+    "limits-principal": "limits apply -f limits.yaml --principal a#b",
+    "limits-template-unwritable": "limits cfn-template -f limits.yaml -o nowhere/t.yaml",
+    "limits-template-mistakes": "limits cfn-template -f wrong.yaml",
+    "usage-nobody": "usage list",
+    "usage-summary-nobody": "usage summary",
+    "usage-window": "usage list -e user-1 --window weekly",
+    "usage-time": "usage list -e user-1 --start yesterday",
+    "usage-backwards": "usage summary -e user-1 --start 2024-01-02 --end 2024-01-01",
+    "usage-cursor": "usage list -e user-1 --cursor zz",
+    "usage-entity": "usage list -e user#1",
+    "usage-plot-json": "usage list -e user-1 --plot --output json",
+    "usage-plot-cursor": "usage list -e user-1 --plot --cursor zz",
+    "deploy-nameless": "deploy",
+    "deploy-bad-name": "deploy --name my_stack",
+    "deploy-bad-option": "deploy --name limits --lambda-memory 5",
+    "deploy-bad-tag": "deploy --name limits --tag team",
+    "deploy-bad-namespace": "deploy --name limits -N _",
+    "deploy-contradiction": "deploy --name limits --no-iam",
+    "deploy-timeout": "deploy --name limits --timeout 0",
+    "deploy-no-region": "deploy --name limits",
+    "delete-nameless": "delete",
+    "list-no-region": "list",
+    "status-no-file": "status --store sqlite:///nowhere.db",
+    "check-no-file": "check --store sqlite:///nowhere.db",
+    "version-no-file": "version --store sqlite:///nowhere.db",
+    "template-unwritable": "cfn-template -o nowhere/template.yaml",
+    "package-unwritable": "lambda-export -o nowhere/package.zip",
+    "completion-shell": "completion tcsh",
+    "upgrade-no-file": "upgrade --store sqlite:///nowhere.db",
+    "upgrade-namespace": "upgrade --namespace acme",
+    "upgrade-lambda-file": "upgrade --lambda-only",
+    "local-not-running": "local env",
+    "local-bad-table": "local env --table my_table",
+    "local-no-log": "local logs",
+    "local-logs-json": "local logs --follow --output json",
+    "local-engine": "local up --engine localhost",
+    "local-port": "local up --port 0",
     "store-and-name": "entity list --store memory:// --name table",
     "region-alone": "entity list --store memory:// --region eu-west-1",
     "endpoint-alone": "entity list --store memory:// --endpoint-url http://localhost",
@@ -63,6 +107,29 @@ ERRORS = {
     "store-no-database": "entity list --store sqlite:///text.db",
     "bad-stack-name": "entity list --name my_table",
     "unconfirmed": "entity delete taken-child",
+}
+
+WITHOUT_STORE = {
+    "cfn-template",
+    "completion",
+    "delete",
+    "demo",
+    "deploy",
+    "lambda-export",
+    "limits cfn-template",
+    "list",
+    "local down",
+    "local env",
+    "local logs",
+    "local status",
+    "local up",
+}
+
+MANIFESTS = {
+    "limits.yaml": "resources: {gpt-4: {limits: {rpm: {capacity: 60}}}}\n",
+    "wrong.yaml": "resources:\n  gpt-4:\n    limit: {rpm: {capacity: 60}}\nsytem: {}\n",
+    "acme.yaml": "namespace: acme\n",
+    "empty.yaml": "{}\n",
 }
 
 
@@ -99,10 +166,13 @@ def test_help(run: Run, words: tuple[str, ...]) -> None:
 def test_error(run: Run, name: str, tmp_path: Path) -> None:
     """An error says what is wrong, on standard error, and which way leads out."""
     (tmp_path / "text.db").write_text("This is a plain text and no database at all.\n" * 20)
+    for file, text in MANIFESTS.items():
+        (tmp_path / file).write_text(text)
+    assert run("limits", "apply", "-f", "limits.yaml").exit_code == 0
     assert run("entity", "create", "taken").exit_code == 0
     assert run("entity", "create", "taken-child", "--parent", "taken").exit_code == 0
     result = run(*ERRORS[name].split())
-    assert result.exit_code in {1, 2, 4}
+    assert result.exit_code in {1, 2, 3, 4}
     assert result.stdout == ""
     said = result.stderr.replace(str(tmp_path), "DIRECTORY")
     compare(f"error-{name}.txt", f"$ zae-limiter {ERRORS[name]}\n{said}exit code {result.exit_code}\n")
@@ -124,4 +194,4 @@ def test_every_command_that_reads_or_writes_data_can_say_it_in_json() -> None:
         if not isinstance(command, click.Group):
             options = {option for parameter in command.params for option in parameter.opts}
             assert "--output" in options
-            assert ("--store" in options) == (words not in {("demo",), ("version",)})
+            assert ("--store" in options) == (" ".join(words) not in WITHOUT_STORE)

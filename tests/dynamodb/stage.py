@@ -11,7 +11,7 @@ import botocore.session
 from aiobotocore.session import AioSession
 
 from tests.engines import dynamodb_local
-from zae_limiter._colour import Blocking, Colour, run_sync
+from zae_limiter._colour import Blocking, run_sync
 from zae_limiter.backends.dynamodb import DynamoDBBackend, open_backend
 from zae_limiter.backends.dynamodb.calls import Calls
 from zae_limiter.backends.dynamodb.expressions import Payload
@@ -94,7 +94,7 @@ class Script:
 
     def __init__(self, *answers: Payload | TransportError, call_ms: float = 1) -> None:
         self.clock = Clock()
-        self.colour: Colour = self.clock
+        self.colour = self.lanes = self.clock
         self.sent: list[tuple[str, Payload, float]] = []
         self._answers = list(answers)
         self._call_ms = call_ms

@@ -25,14 +25,19 @@ from zae_limiter.repository_protocol import (
 
 A, B, C, D = (Key(name, "s") for name in "abcd")
 BOTH = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+WAYS = pytest.mark.parametrize(
+    ("sync", "transport"),
+    [(False, "lean"), (True, "lean"), (False, "boto"), (True, "boto")],
+    ids=["async", "sync", "async-boto", "sync-boto"],
+)
 
 
-@BOTH
-def test_every_write_brings_its_image(sync: bool) -> None:
+@WAYS
+def test_every_write_brings_its_image(sync: bool, transport: str) -> None:
     """An applied write has the new image, a refused one the old image, without a read."""
 
     async def scenario() -> None:
-        async with opened(sync) as store:
+        async with opened(sync, transport=transport) as store:
             first = await store.write_each([Update(A, {"n": 5}, {"x": "y"}), Put(B, {"n": 1, "gone": None})])
             assert first == [Outcome(True, {"n": 5, "x": "y"}), Outcome(True, {"n": 1})]
             second = await store.write_each(
@@ -55,12 +60,12 @@ def test_every_write_brings_its_image(sync: bool) -> None:
     drive(sync, scenario())
 
 
-@BOTH
-def test_a_refused_transaction_says_whose_fault_it_was(sync: bool) -> None:
+@WAYS
+def test_a_refused_transaction_says_whose_fault_it_was(sync: bool, transport: str) -> None:
     """``held`` and the old image come from the reason of each write; nothing is changed."""
 
     async def scenario() -> None:
-        async with opened(sync) as store:
+        async with opened(sync, transport=transport) as store:
             await store.write_each([Put(A, {"n": 1}), Put(B, {"n": 2})])
             outcomes = await store.transact_write(
                 [
@@ -101,12 +106,12 @@ def test_an_applied_transaction_knows_the_images_it_sent(sync: bool) -> None:
     drive(sync, scenario())
 
 
-@BOTH
-def test_adding_to_text_is_refused_with_the_image(sync: bool) -> None:
+@WAYS
+def test_adding_to_text_is_refused_with_the_image(sync: bool, transport: str) -> None:
     """DynamoDB calls it invalid and shows no image, alone and in a transaction."""
 
     async def scenario() -> None:
-        async with opened(sync) as store:
+        async with opened(sync, transport=transport) as store:
             await store.write_each([Put(A, {"x": "text", "b": True})])
             for attribute in ("x", "b"):
                 alone = await store.write_each([Update(A, {attribute: 1})])
@@ -184,13 +189,13 @@ def test_more_keys_than_one_request_holds(sync: bool) -> None:
     drive(sync, scenario())
 
 
-@BOTH
+@WAYS
 @pytest.mark.parametrize("backwards", [False, True])
-def test_pages_of_table_and_index_meet_without_gap(sync: bool, backwards: bool) -> None:
+def test_pages_of_table_and_index_meet_without_gap(sync: bool, transport: str, backwards: bool) -> None:
     """Walking by cursor sees each row once, in order, filtered or not."""
 
     async def scenario() -> None:
-        async with opened(sync) as store:
+        async with opened(sync, transport=transport) as store:
             keys = [Key("p", f"{n:02}") for n in range(7)]
             await store.write_each(
                 [Put(key, {"n": n, "GSI1PK": "g", "GSI1SK": f"{9 - n}"}) for n, key in enumerate(keys)]

@@ -1,6 +1,7 @@
 """What goes wrong on the wire, and what the caller is told: nothing is ever applied twice.
 
-A proxy in front of the engine loses, delays and falsifies; both colours must tell the same story.
+A proxy in front of the engine loses, delays and falsifies; both colours, with and without a driver, must
+tell the same story.
 """
 
 import contextlib
@@ -24,8 +25,8 @@ from tests.engines.proxy import (
     ResetReply,
 )
 from zae_limiter._colour import run_sync
-from zae_limiter.backends.dynamodb.aioboto import AiobotocoreTransport
-from zae_limiter.backends.dynamodb.boto import Access, BotocoreTransport
+from zae_limiter.backends.dynamodb import open_driver, open_transport
+from zae_limiter.backends.dynamodb.access import Access
 from zae_limiter.backends.dynamodb.expressions import batch_get_request
 from zae_limiter.backends.dynamodb.transport import NoReply, ServiceError, TransportError
 from zae_limiter.exceptions import RateLimiterUnavailable
@@ -33,6 +34,11 @@ from zae_limiter.repository_protocol import Delete, Exists, Key, Outcome, Put, Q
 
 A, B = Key("a", "s"), Key("b", "s")
 BOTH = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+WAYS = pytest.mark.parametrize(
+    ("sync", "transport"),
+    [(False, "lean"), (True, "lean"), (False, "boto"), (True, "boto")],
+    ids=["async", "sync", "async-boto", "sync-boto"],
+)
 
 WRITES: list[tuple[str, Write]] = [
     ("UpdateItem", Update(A, {"n": 1})),
@@ -47,18 +53,18 @@ def proxy() -> Iterator[Proxy]:
         yield running
 
 
-@BOTH
+@WAYS
 @pytest.mark.parametrize(
     "fault", [DropRequest(), DropReply(), ResetReply(), BROKEN, Answer(503, "ServiceUnavailable")], ids=str
 )
 @pytest.mark.parametrize(("operation", "write"), WRITES, ids=[name for name, _ in WRITES])
 def test_a_lost_write_is_sent_once(
-    sync: bool, proxy: Proxy, operation: str, write: Write, fault: Fault
+    sync: bool, transport: str, proxy: Proxy, operation: str, write: Write, fault: Fault
 ) -> None:
     """Whether it was applied or not, the caller learns that it may have been, and nobody repeats it."""
 
     async def scenario() -> None:
-        async with opened(sync, endpoint_url=proxy.url) as store:
+        async with opened(sync, endpoint_url=proxy.url, transport=transport) as store:
             await store.write_each([Put(A, {"n": 1})])
             proxy.requests.clear()
             proxy.fault(operation, fault)
@@ -80,13 +86,15 @@ def test_a_lost_write_is_sent_once(
     drive(sync, scenario())
 
 
-@BOTH
+@WAYS
 @pytest.mark.parametrize("fault", [DropRequest(), DropReply(), ResetReply(), BROKEN], ids=str)
-def test_a_lost_transaction_is_repeated_under_its_token(sync: bool, proxy: Proxy, fault: Fault) -> None:
+def test_a_lost_transaction_is_repeated_under_its_token(
+    sync: bool, transport: str, proxy: Proxy, fault: Fault
+) -> None:
     """DynamoDB applies one token once, so the second arrival only asks what became of the first."""
 
     async def scenario() -> None:
-        async with opened(sync, endpoint_url=proxy.url) as store:
+        async with opened(sync, endpoint_url=proxy.url, transport=transport) as store:
             proxy.fault("TransactWriteItems", fault)
             outcomes = await store.transact_write([Update(A, {"n": 1}), Update(B, {"n": 1})])
             assert outcomes == [Outcome(True, None)] * 2
@@ -173,13 +181,13 @@ def test_repeating_ends_after_a_number_of_attempts() -> None:
     assert len(wire.sent) == 16
 
 
-@BOTH
+@WAYS
 @pytest.mark.parametrize("fault", [DropRequest(), DropReply(), ResetReply(), BROKEN, THROTTLE], ids=str)
-def test_reads_are_repeated(sync: bool, proxy: Proxy, fault: Fault) -> None:
+def test_reads_are_repeated(sync: bool, transport: str, proxy: Proxy, fault: Fault) -> None:
     """A read changes nothing, so any loss is repeated within the deadline."""
 
     async def scenario() -> None:
-        async with opened(sync, endpoint_url=proxy.url) as store:
+        async with opened(sync, endpoint_url=proxy.url, transport=transport) as store:
             await store.write_each([Put(A, {"n": 1})])
             proxy.fault("BatchGetItem", fault)
             assert await store.batch_get([A]) == [{"n": 1}]
@@ -190,12 +198,12 @@ def test_reads_are_repeated(sync: bool, proxy: Proxy, fault: Fault) -> None:
     drive(sync, scenario())
 
 
-@BOTH
-def test_one_of_several_writes_may_fail(sync: bool, proxy: Proxy) -> None:
+@WAYS
+def test_one_of_several_writes_may_fail(sync: bool, transport: str, proxy: Proxy) -> None:
     """The others keep their outcomes."""
 
     async def scenario() -> None:
-        async with opened(sync, endpoint_url=proxy.url) as store:
+        async with opened(sync, endpoint_url=proxy.url, transport=transport) as store:
             proxy.fault("DeleteItem", DropRequest())
             outcomes = await store.write_each(
                 [Update(A, {"n": 1}), Delete(B), Put(Key("c", "s"), {}, (Exists(),))]
@@ -207,13 +215,15 @@ def test_one_of_several_writes_may_fail(sync: bool, proxy: Proxy) -> None:
     drive(sync, scenario())
 
 
-@BOTH
-def test_an_unreachable_service_is_known_not_to_have_acted(sync: bool) -> None:
+@WAYS
+def test_an_unreachable_service_is_known_not_to_have_acted(sync: bool, transport: str) -> None:
     """A refused connection is tried again until the deadline and is never ambiguous."""
 
     async def scenario() -> None:
         # Nothing listens on this port of the loopback interface.
-        async with opened(sync, "nowhere", "http://127.0.0.1:9", timeout_ms=800) as store:
+        async with opened(
+            sync, "nowhere", "http://127.0.0.1:9", timeout_ms=800, transport=transport
+        ) as store:
             since = time.monotonic()
             (outcome,) = await store.write_each([Update(A, {"n": 1})])
             assert 0.4 < time.monotonic() - since < 3
@@ -237,13 +247,13 @@ def silent_host() -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-@BOTH
-def test_a_silent_host_is_known_not_to_have_acted(sync: bool) -> None:
+@WAYS
+def test_a_silent_host_is_known_not_to_have_acted(sync: bool, transport: str) -> None:
     """When even connecting gets no answer nothing was sent, and the caller is told so in time."""
 
     async def scenario() -> None:
         with silent_host() as address:
-            async with opened(sync, "nowhere", address, timeout_ms=1200) as store:
+            async with opened(sync, "nowhere", address, timeout_ms=1200, transport=transport) as store:
                 since = time.monotonic()
                 (outcome,) = await store.write_each([Update(A, {"n": 1})])
                 assert 0.5 < time.monotonic() - since < 3
@@ -254,12 +264,12 @@ def test_a_silent_host_is_known_not_to_have_acted(sync: bool) -> None:
     drive(sync, scenario())
 
 
-@BOTH
-def test_the_deadline_holds(sync: bool, proxy: Proxy) -> None:
+@WAYS
+def test_the_deadline_holds(sync: bool, transport: str, proxy: Proxy) -> None:
     """A store that answers after five seconds has failed after 300 ms."""
 
     async def scenario() -> None:
-        async with opened(sync, endpoint_url=proxy.url, timeout_ms=300) as store:
+        async with opened(sync, endpoint_url=proxy.url, timeout_ms=300, transport=transport) as store:
             # Getting ready is not what is measured, and may well take longer on a busy machine.
             with contextlib.suppress(RateLimiterUnavailable):
                 await store.ping()
@@ -279,33 +289,32 @@ def test_the_deadline_holds(sync: bool, proxy: Proxy) -> None:
     drive(sync, scenario())
 
 
-@BOTH
-def test_each_request_has_a_timeout_of_its_own(sync: bool, proxy: Proxy) -> None:
+@WAYS
+def test_each_request_has_a_timeout_of_its_own(sync: bool, transport: str, proxy: Proxy) -> None:
     """A late attempt has only the time that is left of the call, not the client's whole timeout."""
 
     async def scenario() -> None:
-        transport = (BotocoreTransport if sync else AiobotocoreTransport)(
-            Access("eu-west-1", proxy.url, timeout_ms=5000, session=session(sync))
-        )
+        access = Access("eu-west-1", proxy.url, timeout_ms=5000, session=session(sync))
+        wire = (open_transport if transport == "lean" else open_driver)(access, sync=sync)
         request = batch_get_request(make_table(), [A])
-        await transport.call("BatchGetItem", request, 5000)
+        await wire.call("BatchGetItem", request, 5000)
         proxy.fault("BatchGetItem", Delay(3))
         since = time.monotonic()
         with pytest.raises(NoReply) as raised:
-            await transport.call("BatchGetItem", request, 100)
+            await wire.call("BatchGetItem", request, 100)
         assert raised.value.ambiguous
         assert 0.1 <= time.monotonic() - since < 2
-        await transport.close()
+        await wire.close()
 
     drive(sync, scenario())
 
 
-@BOTH
-def test_the_store_recovers_by_itself(sync: bool, proxy: Proxy) -> None:
+@WAYS
+def test_the_store_recovers_by_itself(sync: bool, transport: str, proxy: Proxy) -> None:
     """After an outage the same backend works on."""
 
     async def scenario() -> None:
-        async with opened(sync, endpoint_url=proxy.url) as store:
+        async with opened(sync, endpoint_url=proxy.url, transport=transport) as store:
             proxy.fault("UpdateItem", *[DropRequest()] * 5)
             lost = [(await store.write_each([Update(A, {"n": 1})]))[0].failure for _ in range(5)]
             assert all(failure is not None for failure in lost)

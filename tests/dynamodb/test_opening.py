@@ -9,18 +9,21 @@ import botocore.session
 import pytest
 from botocore.config import Config
 
+from tests.dynamodb.peer import Peer
 from tests.dynamodb.stage import drive, make_table, session
 from tests.engines import dynamodb_local
 from zae_limiter import Repository
 from zae_limiter.backends import open_backend as open_any
 from zae_limiter.backends.dynamodb import DynamoDBBackend, open_backend, parse_url
+from zae_limiter.backends.dynamodb.access import Access
 from zae_limiter.backends.dynamodb.aioboto import AiobotocoreTransport
-from zae_limiter.backends.dynamodb.boto import Access, BotocoreTransport
+from zae_limiter.backends.dynamodb.boto import BotocoreTransport
 from zae_limiter.exceptions import RateLimiterUnavailable, ValidationError
 from zae_limiter.repository_protocol import Key
 from zae_limiter.world import World
 
 BOTH = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+TRANSPORTS = pytest.mark.parametrize("transport", ["lean", "boto"])
 
 
 @pytest.mark.parametrize(
@@ -33,6 +36,7 @@ BOTH = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
             "limits",
             {"region": "eu-west-1", "endpoint_url": "http://localhost:8000", "timeout_ms": 250, "pool": 8},
         ),
+        ("dynamodb://limits?transport=boto", "limits", {"transport": "boto"}),
         ("dynamodb://limits?endpoint_url=http%3A%2F%2Fh%3A1", "limits", {"endpoint_url": "http://h:1"}),
     ],
 )
@@ -56,6 +60,7 @@ def test_a_url_is_understood(url: str, table: str, options: dict[str, Any]) -> N
         ("dynamodb://limits?timeout_ms=0", "at least 1"),
         ("dynamodb://limits?timeout_ms=-5", "whole number"),
         ("dynamodb://limits?pool=100000", "at most 1000"),
+        ("dynamodb://limits?transport=http", "choose one of lean, boto"),
     ],
 )
 def test_a_bad_url_is_refused(url: str, said: str) -> None:
@@ -80,13 +85,22 @@ def test_the_store_opens_by_url(sync: bool) -> None:
     drive(sync, scenario())
 
 
-@pytest.mark.parametrize(("sync", "driver"), [(True, "botocore"), (False, "aiobotocore")])
-def test_a_missing_driver_is_named_with_its_remedy(sync: bool, driver: str) -> None:
+@pytest.mark.parametrize(
+    ("sync", "driver", "transport"),
+    [
+        (True, "botocore", "lean"),
+        (False, "botocore", "lean"),
+        (True, "botocore", "boto"),
+        (False, "aiobotocore", "boto"),
+    ],
+)
+def test_a_missing_driver_is_named_with_its_remedy(sync: bool, driver: str, transport: str) -> None:
     """The base install has no driver. A process of its own finds that out: modules do not load twice."""
     program = (
         f"import sys; sys.modules[{driver!r}] = None; "
         "from zae_limiter.backends import open_backend; from zae_limiter.world import World; "
-        f"open_backend('dynamodb://limits?region=eu-west-1', sync={sync}, world=World())"
+        f"url = 'dynamodb://limits?region=eu-west-1&transport={transport}'; "
+        f"open_backend(url, sync={sync}, world=World())"
     )
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert answer.returncode == 1
@@ -168,13 +182,39 @@ def test_a_session_may_be_given(sync: bool, shell: Any) -> None:
 
 
 @BOTH
-def test_missing_credentials_are_named_with_the_way_out(sync: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shell", [lambda session: session, Boto3Session], ids=["botocore", "boto3"])
+def test_a_session_signs_our_own_requests(sync: bool, shell: Any) -> None:
+    """Its credentials and its region, as with the driver."""
+    session = botocore.session.Session()
+    session.set_credentials("theirs", "secret", "token")
+    session.set_config_variable("region", "ap-southeast-2")
+
+    async def scenario() -> None:
+        with Peer().running() as peer:
+            backend = open_backend(
+                f"dynamodb://limits?endpoint_url={peer.url}", sync=sync, session=shell(session)
+            )
+            await backend.calls.send("UpdateItem", {})
+            await backend.close()
+            (asked,) = peer.asked
+            assert asked.access_key == "theirs"
+            assert "/ap-southeast-2/dynamodb/aws4_request" in asked.fields["authorization"]
+            assert asked.fields["x-amz-security-token"] == "token"
+
+    drive(sync, scenario())
+
+
+@BOTH
+@TRANSPORTS
+def test_missing_credentials_are_named_with_the_way_out(
+    sync: bool, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing is sent, and nothing is repeated until the deadline."""
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
 
     async def scenario() -> None:
-        backend = open_backend(dynamodb_local.url("limits"), sync=sync)
+        backend = open_backend(dynamodb_local.url("limits", transport=transport), sync=sync)
         with pytest.raises(RateLimiterUnavailable, match="AWS_ACCESS_KEY_ID") as raised:
             await backend.setup()
         assert not raised.value.ambiguous
@@ -184,11 +224,12 @@ def test_missing_credentials_are_named_with_the_way_out(sync: bool, monkeypatch:
 
 
 @BOTH
-def test_a_missing_region_is_named_with_the_way_out(sync: bool) -> None:
+@TRANSPORTS
+def test_a_missing_region_is_named_with_the_way_out(sync: bool, transport: str) -> None:
     """There is no default region: a table of the same name elsewhere would be another table."""
 
     async def scenario() -> None:
-        backend = open_backend("dynamodb://limits", sync=sync)
+        backend = open_backend(f"dynamodb://limits?transport={transport}", sync=sync)
         with pytest.raises(RateLimiterUnavailable, match="region=… to the store's URL"):
             await backend.setup()
         await backend.close()
@@ -197,12 +238,13 @@ def test_a_missing_region_is_named_with_the_way_out(sync: bool) -> None:
 
 
 @BOTH
-def test_an_unknown_profile_is_named(sync: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@TRANSPORTS
+def test_an_unknown_profile_is_named(sync: bool, transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mistake is in the environment, and the message says so."""
     monkeypatch.setenv("AWS_PROFILE", "nobody")
 
     async def scenario() -> None:
-        backend = open_backend("dynamodb://limits?region=eu-west-1", sync=sync)
+        backend = open_backend(f"dynamodb://limits?region=eu-west-1&transport={transport}", sync=sync)
         with pytest.raises(RateLimiterUnavailable, match="nobody"):
             await backend.setup()
         await backend.close()

@@ -1,8 +1,8 @@
 """DynamoDB Local, Amazon's own engine, started once per test run.
 
-The process that starts the run starts the engine without waiting for it and hands the port to its
-workers in an environment variable. Whoever needs the engine waits for it then. A missing Java or jar
-fails exactly the tests that need the engine.
+The process that starts the run hands the port of the engine to its workers in an environment variable,
+and starts it without waiting for it; a run without workers starts it when a test first asks. Whoever
+needs the engine waits for it then. A missing Java or jar fails exactly the tests that need the engine.
 
 The engine runs under a shell that ends it when its standard input is closed, so it cannot outlive the
 test run, however that ends.
@@ -42,6 +42,10 @@ def isolate_from_aws() -> None:
     os.environ.update(AWS_ENVIRONMENT)
 
 
+_own: list[subprocess.Popen[bytes]] = []
+"""The engine of a run without workers."""
+
+
 def start() -> subprocess.Popen[bytes] | None:
     """Start the engine and publish its address; publish the problem if it cannot be started."""
     jar = next(iter(sorted(ROOT.glob(JARS))), None)
@@ -67,15 +71,21 @@ def start() -> subprocess.Popen[bytes] | None:
     )
 
 
-def stop(engine: subprocess.Popen[bytes]) -> None:
-    assert engine.stdin is not None
-    engine.stdin.close()
-    engine.wait()
+def stop(engine: subprocess.Popen[bytes] | None) -> None:
+    """End an engine, and the one that was started on demand."""
+    for ending in (engine, *_own):
+        if ending is not None:
+            assert ending.stdin is not None
+            ending.stdin.close()
+            ending.wait()
+    _own.clear()
 
 
 def endpoint() -> str:
     """The address of the running engine."""
-    address = os.environ.get(ADDRESS, "the test run did not start DynamoDB Local")
+    if ADDRESS not in os.environ and (engine := start()) is not None:
+        _own.append(engine)
+    address = os.environ[ADDRESS]
     if not address.startswith("http"):
         pytest.fail(address, pytrace=False)
     host, _, port = address.removeprefix("http://").partition(":")

@@ -14,7 +14,7 @@ from zae_limiter.bucket import Rate, balance, retry_after_ms
 from zae_limiter.posting import Posting, fitting, merged, prolong, write_for
 from zae_limiter.repository_protocol import Absent, Delete, Exists, Item, Write, apply
 from zae_limiter.schema import bucket_key, bucket_limit_names, limit_attributes, number, stored_rate
-from zae_limiter.terms import Account, Terms, has_terms, level
+from zae_limiter.terms import Account, Terms, has_terms, is_outdated, level
 
 KEY = bucket_key("ns", "e", "r")
 NOW = 1_700_000_000_000
@@ -117,6 +117,8 @@ class Verdict(NamedTuple):
 
 def law(terms: Terms, posting: Posting, image: Item | None, now_ms: int) -> Verdict | None:
     """The bucket after a posting, or ``None`` if it must be refused."""
+    if posting.need and is_outdated(terms, image):
+        return None
     before = {} if image is None else rates_of(image)
     origin = now_ms if image is None else number(image, "rf")
     moves = image is None or (bool(posting.need) and not has_terms(image, terms))
@@ -299,7 +301,7 @@ def test_a_bucket_with_a_foreign_ttl_disappears_full_too() -> None:
 @settings(max_examples=60)
 def test_a_level_is_what_the_next_write_finds(image: Item | None, data: st.DataObject) -> None:
     """A need is within the level exactly when the write of that need is applied."""
-    terms = data.draw(terms_of(image))
+    terms = data.draw(terms_of(image).filter(lambda terms: not is_outdated(terms, image)))
     now_ms = data.draw(instants(image, early=False)) + 1
     name = data.draw(st.sampled_from(sorted(terms.rates)))
     need = data.draw(st.integers(1, 2 * terms.rates[name].capacity_milli))
@@ -314,7 +316,7 @@ def test_a_level_is_what_the_next_write_finds(image: Item | None, data: st.DataO
 @settings(max_examples=60)
 def test_a_group_is_decided_in_the_order_of_arrival(image: Item | None, data: st.DataObject) -> None:
     """Those who fit, one after another, fit together; whoever did not would not have fitted alone then."""
-    terms = data.draw(terms_of(image))
+    terms = data.draw(terms_of(image).filter(lambda terms: not is_outdated(terms, image)))
     now_ms = data.draw(instants(image, early=False)) + 1
     needs = st.dictionaries(st.sampled_from(sorted(terms.rates)), st.integers(1, 10**5), min_size=1)
     queue = [Posting(need=need) for need in data.draw(st.lists(needs, min_size=1, max_size=5))]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from zae_limiter import naming, schema
 from zae_limiter.bucket import Rate
 from zae_limiter.exceptions import ValidationError
-from zae_limiter.models import BucketState, Limit
+from zae_limiter.models import NUMBER_MAX, PERIOD_SECONDS_MAX, BucketState, Limit
 from zae_limiter.repository_protocol import Item, Key
 from zae_limiter.schema import (
     BucketAddress,
@@ -208,7 +208,9 @@ class Stored(NamedTuple):
     tc: int
 
 
-numbers = st.builds(Stored, st.integers(), *[st.integers(1, 10**15)] * 3, st.integers())
+tokens = st.integers(-NUMBER_MAX, NUMBER_MAX)
+periods = st.integers(1, PERIOD_SECONDS_MAX * 1000)
+numbers = st.builds(Stored, tokens, st.integers(0, 10**15), st.integers(1, 10**15), periods, tokens)
 
 
 def image_of(limits: dict[str, Stored]) -> dict[str, Any]:

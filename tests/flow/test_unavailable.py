@@ -215,6 +215,17 @@ async def test_lost_consume_counts_as_spent(store: Store, fault: Fault) -> None:
     assert await store.used("key") == (5 if fault is Fault.LOST_REPLY else 1)
 
 
+@pytest.mark.parametrize("fault", list(Fault), ids=fault_name)
+async def test_consume_goes_on_when_the_policy_is_to_allow(store: Store, fault: Fault) -> None:
+    """What surely was not stored is stored with the settlement; what may have been is not stored twice."""
+    client = await store.client()
+    limits = [rpm(10)]
+    async with client.limiter.acquire("key", RESOURCE, {"rpm": 2}, limits, "allow") as lease:
+        client.faulty.faults = [fault]
+        await lease.consume(rpm=4)
+    assert await store.used("key") == (2 if fault is Fault.LOST_REQUEST else 6)
+
+
 async def test_lost_consume_can_be_survived(store: Store) -> None:
     """Work that catches the failure goes on with what the lease holds."""
     client = await store.client()

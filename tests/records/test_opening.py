@@ -216,11 +216,11 @@ STACK_ONLY = {
 
 
 @pytest.mark.parametrize("option", STACK_ONLY)
-def test_a_stack_cannot_be_deployed_yet(option: str, tmp_path: Path) -> None:
+def test_an_embedded_store_has_no_stack(option: str, tmp_path: Path) -> None:
     """Any option of a stack asks for one; that is refused before anything is opened or made."""
     builder = SyncRepository.builder().store(f"sqlite:///{tmp_path}/never.db")
     getattr(builder, option)(STACK_ONLY[option])
-    with pytest.raises(InfrastructureError, match="deploying a stack is not available in this version"):
+    with pytest.raises(ValidationError, match="options of a stack need one"):
         builder.build()
     assert not (tmp_path / "never.db").exists()
 

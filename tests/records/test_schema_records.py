@@ -105,7 +105,7 @@ def test_audit_events(event: AuditEvent, ttl: int | None) -> None:
     assert item.get("ttl") == ttl
 
 
-@given(st.builds(Namespace, texts, texts, st.sampled_from(NamespaceStatus), maybe_text, maybe_text))
+@given(st.builds(Namespace, limit_names, limit_names, st.sampled_from(NamespaceStatus), maybe_text, maybe_text))
 def test_namespaces(namespace: Namespace) -> None:
     """Every field comes back."""
     assert namespace_of(stored(namespace_item(namespace))) == namespace

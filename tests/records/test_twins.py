@@ -10,15 +10,18 @@ from zae_limiter import (
     Limit,
     RateLimiter,
     Repository,
+    StackManager,
     SyncLease,
     SyncRateLimiter,
     SyncRepository,
+    SyncStackManager,
 )
 
 TWINS: list[tuple[type, type]] = [
     (Repository, SyncRepository),
     (RateLimiter, SyncRateLimiter),
     (Lease, SyncLease),
+    (StackManager, SyncStackManager),
 ]
 
 ASYNC_ONLY: dict[str, str] = {

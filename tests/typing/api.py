@@ -15,15 +15,19 @@ from zae_limiter import (
     Lease,
     Limit,
     LimiterConfig,
+    LimiterInfo,
     LimitStatus,
     Namespace,
     OnUnavailable,
     RateLimiter,
     RateLimitExceeded,
     Repository,
+    StackManager,
+    StackOptions,
     SyncLease,
     SyncRateLimiter,
     SyncRepository,
+    SyncStackManager,
     ValidationError,
     World,
 )
@@ -180,3 +184,21 @@ def mistakes(limiter: SyncRateLimiter, lease: SyncLease, amounts: Mapping[str, i
     limiter.repository.list_entities(limit="10")  # type: ignore[arg-type]
     SyncRateLimiter.open("memory://", cache=1)  # type: ignore[call-arg]
     Limit.per_minute("rpm", "60")  # type: ignore[arg-type]
+
+
+def use_stacks() -> None:
+    """Stacks: the twin has the same types without awaiting."""
+    with SyncStackManager("limits", "eu-west-1") as stack:
+        assert_type(stack.update_lambda(force=True), bool)
+        assert_type(stack.deploy(StackOptions(lambda_memory=512)).is_new, bool)
+        assert_type(stack.region, str | None)
+    assert_type(SyncRateLimiter.list_deployed("eu-west-1"), list[LimiterInfo])
+    assert_type(SyncRepository.builder().stack("limits").lambda_memory(512).build(), SyncRepository)
+
+
+async def use_stacks_async(repository: Repository) -> None:
+    async with StackManager("limits", endpoint_url="http://localhost:4566") as stack:
+        assert_type(await stack.auto_update(), bool)
+    assert_type(await RateLimiter.list_deployed(region="eu-west-1"), list[LimiterInfo])
+    await repository.create_stack(StackOptions())
+    await repository.delete_stack()

@@ -13,7 +13,6 @@ the scheme, its value a callable ``(url, *, sync, world, timeout_ms) -> Backend`
 from __future__ import annotations
 
 import os
-import re
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Protocol
@@ -110,18 +109,17 @@ def _make_state_directory() -> None:
 def _scheme(url: str) -> str:
     if not isinstance(url, str):
         raise ValidationError("store", url, "pass a URL such as 'sqlite:///limits.db'")
-    shown = _without_password(url)
     if len(url) > URL_LENGTH_MAX:
-        raise ValidationError("store", shown, f"it is longer than {URL_LENGTH_MAX} characters")
+        raise ValidationError("store", url, f"it is longer than {URL_LENGTH_MAX} characters")
     if not url.isprintable() or url != url.strip():
         # The parser of URLs would drop such characters without a word.
-        raise ValidationError("store", shown, "it has spaces around it or unprintable characters in it")
+        raise ValidationError("store", url, "it has spaces around it or unprintable characters in it")
     try:
         scheme = urlsplit(url).scheme
     except ValueError as error:
-        raise ValidationError("store", shown, f"it is not a URL: {error}") from error
+        raise ValidationError("store", url, f"it is not a URL: {error}") from error
     if not scheme or not url[len(scheme) :].startswith("://"):
-        raise ValidationError("store", shown, "it is not a URL; a file is sqlite:///limits.db")
+        raise ValidationError("store", url, "it is not a URL; a file is sqlite:///limits.db")
     return scheme
 
 
@@ -143,7 +141,3 @@ def _missing_driver(scheme: str, found: EntryPoint, error: ImportError) -> str:
         return f'{what}; run: pip install "zae-limiter[{EXTRAS[scheme]}]"'
     origin = found.dist.name if found.dist is not None else found.value
     return f"{what}; it is offered by {origin!r}: {error}"
-
-
-def _without_password(url: str) -> str:
-    return re.sub(r"//[^/]*@", "//…@", url)

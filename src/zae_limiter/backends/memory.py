@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import TypeAlias
 from urllib.parse import urlsplit
@@ -101,12 +101,24 @@ class MemoryBackend:
 
     async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
         with self._shelf.lock:
-            self._count(writes)
+            self._count(len(writes))
             return [self._keep(write, apply(write, self._image(write.key))) for write in writes]
+
+    def swap(self, key: Key, image: Item, changed: Mapping[str, int]) -> Item | None:
+        shelf = self._shelf
+        with shelf.lock:
+            if shelf.items.get(key) is not image:
+                return None
+            new: Item = {**image, **changed}
+            for watcher in shelf.watchers:
+                watcher(key, image, new)
+            shelf.items[key] = new
+            self._count(1)
+        return new
 
     async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
         with self._shelf.lock:
-            self._count(writes)
+            self._count(len(writes))
             outcomes = apply_all(writes, [self._image(write.key) for write in writes])
             return [self._keep(write, outcome) for write, outcome in zip(writes, outcomes, strict=True)]
 
@@ -123,6 +135,11 @@ class MemoryBackend:
 
     async def close(self) -> None:
         """The items stay: views of one store may be closed one by one."""
+
+    def snapshot(self) -> dict[Key, Item]:
+        """Everything there is, for those who have to see it all."""
+        with self._shelf.lock:
+            return {key: _own(item) for key, item in self._shelf.items.items()}
 
     @property
     def watchers(self) -> list[Watcher]:
@@ -156,8 +173,8 @@ class MemoryBackend:
                 self._shelf.items[write.key] = _own(outcome.item)
         return outcome
 
-    def _count(self, writes: Sequence[Write]) -> None:
-        self._shelf.writes += len(writes)
+    def _count(self, writes: int) -> None:
+        self._shelf.writes += writes
         if self._shelf.writes >= SWEEP_EVERY_WRITES:
             self._shelf.writes = 0
             self._sweep()

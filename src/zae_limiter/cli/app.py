@@ -10,14 +10,22 @@ import click
 from ..exceptions import ZAELimiterError
 from .aggregate import aggregate
 from .audit import audit
+from .completion import completion
 from .config import config
 from .demo import demo
+from .deploy import delete, deploy
 from .entity import entity
 from .errors import Failure, failure_of, tell
+from .export import cfn_template, lambda_export
+from .limits import limits
+from .local import local
 from .namespace import namespace
 from .resource import resource
 from .session import STORE_IN_USE
+from .status import check, list_, status
 from .system import system
+from .upgrade import upgrade
+from .usage import usage
 from .version import version
 
 
@@ -51,4 +59,10 @@ def program() -> None:
 
 
 for command in (aggregate, audit, config, demo, entity, namespace, resource, system, version):
+    program.add_command(command)
+for command in (cfn_template, check, completion, delete, deploy, lambda_export, list_, status):
+    program.add_command(command)
+for command in (limits, usage):
+    program.add_command(command)
+for command in (local, upgrade):
     program.add_command(command)

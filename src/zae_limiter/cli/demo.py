@@ -19,8 +19,8 @@ from rich.live import Live
 from rich.text import Text
 
 from ..sync import SyncRateLimiter
+from ..visualization.bars import Ink, bar, diverging
 from ..world import World
-from .chart import Ink, bar, diverging
 from .errors import Failure
 from .output import Output, console, grid, ink
 from .session import with_output

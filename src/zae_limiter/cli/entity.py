@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
+from rich.console import Group, RenderableType
 from rich.table import Table
 
 from ..bucket import balance, rate_of, wait_ms
 from ..exceptions import EntityNotFoundError
 from ..models import BucketState, Entity, Limit
-from .chart import gauge
+from ..visualization.bars import Ink, debt_width, level
 from .levels import limits_table
 from .output import console, grid, ink, record
 from .session import (
@@ -28,6 +29,8 @@ from .session import (
 )
 
 GAUGE_WIDTH = 20
+GAUGE_WIDTH_MIN = 4
+COLUMN_GAP = 3
 
 
 @click.group()
@@ -166,29 +169,41 @@ def list_resources(session: Session) -> None:
 @entity.command()
 @click.argument("entity_id")
 @click.option("--resource", "-r", help="Only this one.")
+@click.option("--shards", "by_shard", is_flag=True, help="Show each shard of a bucket by itself.")
 @with_session
-def buckets(session: Session, entity_id: str, resource: str | None) -> None:
-    """Show how full the buckets of an entity are."""
+def buckets(session: Session, entity_id: str, resource: str | None, by_shard: bool) -> None:
+    """Show how full the buckets of an entity are.
+
+    Debt is drawn to the left of the line at which a bucket is empty.
+    """
     states = session.repository.get_buckets(entity_id, resource)
-    rows = bucket_levels(states, session.connection.world.now_ms())
+    rows = bucket_levels(states, session.connection.world.now_ms(), by_shard=by_shard)
     session.output.show(rows, lambda: _buckets_table(rows))
+    if not rows and not session.output.is_json:
+        session.output.note(
+            f"{entity_id!r} has no buckets{'' if resource is None else f' for {resource!r}'} yet"
+        )
 
 
-def bucket_levels(states: Sequence[BucketState], now_ms: int) -> list[dict[str, Any]]:
-    """One row for each limit of each bucket; what its shards hold is added up."""
-    parts: dict[tuple[str, str], list[BucketState]] = {}
+def bucket_levels(
+    states: Sequence[BucketState], now_ms: int, *, by_shard: bool = False
+) -> list[dict[str, Any]]:
+    """One row for each limit of each bucket; what its shards hold is added up, or shown one by one."""
+    parts: dict[tuple[str, str, int], list[BucketState]] = {}
     for state in states:
-        parts.setdefault((state.resource, state.limit_name), []).append(state)
+        shard = state.shard_id if by_shard else 0
+        parts.setdefault((state.resource, state.limit_name, shard), []).append(state)
     return [
         {
             "resource": resource,
             "limit": limit,
-            "available": sum(_balance_milli(shard, now_ms) for shard in shards) // 1000,
-            "capacity": sum(shard.capacity_milli for shard in shards) // 1000,
-            "full_in_seconds": max(_full_in_ms(shard, now_ms) for shard in shards) / 1000,
-            "total_consumed": sum(shard.total_consumed_milli for shard in shards) // 1000,
+            **({"shard": shard} if by_shard else {"shards": len(shards)}),
+            "available": sum(_balance_milli(one, now_ms) for one in shards) // 1000,
+            "capacity": sum(one.capacity_milli for one in shards) // 1000,
+            "full_in_seconds": max(_full_in_ms(one, now_ms) for one in shards) / 1000,
+            "total_consumed": sum(one.total_consumed_milli for one in shards) // 1000,
         }
-        for (resource, limit), shards in sorted(parts.items())
+        for (resource, limit, shard), shards in sorted(parts.items())
     ]
 
 
@@ -200,23 +215,32 @@ def _full_in_ms(state: BucketState, now_ms: int) -> int:
     return wait_ms(rate_of(state), state.capacity_milli - _balance_milli(state, now_ms), now_ms)
 
 
-def _buckets_table(rows: list[dict[str, Any]]) -> Table:
-    drawn = ink(console())
+def _buckets_table(rows: list[dict[str, Any]]) -> RenderableType:
+    """The levels as bars; how many shards there are is told where there are several."""
+    if not rows:
+        return Group()
+    out = console()
+    shards = [name for name in ("shard", "shards") if any(row.get(name, 1) != 1 for row in rows)]
+    numbers = (*shards, "available", "capacity", "full in")
+    columns = ["resource", "limit", *numbers]
+    texts = [[str(row[name]) for name in columns[:-1]] + [f"{row['full_in_seconds']:.1f} s"] for row in rows]
+    taken = sum(max(map(len, column)) + COLUMN_GAP for column in zip(columns, *texts, strict=True))
+    levels = _levels([(row["available"], row["capacity"]) for row in rows], out.width - taken, ink(out))
+    at = columns.index("available")
     return grid(
-        ["resource", "limit", "level", "available", "capacity", "full in"],
-        [
-            (
-                row["resource"],
-                row["limit"],
-                gauge(row["available"], row["capacity"], GAUGE_WIDTH, drawn),
-                row["available"],
-                row["capacity"],
-                f"{row['full_in_seconds']:.1f} s",
-            )
-            for row in rows
-        ],
-        numbers=("available", "capacity", "full in"),
+        [*columns[:at], "level", *columns[at:]],
+        [[*text[:at], drawn, *text[at:]] for text, drawn in zip(texts, levels, strict=True)],
+        numbers=numbers,
     )
+
+
+def _levels(levels: list[tuple[int, int]], width: int, drawn: Ink) -> list[str]:
+    """Bars that fit into a column, with as much room for debt as they need."""
+    gauge_width = GAUGE_WIDTH
+    while gauge_width > GAUGE_WIDTH_MIN and gauge_width + 1 + debt_width(levels, gauge_width) > width:
+        gauge_width -= 1
+    room = debt_width(levels, gauge_width)
+    return [level(available, capacity, gauge_width, room, drawn) for available, capacity in levels]
 
 
 def _entities_table(entities: list[Entity]) -> Table:

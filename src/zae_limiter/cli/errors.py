@@ -28,6 +28,7 @@ ERROR: Final = 1
 USAGE: Final = 2
 AWS: Final = 3
 NOT_FOUND: Final = 4
+DIFFERENT: Final = 5
 
 
 class Failure(click.ClickException):
@@ -44,6 +45,10 @@ def failure_of(error: ZAELimiterError, store: str) -> Failure:
     if isinstance(error, NamespaceNotFoundError):
         # The way out that it names is a method; here it is a command, which is the hint.
         message = message.partition(";")[0]
+    if isinstance(error, InfrastructureNotFoundError):
+        # Behind what is missing it says what may help.
+        message, _, hint = message.partition("; ")
+        return Failure(message, hint, _exit_code(error, store))
     return Failure(message, _hint(error), _exit_code(error, store))
 
 

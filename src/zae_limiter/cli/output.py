@@ -19,7 +19,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .chart import ASCII, BLOCKS, Ink
+from ..visualization.bars import ASCII, BLOCKS, Ink
 
 WIDTH_WITHOUT_TERMINAL = 120
 
@@ -49,9 +49,9 @@ class Output:
         click.echo(printable(message), err=True)
 
 
-def console() -> Console:
-    """Standard output. Without a terminal its width is that of ``COLUMNS``, or generous."""
-    out = Console(highlight=False, markup=False, emoji=False)
+def console(*, stderr: bool = False) -> Console:
+    """Standard output or error. Without a terminal its width is that of ``COLUMNS``, or generous."""
+    out = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
     if not out.is_terminal and "COLUMNS" not in os.environ:
         out.width = WIDTH_WITHOUT_TERMINAL
     return out

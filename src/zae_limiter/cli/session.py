@@ -31,6 +31,7 @@ from ..repository import (
 )
 from ..schema import REGISTRY
 from ..sync import SyncRepository
+from ..world import World
 from .errors import NOT_FOUND, Failure
 from .grammar import limit_text, parse_limit
 from .output import Output
@@ -46,13 +47,38 @@ class Session:
 
     def __init__(self, settings: Settings, namespace: str | None, output: Output) -> None:
         self._settings = settings
+        self._option = namespace
         self._namespace = namespace or os.environ.get(NAMESPACE_VARIABLE)
         self.output = output
 
     @cached_property
-    def connection(self) -> Connection:
-        url, options, world = settings_of(self._settings)
+    def url(self) -> str:
+        """The store that is meant; it need not be there."""
+        url, _, _ = settings_of(self._settings)
         click.get_current_context().meta[STORE_IN_USE] = url
+        return url
+
+    @property
+    def is_dynamodb(self) -> bool:
+        return self.url.startswith("dynamodb:")
+
+    @property
+    def namespace_name(self) -> str:
+        return self._namespace or DEFAULT_NAMESPACE
+
+    @property
+    def is_namespaced(self) -> bool:
+        """Whether the command line itself says which namespace is meant."""
+        return self._option is not None
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the command line itself says which store is meant."""
+        return bool(self._settings.get("store") or self._settings.get("stack"))
+
+    @cached_property
+    def connection(self) -> Connection:
+        url, (_, options, world) = self.url, settings_of(self._settings)
         backend = open_backend(url, sync=True, world=world)
         try:
             run_sync(backend.setup())
@@ -76,6 +102,22 @@ class Session:
             raise no_namespace(name)
         return self.registry.namespace(name)
 
+    def within(self, named: str | None) -> SyncRepository:
+        """The namespace that a file names, or else the one of the command line and the environment."""
+        if named is not None:
+            if self._option not in (None, named):
+                raise click.UsageError(
+                    f"--namespace {self._option} contradicts the file, which is for {named!r}"
+                )
+            self._namespace = named
+        return self.repository
+
+    def must_exist(self) -> None:
+        """Make sure that looking at the store makes nothing: a file that is missing is an error."""
+        path = getattr(open_backend(self.url, sync=True, world=World()), "path", None)
+        if path is not None and not path.exists():
+            raise Failure(f"file {str(path)!r} does not exist", code=NOT_FOUND)
+
     def close(self) -> None:
         if "connection" in self.__dict__:  # it was opened
             run_sync(self.connection.backend.close())
@@ -98,7 +140,7 @@ def settings_from(store: str | None, stack: str | None, region: str | None, endp
     return {"store": store, "stack": stack, "region": region, "endpoint_url": endpoint}
 
 
-_OUTPUT = click.option(
+output_option = click.option(
     "--output",
     type=click.Choice(["table", "json"]),
     default="table",
@@ -113,7 +155,7 @@ _COMMON = (
     click.option("--endpoint-url", metavar="URL", help="Where its DynamoDB is, if not at AWS."),
     click.option("--namespace", "-N", help="Work in this namespace.  [default: default]"),
     click.option("--store", metavar="URL", help="The store, such as sqlite:///limits.db."),
-    _OUTPUT,
+    output_option,
 )
 
 
@@ -137,7 +179,7 @@ def with_session(function: Callable[..., None]) -> Callable[..., None]:
         finally:
             session.close()
 
-    return _decorated(run, *_COMMON)
+    return decorated(run, *_COMMON)
 
 
 def with_output(function: Callable[..., None]) -> Callable[..., None]:
@@ -147,7 +189,7 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
     def run(output: str, **arguments: Any) -> None:
         function(Output(output), **arguments)
 
-    return _decorated(run, _OUTPUT)
+    return decorated(run, output_option)
 
 
 def _read_limits(ctx: click.Context, _: click.Parameter, texts: tuple[str, ...]) -> tuple[Limit, ...]:
@@ -159,7 +201,7 @@ def _read_limits(ctx: click.Context, _: click.Parameter, texts: tuple[str, ...])
 
 def with_limits(function: F) -> F:
     """The options of a command that stores limits."""
-    return _decorated(
+    return decorated(
         function,
         click.option(
             "--limit",
@@ -190,7 +232,7 @@ resource_option = click.option(
 
 def page(function: F) -> F:
     """The options of a list that comes in pages."""
-    return _decorated(
+    return decorated(
         function,
         click.option(
             "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="At most so many."
@@ -222,9 +264,9 @@ def limit_texts(limits: Sequence[Limit]) -> str:
     return ", ".join(limit_text(one) for one in limits)
 
 
-def _decorated(function: F, *decorators: Callable[[Any], Any]) -> F:
+def decorated(function: F, *decorators: Callable[[Any], Any]) -> F:
     """The decorators as if they were written above the function, the first one uppermost."""
-    decorated: Any = function
+    result: Any = function
     for decorate in reversed(decorators):
-        decorated = decorate(decorated)
-    return cast(F, decorated)
+        result = decorate(result)
+    return cast(F, result)

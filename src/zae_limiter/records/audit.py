@@ -16,7 +16,7 @@ from ..naming import validate_entity_id, validate_principal, validate_resource
 from ..repository_protocol import Absent, Cursor, Put
 from ..schema import RESOURCE_AUDIT, SYSTEM_AUDIT, audit_key, iso_time, pk_audit, sk_audit, starting
 from ..schema_records import audit_event_of, audit_item
-from .view import View, check_page_size
+from .view import View, check_page_size, readable
 
 DAY_SECONDS = 86_400
 
@@ -39,7 +39,7 @@ class AuditRecords(View):
             key = audit_key(self._namespace_id, entity_id, start_event_id)
             query = query._replace(after=Cursor(key, key.sort))
         rows, _ = await self._first_rows(query)
-        return [audit_event_of(row.item) for row in rows]
+        return readable(audit_event_of, (row.item for row in rows))
 
     def _audit(
         self,
@@ -61,7 +61,7 @@ class AuditRecords(View):
 
 
 def _check_audited(entity_id: str) -> str:
-    if entity_id == SYSTEM_AUDIT:
+    if isinstance(entity_id, str) and entity_id == SYSTEM_AUDIT:
         return entity_id
     if isinstance(entity_id, str) and entity_id.startswith(RESOURCE_AUDIT):
         validate_resource(entity_id.removeprefix(RESOURCE_AUDIT))

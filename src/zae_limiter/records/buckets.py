@@ -7,42 +7,30 @@ bucket's last image shows that this process is behind, it reads again before it 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
-from operator import is_
-from typing import NamedTuple
+from contextlib import suppress
 
 from ..acquire import Demand, demand_on
 from ..exceptions import ValidationError
 from ..models import BucketState, Limit, OnUnavailable
 from ..naming import validate_entity_id, validate_resource
-from ..repository_protocol import Equal, Item, Key, Update
-from ..schema import bucket_key, bucket_states, buckets_of_entity, entity_key, number
+from ..repository_protocol import Equal, Key, Update
+from ..schema import bucket_address, bucket_key, bucket_states, buckets_of_entity, entity_key, number
 from ..teller import Teller
 from ..terms import Account, Meter, Terms, is_outdated
+from ..till import Plan, Till
+from .connection import Connection
 from .entities import EntityRecords, copy_family, family_of
 from .resolution import LASTING, Resolved, level_keys, resolve
 
-REMEMBERED_MAX = 10_000
-"""How many accounts are kept as they were worked out, before all are worked out anew."""
-
-
-class Plan(NamedTuple):
-    """Whom an acquire charges, the entity first, and what to do if the store does not answer."""
-
-    accounts: tuple[Account, ...]
-    on_unavailable: OnUnavailable
-
-
-class Worked(NamedTuple):
-    """An account, and the records and given limits that it was worked out from."""
-
-    records: Sequence[Item | None]
-    limits: Sequence[Limit] | None
-    account: Account
-    resolved: Resolved
-
 
 class BucketRecords(EntityRecords):
+    def __init__(self, connection: Connection, namespace_name: str, namespace_id: str) -> None:
+        super().__init__(connection, namespace_name, namespace_id)
+        self.tills: OrderedDict[tuple[str, str], Till] = OrderedDict()
+        """The plans that may still stand, by entity and resource."""
+
     @property
     def teller(self) -> Teller:
         """Through whom all writes to buckets go."""
@@ -55,6 +43,9 @@ class BucketRecords(EntityRecords):
 
         A limit that is ``needed`` and not remembered may be new, so it is looked for before it is missed.
         """
+        till = self.tills.get((entity_id, resource))
+        if till is not None and till.given == limits and till.stands(needed, self._world.now_ms()):
+            return till.plan
         account, resolved = await self._current(entity_id, resource, limits)
         if limits is None and not account.terms.rates.keys() >= set(needed):
             account, resolved = await self._fresh(entity_id, resource, limits, required=True)
@@ -62,7 +53,22 @@ class BucketRecords(EntityRecords):
         if account.cascade and account.parent_id is not None:
             parent, _ = await self._current(account.parent_id, resource, limits, required=False)
             accounts.append(parent)
-        return Plan(tuple(accounts), resolved.on_unavailable or self._connection.options.on_unavailable)
+        plan = Plan(tuple(accounts), resolved.on_unavailable or self._connection.options.on_unavailable)
+        self._open_till(plan, limits)
+        return plan
+
+    def _open_till(self, plan: Plan, limits: Sequence[Limit] | None) -> None:
+        """Keep a plan for as long as the records that it was made from are fresh."""
+        entity_id, resource = plan.accounts[0].entity_id, plan.accounts[0].resource
+        records = [key for account in plan.accounts for key in self._records(account.entity_id, resource)]
+        cache = self._connection.cache
+        entries = [entry for key in records if (entry := cache.last_known(key)) is not None]
+        if len(entries) < len(records):
+            return
+        self.tills[entity_id, resource] = Till(self.teller, cache, plan, limits, entries)
+        if len(self.tills) > self._connection.options.remembered_max:
+            with suppress(KeyError):  # another thread was faster
+                self.tills.popitem(last=False)
 
     def policy_when_down(self, entity_id: str, resource: str) -> OnUnavailable:
         """``on_unavailable`` by what this process remembers, for when nothing can be read."""
@@ -73,6 +79,10 @@ class BucketRecords(EntityRecords):
     def _levels(self, entity_id: str, resource: str) -> tuple[Key, ...]:
         return level_keys(self._namespace_id, entity_id, resource)
 
+    def _records(self, entity_id: str, resource: str) -> tuple[Key, ...]:
+        """All that an account is worked out from."""
+        return (entity_key(self._namespace_id, entity_id), *self._levels(entity_id, resource))
+
     async def renewed(self, account: Account) -> Account:
         """The account under the configuration as it is stored now."""
         return (await self._fresh(account.entity_id, account.resource, None, required=False))[0]
@@ -81,7 +91,7 @@ class BucketRecords(EntityRecords):
         """One state for each limit of a bucket; empty if it was never used."""
         key = bucket_key(self._namespace_id, validate_entity_id(entity_id), validate_resource(resource))
         (image,) = await self._connection.teller.look([key])
-        return [] if image is None else bucket_states(image)
+        return [] if image is None else bucket_states(image, bucket_address(key))
 
     async def _current(
         self, entity_id: str, resource: str, limits: Sequence[Limit] | None, *, required: bool = True
@@ -143,12 +153,8 @@ class BucketRecords(EntityRecords):
         fresh: bool = False,
     ) -> tuple[Account, Resolved]:
         key = bucket_key(self._namespace_id, entity_id, resource)
-        keys = (entity_key(self._namespace_id, entity_id), *self._levels(entity_id, resource))
-        records = await self._connection.fetch(keys, [key], fresh=fresh)
-        worked = self._connection.worked.get(key)
-        if worked is not None and worked.limits == limits and all(map(is_, worked.records, records)):
-            return worked.account, worked.resolved
-        entity, *levels = records
+        keys = self._records(entity_id, resource)
+        entity, *levels = await self._connection.fetch(keys, [key], fresh=fresh)
         resolved, ttl_fills = resolve(levels), self._connection.options.bucket_ttl_multiplier
         if limits is not None:
             terms = Terms.of(limits, None, ttl_fills)
@@ -166,10 +172,6 @@ class BucketRecords(EntityRecords):
             )
         meter = Meter.LIMIT if self._backend.capabilities.hot_partitions else Meter.NONE
         account = Account(key, self._namespace_id, entity_id, resource, terms, *family_of(entity), meter)
-        if resolved.limits is not None or limits is not None:
-            if len(self._connection.worked) >= REMEMBERED_MAX:
-                self._connection.worked.clear()
-            self._connection.worked[key] = Worked(records, limits, account, resolved)
         return account, resolved
 
 

@@ -10,23 +10,26 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
 from ..bucket import balance
 from ..exceptions import ValidationError
-from ..models import BucketState, EntityCapacity, Limit, ResourceCapacity, check_limits, check_tokens
+from ..lease import needs_milli
+from ..models import BucketState, EntityCapacity, Limit, ResourceCapacity, check_limits
 from ..naming import validate_entity_id, validate_limit_name, validate_resource
 from ..posting import Posting
-from ..repository_protocol import TRANSACT_WRITES_MAX, Item, Key, Outcome, Query, Write
+from ..repository_protocol import Item, Outcome, Query, Write
 from ..schema import (
+    BucketAddress,
+    bucket_address,
     bucket_key,
     bucket_states,
     buckets_of_entity,
     buckets_of_resource,
     limit_attributes,
     number,
-    parse_bucket_pk,
     stored_rate,
     text,
 )
 from ..teller import Order
 from .buckets import BucketRecords, demands_on
+from .offered import check_writes
 
 
 class CapacityRecords(BucketRecords):
@@ -49,11 +52,11 @@ class CapacityRecords(BucketRecords):
         self, buckets: Iterable[tuple[str, str]]
     ) -> dict[tuple[str, str], list[BucketState]]:
         """The states of several buckets, by entity and resource, in one read; of the first shard."""
-        wanted = dict.fromkeys((validate_entity_id(entity), validate_resource(on)) for entity, on in buckets)
+        wanted = _pairs(buckets)
         keys = [bucket_key(self._namespace_id, *one) for one in wanted]
         images = await self._connection.teller.look(keys) if keys else []
         return {
-            one: [] if image is None else bucket_states(image)
+            one: [] if image is None else bucket_states(image, BucketAddress(self._namespace_id, *one, 0))
             for one, image in zip(wanted, images, strict=True)
         }
 
@@ -65,18 +68,19 @@ class CapacityRecords(BucketRecords):
         ``parents_only`` leaves out entities that have a parent, whose use may count there as well.
         """
         validate_limit_name(limit_name)
+        if not isinstance(parents_only, bool):
+            raise ValidationError("parents_only", parents_only, "use True or False")
         now_ms, tk = self._world.now_ms(), limit_attributes(limit_name).tk
         totals: dict[str, tuple[int, int]] = {}
-        async for key, image in self._images(
+        async for at, image in self._images(
             buckets_of_resource(self._namespace_id, validate_resource(resource))
         ):
             rate = stored_rate(image, limit_name)
             if rate is None or (parents_only and text(image, "parent_id") is not None):
                 continue
-            entity_id = parse_bucket_pk(key.partition).entity_id
-            capacity, available = totals.get(entity_id, (0, 0))
+            capacity, available = totals.get(at.entity_id, (0, 0))
             held = balance(rate, number(image, tk), number(image, "rf"), now_ms)
-            totals[entity_id] = capacity + rate.capacity_milli, available + held
+            totals[at.entity_id] = capacity + rate.capacity_milli, available + held
         return ResourceCapacity(
             resource,
             limit_name,
@@ -86,20 +90,16 @@ class CapacityRecords(BucketRecords):
         )
 
     async def _states(self, query: Query) -> list[BucketState]:
-        return [
-            state
-            async for key, image in self._images(query)
-            for state in bucket_states(image, parse_bucket_pk(key.partition).shard_id)
-        ]
+        return [state async for at, image in self._images(query) for state in bucket_states(image, at)]
 
-    async def _images(self, query: Query) -> AsyncIterator[tuple[Key, Item]]:
-        """The buckets that an index names, page by page."""
+    async def _images(self, query: Query) -> AsyncIterator[tuple[BucketAddress, Item]]:
+        """The buckets that an index names, page by page; whatever else it names is left out."""
         async for page in self._pages(query):
-            keys = [row.key for row in page]
-            images = await self._backend.batch_get(keys) if keys else []
-            for key, image in zip(keys, images, strict=True):
+            places = {row.key: at for row in page if (at := bucket_address(row.key)) is not None}
+            images = await self._backend.batch_get(list(places)) if places else []
+            for at, image in zip(places.values(), images, strict=True):
                 if image is not None:
-                    yield key, image
+                    yield at, image
 
     # Writes.
 
@@ -116,10 +116,10 @@ class CapacityRecords(BucketRecords):
         give back: ``RateLimiter.acquire`` does all that.
         """
         given = None if limits is None else check_limits(limits)
-        account = (
-            await self.plan(validate_entity_id(entity_id), validate_resource(resource), given)
-        ).accounts[0]
-        needs = {name: check_tokens(f"amount of {name!r}", n) * 1000 for name, n in consume.items()}
+        validate_entity_id(entity_id)
+        validate_resource(resource)
+        needs = needs_milli(consume)
+        account = (await self.plan(entity_id, resource, given)).accounts[0]
         (demand,) = demands_on([account], needs)
         (outcome,), interruption = await self.teller.post([Order(account, Posting(need=demand.amounts))])
         if interruption is not None:
@@ -128,27 +128,31 @@ class CapacityRecords(BucketRecords):
 
     async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
         """Perform all writes or none."""
-        if len({write.key for write in writes}) != len(writes):
-            raise ValidationError(
-                "writes", [write.key for write in writes], "a transaction names no key twice"
-            )
-        if len(writes) > TRANSACT_WRITES_MAX:
-            raise ValidationError("writes", len(writes), f"at most {TRANSACT_WRITES_MAX} in one transaction")
-        return await self._backend.transact_write(self._forgotten(writes)) if writes else []
+        checked = check_writes(self._namespace_id, writes, together=True)
+        return await self._backend.transact_write(self._forgotten(checked)) if checked else []
 
     async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
         """Perform each write on its own; one that fails is an outcome with a ``failure``."""
-        return await self._backend.write_each(self._forgotten(writes)) if writes else []
+        checked = check_writes(self._namespace_id, writes)
+        return await self._backend.write_each(self._forgotten(checked)) if checked else []
 
     def _forgotten(self, writes: Sequence[Write]) -> Sequence[Write]:
+        """The writes, of whose keys this process knows nothing any more."""
         keys = {write.key for write in writes}
         for key in keys:
-            if not key.partition.startswith(f"{self._namespace_id}/"):
-                raise ValidationError(
-                    "key",
-                    key.partition,
-                    f"it is not in this namespace; start it with '{self._namespace_id}/'",
-                )
             self.teller.forget(key)
         self._connection.invalidate(keys.__contains__)
         return writes
+
+
+def _pairs(buckets: object) -> dict[tuple[str, str], None]:
+    """Which buckets are asked for, each once."""
+    rule = "pass pairs of an entity and a resource"
+    if not isinstance(buckets, Iterable):
+        raise ValidationError("buckets", buckets, rule)
+    wanted: dict[tuple[str, str], None] = {}
+    for pair in buckets:
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise ValidationError("bucket", pair, rule)
+        wanted[validate_entity_id(pair[0]), validate_resource(pair[1])] = None
+    return wanted

@@ -28,6 +28,7 @@ from ..schema import (
     INDEXES,
     audit_key,
     bucket_key,
+    claim_key,
     entity_config_key,
     entity_configs_key,
     entity_key,
@@ -41,6 +42,7 @@ from ..schema import (
 )
 from ..schema_records import (
     audit_item,
+    claim_item,
     config_item,
     entity_item,
     namespace_item,
@@ -76,12 +78,12 @@ def samples() -> list[Sample]:
         ("resource config", resource_config_key(NS, RES), config, {"resource": RES}),
         ("entity config", entity_config_key(NS, ID, RES), config, {"resource": RES, **own}),
     )
-    count_key = entity_configs_key(NS, RES)
+    count_key, claim = entity_configs_key(NS, RES), claim_key(NS, "entity", ID, RES)
     return [
         Sample("entity", entity_key(NS, ID), _entity()),
         Sample("bucket shard", *_bucket()),
         *(
-            Sample(kind, key, {**config_item(said), **beside, **within_namespace(NS, key)})
+            Sample(kind, key, {**config_item(said), "born": "", **beside, **within_namespace(NS, key)})
             for kind, key, said, beside in levels
         ),
         Sample("usage", usage, {**row, usage_counter("{limit}"): 1, "total_events": 1, "ttl": 1}),
@@ -91,6 +93,7 @@ def samples() -> list[Sample]:
             count_key,
             {"entities": 1, "resource": RES, **within_namespace(NS, count_key)},
         ),
+        Sample("claim", claim, {**claim_item(NS, claim, "entity", ID, RES), "born": ""}),
         Sample("namespace by name", namespace_key("{name}"), space),
         Sample("namespace by id", nsid_key(NS), space),
         Sample("version", version_key(), version_item(VersionRecord("", "", "", "", ""))),

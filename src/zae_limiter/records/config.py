@@ -4,27 +4,32 @@ A level counts its changes in ``config_version``, and a change is one transactio
 audit event. A level that is deleted leaves an empty record with its count behind, so that the counts
 of the levels which matter to a bucket never fall: a bucket that has seen more of them tells a client
 that its cache is old.
+
+``born`` names the audit event by which a level came to have limits or a policy. It tells what was made
+from what was made, deleted and made again by somebody else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..exceptions import RateLimiterUnavailable, ValidationError
 from ..models import AuditAction, CacheStats, ConfigSource, Limit, LimiterConfig, OnUnavailable, check_limits
 from ..naming import DEFAULT_RESOURCE, validate_entity_id, validate_resource
-from ..repository_protocol import Check, Equal, Item, Key, Put, Value, Write
+from ..repository_protocol import Check, Delete, Equal, Item, Key, Put, Value, Write
 from ..schema import (
     GSI3,
     GSI4,
     RESOURCE_AUDIT,
     SYSTEM_AUDIT,
+    configured_names,
     entity_config_key,
     entity_key,
     gsi3_pk_entity_config,
     number,
+    pinned,
     pk_entity,
     pk_resource,
     resource_config_key,
@@ -32,14 +37,16 @@ from ..schema import (
     sk_entity_configs,
     starting,
     system_config_key,
+    text,
     within_namespace,
 )
-from ..schema_records import config_item, config_of
+from ..schema_records import config_item, config_of, readable_config
 from .buckets import BucketRecords
 from .resolution import resolve
 from .view import cursor_text
 
 CHANGE_ATTEMPTS_MAX = 16
+LEVELS_HINT = "use 'system', 'resource' or 'entity'"
 
 
 class Level(NamedTuple):
@@ -49,6 +56,13 @@ class Level(NamedTuple):
     audit_id: str
     resource: str | None = None
     entity_id: str | None = None
+
+
+class Claim(NamedTuple):
+    """A record that says who made a level; ``born`` is added to it, to say which life of the level."""
+
+    key: Key
+    item: Mapping[str, Value]
 
 
 class ConfigRecords(BucketRecords):
@@ -90,7 +104,7 @@ class ConfigRecords(BucketRecords):
         await self._delete_config("resource", principal, resource=resource)
 
     async def list_resources_with_defaults(self) -> list[str]:
-        return [str(item["resource"]) for item in await self._of_resources(sk_config()) if "resource" in item]
+        return [name for name, item in await self._of_resources(sk_config()) if "resource" in item]
 
     # An entity.
 
@@ -122,11 +136,11 @@ class ConfigRecords(BucketRecords):
         query = starting(gsi3_pk_entity_config(self._namespace_id, resource), "", GSI3)
         rows, after = await self._first_rows(self._paged(query, limit, cursor))
         prefix = pk_entity(self._namespace_id, "")
-        return [row.key.partition.removeprefix(prefix) for row in rows], cursor_text(after)
+        return [row.key.partition.removeprefix(prefix) for row in rows], cursor_text(after, query)
 
     async def list_resources_with_entity_configs(self) -> list[str]:
         found = await self._of_resources(sk_entity_configs())
-        return [str(item["resource"]) for item in found if number(item, "entities") > 0]
+        return [name for name, item in found if number(item, "entities") > 0]
 
     # Any level.
 
@@ -158,7 +172,7 @@ class ConfigRecords(BucketRecords):
             )
         if not _says_anything(config):
             raise ValidationError("config", config, "it says nothing; delete the level instead")
-        await self._change(at, lambda _: config, principal)
+        await self._change(at, lambda *_: config, principal)
 
     async def resolve_limits(
         self, entity_id: str, resource: str
@@ -188,7 +202,7 @@ class ConfigRecords(BucketRecords):
         policy = None if on_unavailable is None else OnUnavailable.of(on_unavailable)
         checked = check_limits(limits)
 
-        def revised(before: LimiterConfig) -> LimiterConfig:
+        def revised(before: LimiterConfig, _: str | None) -> LimiterConfig:
             return replace(before, limits=checked, on_unavailable=policy or before.on_unavailable)
 
         await self._change(self._level(level, entity_id, resource), revised, principal)
@@ -197,45 +211,63 @@ class ConfigRecords(BucketRecords):
         self, level: str, principal: str | None, entity_id: str | None = None, resource: str | None = None
     ) -> None:
         at = self._level(level, entity_id, resource)
-        await self._change(at, lambda _: LimiterConfig(), principal)
+        await self._change(at, lambda *_: LimiterConfig(), principal)
 
     async def _change(
-        self, at: Level, revise: Callable[[LimiterConfig], LimiterConfig], principal: str | None
-    ) -> None:
+        self,
+        at: Level,
+        revise: Callable[[LimiterConfig, str | None], LimiterConfig | None],
+        principal: str | None,
+        claim: Claim | None = None,
+    ) -> bool:
         """Write what a level is to say from now on, its count and the audit event together.
 
-        A level that says nothing any more is deleted, and deleting what is not there changes nothing.
+        ``revise`` is told what the level says and when it was born, and returns ``None`` to leave it. A
+        level that says nothing any more is deleted, and deleting what is not there changes nothing. A
+        ``claim`` comes and goes with the level. Returns whether anything was written.
         """
+        alive: tuple[Equal, ...] = (Equal("status", None),)
         for _ in range(CHANGE_ATTEMPTS_MAX):
-            before = await self._get(at.key)
-            said = config_of(before or {})
-            config = replace(revise(said), config_version=said.config_version + 1)
-            listed, was_listed = _says_anything(config), _says_anything(said)
+            before = await self._get(at.key) or {}
+            said, born = readable_config(before), text(before, "born")
+            revised = revise(said, born)
+            if revised is None:
+                return False
+            config = replace(revised, config_version=said.config_version + 1)
+            listed = _says_anything(config)
+            was_listed = _says_anything(said) or bool(configured_names(before))
             if not listed and not was_listed:
-                return
-            item = config_item(config) | self._level_entries(at, listed=listed)
-            seen = None if before is None else before.get("config_version")
-            writes: list[Write] = [
-                Put(at.key, item, when=(Equal("config_version", seen if type(seen) is int else None),)),
-                self._audit(
-                    AuditAction.LIMITS_SET if listed else AuditAction.LIMITS_DELETED,
-                    at.audit_id,
-                    principal,
-                    at.resource,
-                    _told(config) if listed else None,
-                ),
-            ]
+                return False
+            audit = self._audit(
+                AuditAction.LIMITS_SET if listed else AuditAction.LIMITS_DELETED,
+                at.audit_id,
+                principal,
+                at.resource,
+                _told(config) if listed else None,
+            )
+            made, gone = not governs(said) and governs(config), governs(said) and not governs(config)
+            born = text(audit.item, "event_id") if made else None if gone else born
+            item = config_item(config) | {"born": born} | self._level_entries(at, listed=listed)
+            writes: list[Write] = [Put(at.key, item, when=pinned(before, "config_version")), audit]
             if at.entity_id is not None and at.resource is not None:
                 owner = entity_key(self._namespace_id, at.entity_id)
-                writes.append(Check(owner, when=(Equal("status", None),)))
+                writes.append(Check(owner, when=alive))
                 if was_listed != listed:
                     writes.append(self._count_entity_config(at.resource, 1 if listed else -1))
+            if claim is not None and (made or gone):
+                writes.append(Put(claim.key, {**claim.item, "born": born}) if made else Delete(claim.key))
             outcomes = await self._backend.transact_write(writes)
             if outcomes[0].applied:
                 self._connection.learn(at.key, {a: v for a, v in item.items() if v is not None})
-                return
-            if at.entity_id is not None and not outcomes[2].held:
-                await self._clear_out(at.entity_id)  # somebody died while deleting the entity
+                return True
+            if at.entity_id is not None and at.resource is not None:
+                if not outcomes[2].held:
+                    alive = pinned(outcomes[2].item or {}, "status")
+                    if Equal("status", "deleted") in alive:  # somebody died while deleting the entity
+                        await self._clear_out(at.entity_id)
+                        alive = (Equal("status", None),)
+                elif outcomes[0].held:
+                    await self._recount_entity_configs(at.resource)
         raise RateLimiterUnavailable(f"{CHANGE_ATTEMPTS_MAX} attempts to change the limits were overtaken")
 
     def _level_entries(self, at: Level, *, listed: bool) -> dict[str, Value]:
@@ -250,6 +282,8 @@ class ConfigRecords(BucketRecords):
 
     def _level(self, level: str, identifier: str | None, resource: str | None) -> Level:
         namespace_id = self._namespace_id
+        if not isinstance(level, str):
+            raise ValidationError("level", level, LEVELS_HINT)
         if level == "system":
             if identifier is not None or resource is not None:
                 raise ValidationError("level", level, "the system level takes no identifier and no resource")
@@ -266,12 +300,16 @@ class ConfigRecords(BucketRecords):
             validate_entity_id(identifier)
             named = _check_level_resource(DEFAULT_RESOURCE if resource is None else resource)
             return Level(entity_config_key(namespace_id, identifier, named), identifier, named, identifier)
-        raise ValidationError("level", level, "use 'system', 'resource' or 'entity'")
+        raise ValidationError("level", level, LEVELS_HINT)
 
-    async def _of_resources(self, sort: str) -> list[Item]:
-        """The records of one kind that belong to resources."""
-        query = starting(self._namespace_id, pk_resource(self._namespace_id, ""), GSI4)
-        return await self._items([row.key async for row in self._rows(query) if row.key.sort == sort])
+    async def _of_resources(self, sort: str) -> list[tuple[str, Item]]:
+        """The records of one kind that belong to resources, with their resources."""
+        prefix = pk_resource(self._namespace_id, "")
+        query = starting(self._namespace_id, prefix, GSI4)
+        keys = [row.key async for row in self._rows(query) if row.key.sort == sort]
+        items = await self._backend.batch_get(keys) if keys else []
+        named = zip((key.partition.removeprefix(prefix) for key in keys), items, strict=True)
+        return [(name, item) for name, item in named if item is not None]
 
     def _concerns(self, entity_id: str | None, resource: str | None) -> Callable[[Key], bool]:
         """Which cached records say something about an entity, a resource, or both."""
@@ -283,21 +321,25 @@ class ConfigRecords(BucketRecords):
             return {owner, *self._levels(entity_id, validate_resource(resource))}.__contains__
         if resource is None:
             return lambda key: key.partition.startswith(mine)
-        shared, own = (
-            resource_config_key(self._namespace_id, resource),
-            sk_config(validate_resource(resource)),
-        )
+        own = sk_config(validate_resource(resource))
+        shared = resource_config_key(self._namespace_id, resource)
         return lambda key: key == shared or (key.sort == own and key.partition.startswith(mine))
 
 
 def _check_level_resource(resource: str) -> str:
-    return resource if resource == DEFAULT_RESOURCE else validate_resource(resource)
+    own = isinstance(resource, str) and resource == DEFAULT_RESOURCE
+    return resource if own else validate_resource(resource)
 
 
 def _says_anything(config: LimiterConfig) -> bool:
     """Whether a level is more than the count that a deletion left."""
     fields = (config.on_unavailable, config.auto_update, config.strict_version)
     return bool(config.limits) or any(value is not None for value in fields)
+
+
+def governs(config: LimiterConfig) -> bool:
+    """Whether a level has limits or a policy, which is what it is there for."""
+    return bool(config.limits) or config.on_unavailable is not None
 
 
 def _told(config: LimiterConfig) -> dict[str, Any]:

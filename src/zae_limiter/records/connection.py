@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from .._colour import ForkSafe, Signal
 from ..config_cache import ConfigCache
@@ -32,6 +31,8 @@ class Options:
     on_unavailable: OnUnavailable = OnUnavailable.BLOCK
     usage_retention_days: int = 90
     audit_retention_days: int = 90
+    remembered_max: int = 100_000
+    """How many records, buckets and plans each a process keeps in memory, at about 1 KB apiece."""
 
 
 class Flight:
@@ -54,12 +55,12 @@ class Flights:
 class Connection:
     def __init__(self, backend: Backend, world: World, options: Options, url: str = "") -> None:
         self.backend, self.world, self.options, self.url = backend, world, options, url
-        self.teller = Teller(backend, world)
-        self.cache = ConfigCache(options.config_cache_ttl_seconds * 1000)
+        self.teller = Teller(backend, world, options.remembered_max)
+        self.cache = ConfigCache(options.config_cache_ttl_seconds * 1000, options.remembered_max)
         self._last_event_id = ""
         self._numbering = threading.Lock()
-        self.worked: dict[Key, Any] = {}
-        """Accounts as they were last worked out from records, by the key of their bucket."""
+        self.client: Mapping[str, object] = {}
+        """The session and config of botocore that the store was opened with, if any."""
         self._flights = ForkSafe(Flights)
 
     async def fetch(

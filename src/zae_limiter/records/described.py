@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ..exceptions import ValidationError
+from ..exceptions import ValidationError, shown
+from ..models import check_mapping
 
 NAME_LENGTH_MAX = 256
 METADATA_BYTES_MAX = 64 * 1024
@@ -20,6 +21,8 @@ def check_name(name: str | None) -> str | None:
         return None
     if not isinstance(name, str) or not 0 < len(name) <= NAME_LENGTH_MAX:
         raise ValidationError("name", name, f"it must be a text of 1 to {NAME_LENGTH_MAX} characters")
+    if problem := problem_of(name):
+        raise ValidationError("name", name, problem)
     return name
 
 
@@ -33,31 +36,44 @@ def check_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     """Metadata as plain JSON data."""
     if metadata is None:
         return {}
-    if not isinstance(metadata, Mapping):
-        raise ValidationError("metadata", metadata, "it must be a mapping of JSON values")
+    rule = "it must be a mapping of JSON values"
+    given = check_mapping("metadata", metadata, rule)
     try:
-        text = json.dumps(dict(metadata), allow_nan=False)
+        text = json.dumps(given, allow_nan=False)
+        plain: dict[str, Any] = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValidationError(
-            "metadata", metadata, f"it must be a mapping of JSON values ({error})"
-        ) from error
+        raise ValidationError("metadata", metadata, f"{rule} ({error})") from error
     if len(text) > METADATA_BYTES_MAX:
         raise ValidationError("metadata", f"{len(text)} bytes", f"at most {METADATA_BYTES_MAX} are kept")
-    plain: dict[str, Any] = json.loads(text)
-    if problem := _problem(plain, METADATA_DEPTH_MAX):
+    if problem := problem_of(plain, METADATA_DEPTH_MAX):
         raise ValidationError("metadata", metadata, problem)
     return plain
 
 
-def _problem(value: Any, depth_left: int) -> str | None:
+def problem_of(value: Any, depth_left: int = 0) -> str | None:
     """What keeps a value from being stored the same way everywhere."""
-    if isinstance(value, dict | list):
-        if not depth_left:
+    match value:
+        case None | bool():
+            return None
+        case str():
+            return None if _is_whole(value) else "half of a character is in it"
+        case int() | float():
+            exact = not value or 1 / NUMBER_MAX <= abs(value) < NUMBER_MAX
+            return None if exact else f"the number {shown(value)} is not kept exactly"
+        case dict() | list() if not depth_left:
             return f"it is nested more than {METADATA_DEPTH_MAX} levels deep"
-        if isinstance(value, dict) and "" in value:
-            return "a key is empty"
-        inner = value.values() if isinstance(value, dict) else value
-        return next((found for one in inner if (found := _problem(one, depth_left - 1))), None)
-    if isinstance(value, int | float) and value and not 1 / NUMBER_MAX <= abs(value) < NUMBER_MAX:
-        return f"the number {value} is not kept exactly"
-    return None
+        case dict():
+            if "" in value:
+                return "a key is empty"
+            if not all(isinstance(key, str) and _is_whole(key) for key in value):
+                return "a key is no text"
+            return next((found for one in value.values() if (found := problem_of(one, depth_left - 1))), None)
+        case list():
+            return next((found for one in value if (found := problem_of(one, depth_left - 1))), None)
+        case _:
+            return f"a store keeps texts, numbers, lists and mappings, not {type(value).__name__}"
+
+
+def _is_whole(text: str) -> bool:
+    """Whether no half of a surrogate pair stands alone, which cannot be written down."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)

@@ -12,11 +12,11 @@ by the next call that meets the mark.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from ..exceptions import (
     EntityConflictError,
@@ -26,18 +26,36 @@ from ..exceptions import (
     RateLimiterUnavailable,
     ValidationError,
 )
-from ..models import AuditAction, Entity
+from ..models import NUMBER_MAX, AuditAction, Entity, check_count
 from ..naming import validate_entity_id, validate_parent_id
-from ..repository_protocol import Absent, Check, Delete, Equal, Exists, Item, Key, Put, Update, Write
+from ..repository_protocol import (
+    Absent,
+    Check,
+    Condition,
+    Delete,
+    Equal,
+    Exists,
+    Item,
+    Key,
+    Put,
+    Update,
+    Value,
+    Write,
+)
 from ..schema import (
     GSI3,
+    bucket_address,
     buckets_of_entity,
     children_of,
     entity_configs_key,
+    entity_id_of,
     entity_key,
     gsi3_pk_entities,
+    gsi3_pk_entity_config,
+    identifier,
     iso_time,
     number,
+    pinned,
     pk_entity,
     sk_config,
     starting,
@@ -48,6 +66,8 @@ from ..schema_records import entity_item, entity_of
 from .audit import DAY_SECONDS, AuditRecords
 from .described import check_cascade, check_metadata, check_name
 from .view import cursor_text
+
+Conditions: TypeAlias = tuple[Condition, ...]
 
 ANCESTORS_MAX = 32
 ATTEMPTS_MAX = 16
@@ -104,7 +124,7 @@ class EntityRecords(AuditRecords):
 
     async def get_entity(self, entity_id: str) -> Entity | None:
         item = await self._get(entity_key(self._namespace_id, validate_entity_id(entity_id)))
-        return None if item is None or _is_deleted(item) else entity_of(item)
+        return None if item is None or _is_deleted(item) else entity_of(item, entity_id)
 
     async def update_entity(
         self,
@@ -128,19 +148,21 @@ class EntityRecords(AuditRecords):
             changes["cascade"] = check_cascade(cascade)
         if metadata is not UNSET:
             changes["metadata"] = check_metadata(metadata)
+        if expected_version is not None:
+            check_count("expected_version", expected_version, NUMBER_MAX)
         for _ in range(ATTEMPTS_MAX):
             item = await self._get(key)
             if item is None or _is_deleted(item):
                 raise EntityNotFoundError(entity_id)
-            before = entity_of(item)
+            before = entity_of(item, entity_id)
             if expected_version is not None and before.version != expected_version:
                 raise EntityConflictError(
                     entity_id, f"version {expected_version} was expected, {before.version} is stored"
                 )
             after = replace(before, **changes, version=before.version + 1)
-            pinned = (Exists(), Equal("status", None), _stored(item, "version"))
+            unchanged: Conditions = (Exists(), *pinned(item, "status"), *pinned(item, "version"))
             writes: list[Write] = [
-                Update(key, set=entity_item(self._namespace_id, after), when=pinned),
+                Update(key, set=entity_item(self._namespace_id, after), when=unchanged),
                 self._audit(AuditAction.ENTITY_UPDATED, entity_id, principal, details=changes),
                 *await self._moves(before, after),
             ]
@@ -187,12 +209,19 @@ class EntityRecords(AuditRecords):
         """Entities in the order of their ids, and the cursor of the next page if there is one."""
         query = starting(gsi3_pk_entities(self._namespace_id), "", GSI3)
         rows, after = await self._first_rows(self._paged(query, limit, cursor))
-        return await self._entities([row.key for row in rows]), cursor_text(after)
+        return await self._entities([row.key for row in rows]), cursor_text(after, query)
 
     # Families.
 
     async def _entities(self, keys: Sequence[Key]) -> list[Entity]:
-        return [entity_of(item) for item in await self._items(keys) if not _is_deleted(item)]
+        """The entities of keys that an index named; any other key names none."""
+        ids = {key: entity_id for key in keys if (entity_id := entity_id_of(key)) is not None}
+        items = await self._backend.batch_get(list(ids)) if ids else []
+        return [
+            entity_of(item, entity_id)
+            for entity_id, item in zip(ids.values(), items, strict=True)
+            if item is not None and not _is_deleted(item)
+        ]
 
     def _count_child(self, parent_id: str, change: int, *when: Equal) -> Update:
         return Update(entity_key(self._namespace_id, parent_id), {"children": change}, when=(Exists(), *when))
@@ -227,30 +256,35 @@ class EntityRecords(AuditRecords):
                 if ancestor_id == parent_id:
                     raise EntityNotFoundError(parent_id, f"create it before its child {entity_id!r}")
                 break
-            pins = _stored(item, "version"), Equal("status", None)
+            pins = *pinned(item, "version"), *pinned(item, "status")
             is_parent = ancestor_id == parent_id
             writes.append(
                 self._count_child(parent_id, 1, *pins) if is_parent else Check(key, (Exists(), *pins))
             )
-            ancestor_id = entity_of(item).parent_id
+            ancestor_id = identifier(item.get("parent_id"))
         return writes
 
     async def _tell_buckets(self, entity: Entity) -> None:
         """Copy the family of an entity into its buckets; one that is missed puts itself right when used."""
         with suppress(RateLimiterUnavailable):
-            async for page in self._pages(buckets_of_entity(self._namespace_id, entity.entity_id)):
-                copies = [copy_family(row.key, entity.parent_id, entity.cascade) for row in page]
-                await self._must_write(copies)
-                for row in page:
-                    self._connection.teller.forget(row.key)
+            async for keys in self._bucket_keys(entity.entity_id):
+                await self._must_write([copy_family(key, entity.parent_id, entity.cascade) for key in keys])
+                for key in keys:
+                    self._connection.teller.forget(key)
+
+    async def _bucket_keys(self, entity_id: str, rows_max: int = 100) -> AsyncIterator[list[Key]]:
+        """The keys of an entity's buckets, page by page; whatever else the index names is left alone."""
+        query = buckets_of_entity(self._namespace_id, entity_id)._replace(rows_max=rows_max)
+        async for page in self._pages(query):
+            addresses = {row.key: bucket_address(row.key) for row in page}
+            yield [key for key, at in addresses.items() if at is not None and at.entity_id == entity_id]
 
     # Deleting.
 
     async def _has_belongings(self, entity_id: str) -> bool:
-        if (
-            await self._backend.query(buckets_of_entity(self._namespace_id, entity_id)._replace(rows_max=1))
-        ).rows:
-            return True
+        async for keys in self._bucket_keys(entity_id):
+            if keys:
+                return True
         async for row in self._rows(starting(pk_entity(self._namespace_id, entity_id), "#")):
             if not _is_tombstone(row.item):
                 return True
@@ -261,13 +295,14 @@ class EntityRecords(AuditRecords):
         if item is None:
             mark = {"entity_id": entity_id, "status": "deleted", **within_namespace(self._namespace_id, key)}
             return [Put(key, mark, when=(Absent(),))]
-        page = await self._backend.query(children_of(self._namespace_id, entity_id)._replace(rows_max=1))
-        if page.rows or number(item, "children") > 0:
+        rows, _ = await self._first_rows(children_of(self._namespace_id, entity_id)._replace(rows_max=1))
+        if rows or number(item, "children") > 0:
             raise EntityError(entity_id, "it has children; delete them first or give them another parent")
         unlisted = dict.fromkeys(("GSI1PK", "GSI1SK", "GSI3PK", "GSI3SK"))
-        pinned = (Exists(), Equal("status", None), _stored(item, "version"), _stored(item, "children"))
-        writes: list[Write] = [Update(key, set={"status": "deleted", **unlisted}, when=pinned)]
-        parent_id = entity_of(item).parent_id
+        pins = [pin for counted in ("status", "version", "children") for pin in pinned(item, counted)]
+        marked: dict[str, Value] = {"status": "deleted", **unlisted}
+        writes: list[Write] = [Update(key, set=marked, when=(Exists(), *pins))]
+        parent_id = identifier(item.get("parent_id"))
         if parent_id is not None and await self.get_entity(parent_id) is not None:
             writes.append(self._count_child(parent_id, -1))
         return writes
@@ -275,21 +310,22 @@ class EntityRecords(AuditRecords):
     async def _clear_out(self, entity_id: str) -> None:
         """Delete what belongs to an entity that is marked as deleted, then the mark."""
         partition = pk_entity(self._namespace_id, entity_id)
-        for query in (
-            buckets_of_entity(self._namespace_id, entity_id),
-            usage_of_entity(self._namespace_id, entity_id),
-        ):
-            async for page in self._pages(query._replace(rows_max=DELETE_PAGE)):
-                await self._must_write([Delete(row.key) for row in page])
-                for row in page:
-                    self._connection.teller.forget(row.key)
+        async for keys in self._bucket_keys(entity_id, DELETE_PAGE):
+            await self._must_write([Delete(key) for key in keys])
+            for key in keys:
+                self._connection.teller.forget(key)
+        usage = usage_of_entity(self._namespace_id, entity_id)
+        async for page in self._pages(usage._replace(rows_max=DELETE_PAGE)):
+            await self._must_write([Delete(row.key) for row in page])
         configs = starting(partition, sk_config(""))
         for _ in range(ATTEMPTS_MAX):
             left = [row async for row in self._rows(configs) if not _is_tombstone(row.item)]
             if not left:
                 break
             for row in left:
-                await self._backend.transact_write(self._bury(row.key, row.item))
+                outcomes = await self._backend.transact_write(self._bury(row.key, row.item))
+                if not outcomes[-1].held:
+                    await self._recount_entity_configs(row.key.sort.removeprefix(sk_config("")))
                 self._connection.invalidate(row.key.__eq__)
         else:
             raise EntityConflictError(entity_id, "its limits are being set while it is deleted; try again")
@@ -307,7 +343,7 @@ class EntityRecords(AuditRecords):
             "ttl": self._world.now_ms() // 1000 + TOMBSTONE_DAYS * DAY_SECONDS,
             **within_namespace(self._namespace_id, key),
         }
-        writes: list[Write] = [Put(key, stamp, when=(Exists(), _stored(item, "config_version")))]
+        writes: list[Write] = [Put(key, stamp, when=(Exists(), *pinned(item, "config_version")))]
         if "GSI3PK" in item:  # a level that was deleted before is counted no more
             writes.append(self._count_entity_config(key.sort.removeprefix(sk_config("")), -1))
         return writes
@@ -319,23 +355,29 @@ class EntityRecords(AuditRecords):
             key, {"entities": change}, {"resource": resource, **within_namespace(self._namespace_id, key)}
         )
 
+    async def _recount_entity_configs(self, resource: str) -> None:
+        """Put the count right if it is no number, so that it can be counted on."""
+        key = entity_configs_key(self._namespace_id, resource)
+        item = await self._get(key)
+        if item is None or type(item.get("entities")) is int:
+            return
+        counted = 0
+        listed = starting(gsi3_pk_entity_config(self._namespace_id, resource), "", GSI3)
+        async for page in self._pages(listed):
+            counted += len(page)
+        when: Conditions = (Exists(), *pinned(item, "entities"))
+        await self._must_write([Update(key, set={"entities": counted}, when=when)])
+
 
 def family_of(item: Item | None) -> tuple[str | None, bool]:
     """The parent and whether to cascade, as an entity's record or the copy in a bucket says."""
     if item is None or _is_deleted(item):
         return None, False
-    parent_id = item.get("parent_id")
-    return parent_id if isinstance(parent_id, str) else None, item.get("cascade") is True
+    return identifier(item.get("parent_id")), item.get("cascade") is True
 
 
 def copy_family(key: Key, parent_id: str | None, cascade: bool) -> Update:
     return Update(key, set={"parent_id": parent_id, "cascade": cascade}, when=(Exists(),))
-
-
-def _stored(item: Item, attribute: str) -> Equal:
-    """The condition that a counter still is what it was, or is still not there."""
-    value = item.get(attribute)
-    return Equal(attribute, value if type(value) is int else None)
 
 
 def _is_deleted(item: Item | None) -> bool:

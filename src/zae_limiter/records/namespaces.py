@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from ..exceptions import NamespaceNotFoundError, NamespaceStateError, RateLimiterUnavailable, ValidationError
 from ..models import Namespace, NamespaceStatus
-from ..naming import validate_namespace
+from ..naming import validate_namespace, validate_namespace_id
 from ..repository_protocol import Absent, Delete, Equal, Exists, Put, Query, Row, Update
 from ..schema import (
     GSI4,
@@ -25,7 +25,7 @@ from ..schema import (
     starting,
 )
 from ..schema_records import namespace_item, namespace_of
-from .view import View
+from .view import View, readable
 
 PURGE_PAGE = 100
 PURGE_PASSES_MAX = 10
@@ -55,7 +55,7 @@ class NamespaceRecords(View):
 
     async def register_namespaces(self, names: Sequence[str]) -> list[Namespace]:
         """Make several namespaces, or return those that are there; a bad name makes none."""
-        if isinstance(names, str):
+        if not isinstance(names, list | tuple):
             raise ValidationError("names", names, "pass a list of names")
         for name in names:
             validate_namespace(name)
@@ -67,11 +67,11 @@ class NamespaceRecords(View):
 
     async def list_namespaces(self) -> list[Namespace]:
         """All namespaces that are in use, in the order of their names."""
-        return [namespace_of(row.item) async for row in self._rows(_registry(sk_namespace("")))]
+        return await self._registered(sk_namespace(""))
 
     async def list_orphan_namespaces(self) -> list[Namespace]:
         """Namespaces that were deleted and whose data is still there."""
-        every = [namespace_of(row.item) async for row in self._rows(_registry(sk_nsid("")))]
+        every = await self._registered(sk_nsid(""))
         return [one for one in every if one.status is not NamespaceStatus.ACTIVE]
 
     async def delete_namespace(self, name: str) -> Namespace:
@@ -168,16 +168,14 @@ class NamespaceRecords(View):
             self._connection.teller.forget(row.key)
         return sum(outcome.applied for outcome in outcomes)
 
+    async def _registered(self, prefix: str) -> list[Namespace]:
+        rows = [row.item async for row in self._rows(starting(pk_system(REGISTRY), prefix))]
+        return readable(namespace_of, rows)
+
     async def _identified(self, namespace_id: str) -> Namespace:
-        if not isinstance(namespace_id, str) or not namespace_id:
-            raise ValidationError("namespace id", namespace_id, "pass the namespace_id of a namespace")
-        item = await self._get(nsid_key(namespace_id))
+        item = await self._get(nsid_key(validate_namespace_id(namespace_id)))
         if item is None:
             raise NamespaceNotFoundError(
                 f"no namespace has the id {namespace_id!r}; list_orphan_namespaces shows those deleted"
             )
         return namespace_of(item)
-
-
-def _registry(prefix: str) -> Query:
-    return starting(pk_system(REGISTRY), prefix)

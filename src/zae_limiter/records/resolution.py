@@ -16,11 +16,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from zlib import crc32
 
+from ..exceptions import DamagedRecordError
 from ..models import ConfigSource, Limit, OnUnavailable
 from ..naming import DEFAULT_RESOURCE
 from ..repository_protocol import Item, Key
 from ..schema import entity_config_key, resource_config_key, system_config_key
-from ..schema_records import config_of
+from ..schema_records import changes_of, limits_of, policy_of
 
 SOURCES = (ConfigSource.ENTITY, ConfigSource.ENTITY_DEFAULT, ConfigSource.RESOURCE, ConfigSource.SYSTEM)
 LASTING = frozenset({ConfigSource.ENTITY, ConfigSource.ENTITY_DEFAULT})
@@ -51,12 +52,15 @@ def resolve(items: Sequence[Item | None]) -> Resolved:
     """What the records of the four levels say together."""
     limits, on_unavailable, source, counts = None, None, None, []
     for level, item in zip(SOURCES, items, strict=True):
-        config = config_of(item or {})
-        counts.append(config.config_version)
-        if limits is None and config.limits:
-            limits, source = config.limits, level
+        said = item or {}
+        counts.append(changes_of(said))
+        # Damage at a level that others overrule is not their business.
+        if limits is None and (found := limits_of(said, f"limits of the level {level.value!r}")):
+            limits, source = found, level
+        if limits is None and item is not None and "config_version" not in item:
+            raise DamagedRecordError(f"level {level.value!r}", "it is no configuration; set or delete it")
         if on_unavailable is None:
-            on_unavailable = config.on_unavailable
+            on_unavailable = policy_of(said)
     return Resolved(limits, on_unavailable, source, combined_version(counts))
 
 

@@ -18,7 +18,7 @@ from ..naming import validate_entity_id, validate_resource
 from ..repository_protocol import AtLeast, AtMost, Condition, Equal
 from ..schema import usage_of_entity, usage_of_resource
 from ..schema_records import usage_snapshot_of, window_of
-from .view import PAGE_MAX, View, check_page_size, cursor_text
+from .view import PAGE_MAX, View, check_page_size, cursor_text, readable
 
 EARLIEST, LATEST = 0, 32_503_680_000
 """1970 and 3000 in epoch seconds: nothing was counted before, nor will be after."""
@@ -67,7 +67,7 @@ class UsageRecords(View):
             query = usage_of_entity(self._namespace_id, validate_entity_id(entity_id), resource)
             query = self._paged(query._replace(when=chosen.conditions), limit, next_key)
             rows, after = await self._first_rows(query)
-            return [usage_snapshot_of(row.item) for row in rows], cursor_text(after)
+            return readable(usage_snapshot_of, (row.item for row in rows)), cursor_text(after, query)
         if resource is None:
             raise ValidationError("entity_id", None, "name an entity, a resource, or both")
         return await self._of_resource(resource, chosen, limit, next_key)
@@ -131,9 +131,9 @@ class UsageRecords(View):
             query = usage_of_resource(self._namespace_id, resource, window, *chosen.keys(window))
             rows, after = await self._first_rows(self._paged(query, limit - len(snapshots), cursor or None))
             items = await self._items([row.key for row in rows])
-            snapshots += [usage_snapshot_of(item) for item in items]
+            snapshots += readable(usage_snapshot_of, items)
             if after is not None:
-                return snapshots, f"{window}:{cursor_text(after)}"
+                return snapshots, f"{window}:{cursor_text(after, query)}"
             cursor = None
         return snapshots, None
 

@@ -1,19 +1,26 @@
 """Which versions may use a store: the record that says so, and the check when it is opened.
 
 The record lies in the reserved namespace, one for the whole table. A store without one is of the
-present schema: whoever opens it writes the record, whoever only connects leaves it alone.
+present schema, unless it has the record of an older one: whoever opens it writes the record, whoever
+only connects leaves it alone.
 """
 
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
-from ..exceptions import IncompatibleSchemaError, ValidationError, VersionMismatchError
+from ..exceptions import (
+    IncompatibleSchemaError,
+    RateLimiterUnavailable,
+    ValidationError,
+    VersionMismatchError,
+)
 from ..models import VersionRecord
 from ..naming import validate_principal
 from ..repository_protocol import Absent, Put
-from ..schema import iso_time, system_config_key, version_key
-from ..schema_records import config_of, version_item, version_of
+from ..schema import iso_time, older_version_key, system_config_key, version_key
+from ..schema_records import version_item, version_of
 from ..version import SCHEMA_VERSION, check_compatibility, client_version, parse_version
 from .view import View
 
@@ -34,8 +41,10 @@ class VersionRecords(View):
         updated_by: str | None = None,
     ) -> VersionRecord:
         """Replace the record; it binds whoever opens the store from now on."""
-        for version in (schema_version, client_min_version, lambda_version or SCHEMA_VERSION):
+        for version in (schema_version, client_min_version):
             parse_version(version)
+        if lambda_version is not None:
+            parse_version(lambda_version)
         if updated_by is not None:
             validate_principal(updated_by)
         record = self._version_record(schema_version, lambda_version, client_min_version, updated_by)
@@ -46,11 +55,20 @@ class VersionRecords(View):
         """Raise unless this client may use the store; a record that is missing is written if allowed."""
         item, system = await self._backend.batch_get([version_key(), system_config_key(self._namespace_id)])
         if item is None:
+            await self._refuse_older_shape()
             if register:
                 record = self._version_record(SCHEMA_VERSION)
                 await self._must_write([Put(version_key(), version_item(record), when=(Absent(),))])
             return
-        judge(version_of(item), strict=config_of(system or {}).strict_version is True)
+        judge(version_of(item), strict=(system or {}).get("strict_version") is True)
+
+    async def _refuse_older_shape(self) -> None:
+        """Raise if the table was made by a version whose records this one does not see."""
+        with suppress(RateLimiterUnavailable):  # policies of one namespace do not let everybody look there
+            if await self._get(older_version_key()) is not None:
+                raise IncompatibleSchemaError(
+                    "the store holds the records of an older version: run `zae-limiter upgrade`"
+                )
 
     def _version_record(
         self,

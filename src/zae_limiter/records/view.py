@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import TypeVar
 
-from ..exceptions import ValidationError
+from ..exceptions import DamagedRecordError, ValidationError
 from ..models import check_count
-from ..repository_protocol import Backend, Cursor, Item, Key, Query, Row, Write
+from ..repository_protocol import Backend, Cursor, Item, Key, Page, Query, Row, Write
 from ..world import World
 from .connection import Connection
 
+logger = logging.getLogger("zae_limiter")
+
+T = TypeVar("T")
+
 PAGE_MAX = 1000
+CURSOR_LENGTH_MAX = 8192
+"""Longer than three keys of the longest names, in hexadecimal."""
 
 
 class View:
@@ -42,12 +50,8 @@ class View:
         query = query._replace(rows_max=check_page_size(limit))
         if cursor is None:
             return query
-        after = read_cursor(cursor)
-        if (
-            after is None
-            or not after.key.partition.startswith(f"{self._namespace_id}/")
-            or not query.first <= after.sort <= query.last
-        ):
+        after = read_cursor(cursor, query)
+        if after is None:
             raise ValidationError("cursor", cursor, "pass on what the previous page of this list returned")
         return query._replace(after=after)
 
@@ -66,10 +70,21 @@ class View:
             if outcome.failure is not None:
                 raise outcome.failure
 
+    async def _page(self, query: Query) -> Page:
+        """One page of a query, without what others may have put there.
+
+        Whoever may write items of one namespace can give them index entries of any other.
+        """
+        page = await self._backend.query(query)
+        if query.index is None:
+            return page
+        ours = f"{query.partition.partition('/')[0]}/"
+        return page._replace(rows=tuple(row for row in page.rows if row.key.partition.startswith(ours)))
+
     async def _pages(self, query: Query) -> AsyncIterator[tuple[Row, ...]]:
         """All pages of a query."""
         while True:
-            page = await self._backend.query(query)
+            page = await self._page(query)
             yield page.rows
             if page.after is None:
                 return
@@ -87,27 +102,44 @@ class View:
         after = query.after
         while True:
             left = query.rows_max - len(rows)
-            page = await self._backend.query(query._replace(rows_max=left, after=after))
+            page = await self._page(query._replace(rows_max=left, after=after))
             rows += page.rows
             after = page.after
             if after is None or len(rows) >= query.rows_max:
                 return rows, after
 
 
+def readable(read: Callable[[Item], T], items: Iterable[Item]) -> list[T]:
+    """What a list shows: all records that can be read. The others are told to the log."""
+    found = []
+    for item in items:
+        try:
+            found.append(read(item))
+        except DamagedRecordError as error:
+            logger.warning("left out of a list: %s", error)
+    return found
+
+
 def check_page_size(limit: int) -> int:
     return check_count("limit", limit, PAGE_MAX)
 
 
-def cursor_text(cursor: Cursor | None) -> str | None:
-    """A cursor as one opaque word that a caller may keep."""
+def cursor_text(cursor: Cursor | None, query: Query) -> str | None:
+    """A cursor as one opaque word that a caller may keep; it goes with the list that it is from."""
     if cursor is None:
         return None
-    return "\n".join((cursor.key.partition, cursor.key.sort, cursor.sort)).encode().hex()
+    return "\n".join((query.partition, *cursor.key, cursor.sort)).encode().hex()
 
 
-def read_cursor(text: str) -> Cursor | None:
+def read_cursor(text: str, query: Query) -> Cursor | None:
+    """The place in a list that a word means; ``None`` if it is not from that list."""
+    if not isinstance(text, str) or len(text) > CURSOR_LENGTH_MAX:
+        return None
     try:
-        partition, sort, place = bytes.fromhex(text).decode().split("\n")
+        partition, *key, place = bytes.fromhex(text).decode().split("\n")
+        after = Cursor(Key(*key), place)
     except (TypeError, ValueError):
         return None
-    return Cursor(Key(partition, sort), place)
+    if partition != query.partition or not all(key) or not query.first <= place <= query.last:
+        return None
+    return after if query.index is not None or after.key == (partition, place) else None

@@ -30,15 +30,17 @@ class Tally(NamedTuple):
 
 def simulate(seed: int, bug: str | None = None) -> Scenario:
     """Run one seed; an ``AssertionError`` says what went wrong."""
-    logger = logging.getLogger("zae_limiter")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)  # lost refunds are part of the plan
+    loggers = [logging.getLogger(name) for name in ("zae_limiter", "zae_limiter_aggregator")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)  # lost refunds and rows are part of the plan
     try:
         with planted(bug):
             scenario = Scenario(seed)
             scenario.run()
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
     return scenario
 
 
@@ -57,12 +59,15 @@ def simulate_range(first: int, bug: str | None = None, count: int = CHUNK) -> Ta
     return Tally(count, steps, admitted, refused, faults, failures)
 
 
-def simulate_many(seeds: int, bug: str | None = None) -> Tally:
-    """Run seeds 0 to ``seeds`` on all cores."""
+def simulate_many(seeds: int, bug: str | None = None, workers: int | None = None) -> Tally:
+    """Run seeds 0 to ``seeds`` on all cores; one worker is this process itself."""
     starts = range(0, seeds, CHUNK)
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        counts = [min(CHUNK, seeds - first) for first in starts]
-        parts = list(pool.map(simulate_range, starts, repeat(bug), counts))
+    counts = [min(CHUNK, seeds - first) for first in starts]
+    if workers == 1:
+        parts = list(map(simulate_range, starts, repeat(bug), counts))
+    else:
+        with ProcessPoolExecutor(workers or os.cpu_count()) as pool:
+            parts = list(pool.map(simulate_range, starts, repeat(bug), counts))
     return Tally(
         sum(part.seeds for part in parts),
         sum(part.steps for part in parts),
@@ -77,6 +82,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m zae_limiter.testing", description=__doc__)
     parser.add_argument("--seeds", type=int, default=500, help="how many seeds to run")
     parser.add_argument("--seed", type=int, help="replay this one and show where it fails")
+    parser.add_argument("--workers", type=int, help="how many processes to use; all cores if not said")
     parser.add_argument("--bug", choices=BUGS, help="plant a bug that must be found")
     options = parser.parse_args()
     if options.seed is not None:
@@ -88,14 +94,15 @@ def main() -> int:
         print(f"seed {options.seed}: {scenario.simulation.steps} steps, no violation")
         return 0
     started = time.perf_counter()
-    tally = simulate_many(options.seeds, options.bug)
+    tally = simulate_many(options.seeds, options.bug, options.workers)
     print(
         f"{tally.seeds} seeds, {tally.steps} steps, {time.perf_counter() - started:.1f} s: "
         f"{tally.admitted} admitted, {tally.refused} refused, {len(tally.failures)} violations"
     )
     print("faults: " + ", ".join(f"{name} {count}" for name, count in sorted(tally.faults.items())))
+    replanted = f" BUG={options.bug}" if options.bug else ""
     for seed, message in tally.failures[:5]:
-        print(f"seed {seed}: {message}\n  replay: make sim SEED={seed}")
+        print(f"seed {seed}: {message}\n  replay: make sim SEED={seed}{replanted}")
     return 1 if tally.failures else 0
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
 from ..acquire import Demand, give_back
+from ..backends.memory import MemoryBackend
 from ..posting import Posting, fitting, write_for
-from ..repository_protocol import AtLeast, AtMost, Condition, Put, Update, Write
+from ..repository_protocol import AtLeast, AtMost, Condition, Item, Key, Put, Update, Write
 from ..shards import split
 from ..teller import Teller
+from ..till import spent
 
 
 def _without_floor(*given: Any) -> Write | None:
@@ -32,6 +34,20 @@ def _without_clamp(*given: Any) -> Write | None:
     write = write._replace(when=_without(write, AtLeast, set(moved)))
     kept = _without(write, AtMost, {*write.add, *moved})
     return write._replace(add={**write.add, **moved}, set={}, when=kept)
+
+
+def _spent_without_floor(slots: Any, needs: Any, image: Any, now_ms: int) -> dict[str, int] | None:
+    """A till that takes what is not there."""
+    rich = {**image, **{slot.tokens: image[slot.tokens] + slot.capacity_milli for slot in slots.values()}}
+    return spent(slots, needs, rich, now_ms)
+
+
+def _swap_unseen(store: MemoryBackend, key: Key, image: Item, changed: Mapping[str, int]) -> Item:
+    """A swap that does not look whether somebody else was faster."""
+    del image
+    new = {**store._shelf.items[key], **changed}
+    store._shelf.items[key] = new
+    return new
 
 
 def _last_come_first_served(postings: Sequence[Posting], *given: Any) -> list[bool]:
@@ -65,6 +81,8 @@ def _without(write: Update, kind: type[Condition], attributes: set[str]) -> tupl
 BUGS: dict[str, dict[str, Any]] = {
     "no_floor": {"zae_limiter.teller.write_for": _without_floor},
     "no_clamp": {"zae_limiter.teller.write_for": _without_clamp},
+    "till_overdraws": {"zae_limiter.till.spent": _spent_without_floor},
+    "blind_swap": {"zae_limiter.backends.memory.MemoryBackend.swap": _swap_unseen},
     "tail_first": {"zae_limiter.teller.fitting": _last_come_first_served},
     "split_mints": {"zae_limiter.shards.split": _split_that_mints},
     "wrong_shard": {

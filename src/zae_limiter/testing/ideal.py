@@ -151,6 +151,13 @@ class WatchedTeller(Teller):
         finally:
             self._simulation.in_flight -= 1
 
+    async def write_alone(self, order: Order) -> Outcome | None:
+        self._simulation.in_flight += 1
+        try:
+            return await super().write_alone(order)
+        finally:
+            self._simulation.in_flight -= 1
+
     async def _transact(self, orders: Sequence[Order]) -> list[Outcome]:
         self._simulation.in_flight += 1
         try:

@@ -10,16 +10,19 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Generator, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from enum import Enum
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from .._colour import Signal
 from ..exceptions import RateLimiterUnavailable
-from ..repository_protocol import Backend, Item, Key, Outcome, Query, Write
+from ..repository_protocol import Backend, Item, Key, Outcome, Query, Swap, Update, Write
 from ..world import World
 from .stores import Fault, Wrapper
 
 T = TypeVar("T")
+
+DRIFTED_MS_MAX = 5_000
 
 
 class Cancelled(BaseException):
@@ -93,11 +96,29 @@ class Process:
     """A client process: its clock may be off, and it may die with all its tasks."""
 
     def __init__(self, simulation: Simulation, skew_ms: int = 0) -> None:
-        self.simulation, self.skew_ms = simulation, skew_ms
+        self.simulation = simulation
         self.crashed = False
-        self.world = World(
-            lambda: simulation.now_ms + skew_ms, lambda: float(simulation.now_ms), simulation.rng
-        )
+        self._skew_ms, self._drift_per_mille, self._since_ms = skew_ms, 0, simulation.now_ms
+        self.world = World(self.clock_ms, lambda: float(simulation.now_ms), simulation.rng)
+
+    def clock_ms(self) -> int:
+        """The time as this process believes it to be."""
+        drifted_ms = (self.simulation.now_ms - self._since_ms) * self._drift_per_mille // 1000
+        drifted_ms = max(-DRIFTED_MS_MAX, min(DRIFTED_MS_MAX, drifted_ms))
+        return self.simulation.now_ms + self._skew_ms + drifted_ms
+
+    def step_clock(self, by_ms: int) -> None:
+        self._settle_clock()
+        self._skew_ms += by_ms
+
+    def drift_clock(self, per_mille: int) -> None:
+        """Let the clock run fast or slow from now on, for a few seconds in all."""
+        self._settle_clock()
+        self._drift_per_mille = per_mille
+
+    def _settle_clock(self) -> None:
+        self._skew_ms = self.clock_ms() - self.simulation.now_ms
+        self._drift_per_mille, self._since_ms = 0, self.simulation.now_ms
 
     def spawn(self, coroutine: Coroutine[Any, Any, T], *, interruptible: bool = False) -> Task[T]:
         task = self.simulation.add(coroutine, self)
@@ -203,6 +224,25 @@ class Simulation:
                     raise task.error
 
 
+class Trouble(Enum):
+    THROTTLED = "throttled"
+    """The store refuses every call at once."""
+    GONE = "store gone"
+    """Nothing reaches the store, and replies that are under way get lost."""
+    PARTITION = "partition"
+    """The same for one process only."""
+    DELAY = "long delay"
+    """Whatever is sent arrives when the spell is over."""
+
+
+class Spell(NamedTuple):
+    """Trouble that lasts, for everybody or for one process."""
+
+    trouble: Trouble
+    victim: Process | None
+    until_ms: int
+
+
 class Network(Wrapper):
     """The way from one process to the store, on which requests and replies can get lost.
 
@@ -215,8 +255,13 @@ class Network(Wrapper):
         inner: Backend,
         fault_rate: float,
         on_apply: Callable[[Write, Item | None, Outcome], None],
+        *,
+        swaps: bool = False,
+        weather: Callable[[Process], Spell | None] = lambda _: None,
     ) -> None:
         super().__init__(inner)
+        self._process, self._weather = process, weather
+        self.swap: Swap | None = self._swap if swaps else None
         self._simulation = process.simulation
         self._fault_rate, self._on_apply = fault_rate, on_apply
         self._colour = SimColour(process)
@@ -224,6 +269,10 @@ class Network(Wrapper):
     @property
     def colour(self) -> SimColour:
         return self._colour
+
+    def calm(self) -> None:
+        """Lose nothing any more."""
+        self._fault_rate = 0.0
 
     async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
         await self._travel(Fault.LOST_REQUEST)
@@ -242,6 +291,19 @@ class Network(Wrapper):
 
     async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
         return await self._send(writes, self.inner.transact_write)
+
+    def _swap(self, key: Key, image: Item, changed: Mapping[str, int]) -> Item | None:
+        """At once or not at all, as with a file of this machine; now and then nobody knows which."""
+        swap: Swap = self.inner.swap  # type: ignore[attr-defined]
+        fate = self._simulation.rng.random()
+        if fate < self._fault_rate or self._weather(self._process) is not None:
+            return None
+        new = swap(key, image, changed)
+        if new is not None:
+            self._on_apply(Update(key, set=dict(changed)), image, Outcome(True, new))
+            if fate < 2 * self._fault_rate:
+                raise self._failed(Fault.LOST_REPLY)
+        return new
 
     async def _write_one(self, write: Write) -> Outcome:
         try:
@@ -268,6 +330,13 @@ class Network(Wrapper):
 
     async def _travel(self, fault: Fault) -> None:
         await pause()
+        spell = self._weather(self._process)
+        if spell is not None and spell.trouble is Trouble.DELAY:
+            await SimSignal().wait((spell.until_ms - self._simulation.now_ms) / 1000)
+        elif spell is not None and fault is Fault.LOST_REPLY and spell.trouble is not Trouble.THROTTLED:
+            raise self._failed(fault)
+        elif spell is not None and fault is Fault.LOST_REQUEST:
+            raise self._failed(Fault.UNREACHABLE)
         while self._simulation.rng.random() < 0.2:  # some packets take the long way
             await pause()
         if self._simulation.rng.random() < self._fault_rate:

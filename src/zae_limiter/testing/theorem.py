@@ -2,9 +2,10 @@
 
 In every interval a limit admits, net of refunds, at most its capacity plus what accrues; nothing that
 fits is refused; no token is lost. One seed decides how many processes there are, how wrong their
-clocks are, what they ask for, when somebody changes the limits, which requests and replies get lost,
-who is cancelled and who crashes. After every write the store is compared with the ideal bucket, and
-at the end its books with those of the clients.
+clocks are, what they ask for, when somebody changes limits and parents, which requests and replies get
+lost, when the store is gone or slow, who is cancelled and who crashes. After every write the store is
+compared with the ideal bucket; at rest its books are compared with those of the clients, usage with
+consumption, waits with what then happens, and everybody's idea of the limits with what is stored.
 """
 
 from __future__ import annotations
@@ -12,53 +13,45 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import lru_cache
 from unittest import mock
 
 from .._colour import run_sync
 from ..backends.memory import MemoryBackend
 from ..bucket import Rate
 from ..exceptions import RateLimiterUnavailable, RateLimitExceeded
+from ..lease import Lease
 from ..limiter import RateLimiter
 from ..models import Limit
 from ..records.connection import Connection, Options
 from ..repository import Repository
-from ..repository_protocol import Item, Key, Outcome, Write
-from ..schema import bucket_key, limit_attributes, number, parse_bucket_pk, sk_state
+from ..repository_protocol import Item, Key, Outcome, Update, Write
+from ..schema import bucket_key, bucket_limit_names, limit_attributes, number, parse_bucket_pk, sk_state
 from ..sharding import SHARDS_MAX
+from .books import Books
 from .ideal import Intent, Judge, WatchedTeller, Whole
+from .rest import check_convergence, check_purged, check_waits
 from .simulation import Cancelled, Network, Process, Simulation, pause
+from .staff import DOOMED, Followers, Timed, administer, purge
+from .weather import Weather
 
 RESOURCE = "api"
-PARENT = "parent"
+PARENT, STEPPARENT = "parent", "stepparent"
 FAMILY = {"child-1": PARENT, "child-2": PARENT, "loner": None}
+EVERYBODY = (*FAMILY, PARENT, STEPPARENT)
 LIMITS = (
     (Limit("fast", 10, 35, 60), Limit("slow", 40, 100, 86_400)),
     (Limit("fast", 4, 50, 60), Limit("slow", 60, 100, 3_600)),
     (Limit("fast", 25, 7, 1), Limit("slow", 40, 100, 86_400)),
 )
-
-
 SLOW_WRITES = Rate(8_000, 8_000, 1_000)
+"""A partition that takes a few writes a second is soon a hot one."""
+CONFIG_TTL_SECONDS = 60.0
 
 
 class Aborted(Exception):
     """The work under a lease failed."""
-
-
-@dataclass
-class Books:
-    """What the clients know they have consumed: at least ``low``, at most ``high``."""
-
-    low: Counter[tuple[str, str]] = field(default_factory=Counter)
-    high: Counter[tuple[str, str]] = field(default_factory=Counter)
-
-    def enter(self, entity_id: str, low: Mapping[str, int], high: Mapping[str, int]) -> None:
-        for payer in filter(None, (entity_id, FAMILY[entity_id])):
-            for name, amount in low.items():
-                self.low[payer, name] += amount
-            for name, amount in high.items():
-                self.high[payer, name] += amount
 
 
 class Scenario:
@@ -70,9 +63,13 @@ class Scenario:
         self.fault_rate = rng.choice((0.0, 0.0, 0.03))
         self.cancel_rate = rng.choice((0.0, 0.02))
         self.crash_rate = rng.choice((0.0, 0.0, 0.002))
-        self.changes = rng.choice((0, 0, 3))
-        self.hot = rng.random() < 0.3
-        self.sharded = rng.random() < 0.4
+        self.rough = rng.random() < 0.3
+        self.changes = rng.random() < 0.4
+        self.local = rng.random() < 0.3
+        """The store answers at once, as an embedded one does."""
+        self.hot = rng.random() < (0.8 if self.local else 0.3)
+        self.sharded = not self.local and rng.random() < 0.5
+        self.weather = Weather(self.simulation, rough=self.rough)
         self.store = MemoryBackend(Process(self.simulation).world)
         self.store.capabilities = replace(self.store.capabilities, hot_partitions=self.sharded)
         self.judges: dict[Key, Judge] = {}
@@ -81,38 +78,103 @@ class Scenario:
         self.wholes: dict[str, Whole] = {}
         self.admitted = self.refused = 0
         self.setup = run_sync(Repository.over(self.store, world=Process(self.simulation).world))
+        self.followers = Followers(self.simulation, self.setup.namespace_id, ordered=not self.sharded)
+        self.store.watchers.append(self.followers.record)
+        self.doomed_id: str | None = None
         run_sync(self._prepare())
-        self.processes = [self._process() for _ in range(rng.choice((1, 2, 3)))]
+        self.networks: list[Network] = []
+        self.repositories: list[tuple[Process, Repository]] = []
+        self.processes = [self._clients() for _ in range(rng.choice((1, 2, 3)))]
+        self._hire()
         self.simulation.before_step = self._strike
 
     async def _prepare(self) -> None:
-        await self.setup.set_resource_defaults(RESOURCE, LIMITS[0])
-        await self.setup.create_entity(PARENT)
+        rng, setup = self.simulation.rng, self.setup
+        await setup.set_resource_defaults(RESOURCE, LIMITS[0])
+        for entity_id in (PARENT, STEPPARENT):
+            await setup.create_entity(entity_id)
         for entity_id, parent_id in FAMILY.items():
-            await self.setup.create_entity(entity_id, parent_id=parent_id, cascade=parent_id is not None)
+            await setup.create_entity(entity_id, parent_id=parent_id, cascade=parent_id is not None)
+        if rng.random() < 0.2:
+            doomed = await setup.register_namespace(DOOMED)
+            view = await setup.namespace(DOOMED)
+            await view.set_resource_defaults(RESOURCE, LIMITS[0])
+            for entity_id in FAMILY:
+                await view.create_entity(entity_id)
+                async with RateLimiter(view).acquire(entity_id, RESOURCE, {"fast": 1}):
+                    pass
+            self.doomed_id = doomed.namespace_id
+            await setup.delete_namespace(DOOMED)
 
-    def _process(self) -> Process:
-        rng = self.simulation.rng
-        process = Process(self.simulation, rng.choice((0, 0, -20, 20, 300)))
-        network = Network(process, self.store, self.fault_rate, self._on_apply)
-        connection = Connection(network, process.world, Options(rng.choice((0.0, 60.0))))
+    def _network(self, process: Process) -> Network:
+        def seen(write: Write, before: Item | None, outcome: Outcome) -> None:
+            self._on_apply(write, before, outcome, process)
+
+        network = Network(
+            process, self.store, self.fault_rate, seen, swaps=self.local, weather=self.weather.over
+        )
+        self.networks.append(network)
+        return network
+
+    def _open(self, process: Process) -> Repository:
+        rng, network = self.simulation.rng, self._network(process)
+        connection = Connection(network, process.world, Options(rng.choice((0.0, *[CONFIG_TTL_SECONDS] * 2))))
         connection.teller = WatchedTeller(process, network, self.intents)
         repository = Repository(connection, self.setup.namespace_name, self.setup.namespace_id)
-        limiter = RateLimiter(repository, speculative_writes=rng.random() < 0.8)
+        self.repositories.append((process, repository))
+        return repository
+
+    def _clients(self) -> Process:
+        rng = self.simulation.rng
+        process = Process(self.simulation, rng.choice((0, 0, -20, 20, 300)))
+        limiter = RateLimiter(self._open(process), speculative_writes=rng.random() < 0.8)
         for _ in range(rng.choice((1, 2, 4, 8))):
             process.spawn(self._client(limiter), interruptible=True)
-        if self.changes and not hasattr(self, "processes"):
-            process.spawn(self._admin(repository))
         return process
 
+    def _hire(self) -> None:
+        """The programs that run beside the clients."""
+        rng = self.simulation.rng
+        if self.changes:
+            admin = self._open(self.processes[0])
+            family = ("child-2", PARENT, STEPPARENT)
+            self.processes[0].spawn(administer(self.simulation, admin, RESOURCE, LIMITS, family))
+        for _ in range(rng.choice((0, 0, 1, 2))):
+            process = Process(self.simulation, rng.choice((0, 0, -20, 20)))
+            network = Timed(process, self._network(process), self.intents)
+            process.spawn(self.followers.aggregate(process, network), interruptible=True)
+            self.processes.append(process)
+        if self.doomed_id is not None:
+            process = Process(self.simulation)
+            process.spawn(purge(self.simulation, self._open(process), self.doomed_id), interruptible=True)
+            self.processes.append(process)
+
     def run(self) -> None:
-        # A partition that takes a few writes a second is soon a hot one.
         slow = {f"zae_limiter.{module}.WRITES": SLOW_WRITES for module in ("posting", "shards")}
         with ExitStack() as stack:
             for target, rate in slow.items():
                 stack.enter_context(mock.patch(target, rate))
+            stack.enter_context(mock.patch("zae_limiter_aggregator.buckets.REFILL_AFTER_MS", 500))
             self.simulation.run()
-        self._compare_books()
+            self._rest()
+
+    def _rest(self) -> None:
+        self.weather.clear()
+        self.simulation.before_step = lambda: None
+        for network in self.networks:
+            network.calm()
+        for entity_id in EVERYBODY:
+            images = self._shards(entity_id)
+            for name in ("fast", "slow"):
+                stored = sum(number(image, limit_attributes(name).tc) for image in images)
+                if not (self.changes and stored < self.books.low[entity_id, name] * 1000):
+                    self.books.check(entity_id, name, stored)
+        self.followers.check_usage(self.store, RESOURCE)
+        if self.doomed_id is not None:
+            check_purged(self.setup, self.store, self.doomed_id)
+        alive = [repository for process, repository in self.repositories if not process.crashed]
+        check_convergence(self.simulation, self.setup, alive, "loner", RESOURCE, CONFIG_TTL_SECONDS)
+        check_waits(self.simulation, self.setup, tuple(FAMILY), RESOURCE)
 
     async def _client(self, limiter: RateLimiter) -> None:
         for _ in range(6):
@@ -122,11 +184,12 @@ class Scenario:
                 self.simulation.faults["cancelled"] += 1
 
     async def _attempt(self, limiter: RateLimiter) -> None:
-        rng = self.simulation.rng
+        rng, faulty = self.simulation.rng, self.fault_rate > 0 or self.rough
         entity_id = rng.choice(("loner",) if self.hot else (*FAMILY,))
         amounts = rng.choice(({"fast": 1, "slow": 1}, {"fast": 4}, {"slow": 7}, {"fast": 2, "slow": 10}))
         most = Counter(amounts)
         consumed: Mapping[str, int] = {}
+        lease: Lease | None = None
         certain = True
         try:
             async with limiter.acquire(entity_id, RESOURCE, amounts) as lease:
@@ -150,45 +213,44 @@ class Scenario:
         except RateLimiterUnavailable:
             certain = False
         except (Cancelled, GeneratorExit) as error:
-            certain = isinstance(error, Cancelled) and not self.fault_rate
+            certain = isinstance(error, Cancelled) and not faulty
             raise
         finally:
-            if certain and (consumed or not self.fault_rate):
-                self.books.enter(entity_id, consumed, consumed)
+            payers = (
+                (entity_id, PARENT, STEPPARENT) if lease is None else [a.entity_id for a in lease._accounts]
+            )
+            if certain and (consumed or not faulty):
+                self.books.enter(payers, consumed, consumed)
             else:
-                self.books.enter(entity_id, {}, most)
-
-    async def _admin(self, repository: Repository) -> None:
-        rng = self.simulation.rng
-        for _ in range(self.changes):
-            for _ in range(rng.randrange(30)):
-                await pause()
-            try:
-                await repository.set_resource_defaults(RESOURCE, rng.choice(LIMITS))
-                self.simulation.faults["limits changed"] += 1
-            except RateLimiterUnavailable:
-                pass
+                self.books.enter(payers, {}, most)
 
     def _strike(self) -> None:
         rng = self.simulation.rng
         victims = self.simulation.interruptible()
         if victims and rng.random() < self.cancel_rate:
             rng.choice(victims).to_throw = Cancelled()
-        if rng.random() < self.crash_rate:
-            alive = [process for process in self.processes if not process.crashed]
-            if len(alive) > 1:
-                rng.choice(alive).crash()
-                self.simulation.faults["crashed"] += 1
+        alive = [process for process in self.processes if not process.crashed]
+        if rng.random() < self.crash_rate and len(alive) > 1:
+            rng.choice(alive).crash()
+            self.simulation.faults["crashed"] += 1
+        self.weather.blow(alive)
 
-    def _on_apply(self, write: Write, before: Item | None, outcome: Outcome) -> None:
+    def _on_apply(self, write: Write, before: Item | None, outcome: Outcome, process: Process) -> None:
         key, now_ms = write.key, self.simulation.now_ms
-        if key.sort != sk_state() or not outcome.applied or outcome.item is None:
+        if key.sort != sk_state() or not outcome.applied:
             return
+        address = parse_bucket_pk(key.partition)
+        if address.namespace_id == self.doomed_id:
+            return
+        assert outcome.item is not None, f"{key.partition} was deleted"
         assert number(outcome.item, "cv") >= number(before or {}, "cv"), f"{key.partition} was turned back"
-        intent = self.intents.pop(id(write), Intent(write, {}, now_ms))
+        intent = self.intents.pop(id(write), None)
+        if intent is None and isinstance(write, Update) and before is not None and not write.add:
+            self.simulation.faults["swaps"] += any(attribute.startswith("b_") for attribute in write.set)
+            intent = Intent(write, _taken(before, outcome.item), process.world.now_ms())
+        intent = intent or Intent(write, {}, now_ms)
         judge = self.judges.setdefault(key, Judge(key.partition))
         judge.see(before, outcome.item, intent.needs, intent.client_ms, now_ms)
-        address = parse_bucket_pk(key.partition)
         if before is not None and before.get("shard_count") != outcome.item.get("shard_count"):
             self.simulation.faults["splits"] += 1
         if self.sharded and not self.changes:
@@ -197,16 +259,16 @@ class Scenario:
             whole.see(before, outcome.item, shards, intent.client_ms, now_ms)
 
     def _shards(self, entity_id: str) -> list[Item]:
-        keys = [bucket_key(self.setup.namespace_id, entity_id, RESOURCE, i) for i in range(SHARDS_MAX)]
+        keys = _shard_keys(self.setup.namespace_id, entity_id)
         return [image for image in run_sync(self.store.batch_get(keys)) if image is not None]
 
-    def _compare_books(self) -> None:
-        for entity_id in (*FAMILY, PARENT):
-            images = self._shards(entity_id)
-            for name in ("fast", "slow"):
-                low, high = self.books.low[entity_id, name], self.books.high[entity_id, name]
-                stored = sum(number(image, limit_attributes(name).tc) for image in images)
-                assert low * 1000 <= stored <= high * 1000, (
-                    f"{entity_id} has used {stored} of {name} by the store's books, "
-                    f"{low} to {high} tokens by the clients'"
-                )
+
+@lru_cache(64)
+def _shard_keys(namespace_id: str, entity_id: str) -> tuple[Key, ...]:
+    return tuple(bucket_key(namespace_id, entity_id, RESOURCE, shard_id) for shard_id in range(SHARDS_MAX))
+
+
+def _taken(before: Item, after: Item) -> dict[str, int]:
+    """What a write that set its numbers has taken."""
+    counters = {name: limit_attributes(name).tc for name in bucket_limit_names(after)}
+    return {name: number(after, tc) - number(before, tc) for name, tc in counters.items()}

@@ -8,7 +8,7 @@ the only modules that know a driver, and are imported when a store is opened.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 from ...exceptions import ValidationError
@@ -18,12 +18,17 @@ from .backend import DynamoDBBackend
 from .calls import Calls
 from .transport import Transport
 
+if TYPE_CHECKING:
+    from .access import Access
+
 __all__ = ["DynamoDBBackend", "open_backend"]
 
 TIMEOUT_MS_MAX = 60_000
 POOL_MAX = 1_000
+OPTIONS = frozenset({"region", "endpoint_url", "timeout_ms", "pool", "transport"})
+TRANSPORTS = ("lean", "boto")
 TABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
-HINT = "use dynamodb://TABLE?region=…&endpoint_url=…&timeout_ms=…&pool=…"
+HINT = "use dynamodb://TABLE?region=…&endpoint_url=…&timeout_ms=…&pool=…&transport=…"
 
 
 def open_backend(
@@ -44,17 +49,40 @@ def open_backend(
     table_name, options = parse_url(url)
     if timeout_ms is not None:
         options["timeout_ms"] = check_count("timeout_ms", timeout_ms, TIMEOUT_MS_MAX)
-    from .boto import Access, BotocoreTransport
+    lean = options.pop("transport", "lean") == "lean"
+    from .access import Access
 
     access = Access(session=session, config=config, **options)
-    transport: Transport
-    if sync:
-        transport = BotocoreTransport(access)
-    else:
-        from .aioboto import AiobotocoreTransport
-
-        transport = AiobotocoreTransport(access)
+    transport = open_transport(access, sync=sync) if lean else open_driver(access, sync=sync)
     return DynamoDBBackend(Calls(table_name, transport, world or World(), access.timeout_ms))
+
+
+def open_transport(access: Access, *, sync: bool) -> Transport:
+    """Our own way to DynamoDB; it turns to the driver by itself for what it cannot do."""
+    from .lean.transport import LeanTransport, Wire
+
+    ticks_ms = World().ticks_ms
+    wire: Wire
+    if sync:
+        from .lean.blocking import BlockingWire
+
+        wire = BlockingWire(ticks_ms)
+    else:
+        from .lean.loop import LoopWire
+
+        wire = LoopWire(ticks_ms)
+    return LeanTransport(access, wire, lambda: open_driver(access, sync=sync))
+
+
+def open_driver(access: Access, *, sync: bool) -> Transport:
+    """The way through botocore or aiobotocore."""
+    if sync:
+        from .boto import BotocoreTransport
+
+        return BotocoreTransport(access)
+    from .aioboto import AiobotocoreTransport
+
+    return AiobotocoreTransport(access)
 
 
 def parse_url(url: str) -> tuple[str, dict[str, Any]]:
@@ -69,7 +97,7 @@ def parse_url(url: str) -> tuple[str, dict[str, Any]]:
     options: dict[str, Any] = dict(given)
     if len(options) < len(given):
         raise ValidationError("store", url, "an option is given twice")
-    if unknown := sorted(options.keys() - {"region", "endpoint_url", "timeout_ms", "pool"}):
+    if unknown := sorted(options.keys() - OPTIONS):
         raise ValidationError("store", url, f"unknown option {', '.join(unknown)}; {HINT}")
     for name, value_max in (("timeout_ms", TIMEOUT_MS_MAX), ("pool", POOL_MAX)):
         if name in options:
@@ -77,6 +105,8 @@ def parse_url(url: str) -> tuple[str, dict[str, Any]]:
     for name in ("region", "endpoint_url"):
         if options.get(name) == "":
             raise ValidationError(name, "", "give it a value or leave it out")
+    if options.get("transport", "lean") not in TRANSPORTS:
+        raise ValidationError("transport", options["transport"], f"choose one of {', '.join(TRANSPORTS)}")
     return parts.netloc, options
 
 

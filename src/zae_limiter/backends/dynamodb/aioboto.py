@@ -16,9 +16,10 @@ from aiobotocore.session import AioSession
 from aiohttp import ClientConnectorError
 from botocore import xform_name
 
-from ..._colour import Asyncio, Colour
-from .boto import Access, limit_wait, read_timeout_s, transport_error
-from .expressions import Payload
+from ..._colour import Asyncio
+from .access import Access
+from .boto import limit_wait, read_timeout_s, transport_error
+from .expressions import Payload, Request
 from .transport import NoReply
 
 CONNECT_SLACK_S = 0.05
@@ -26,11 +27,11 @@ CONNECT_SLACK_S = 0.05
 
 class AiobotocoreTransport:
     def __init__(self, access: Access) -> None:
-        self.colour: Colour = Asyncio()
+        self.colour = self.lanes = Asyncio()
         self._access = access
         self._client: Any = None
 
-    async def call(self, operation: str, payload: Payload, timeout_ms: float) -> Payload:
+    async def call(self, operation: str, payload: Request, timeout_ms: float) -> Payload:
         client = self._client or await self._connect()
         seconds = max(timeout_ms, 1) / 1000
         token = read_timeout_s.set(seconds)
@@ -57,9 +58,9 @@ class AiobotocoreTransport:
 
     async def _connect(self) -> Any:
         try:
-            making = self._session().create_client(
+            making = async_session(self._access).create_client(
                 "dynamodb",
-                region_name=self._access.region or self._given("region"),
+                region_name=region_of(self._access),
                 endpoint_url=self._access.endpoint_url,
                 config=self._access.client_config(AioConfig()),
             )
@@ -74,21 +75,24 @@ class AiobotocoreTransport:
             self._client = client
         return self._client
 
-    def _session(self) -> Any:
-        given = self._access.session
-        if isinstance(given, AioSession):
-            return given
-        session = AioSession()
-        if given is not None:
-            credentials = self._access.botocore_session().get_credentials()
-            session.register_component("credential_provider", _Lender(credentials))
-        return session
 
-    def _given(self, variable: str) -> Any:
-        given = self._access.session
-        if given is None or isinstance(given, AioSession):
-            return None
-        return self._access.botocore_session().get_config_variable(variable)
+def async_session(access: Access) -> Any:
+    """The session given, if it is one of aiobotocore's, or one that borrows its credentials."""
+    if isinstance(access.session, AioSession):
+        return access.session
+    session = AioSession()
+    if access.session is not None:
+        credentials = access.botocore_session().get_credentials()
+        session.register_component("credential_provider", _Lender(credentials))
+    return session
+
+
+def region_of(access: Access) -> str | None:
+    """The region that was named, or that of a blocking session; ``None`` leaves it to aiobotocore."""
+    if access.region or access.session is None or isinstance(access.session, AioSession):
+        return access.region
+    region: str | None = access.botocore_session().get_config_variable("region")
+    return region
 
 
 class _Borrowed(AioCredentials):  # type: ignore[misc]  # the driver has no types

@@ -35,6 +35,7 @@ from . import provision
 from .calls import Calls
 from .expressions import (
     Payload,
+    Request,
     batch_get_request,
     decode_item,
     decode_key,
@@ -44,6 +45,7 @@ from .expressions import (
     write_request,
 )
 from .failures import failure
+from .rendered import Shapes
 from .transport import CANCELLED, ServiceError
 
 CONDITION_FAILED = "ConditionalCheckFailedException"
@@ -59,14 +61,21 @@ class DynamoDBBackend:
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
+        self._lanes = calls.transport.lanes
         self.capabilities = BackendCapabilities(
             "dynamodb", hot_partitions=True, streams=True, timeout_ms=calls.timeout_ms
         )
         self.table_name = calls.table_name
+        self._shapes = Shapes(calls.table_name)
 
     @property
     def colour(self) -> Colour:
         return self._calls.transport.colour
+
+    @property
+    def calls(self) -> Calls:
+        """For the few who need an operation that is no verb of the waist."""
+        return self._calls
 
     async def setup(self) -> None:
         """Look whether the table is there and of the right shape. It is never made here."""
@@ -90,7 +99,7 @@ class DynamoDBBackend:
         wanted = list(dict.fromkeys(keys))
         parts = [wanted[at : at + BATCH_KEYS_MAX] for at in range(0, len(wanted), BATCH_KEYS_MAX)]
         found: dict[Key, Item] = {}
-        for items in await self.colour.together([self._read(part) for part in parts]) if parts else ():
+        for items in await self._lanes.together([self._read(part) for part in parts]) if parts else ():
             found |= items
         return [found.get(key) for key in keys]
 
@@ -103,7 +112,7 @@ class DynamoDBBackend:
             places.setdefault(write.key, []).append(place)
         turns = [self._write_in_turn([writes[at] for at in group]) for group in places.values()]
         found: dict[int, Outcome] = {}
-        for group, outcomes in zip(places.values(), await self.colour.together(turns), strict=True):
+        for group, outcomes in zip(places.values(), await self._lanes.together(turns), strict=True):
             found |= zip(group, outcomes, strict=True)
         return [found[place] for place in range(len(writes))]
 
@@ -151,10 +160,12 @@ class DynamoDBBackend:
         if isinstance(write, Check):
             # DynamoDB checks without writing only inside a transaction, which would cost more.
             return (await self._judge([write]))[0]
-        verb, request = write_request(self.table_name, write)
-        operation = f"{verb}Item"
+        request: Request
         if isinstance(write, Update):
-            request["ReturnValues"] = "ALL_NEW"
+            operation, request = "UpdateItem", self._shapes.update_request(write)
+        else:
+            verb, request = write_request(self.table_name, write)
+            operation = f"{verb}Item"
         try:
             reply = await self._calls.send(operation, request, expected=REFUSALS)
         except ServiceError as error:

@@ -10,23 +10,16 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from dataclasses import dataclass
 from typing import Any
 
 import botocore.exceptions as failures
-import botocore.session
 from botocore import xform_name
 from botocore.config import Config
 
-from ..._colour import Blocking, Colour, ForkSafe
-from .expressions import Payload
+from ..._colour import Blocking, ForkSafe
+from .access import Access
+from .expressions import Payload, Request
 from .transport import NoReply, NotConfigured, TransportError, refusal
-
-# One attempt; the standard mode, because the legacy one has checks of its own that send again.
-ONE_ATTEMPT = {"total_max_attempts": 1, "mode": "standard"}
-
-CONNECT_SHARE = 0.45
-"""Of the time for a call; two attempts to connect then leave too little for a third."""
 
 _NO_CREDENTIALS = (
     failures.NoCredentialsError,
@@ -50,56 +43,16 @@ read_timeout_s: contextvars.ContextVar[float] = contextvars.ContextVar("read_tim
 """How long the request that is being sent may wait for its answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
-    """How to reach DynamoDB; what is ``None`` comes from botocore's usual places.
-
-    ``session`` is a boto3 or botocore session, ``config`` a botocore ``Config``.
-    """
-
-    region: str | None = None
-    endpoint_url: str | None = None
-    pool: int = 64
-    timeout_ms: int = 1000
-    session: Any = None
-    config: Any = None
-
-    @property
-    def connect_timeout_s(self) -> float:
-        """Connecting gives up first: a request that was never sent must not look like a lost reply."""
-        return self.timeout_ms / 1000 * CONNECT_SHARE
-
-    def client_config(self, defaults: Any) -> Any:
-        """The user's wishes over our defaults, and what must not be wished away over both."""
-        options = {
-            "max_pool_connections": self.pool,
-            "tcp_keepalive": True,
-            # Our requests are built by code that is tested against the engine itself.
-            "parameter_validation": False,
-        }
-        forced = Config(
-            retries=ONE_ATTEMPT, connect_timeout=self.connect_timeout_s, read_timeout=self.timeout_ms / 1000
-        )
-        wished = defaults.merge(Config(**options))
-        return (wished.merge(self.config) if self.config is not None else wished).merge(forced)
-
-    def botocore_session(self) -> Any:
-        """The session given, without boto3's shell, or a new one."""
-        if self.session is None:
-            return botocore.session.Session()
-        return getattr(self.session, "_session", self.session)
-
-
 class BotocoreTransport:
     """One client per process, safe for threads."""
 
     def __init__(self, access: Access) -> None:
-        self.colour: Colour = Blocking()
+        self.colour = self.lanes = Blocking()
         self._access = access
         self._lock = threading.Lock()
         self._client = ForkSafe(self._connect)
 
-    async def call(self, operation: str, payload: Payload, timeout_ms: float) -> Payload:
+    async def call(self, operation: str, payload: Request, timeout_ms: float) -> Payload:
         client = self._client.get()
         token = read_timeout_s.set(max(timeout_ms, 1) / 1000)
         try:
@@ -153,7 +106,9 @@ def transport_error(error: Exception, never_connected: tuple[type[BaseException]
                 "set AWS_PROFILE, or attach a role"
             )
         case _ if isinstance(error, _NO_DESTINATION):
-            return NotConfigured(f"no AWS region: {error}; add region=… to the store's URL or set AWS_REGION")
+            return NotConfigured(
+                f"no AWS region: {error}; add region=… to the store's URL or set AWS_DEFAULT_REGION"
+            )
         case _ if isinstance(error, _NEVER_SENT):
             return NoReply(str(error), ambiguous=False)
         case failures.EndpointConnectionError():

@@ -8,7 +8,7 @@ only if a second arrival changes nothing; otherwise its failure says ``ambiguous
 from __future__ import annotations
 
 from ...world import World
-from .expressions import Payload
+from .expressions import Payload, Request
 from .failures import failure
 from .transport import NoReply, NotConfigured, ServiceError, Transport, TransportError
 
@@ -17,10 +17,16 @@ PAUSE_MIN_MS, PAUSE_MAX_MS = 10, 200
 LEFT_SHARE_MIN = 0.1
 """An attempt with less than this of the call's time left would be cut off, and then nobody knows."""
 
-READS = frozenset({"BatchGetItem", "DescribeTable", "Query"})
+READS = frozenset({"BatchGetItem", "DescribeTable", "Query", "Scan"})
 
-# A transaction has a token, and a table is made, deleted and given its TTL only once.
-HARMLESS_TWICE = READS | {"CreateTable", "DeleteTable", "TransactWriteItems", "UpdateTimeToLive"}
+# A transaction has a token, and a table is made, deleted and given its TTL and an index only once.
+HARMLESS_TWICE = READS | {
+    "CreateTable",
+    "DeleteTable",
+    "TransactWriteItems",
+    "UpdateTable",
+    "UpdateTimeToLive",
+}
 
 
 class Calls:
@@ -40,7 +46,7 @@ class Calls:
     async def send(
         self,
         operation: str,
-        payload: Payload,
+        payload: Request,
         until_ms: float | None = None,
         expected: frozenset[str] = frozenset(),
     ) -> Payload:
@@ -49,13 +55,14 @@ class Calls:
         Refusals whose code is ``expected`` come out as ``ServiceError``, all other trouble as
         ``RateLimiterUnavailable``.
         """
-        until_ms = until_ms or self.deadline()
+        now_ms = self._world.ticks_ms()
+        until_ms = until_ms or now_ms + self.timeout_ms
         maybe_applied = False
         attempt = 0
         while True:
             failed: TransportError
             try:
-                return await self.transport.call(operation, payload, until_ms - self._world.ticks_ms())
+                return await self.transport.call(operation, payload, until_ms - now_ms)
             except ServiceError as error:
                 if error.code in expected and not error.transient:
                     raise
@@ -68,6 +75,7 @@ class Calls:
             attempt += 1
             if not (again and await self.pause(attempt, until_ms)):
                 raise failure(failed, operation, self.table_name, ambiguous=maybe_applied) from failed
+            now_ms = self._world.ticks_ms()
 
     async def pause(self, attempt: int, until_ms: float, pause_max_ms: int = PAUSE_MAX_MS) -> bool:
         """Wait a little longer after each attempt; false when there is no time for another one."""
@@ -77,5 +85,5 @@ class Calls:
         left_ms = until_ms - self._world.ticks_ms() - pause_ms
         if attempt >= ATTEMPTS_MAX or left_ms < self.timeout_ms * LEFT_SHARE_MIN:
             return False
-        await self.transport.colour.sleep(pause_ms / 1000)
+        await self.transport.lanes.sleep(pause_ms / 1000)
         return True

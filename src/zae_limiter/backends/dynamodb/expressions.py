@@ -41,6 +41,7 @@ from ...repository_protocol import (
 
 Attribute: TypeAlias = dict[str, Any]
 Payload: TypeAlias = dict[str, Any]
+Request: TypeAlias = Mapping[str, Any]
 
 PARTITION, SORT = "PK", "SK"
 INTEGER_MAX = 10**38 - 1
@@ -135,10 +136,21 @@ def decode_item(attributes: Mapping[str, Attribute] | None) -> Item | None:
     """An item without its key. ``NULL``, which older tables hold, is the same as not there."""
     if not attributes:
         return None
-    decoded = {
-        name: decode(attribute) for name, attribute in attributes.items() if name not in (PARTITION, SORT)
-    }
-    return {name: value for name, value in decoded.items() if value is not None}
+    item: dict[str, Value] = {}
+    for name, attribute in attributes.items():
+        # Nearly all that is stored is integers and text, and an image comes with every write.
+        if "N" in attribute:
+            try:
+                item[name] = int(attribute["N"])
+            except ValueError:
+                item[name] = decode(attribute)
+        elif "S" in attribute:
+            item[name] = attribute["S"]
+        elif "NULL" not in attribute:
+            item[name] = decode(attribute)
+    item.pop(PARTITION, None)
+    item.pop(SORT, None)
+    return item
 
 
 # Conditions.

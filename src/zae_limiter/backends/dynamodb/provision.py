@@ -29,7 +29,7 @@ async def verify_table(calls: Calls) -> None:
     A caller that may use the table but not describe it is believed: its first read will tell.
     """
     try:
-        description = await _describe(calls, expected=DENIED_CODES)
+        description = await describe_table(calls, expected=DENIED_CODES)
     except ServiceError:
         return
     if description is not None and description["TableStatus"] == "CREATING":
@@ -37,9 +37,11 @@ async def verify_table(calls: Calls) -> None:
     if description is None or description["TableStatus"] == "DELETING":
         raise InfrastructureNotFoundError(missing_table(calls.table_name))
     if found := problems(description):
+        way_out = "name another table, or deploy a new one with: zae-limiter deploy --name NAME"
+        if all(problem.endswith("is missing") for problem in found):
+            way_out = f"bring it up to date with: zae-limiter upgrade --name {calls.table_name}"
         raise IncompatibleSchemaError(
-            f"table {calls.table_name!r} cannot hold this version's data: {'; '.join(found)}; "
-            "name another table, or deploy a new one with: zae-limiter deploy --name NAME"
+            f"table {calls.table_name!r} cannot hold this version's data: {'; '.join(found)}; {way_out}"
         )
 
 
@@ -79,7 +81,7 @@ async def delete_table(calls: Calls) -> None:
         if not error.ambiguous:
             raise
     until_ms, attempt = calls.deadline(WAIT_MS), 0
-    while await _describe(calls) is not None:
+    while await describe_table(calls) is not None:
         attempt += 1
         if not await calls.pause(attempt, until_ms, POLL_MAX_MS):
             raise RateLimiterUnavailable(f"table {calls.table_name!r} is still there after {WAIT_MS} ms")
@@ -88,7 +90,7 @@ async def delete_table(calls: Calls) -> None:
 async def _until_active(calls: Calls) -> dict[str, Any]:
     until_ms, attempt = calls.deadline(WAIT_MS), 0
     while True:
-        description = await _describe(calls)
+        description = await describe_table(calls)
         if description is not None and description["TableStatus"] in USABLE:
             return description
         attempt += 1
@@ -96,7 +98,8 @@ async def _until_active(calls: Calls) -> dict[str, Any]:
             raise RateLimiterUnavailable(f"table {calls.table_name!r} is not usable after {WAIT_MS} ms")
 
 
-async def _describe(calls: Calls, expected: frozenset[str] = frozenset()) -> dict[str, Any] | None:
+async def describe_table(calls: Calls, expected: frozenset[str] = frozenset()) -> dict[str, Any] | None:
+    """The table as DynamoDB sees it; ``None`` if it is not there."""
     try:
         reply = await calls.send(
             "DescribeTable", {"TableName": calls.table_name}, expected=expected | {NOT_FOUND}

@@ -22,16 +22,25 @@ def create_table_request(table: str) -> Payload:
         "BillingMode": "PAY_PER_REQUEST",
         "AttributeDefinitions": [{"AttributeName": name, "AttributeType": "S"} for name in names],
         "KeySchema": _key_schema(""),
-        "GlobalSecondaryIndexes": [
-            {
-                "IndexName": index,
-                "KeySchema": _key_schema(index),
-                "Projection": {"ProjectionType": "KEYS_ONLY"},
-            }
-            for index in INDEXES
-        ],
+        "GlobalSecondaryIndexes": [_index(index) for index in INDEXES],
         # The aggregator needs both images to tell what changed.
         "StreamSpecification": {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"},
+    }
+
+
+def add_index_request(table: str, index: str, description: dict[str, Any]) -> Payload:
+    """Give a table that is there one more index; with throughput like the table's if that is bought."""
+    made = _index(index)
+    if description.get("BillingModeSummary", {}).get("BillingMode", "PROVISIONED") == "PROVISIONED":
+        bought = description.get("ProvisionedThroughput", {})
+        units = {name: bought.get(name, 0) for name in ("ReadCapacityUnits", "WriteCapacityUnits")}
+        if all(units.values()):
+            made["ProvisionedThroughput"] = units
+    names = [f"{index}{part}" for part in (PARTITION, SORT)]
+    return {
+        "TableName": table,
+        "AttributeDefinitions": [{"AttributeName": name, "AttributeType": "S"} for name in names],
+        "GlobalSecondaryIndexUpdates": [{"Create": made}],
     }
 
 
@@ -55,6 +64,14 @@ def problems(description: dict[str, Any]) -> list[str]:
         elif any(types.get(f"{prefix}{part}") != "S" for part in (PARTITION, SORT)):
             found.append(f"the keys of {what} are not text")
     return found
+
+
+def _index(name: str) -> dict[str, Any]:
+    return {
+        "IndexName": name,
+        "KeySchema": _key_schema(name),
+        "Projection": {"ProjectionType": "KEYS_ONLY"},
+    }
 
 
 def _key_schema(prefix: str) -> list[dict[str, str]]:

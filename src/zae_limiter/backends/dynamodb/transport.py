@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from ..._colour import Colour
-from .expressions import Payload
+from .expressions import Payload, Request
 
 # Answers that say "not now": the request was not carried out and may be sent again.
 TRANSIENT_CODES = frozenset(
@@ -74,9 +74,16 @@ class Transport(Protocol):
     """A way to DynamoDB, opened for one colour."""
 
     @property
-    def colour(self) -> Colour: ...
+    def colour(self) -> Colour:
+        """How the program around it waits."""
+        ...
 
-    async def call(self, operation: str, payload: Payload, timeout_ms: float) -> Payload:
+    @property
+    def lanes(self) -> Colour:
+        """How several calls wait for each other, and for nothing else; often just the ``colour``."""
+        ...
+
+    async def call(self, operation: str, payload: Request, timeout_ms: float) -> Payload:
         """Send one request and return the answer, or raise a ``TransportError`` by the time given."""
         ...
 

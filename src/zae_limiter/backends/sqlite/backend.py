@@ -11,7 +11,7 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -50,7 +50,7 @@ class SqliteBackend:
         self.capabilities = BackendCapabilities("sqlite", timeout_ms=timeout_ms)
         self._world = world
         # Absolute, so that the store stays the same when the process changes its directory.
-        self._database = Database(Path(text).absolute())
+        self._database = Database(Path(text).absolute(), world.ticks_ms)
         self._threads = ForkSafe(lambda: ThreadPoolExecutor(THREADS_MAX, "zae-limiter-sqlite"))
         self._writes = 0
 
@@ -71,12 +71,29 @@ class SqliteBackend:
             outcomes = await self._ask(statements.write_each, writes)
         except RateLimiterUnavailable as failure:
             return [Outcome(False, None, failure=failure) for _ in writes]
-        self._count(writes)
+        self._count(len(writes))
         return outcomes
+
+    def swap(self, key: Key, image: Item, changed: Mapping[str, int]) -> Item | None:
+        if not isinstance(image, statements.Stored):
+            return None
+        body = statements.changed_body(image, changed)
+        if body is None:
+            return None
+        try:
+            if not self._database.attempt(statements.swap, (body, *key, image.body)):
+                return None
+        except Busy:
+            return None
+        self._count(1)
+        new = statements.Stored(image)
+        new.update(changed)
+        new.body = body
+        return new
 
     async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
         outcomes = await self._ask(statements.transact_write, writes)
-        self._count(writes)
+        self._count(len(writes))
         return outcomes
 
     async def query(self, query: Query) -> Page:
@@ -129,8 +146,8 @@ class SqliteBackend:
             slept_ms += nap_ms
             pause_ms = min(PAUSE_MS_MAX, 2 * pause_ms)
 
-    def _count(self, writes: Sequence[Write]) -> None:
-        self._writes += len(writes)
+    def _count(self, writes: int) -> None:
+        self._writes += writes
         if self._writes >= TIDY_EVERY_WRITES:
             self._writes = 0
             if self._sync:

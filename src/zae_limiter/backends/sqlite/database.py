@@ -3,6 +3,10 @@
 No connection survives a fork: it is closed before, in a quiet moment, and both sides open a new one
 when they need it. A child that inherited a connection could not even close it safely, and any new
 one of its own would share bookkeeping of locks that the child does not hold.
+
+A file that is deleted or replaced while it is in use goes on to exist for this process alone, and its
+tokens would be given out beside those of the new one. So the path is looked at now and then, and when it
+names another file or none, every call is refused: what is there now may not even be the same store.
 """
 
 from __future__ import annotations
@@ -24,6 +28,9 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 FORK_WAIT_SECONDS = 1.0
+LOOK_EVERY_MS = 1_000
+"""How often it is looked whether the path still names the file that is open."""
+
 BUSY_CODES = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
 
 
@@ -34,10 +41,13 @@ class Busy(Exception):
 class Database:
     """A connection that is opened on demand, and the lock around it."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, ticks_ms: Callable[[], float]) -> None:
+        self.path, self._ticks_ms = path, ticks_ms
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
+        """Which file is the store, by device and inode."""
+        self._replaced, self._looked_ms = False, 0.0
         self._held_for_fork = False
         with _registering:
             _databases.add(self)
@@ -49,6 +59,8 @@ class Database:
         try:
             if self._connection is None:
                 raise Busy("the file is not open")
+            if self._replaced or self._ticks_ms() - self._looked_ms >= LOOK_EVERY_MS:
+                self._look()
             return self._do(self._connection, work, argument)
         finally:
             self._lock.release()
@@ -69,10 +81,30 @@ class Database:
             self._drop()
 
     def _open(self) -> sqlite3.Connection:
+        if self._file is not None and self.path.parent.is_dir():
+            self._look()
         try:
-            return open_file(self.path)
+            connection = open_file(self.path)
         except sqlite3.Error as error:
             self._refuse(error)
+        self._file, self._looked_ms = self._named(), self._ticks_ms()
+        return connection
+
+    def _look(self) -> None:
+        self._looked_ms = self._ticks_ms()
+        self._replaced = self._named() != self._file
+        if self._replaced:
+            raise RateLimiterUnavailable(
+                f"sqlite store {str(self.path)!r} was deleted or replaced while it was in use; "
+                "open the limiter again to use what is there now"
+            )
+
+    def _named(self) -> tuple[int, int] | None:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def _do(
         self, connection: sqlite3.Connection, work: Callable[[sqlite3.Connection, A], T], argument: A

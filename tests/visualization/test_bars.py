@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zae_limiter.cli.chart import ASCII, BLOCKS, Ink, bar, diverging, gauge
+from zae_limiter.visualization.bars import ASCII, BLOCKS, Ink, bar, debt_width, diverging, gauge, level
 
 
 @pytest.mark.parametrize(
@@ -52,3 +52,40 @@ def test_bars_have_the_same_length(value: int, bottom: int, top: int, width: int
     assert len(bar(value, top, width, ink)) <= width
     assert len(gauge(value, top, width, ink)) == width
     assert len(diverging(value, bottom, top, width, ink)) == width + 1
+
+
+@pytest.mark.parametrize(
+    ("value", "drawn"),
+    [
+        (100, "    |########"),
+        (50, "    |####...."),
+        (0, "    |........"),
+        (-1, "   #|........"),
+        (-25, "  ##|........"),
+        (-50, "####|........"),
+        (-51, "####|........"),
+        (-90, "<###|........"),
+    ],
+)
+def test_a_level_has_room_for_debt(value: int, drawn: str) -> None:
+    """On the same scale as what is there; more than there is room for is marked."""
+    assert level(value, 100, 8, 4, ASCII) == drawn
+
+
+def test_room_for_debt_is_made_where_there_is_any() -> None:
+    """As much as the largest debt needs, and never more than the gauge itself."""
+    assert debt_width([(5, 10), (0, 10)], 20) == 0
+    assert debt_width([], 20) == 0
+    assert debt_width([(5, 10), (-1, 10), (-5, 1000)], 20) == 2
+    assert debt_width([(-1, 10**9)], 20) == 1
+    assert debt_width([(-50, 10)], 20) == 20
+    assert level(5, 10, 8, 0, ASCII) == gauge(5, 10, 8, ASCII)
+
+
+@given(st.integers(-(10**6), 10**6), st.integers(1, 10**6), st.integers(1, 40))
+def test_levels_stay_in_their_columns(value: int, top: int, width: int) -> None:
+    """Whatever the debt."""
+    room = debt_width([(value, top)], width)
+    drawn = level(value, top, width, room)
+    assert len(drawn) == width + (room + 1 if room else 0)
+    assert ("█" in drawn or "<" in drawn) == (value != 0)

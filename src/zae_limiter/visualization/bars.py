@@ -5,6 +5,8 @@ A bar has the same length in every encoding: full blocks where they can be shown
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from math import ceil
 from typing import NamedTuple
 
 
@@ -51,6 +53,25 @@ def diverging(value: float, bottom: float, top: float, width: int, ink: Ink = BL
     below = min(_cells(-min(value, 0), span, width), left)
     above = min(_cells(max(value, 0), span, width), right)
     return f"{' ' * (left - below)}{ink.full * below}{ink.axis}{ink.full * above}{' ' * (right - above)}"
+
+
+def level(value: float, top: float, width: int, debt_width: int = 0, ink: Ink = BLOCKS) -> str:
+    """A gauge with room for debt on its left, on the same scale; debt beyond that room ends in ``<``.
+
+    >>> level(-3, 4, 8, 8, ASCII)
+    '  ######|........'
+    """
+    if not debt_width:
+        return gauge(value, top, width, ink)
+    owed = max(1, int(-value / top * width)) if value < 0 < top else 0
+    debt = ink.full * owed if owed <= debt_width else f"<{ink.full * (debt_width - 1)}"
+    return f"{debt:>{debt_width}}{ink.axis}{gauge(value, top, width, ink)}"
+
+
+def debt_width(values: Iterable[tuple[float, float]], width: int) -> int:
+    """How much room the debt of some gauges needs, each a value and its top: none, or at most as much."""
+    needed = [-value / top * width for value, top in values if value < 0 < top]
+    return max(1, min(width, ceil(max(needed)))) if needed else 0
 
 
 def _cells(part: float, whole: float, width: int) -> int:

@@ -1,0 +1,160 @@
+"""The wire for event loops: asyncio's transports, one protocol for each connection.
+
+The bytes of an answer are read where they arrive, so that a task is woken once for each call. A call that is
+cancelled or runs out of time takes its connection with it: half an answer is nobody's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from ...._colour import Asyncio, Signal
+from ..transport import NoReply
+from .http1 import Malformed, Reader, Response
+from .pool import silence_of
+from .target import Target, untrusted
+
+T = TypeVar("T")
+
+
+class LoopConnection(asyncio.Protocol):
+    """One connection, and the call that uses it."""
+
+    def __init__(self, ticks_ms: Callable[[], float]) -> None:
+        self._ticks_ms = ticks_ms
+        self._loop = asyncio.get_running_loop()
+        self._answer: asyncio.Future[Response] | None = None
+        self._reader: Reader | None = None
+        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self.idle_since_ms = ticks_ms()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._is_silent = silence_of(transport.get_extra_info("socket").fileno())
+
+    def data_received(self, data: bytes) -> None:
+        if self._reader is None:
+            # Nothing was asked, or nobody wants to know any more.
+            self._transport.abort()
+            return
+        try:
+            response = self._reader.feed(data)
+        except Malformed as error:
+            self._fail(f"Malformed: {error}", error)
+            return
+        if response is not None:
+            self._reader = None
+            if self._answer is not None and not self._answer.done():
+                self._answer.set_result(response)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc is None:
+            self._fail("the connection was closed before the answer was whole")
+        else:
+            self._fail(f"{type(exc).__name__}: {exc}", exc)
+        if not self._gone.done():
+            self._gone.set_result(None)
+
+    def is_quiet(self) -> bool:
+        # A busy loop may not have got round to what the kernel already knows.
+        return not self._transport.is_closing() and self._is_silent()
+
+    async def exchange(self, request: bytes, until_ms: float) -> Response:
+        if self._transport.is_closing():
+            raise NoReply("the connection was closed before it was used", ambiguous=False)
+        self._reader = Reader()
+        answer: asyncio.Future[Response] = self._loop.create_future()
+        self._answer = answer
+        timer = self._loop.call_later((until_ms - self._ticks_ms()) / 1000, self._fail, "no answer in time")
+        self._transport.write(request)
+        try:
+            return await answer
+        finally:
+            timer.cancel()
+            self._answer = self._reader = None
+
+    def close(self) -> None:
+        self._transport.abort()
+
+    async def closed(self) -> None:
+        await self._gone
+
+    def _fail(self, message: str, cause: Exception | None = None) -> None:
+        self._reader = None
+        self._transport.abort()
+        if self._answer is not None and not self._answer.done():
+            error = NoReply(message, ambiguous=True)
+            error.__cause__ = cause
+            self._answer.set_exception(error)
+
+
+class LoopWire:
+    """Connections of one event loop, and of another one after it if there is one."""
+
+    def __init__(self, ticks_ms: Callable[[], float]) -> None:
+        self._ticks_ms = ticks_ms
+        self.colour = Asyncio()
+        self.lanes = self.colour
+        self.home = asyncio.get_running_loop
+
+    def signal(self) -> Signal:
+        return self.colour.signal()
+
+    async def aside(self, function: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(None, function)
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work)
+        # Whoever waits for it is told of its failure; if nobody does, the next call will fail by itself.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return task
+
+    def is_done(self, job: asyncio.Task[Any]) -> bool:
+        return job.done()
+
+    async def wait(self, job: asyncio.Task[T], seconds: float) -> T:
+        return await asyncio.wait_for(asyncio.shield(job), seconds)
+
+    async def abandon(self, job: asyncio.Task[Any] | None) -> None:
+        if job is not None and not job.done():
+            job.cancel()
+            await asyncio.wait([job])
+
+    async def connect(self, target: Target, until_ms: float, seconds_max: float) -> LoopConnection:
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + min(seconds_max, (until_ms - self._ticks_ms()) / 1000)
+        failed: OSError = TimeoutError("no address answers")
+        try:
+            async with asyncio.timeout_at(until_s):
+                addresses = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise NoReply(f"cannot find {target.host!r}: {error}", ambiguous=False) from error
+        for tried, (family, _, _, _, address) in enumerate(addresses):
+            # Each address gets its share of the time, lest a dead one use up that of the others.
+            share_s = (until_s - loop.time()) / (len(addresses) - tried)
+            try:
+                async with asyncio.timeout(share_s):
+                    return await self._connect(target, family, str(address[0]))
+            except ssl.SSLCertVerificationError as error:
+                raise untrusted(target, error) from error
+            except OSError as error:
+                failed = error
+        raise NoReply(f"cannot connect to {target.authority}: {failed!r}", ambiguous=False) from failed
+
+    async def _connect(self, target: Target, family: int, address: str) -> LoopConnection:
+        transport, protocol = await asyncio.get_running_loop().create_connection(
+            lambda: LoopConnection(self._ticks_ms),
+            address,
+            target.port,
+            family=family,
+            ssl=target.tls,
+            server_hostname=target.host if target.tls else None,
+        )
+        if target.keep_alive:
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return protocol

@@ -1,0 +1,99 @@
+"""Signature Version 4 for the one kind of request that is sent: a POST of JSON to the root of a host. Pure.
+
+Of such a request only the operation, the second and the body change. The signing key is kept for a day,
+and whatever stands around the body for a second, so signing is two hashes and one HMAC. What comes
+out is byte for byte what botocore's own signer makes of the same headers.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from hmac import digest
+from time import gmtime, strftime
+from typing import NamedTuple
+
+SERVICE = "dynamodb"
+TARGET = "DynamoDB_20120810"
+CONTENT_TYPE = "application/x-amz-json-1.0"
+ALGORITHM = "AWS4-HMAC-SHA256"
+
+SENDABLE = re.compile(r"[!-~]+")
+"""What a key or a token may consist of: anything else would end its header, or arrive as something else."""
+
+
+class Credentials(NamedTuple):
+    access_key: str
+    secret_key: str
+    token: str | None = None
+
+
+class _Frame(NamedTuple):
+    """All that surrounds a body in one second."""
+
+    key: bytes
+    canonical: bytes
+    to_sign: bytes
+    head: bytes
+
+
+class Signer:
+    """Makes complete requests to one host in the name of one caller. Safe for threads."""
+
+    def __init__(self, credentials: Credentials, region: str, host: str, user_agent: str) -> None:
+        for what in (credentials.access_key, credentials.token):
+            if what is not None and not SENDABLE.fullmatch(what):
+                # It is not shown: a token with a line break in it is still a token.
+                raise ValueError("the access key or session token has characters that no header can carry")
+        self._credentials = credentials
+        self._region, self._host, self._user_agent = region, host, user_agent
+        self._key_of_day = ("", b"")
+        # Replaced as a whole when the second changes, so that no thread sees parts of two.
+        self._frames: tuple[int, dict[str, _Frame]] = (-1, {})
+
+    def request(self, operation: str, body: bytes, at_s: int) -> bytes:
+        """The bytes to send: head, signature and body."""
+        second, frames = self._frames
+        if second != at_s:
+            frames = {}
+            self._frames = (at_s, frames)
+        frame = frames.get(operation)
+        if frame is None:
+            frame = frames[operation] = self._frame(operation, at_s)
+        key, canonical, to_sign, head = frame
+        hashed = sha256(canonical + sha256(body).hexdigest().encode()).hexdigest()
+        signature = digest(key, to_sign + hashed.encode(), "sha256").hex()
+        return b"%b%b\r\ncontent-length: %d\r\n\r\n%b" % (head, signature.encode(), len(body), body)
+
+    def _frame(self, operation: str, at_s: int) -> _Frame:
+        moment = strftime("%Y%m%dT%H%M%SZ", gmtime(at_s))
+        scope = f"{moment[:8]}/{self._region}/{SERVICE}/aws4_request"
+        signed = {"content-type": CONTENT_TYPE, "host": self._host, "x-amz-date": moment}
+        if self._credentials.token is not None:
+            signed["x-amz-security-token"] = self._credentials.token
+        signed["x-amz-target"] = f"{TARGET}.{operation}"
+        names = ";".join(signed)
+        lines = "".join(f"{name}:{value}\n" for name, value in signed.items())
+        sent = {
+            **signed,
+            "accept-encoding": "identity",
+            "user-agent": self._user_agent,
+            "authorization": f"{ALGORITHM} Credential={self._credentials.access_key}/{scope}, "
+            f"SignedHeaders={names}, Signature=",
+        }
+        head = "\r\n".join(("POST / HTTP/1.1", *(f"{name}: {value}" for name, value in sent.items())))
+        return _Frame(
+            self._signing_key(moment[:8]),
+            f"POST\n/\n\n{lines}\n{names}\n".encode(),
+            f"{ALGORITHM}\n{moment}\n{scope}\n".encode(),
+            head.encode(),
+        )
+
+    def _signing_key(self, day: str) -> bytes:
+        known, key = self._key_of_day
+        if known != day:
+            key = f"AWS4{self._credentials.secret_key}".encode()
+            for part in (day, self._region, SERVICE, "aws4_request"):
+                key = digest(key, part.encode(), "sha256")
+            self._key_of_day = (day, key)
+        return key

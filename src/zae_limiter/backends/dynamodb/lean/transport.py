@@ -1,0 +1,181 @@
+"""Requests signed and sent by our own hand, in either colour.
+
+A call signs its request, takes a connection, and reads the answer. What differs between the colours is a
+``Wire``: how to connect, how to wait and how to do slow work aside. Nothing is sent twice, with one
+exception that cannot do harm: a request that was refused for its date is signed again by the service's
+clock.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Hashable
+from email.utils import parsedate_to_datetime
+from typing import Any, Protocol
+
+from ...._colour import Colour, ForkSafe, Signal
+from ....world import World
+from ..access import Access
+from ..expressions import Payload, Request
+from ..rendered import Rendered
+from ..transport import NoReply, Transport, refusal
+from .http1 import Response
+from .identity import Identity, Workers
+from .pool import Connection, Pool
+from .target import Target
+
+logger = logging.getLogger(__name__)
+
+SKEW_MIN_S = 240
+"""AWS accepts a date that is five minutes off; a refusal for less is not about the clock."""
+
+DATE_CODES = frozenset(
+    {"InvalidSignatureException", "RequestExpired", "RequestInTheFuture", "RequestTimeTooSkewed"}
+)
+
+_read_json = json.JSONDecoder().decode
+_write_json = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class Wire(Workers, Protocol):
+    """A colour's way to the network."""
+
+    @property
+    def colour(self) -> Colour: ...
+
+    @property
+    def lanes(self) -> Colour: ...
+
+    @property
+    def home(self) -> Callable[[], Hashable] | None:
+        """What connections cannot leave besides the process."""
+        ...
+
+    def signal(self) -> Signal: ...
+
+    async def abandon(self, job: Any) -> None:
+        """Let go of work that was started, and of what did it."""
+        ...
+
+    async def connect(self, target: Target, until_ms: float, seconds_max: float) -> Connection:
+        """A new connection, or ``NoReply`` that is not ambiguous."""
+        ...
+
+
+class LeanTransport:
+    """A way to DynamoDB without a driver, unless something was asked for that only the driver does."""
+
+    def __init__(self, access: Access, wire: Wire, driver: Callable[[], Transport]) -> None:
+        world = World()
+        self._now_ms, self._ticks_ms = world.now_ms, world.ticks_ms
+        self._access, self._wire, self._driver = access, wire, driver
+        self.colour, self.lanes = wire.colour, wire.lanes
+        self._identity = Identity(access, wire, wire.home)
+        self._pools = ForkSafe(self._new_pool, wire.home)
+        self._instead: Transport | None = None
+        self._skew_s = 0
+
+    async def call(self, operation: str, payload: Request, timeout_ms: float) -> Payload:
+        if self._identity.target is None:
+            await self._prepare()
+        if self._instead is not None:
+            return await self._instead.call(operation, payload, timeout_ms)
+        text = payload.text if type(payload) is Rendered else _write_json(payload)
+        body = text.encode()
+        now_ms = self._ticks_ms()
+        until_ms = now_ms + max(timeout_ms, 1)
+        response = await self._exchange(operation, body, now_ms, until_ms)
+        if response.status != 200 and self._learns_time(response):
+            response = await self._exchange(operation, body, self._ticks_ms(), until_ms)
+        return _answer(response)
+
+    async def close(self) -> None:
+        if self._instead is not None:
+            await self._instead.close()
+        await self._wire.abandon(self._identity.stop())
+        if pool := self._pools.forget():
+            for connection in pool.close():
+                await connection.closed()
+
+    async def _prepare(self) -> None:
+        if self._instead is None:
+            await self._identity.prepare()
+            if self._identity.obstacle is not None and self._instead is None:
+                logger.debug("requests go through botocore: %s", self._identity.obstacle)
+                self._instead = self._driver()
+
+    async def _exchange(self, operation: str, body: bytes, now_ms: float, until_ms: float) -> Response:
+        at_s = self._now_ms() // 1000 + self._skew_s
+        identity, pool = self._identity, self._pools.get()
+        signer = identity.signer
+        if signer is None or identity.checked_s != at_s:
+            signer = await identity.renew(at_s, (until_ms - now_ms) / 1000)
+        connection = pool.take_idle(now_ms) or await pool.take(until_ms)
+        try:
+            response = await connection.exchange(signer.request(operation, body, at_s), until_ms)
+        except BaseException:
+            pool.drop(connection)
+            raise
+        if response.reusable:
+            pool.give(connection, now_ms)
+        else:
+            pool.drop(connection)
+        return response
+
+    def _new_pool(self) -> Pool:
+        target = self._identity.target
+        assert target is not None
+
+        async def connect(until_ms: float) -> Connection:
+            return await self._wire.connect(target, until_ms, self._access.connect_timeout_s)
+
+        return Pool(target.pool, connect, self._wire.signal, self._ticks_ms)
+
+    def _learns_time(self, response: Response) -> bool:
+        """Whether a refusal was about the date, and the service's own date helps."""
+        date = response.field(b"date")
+        if response.status >= 500 or date is None or _code(_content(response)) not in DATE_CODES:
+            return False
+        try:
+            theirs_s = int(parsedate_to_datetime(date.decode("latin-1")).timestamp())
+        except ValueError:
+            return False
+        skew_s = theirs_s - self._now_ms() // 1000
+        if abs(skew_s - self._skew_s) < SKEW_MIN_S:
+            return False
+        logger.warning(
+            "this clock differs from that of DynamoDB by %d s; requests are dated by theirs", skew_s
+        )
+        self._skew_s = skew_s
+        return True
+
+
+def _answer(response: Response) -> Payload:
+    if response.status == 200:
+        try:
+            reply = _read_json(response.body.decode())
+        except ValueError as error:
+            raise NoReply(f"the answer is not JSON: {error}", ambiguous=True) from error
+        if type(reply) is not dict:
+            raise NoReply(f"the answer is not an object but {type(reply)}", ambiguous=True)
+        return reply
+    if response.status < 300:
+        raise NoReply(f"HTTP {response.status} is no answer", ambiguous=True)
+    body = _content(response)
+    message = body.get("message") or body.get("Message") or ""
+    raise refusal(response.status, _code(body) or f"HTTP {response.status}", str(message), body)
+
+
+def _content(response: Response) -> dict[str, Any]:
+    """The body of a refusal, as far as it can be read."""
+    try:
+        body = _read_json(response.body.decode())
+    except ValueError:
+        return {}
+    return body if type(body) is dict else {}
+
+
+def _code(body: dict[str, Any]) -> str:
+    """``com.amazonaws.dynamodb.v20120810#ThrottlingException:…`` without what surrounds it."""
+    return str(body.get("__type", "")).rpartition("#")[2].partition(":")[0]

@@ -1,0 +1,224 @@
+"""``zae-limiter deploy`` and ``delete``: the stack around a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..exceptions import StackOperationError
+from ..infra.stack import Resource
+from ..models import StackOptions, UsageWindow
+from ..naming import validate_namespace
+from ..sync import SyncRepository
+from .errors import Failure
+from .progress import Board
+from .session import confirmed, decorated, make_sure
+from .stacks import StackSession, with_stack
+
+if TYPE_CHECKING:
+    from ..infra.stack_manager import Deployment, StackChange
+
+
+def read_tags(ctx: click.Context, _: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str] | None:
+    if wrong := [pair for pair in pairs if "=" not in pair]:
+        raise click.UsageError(f"invalid tag {wrong[0]!r}: write it as KEY=VALUE", ctx)
+    # None leaves the tags of a deployed stack alone; an empty mapping would remove them.
+    return dict(pair.split("=", 1) for pair in pairs) or None
+
+
+def read_windows(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> Any:
+    return tuple(UsageWindow(name) for name in names) or None
+
+
+def switch(option: str, off: str, what: str) -> Callable[[Any], Any]:
+    return click.option(f"--{option.replace('_', '-')}/--{off}", option, default=None, help=what)
+
+
+def number(option: str, what: str) -> Callable[[Any], Any]:
+    return click.option(f"--{option.replace('_', '-')}", option, type=int, metavar="N", help=what)
+
+
+def word(option: str, metavar: str, what: str) -> Callable[[Any], Any]:
+    return click.option(f"--{option.replace('_', '-')}", option, metavar=metavar, help=what)
+
+
+OPTIONS = (
+    switch("enable_aggregator", "no-aggregator", "A function that counts usage.  [default: enable]"),
+    click.option(
+        "--snapshot-window",
+        "snapshot_windows",
+        type=click.Choice([window.value for window in UsageWindow]),
+        multiple=True,
+        callback=read_windows,
+        help="Count usage by this window. May be repeated.  [default: hourly, daily]",
+    ),
+    number("usage_retention_days", "Keep usage so long; 0 for ever.  [default: 90]"),
+    number("pitr_recovery_days", "Recover the table so far back; 0 not at all.  [default: 35]"),
+    switch("enable_deletion_protection", "no-deletion-protection", "Refuse deletion.  [default: no]"),
+    number("lambda_memory", "Megabytes of the function.  [default: 256]"),
+    number("lambda_timeout", "Seconds for one batch.  [default: 60]"),
+    number("log_retention_days", "Keep the function's logs so long.  [default: 30]"),
+    switch("enable_tracing", "no-tracing", "Send traces to X-Ray.  [default: no]"),
+    switch("enable_alarms", "no-alarms", "Alarms on the function.  [default: enable]"),
+    word("alarm_sns_topic", "ARN", "Who is told of alarms."),
+    number("lambda_duration_threshold_pct", "Alarm at this part of the timeout.  [default: 80]"),
+    switch("enable_audit_archival", "no-audit-archival", "Keep expired events in S3.  [default: enable]"),
+    number("audit_archive_glacier_days", "Move them to Glacier after so long.  [default: 90]"),
+    switch("create_iam", "no-iam", "Policies, and a role for the function.  [default: create]"),
+    switch("create_iam_roles", "no-iam-roles", "Roles for applications and people.  [default: no]"),
+    word("aggregator_role_arn", "ARN", "A role of yours for the function."),
+    word("permission_boundary", "POLICY", "The policy that bounds all roles, by name or ARN."),
+    word("role_name_format", "FORMAT", "Names of roles, such as 'team-{}'."),
+    word("policy_name_format", "FORMAT", "Names of policies, such as 'team-{}'."),
+    click.option(
+        "--tag",
+        "tags",
+        metavar="KEY=VALUE",
+        multiple=True,
+        callback=read_tags,
+        help="A tag of everything in the stack. May be repeated.",
+    ),
+)
+
+WAITING = (
+    click.option("--wait/--no-wait", default=True, help="Wait until it is done.  [default: wait]"),
+    click.option(
+        "--timeout",
+        "timeout_seconds",
+        type=click.IntRange(1, 86_400),
+        default=1_800,
+        show_default=True,
+        metavar="SECONDS",
+        help="Wait no longer than this.",
+    ),
+)
+
+
+def with_options(function: Callable[..., None]) -> Callable[..., None]:
+    return decorated(function, *OPTIONS, *WAITING, confirmed)
+
+
+def with_waiting(function: Callable[..., None]) -> Callable[..., None]:
+    return decorated(function, *WAITING, confirmed)
+
+
+@click.command()
+@with_stack
+@click.option("--namespace", "-N", help="Register this namespace.  [default: default]")
+@with_options
+def deploy(
+    session: StackSession,
+    namespace: str | None,
+    wait: bool,
+    timeout_seconds: int,
+    yes: bool,
+    **options: Any,
+) -> None:
+    """Deploy a table and all that belongs to it.
+
+    What is deployed already is brought up to date. Options that are not given have their defaults in a
+    new stack, and stay as they are in one that is there. A table that an earlier stack left behind
+    becomes part of the new one, with its data.
+    """
+    if namespace is not None:
+        validate_namespace(namespace)
+    approval = Approval(yes)
+    with going_on_alone(session), Board() as board:
+        try:
+            done = session.manager.deploy(
+                StackOptions(**options),
+                wait=wait,
+                timeout_seconds=timeout_seconds,
+                progress=board.show,
+                approve=approval.ask,
+            )
+        except StackOperationError:
+            if approval.denial is not None:
+                raise approval.denial from None
+            raise
+    if done.is_finished:
+        SyncRepository.open(namespace, **session.settings).close()
+    session.output.done(_data(done), _sentence(session, done))
+
+
+@click.command()
+@with_stack
+@with_waiting
+def delete(session: StackSession, wait: bool, timeout_seconds: int, yes: bool) -> None:
+    """Delete a stack. Its table and its archive stay, with all their data."""
+    if not yes:
+        losses = session.manager.losses()
+        stays = " and ".join(losses.kept) or "nothing"
+        what = f"Delete stack {session.name!r} {session.place}, with {losses.gone} of its resources?"
+        make_sure(yes, f"{what} What stays, with its data: {stays}.")
+    with going_on_alone(session), Board() as board:
+        left = session.manager.delete(wait=wait, timeout_seconds=timeout_seconds, progress=board.show)
+    data = {
+        "stack_name": session.name,
+        "is_finished": wait,
+        "kept": [{"kind": one.kind, "name": one.physical_id} for one in left],
+    }
+    kept = " and ".join(str(Resource(one.resource, one.kind, one.physical_id)) for one in left) or "nothing"
+    done = f"deleted stack {session.name!r}; kept: {kept}" if wait else f"deleting stack {session.name!r}"
+    session.output.done(data, done)
+
+
+class Approval:
+    """Shows what an update would do, and asks if any of it destroys something."""
+
+    def __init__(self, yes: bool) -> None:
+        self._yes = yes
+        self.denial: Failure | None = None
+
+    def ask(self, changes: Sequence[StackChange]) -> bool:
+        for change in changes:
+            click.echo(str(change), err=True)
+        fatal = [change.resource for change in changes if change.replaces or change.action == "Remove"]
+        if not fatal:
+            return True
+        try:
+            make_sure(self._yes, f"{', '.join(fatal)} would be lost or made anew. Go ahead?")
+        except Failure as denial:
+            self.denial = denial
+        return self.denial is None
+
+
+@contextmanager
+def going_on_alone(session: StackSession) -> Iterator[None]:
+    """Whoever stops waiting does not stop CloudFormation, and is told so."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Failure(
+            "interrupted; CloudFormation goes on with what it has begun", session.command("status")
+        ) from None
+
+
+def _data(done: Deployment) -> dict[str, Any]:
+    return {
+        "stack_name": done.stack.name,
+        "stack_id": done.stack.stack_id,
+        "stack_status": done.stack.status,
+        "is_new": done.is_new,
+        "is_finished": done.is_finished,
+        "code_updated": done.code_updated,
+        "changes": done.changes,
+    }
+
+
+def _sentence(session: StackSession, done: Deployment) -> str:
+    if not done.is_finished:
+        return (
+            f"began to {'deploy' if done.is_new else 'update'} stack {session.name!r} {session.place}; its "
+            f"function gets its code when this command is repeated: {session.command('deploy')}"
+        )
+    if done.is_new:
+        what = "deployed"
+    elif done.changes or done.code_updated:
+        what = "updated"
+    else:
+        return f"stack {session.name!r} {session.place} is up to date"
+    return f"{what} stack {session.name!r} {session.place}; see {session.command('status')}"

@@ -1,0 +1,271 @@
+"""``zae-limiter limits``: the limits of a namespace as a file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from ..exceptions import RateLimiterUnavailable
+from ..manifest import Action, Change, Manifest, Plan, SyncStoredLimits, parse, to_data, to_yaml
+from ..manifest.template import HANDLER, template, to_text
+from ..manifest.writing import level_lines
+from ..models import Limit, LimiterConfig
+from .errors import AWS, DIFFERENT, ERROR, NOT_FOUND, Failure
+from .grammar import limit_text
+from .levels import config_data
+from .output import Output, console, grid, printable
+from .session import Session, confirmed, make_sure, principal, with_output, with_session
+
+STDIN = "-"
+
+_file = click.option(
+    "--file",
+    "-f",
+    "file",
+    metavar="FILE",
+    default="limits.yaml",
+    show_default=True,
+    help="The manifest; - reads it from standard input.",
+)
+_exit_code = click.option("--exit-code", is_flag=True, help="Exit with 5 if there is a difference.")
+
+
+@click.group()
+def limits() -> None:
+    """The limits of a namespace as a file.
+
+    A level that the file names becomes what the file says. A level that it does not name is deleted if an
+    earlier apply made it, and left alone otherwise.
+    """
+
+
+@limits.command()
+@_file
+@_exit_code
+@with_session
+def plan(session: Session, file: str, exit_code: bool) -> None:
+    """Show what `apply` would change."""
+    manifest = read(file)
+    planned = SyncStoredLimits(session.within(manifest.namespace)).plan(manifest)
+    if session.output.is_json:
+        session.output.done(plan_data(planned, session.repository.namespace_name), "")
+    elif not planned.is_empty:
+        console().print(plan_table(planned))
+        session.output.note(f"planned: {_counted(planned, 'to create', 'to update', 'to delete')}")
+    else:
+        session.output.note(f"nothing to change; {planned.unchanged} levels are as the file says")
+    if exit_code and not planned.is_empty:
+        click.get_current_context().exit(DIFFERENT)
+
+
+@limits.command()
+@_file
+@confirmed
+@principal
+@with_session
+def apply(session: Session, file: str, yes: bool, principal: str | None) -> None:
+    """Make the namespace say what the file says.
+
+    It asks before it deletes anything. Interrupted, it does the rest when it is run again.
+    """
+    manifest = read(file)
+    stored = SyncStoredLimits(session.within(manifest.namespace))
+    planned = stored.plan(manifest)
+    if deleted := planned.counts["deleted"]:
+        if not yes:
+            console(stderr=True).print(plan_table(planned))
+        make_sure(yes, f"Delete {deleted} level{'s' if deleted > 1 else ''} that earlier applies have made?")
+    done: list[Change] = []
+    try:
+        stored.carry_out(planned, principal, done.append)
+    except RateLimiterUnavailable as error:
+        raise Failure(
+            f"{error}; {len(done)} of {len(planned.changes)} changes were made",
+            "run it again: it goes on where it stopped",
+            AWS if session.is_dynamodb else ERROR,
+        ) from error
+    made = Plan(tuple(done), planned.unchanged)
+    if not session.output.is_json and not made.is_empty:
+        console().print(plan_table(made))
+    session.output.done(
+        plan_data(made, session.repository.namespace_name),
+        f"applied: {_counted(made, 'created', 'updated', 'deleted')}",
+    )
+
+
+@limits.command()
+@_file
+@_exit_code
+@with_session
+def diff(session: Session, file: str, exit_code: bool) -> None:
+    """Show in what the store and the file differ.
+
+    Unlike `plan` it looks at everything that is stored, and also shows what `apply` leaves alone.
+    """
+    manifest = read(file)
+    repository = session.within(manifest.namespace)
+    found = SyncStoredLimits(repository).difference(manifest)
+    if session.output.is_json:
+        session.output.done(plan_data(found, repository.namespace_name), "")
+    elif found.is_empty:
+        session.output.note(f"nothing differs; {found.unchanged} levels are as the file says")
+    else:
+        # A long line stays one line, as in any patch.
+        console().print(diff_text(found, repository.namespace_name, file), soft_wrap=True)
+    if exit_code and not found.is_empty:
+        click.get_current_context().exit(DIFFERENT)
+
+
+@limits.command()
+@click.option("--file", "-f", "file", metavar="FILE", help="Write the manifest to this file.")
+@confirmed
+@with_session
+def export(session: Session, file: str | None, yes: bool) -> None:
+    """Write a manifest of everything that is stored.
+
+    Applying it changes nothing.
+    """
+    manifest = SyncStoredLimits(session.repository).export()
+    if file is None or file == STDIN:
+        if session.output.is_json:
+            session.output.done(to_data(manifest), "")
+        else:
+            click.echo(to_yaml(manifest), nl=False)
+        return
+    if Path(file).exists():
+        make_sure(yes, f"Overwrite {file!r}?")
+    _write(file, to_yaml(manifest).encode())
+    session.output.done(
+        {"file": file, "levels": len(manifest.levels)}, f"wrote {len(manifest.levels)} levels to {file!r}"
+    )
+
+
+@limits.command("cfn-template")
+@_file
+@click.option("--name", "-n", "table", metavar="STACK", help="The default of the template's TableName.")
+@click.option("--out", "-o", metavar="FILE", help="Write the template to this file.")
+@click.option("--package", metavar="FILE", help="Also write the package of its function, a zip file.")
+@with_output
+def cfn_template(output: Output, file: str, table: str | None, out: str | None, package: str | None) -> None:
+    """Print a CloudFormation template that applies the file.
+
+    For those who deploy by pipeline: upload the package to a bucket, then deploy the template with
+    TableName, CodeBucket and CodeKey. Deleting that stack deletes what it has made.
+    """
+    text = to_text(template(read(file), table), as_json=output.is_json)
+    if package is not None:
+        from ..infra.lambda_builder import build
+
+        _write(package, build(HANDLER))
+        output.note(f"wrote the package of the function to {package!r}")
+    if out is None:
+        click.echo(text, nl=False)
+    else:
+        _write(out, text.encode())
+        output.note(f"wrote the template to {out!r}")
+
+
+def read(file: str) -> Manifest:
+    """The manifest in a file or on standard input."""
+    try:
+        data = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
+    except FileNotFoundError:
+        raise Failure(
+            f"file {file!r} does not exist", f"zae-limiter limits export -f {file}", NOT_FOUND
+        ) from None
+    except OSError as error:
+        raise Failure(f"cannot read {file!r}: {error.strerror}") from error
+    return parse(data, "standard input" if file == STDIN else file)
+
+
+def plan_data(plan: Plan, namespace: str) -> dict[str, Any]:
+    """A plan as JSON: every level that changes, before and after."""
+    changes = [_change_data(change) for change in plan.changes]
+    return {"namespace": namespace, "changes": changes, "counts": plan.counts}
+
+
+def plan_table(plan: Plan) -> Table:
+    """A row for every limit and policy that changes."""
+    rows: list[tuple[object, ...]] = []
+    for change in plan.changes:
+        head: tuple[object, ...] = (change.action, change.place)
+        for what, old, new in changed_values(change):
+            rows.append((*head, what, old, new))
+            head = ("", "")
+    return grid(["change", "level", "limit", "stored", "file"], rows)
+
+
+def changed_values(change: Change) -> list[tuple[str, str | None, str | None]]:
+    """What differs in one level: each limit and the policy, before and after."""
+    before, after = _values(change.before), _values(change.after)
+    names = [*before, *(name for name in after if name not in before)]
+    return [(n, before.get(n), after.get(n)) for n in names if before.get(n) != after.get(n)]
+
+
+def diff_text(plan: Plan, namespace: str, file: str) -> Text:
+    """The levels that differ, in the manner of a patch from the store to the file."""
+    text = Text()
+    text.append(f"--- stored in namespace {namespace!r}\n", "bold")
+    text.append(f"+++ {printable(file)}\n", "bold")
+    for change in plan.changes:
+        left = ", which apply leaves alone" if change.action is Action.LEAVE else ""
+        text.append(f"@@ {change.place}{left} @@\n", "cyan")
+        before = level_lines(change.before) if change.before else []
+        after = level_lines(change.after) if change.after and change.action is not Action.LEAVE else []
+        for line in before:
+            if line not in after:
+                text.append(f"-{line}\n", "red")
+        for line in after:
+            if line not in before:
+                text.append(f"+{line}\n", "green")
+    text.rstrip()
+    return text
+
+
+def _values(config: LimiterConfig | None) -> dict[str, str]:
+    if config is None:
+        return {}
+    policy = {} if config.on_unavailable is None else {"on_unavailable": config.on_unavailable.value}
+    return policy | {limit.name: _rate(limit) for limit in config.limits}
+
+
+def _rate(limit: Limit) -> str:
+    """A limit as the command line writes it, without its name."""
+    return limit_text(limit).removeprefix(f"{limit.name}:")
+
+
+def _change_data(change: Change) -> dict[str, Any]:
+    return {
+        "action": change.action,
+        "level": change.place.level,
+        "entity_id": change.place.entity_id,
+        "resource": change.place.resource,
+        "before": _level_data(change.before),
+        "after": _level_data(change.after),
+    }
+
+
+def _level_data(config: LimiterConfig | None) -> dict[str, Any] | None:
+    if config is None:
+        return None
+    data = config_data(config)
+    return {"limits": data["limits"], "on_unavailable": data["on_unavailable"]}
+
+
+def _counted(plan: Plan, *words: str) -> str:
+    """How many levels become what, in these words."""
+    return ", ".join(
+        f"{n} {word}" for word, n in zip((*words, "unchanged"), plan.counts.values(), strict=True)
+    )
+
+
+def _write(file: str, content: bytes) -> None:
+    try:
+        Path(file).write_bytes(content)
+    except OSError as error:
+        raise Failure(f"cannot write {file!r}: {error.strerror}") from error

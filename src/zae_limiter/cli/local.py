@@ -1,0 +1,171 @@
+"""``zae-limiter local``: an AWS of your own machine, to develop and try things on."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from pathlib import Path
+
+import click
+
+from ..local import ENGINES, Engine, Running, Service, last_lines
+from ..naming import validate_stack_name
+from .errors import ERROR, NOT_FOUND, Failure
+from .output import Output, printable, record
+from .session import confirmed, make_sure, with_output
+
+DEFAULT = "ministack"
+FOLLOW_SECONDS = 0.2
+
+
+@click.group()
+def local() -> None:
+    """An AWS of your own machine, for development."""
+
+
+@local.command()
+@click.option(
+    "--engine",
+    type=click.Choice(list(ENGINES)),
+    help="ministack has stacks and functions too; dynamodb-local is Amazon's own and needs Java."
+    "  [default: ministack]",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65_535),
+    metavar="N",
+    help="Where it listens.  [default: 4566, or 8000 for dynamodb-local]",
+)
+@click.option(
+    "--timeout",
+    type=click.IntRange(1, 600),
+    default=60,
+    show_default=True,
+    metavar="SECONDS",
+    help="Wait so long until it answers.",
+)
+@confirmed
+@with_output
+def up(output: Output, engine: str | None, port: int | None, timeout: int, yes: bool) -> None:
+    """Start a local AWS, unless one is running, and wait until it answers.
+
+    It goes on when this command ends. Everything in it is kept in memory, and goes when it is ended.
+    """
+    service = Service()
+    before = service.running()
+    chosen = ENGINES[engine or (before.engine if before else DEFAULT)]
+    running = service.up(chosen, lambda: _program(chosen, output, yes), port, timeout)
+    started = running != before
+    said = "is running" if started else "was running already"
+    output.done(
+        _data(running) | {"started": started},
+        f'{running.engine} {said} at {running.endpoint_url}; use it with: eval "$(zae-limiter local env)"',
+    )
+
+
+@local.command()
+@with_output
+def down(output: Output) -> None:
+    """End the local AWS, with everything in it."""
+    ended = Service().down()
+    output.done(
+        {"ended": None if ended is None else ended.engine},
+        "nothing was running" if ended is None else f"ended {ended.engine}",
+    )
+
+
+@local.command()
+@with_output
+def status(output: Output) -> None:
+    """Show whether a local AWS is running. The exit code is 0 if it answers, and 4 if none runs."""
+    running = Service().running()
+    data = {"running": False} if running is None else _data(running)
+    output.show(data, lambda: record(data))
+    if running is None:
+        raise click.exceptions.Exit(NOT_FOUND)
+    if not data["healthy"]:
+        raise click.exceptions.Exit(ERROR)
+
+
+@local.command()
+@click.option("--follow", "-f", is_flag=True, help="Go on as it grows.")
+@click.option(
+    "--lines", "-n", type=click.IntRange(0, 100_000), default=100, show_default=True, help="The last so many."
+)
+@with_output
+def logs(output: Output, follow: bool, lines: int) -> None:
+    """Show what the local AWS said, also after it has ended."""
+    if follow and output.is_json:
+        raise click.UsageError("--follow never ends, so it cannot be JSON")
+    service = Service()
+    log = service.log()
+    if log is None:
+        raise Failure("nothing was ever started here", "zae-limiter local up", NOT_FOUND)
+    found = last_lines(log, lines)
+    if output.is_json:
+        output.done({"log": str(log), "lines": found}, "")
+        return
+    for line in found:
+        click.echo(printable(line))
+    if follow:
+        _follow(service, log)
+
+
+@local.command()
+@click.option("--table", default="limits", show_default=True, help="The table of the store's URL.")
+@with_output
+def env(output: Output, table: str) -> None:
+    """Print variables that lead programs to the local AWS.
+
+    A shell sets them with: eval "$(zae-limiter local env)"
+    """
+    validate_stack_name(table)
+    variables = Service().must_run().environment(table)
+    if output.is_json:
+        output.done(variables, "")
+        return
+    for name, value in variables.items():
+        click.echo(f"export {name}={shlex.quote(value)}")
+
+
+def _program(engine: Engine, output: Output, yes: bool) -> Path:
+    """Where the engine is; it is installed if it is nowhere and nobody objects."""
+    if (found := engine.find()) is not None:
+        return found
+    steps = engine.plan()
+    output.note(f"{engine.name} is not installed; this would:")
+    for step in steps:
+        output.note(f"  {step}")
+    make_sure(yes, "Install it?")
+    engine.install(output.note)
+    found = engine.find()
+    if found is None:
+        raise Failure(f"{engine.name} was installed but is not there", "; ".join(steps))
+    return found
+
+
+def _data(running: Running) -> dict[str, object]:
+    return {
+        "running": True,
+        "healthy": running.is_healthy,
+        "engine": running.engine,
+        "pid": running.pid,
+        "endpoint_url": running.endpoint_url,
+        "log": running.log,
+    }
+
+
+def _follow(service: Service, log: Path) -> None:
+    """Print what is added to a log until the engine ends."""
+    with log.open(encoding="utf-8", errors="replace") as file:
+        file.seek(0, 2)
+        is_last = False
+        while True:
+            if line := file.readline():
+                click.echo(printable(line), nl=False)
+            elif is_last:
+                return
+            else:
+                # Once more after the end, for what was written just before it.
+                is_last = service.running() is None
+                time.sleep(FOLLOW_SECONDS)

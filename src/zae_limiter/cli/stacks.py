@@ -1,0 +1,74 @@
+"""What commands about stacks share: which stack is meant, and the way to it."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..naming import validate_stack_name
+from ..repository import STACK_VARIABLE, Settings
+from .output import Output
+from .session import STORE_IN_USE, decorated, output_option
+
+if TYPE_CHECKING:
+    from ..infra.stack_manager import SyncStackManager
+
+NAME = click.option(
+    "--name", "-n", "stack", metavar="STACK", help=f"The stack.  [default: that of {STACK_VARIABLE}]"
+)
+REGION = click.option("--region", help="The AWS region.")
+ENDPOINT = click.option("--endpoint-url", metavar="URL", help="Where AWS is, if not at AWS.")
+
+
+class StackSession:
+    """One command at work on the stack of one name."""
+
+    def __init__(self, name: str, region: str | None, endpoint_url: str | None, output: Output) -> None:
+        self.name, self.output = validate_stack_name(name), output
+        self.settings: Settings = {"stack": name, "region": region, "endpoint_url": endpoint_url}
+        click.get_current_context().meta[STORE_IN_USE] = f"dynamodb://{name}"
+
+    @cached_property
+    def manager(self) -> SyncStackManager:
+        from ..infra.stack_manager import SyncStackManager
+
+        return SyncStackManager(self.name, self.settings["region"], self.settings["endpoint_url"])
+
+    @property
+    def place(self) -> str:
+        """Where the stack is, as a sentence goes on."""
+        return f"in {self.manager.region}" if self.manager.region else "in this region"
+
+    def command(self, words: str) -> str:
+        """A command about the same stack, to be pasted into a shell."""
+        given = [("region", self.settings["region"]), ("endpoint-url", self.settings["endpoint_url"])]
+        options = "".join(f" --{option} {value}" for option, value in given if value)
+        return f"zae-limiter {words} --name {self.name}{options}"
+
+    def close(self) -> None:
+        if "manager" in self.__dict__:  # it was used
+            self.manager.close()
+
+
+def with_stack(function: Callable[..., None]) -> Callable[..., None]:
+    """A command about one stack, which it gets as a ``StackSession``."""
+
+    @functools.wraps(function)
+    def run(
+        stack: str | None, region: str | None, endpoint_url: str | None, output: str, **arguments: Any
+    ) -> None:
+        name = stack or os.environ.get(STACK_VARIABLE)
+        if not name:
+            raise click.UsageError("which stack? name it with --name")
+        session = StackSession(name, region, endpoint_url, Output(output))
+        try:
+            function(session, **arguments)
+        finally:
+            session.close()
+
+    return decorated(run, NAME, REGION, ENDPOINT, output_option)

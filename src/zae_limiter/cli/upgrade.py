@@ -1,0 +1,362 @@
+"""``zae-limiter upgrade``: bring a store and the function of its stack up to this version."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import parse_qsl, urlsplit
+
+import click
+from rich.console import Console, Group
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+from rich.text import Text
+
+from .._colour import run_sync
+from ..backends import open_backend
+from ..exceptions import (
+    IncompatibleSchemaError,
+    InfrastructureError,
+    InfrastructureNotFoundError,
+    RateLimiterUnavailable,
+    VersionError,
+    ZAELimiterError,
+)
+from ..migrations import Kind, Migration, Progress, Stage, State, Survey
+from ..migrations.state import renew
+from ..repository_protocol import Backend
+from ..version import SCHEMA_VERSION, check_compatibility, client_version, parse_version
+from ..world import World
+from .errors import AWS, ERROR, Failure
+from .output import grid, printable
+from .session import Session, confirmed, make_sure, with_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..migrations.migration import Findings
+
+TIMEOUT_MS = 30_000
+"""A transaction of a hundred writes may take its time; nobody waits for an acquire here."""
+
+FINDINGS_SHOWN = 20
+MOVED = (Kind.LIMITS, Kind.ENTITY, Kind.BUCKET, Kind.USAGE, Kind.AUDIT)
+
+
+@click.command()
+@click.option("--lambda-only", is_flag=True, help="Update the function alone, and leave the table as it is.")
+@click.option("--force", is_flag=True, help="Look at everything, even if it seems to be up to date.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
+@click.option("--keep-old", is_flag=True, help="Keep the old records beside the new ones.")
+@confirmed
+@with_session
+def upgrade(
+    session: Session, lambda_only: bool, force: bool, dry_run: bool, keep_old: bool, yes: bool
+) -> None:
+    """Bring a store up to date: its table, its records, and the function of its stack.
+
+    Records of older versions are moved to where this one has them, under the namespace `default`. Tokens,
+    debts, usage and audit events stay what they are. Clients of older versions are refused from then on.
+    Stop it whenever you like: it goes on where it stopped.
+    """
+    if session.is_namespaced:
+        raise click.UsageError("an upgrade is about the whole store; leave out --namespace")
+    session.must_exist()
+    if lambda_only:
+        _upgrade_lambda(session, force, dry_run)
+        return
+    backend = open_backend(session.url, sync=True, world=World(), timeout_ms=TIMEOUT_MS)
+    try:
+        work = Work(session, backend, force=force, keep_old=keep_old)
+        work.look()
+        if dry_run:
+            session.output.show(work.plan(), work.plan_table)
+            return
+        with _resumable(session):
+            if work.is_needed:
+                make_sure(yes, work.question)
+                work.do()
+            else:
+                work.update_lambda()
+        session.output.show(work.result(), work.result_table)
+        work.complain()
+    finally:
+        run_sync(backend.close())
+
+
+class Work:
+    """What is to be done to one store, and what was."""
+
+    def __init__(self, session: Session, backend: Backend, *, force: bool, keep_old: bool) -> None:
+        self._session, self._backend = session, backend
+        self._force, self._keep_old = force, keep_old
+        self.bar = Bar()
+        self.migration = Migration(backend, keep_old=keep_old, tell=self.bar.show)
+        self.indexes: list[str] = []
+        self.state = State(None, None, None)
+        self.survey = Survey()
+        self.function: bool | None = None
+        """Whether the function was updated; nothing if there is none."""
+        self._trouble: ZAELimiterError | None = None
+
+    def look(self) -> None:
+        """Find out what has to be done. A table that is not there is an error, and none is made."""
+        if self._session.is_dynamodb:
+            from ..migrations.indexes import missing_indexes
+
+            self.indexes = run_sync(missing_indexes(self._backend))  # type: ignore[arg-type]
+        else:
+            run_sync(self._backend.setup())
+        self.state = run_sync(self.migration.state())
+        schema = self.state.schema
+        if schema is not None and schema.major > parse_version(SCHEMA_VERSION).major:
+            raise IncompatibleSchemaError(check_compatibility(client_version(), str(schema)).message)
+        if self._force or not self.state.is_settled(keep_old=self._keep_old):
+            with self.bar:
+                self.survey = run_sync(self.migration.survey())
+
+    @property
+    def has_records(self) -> bool:
+        """Whether old records are to be moved or deleted, or older clients to be kept out."""
+        left = self.survey.moved.total() and not self._keep_old
+        begun = self.state.stage not in (Stage.NONE, Stage.DONE)
+        unfenced = self.state.older is not None and self.state.stage is Stage.NONE
+        return bool(self.survey.unmoved.total() or left or begun or unfenced)
+
+    @property
+    def is_needed(self) -> bool:
+        return bool(self.indexes) or self.has_records or bool(renew(self.state, 0))
+
+    @property
+    def question(self) -> str:
+        parts = []
+        if self.indexes:
+            parts.append(f"add {_named('index', 'indexes', self.indexes)}")
+        if count := self.survey.unmoved.total():
+            parts.append(f"move {count:,} old records{'' if self._keep_old else ' and delete them'}")
+        elif self.has_records:
+            parts.append("finish moving old records")
+        what = ", ".join(parts) or "note the new schema"
+        return f"{what[0].upper()}{what[1:]} in {self._session.url}? Older clients are refused from then on."
+
+    def do(self) -> None:
+        with self.bar:
+            if self.indexes:
+                from ..migrations.indexes import add_missing_indexes
+
+                run_sync(add_missing_indexes(self._backend, self.bar.say))  # type: ignore[arg-type]
+            if self.has_records:
+                run_sync(self.migration.move())
+                self.update_lambda()
+                run_sync(self.migration.follow())
+                run_sync(self.migration.clean())
+                return
+            if writes := renew(self.state, World().now_ms()):
+                run_sync(self._backend.write_each(writes))
+        self.update_lambda()
+
+    def update_lambda(self) -> None:
+        """Update the function of the stack, if the store has one; trouble with it can wait."""
+        if not self._session.is_dynamodb:
+            return
+        try:
+            self.function = update_function(self._session, force=self._force)
+        except InfrastructureNotFoundError:
+            self.function = None
+        except (InfrastructureError, VersionError) as error:
+            self._trouble = error
+
+    def complain(self) -> None:
+        """End with an error if something is left that somebody has to look at."""
+        late = self.migration.report.late
+        if late:
+            raise Failure(
+                f"{late:,} old records were written by older clients while they were being moved",
+                "stop the older clients, then run it again",
+            )
+        if self._trouble is not None:
+            if "endpoint_url" not in _options(self._session):
+                raise self._trouble
+            self._session.output.note(f"no stack was looked for: {self._trouble}")
+
+    # What is said about it.
+
+    def plan(self) -> dict[str, Any]:
+        return {
+            "store": self._session.url,
+            "dry_run": True,
+            "needed": self.is_needed,
+            "schema": self._schema(),
+            "indexes": self.indexes,
+            "records": {
+                kind.value: {"to_move": self.survey.unmoved[kind], "moved": self.survey.moved[kind]}
+                for kind in MOVED
+            },
+            "old_records": "kept" if self._keep_old else "deleted",
+            **_told(self.survey.findings),
+        }
+
+    def plan_table(self) -> Group:
+        rows = [(kind.value, self.survey.unmoved[kind], self.survey.moved[kind]) for kind in MOVED]
+        lines = [] if self.is_needed else ["nothing to do"]
+        if self.indexes:
+            lines.append(f"{_named('index', 'indexes', self.indexes)} would be added")
+        if self.has_records:
+            lines.append(f"old records would be {'kept' if self._keep_old else 'deleted'}")
+        table = [grid(["records", "to move", "moved before"], rows, ["to move", "moved before"])]
+        return Group(*(table if self.survey.rows else ()), *_lines([*lines, *_notes(self.survey.findings)]))
+
+    def result(self) -> dict[str, Any]:
+        report = self.migration.report
+        return {
+            "store": self._session.url,
+            "changed": self.is_needed or bool(self.function),
+            "schema": self._schema(),
+            "indexes": self.indexes,
+            "records": {
+                kind.value: {"moved": report.moved[kind], "superseded": report.superseded[kind]}
+                for kind in MOVED
+            },
+            "deleted": report.deleted,
+            "late": report.late,
+            "lambda_updated": self.function,
+            **_told(self.findings),
+        }
+
+    def result_table(self) -> Group:
+        report, lines = self.migration.report, []
+        if self.indexes:
+            lines.append(f"{_named('index', 'indexes', self.indexes)} added")
+        if report.deleted:
+            lines.append(f"{report.deleted:,} old records deleted")
+        if self.function:
+            lines.append("the function was updated")
+        if not self.is_needed and not self.function:
+            lines.append(f"nothing to do: the store has schema {SCHEMA_VERSION}")
+        rows = [(kind.value, report.moved[kind], report.superseded[kind]) for kind in MOVED]
+        table = [grid(["records", "moved", "superseded"], rows, ["moved", "superseded"])]
+        return Group(*(table if self.has_records else ()), *_lines([*lines, *_notes(self.findings)]))
+
+    @property
+    def findings(self) -> Findings:
+        return self.migration.report.findings if self.has_records else self.survey.findings
+
+    def _schema(self) -> dict[str, str | None]:
+        before = self.state.older_schema if not self.state.is_open else str(self.state.schema)
+        return {"from": before, "to": SCHEMA_VERSION}
+
+
+class Bar:
+    """How far each pass has come: a bar on a terminal, elsewhere a line for each pass."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+        self._bars = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=True,
+        )
+        self._tasks: dict[str, Any] = {}
+        self._said: set[str] = set()
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:  # elsewhere even an empty bar would leave a line behind
+            self._bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._console.is_terminal:
+            self._bars.stop()
+
+    def show(self, progress: Progress) -> None:
+        if not self._console.is_terminal:
+            if progress.is_over:
+                click.echo(f"{progress.what}: {progress.done:,} rows", err=True)
+            return
+        if progress.what not in self._tasks:
+            self._tasks[progress.what] = self._bars.add_task(progress.what, total=progress.total)
+        task = self._tasks[progress.what]
+        self._bars.update(task, completed=progress.done, total=progress.total)
+
+    def say(self, index: str, what: str) -> None:
+        line = f"index {index}: {what}"
+        if line not in self._said:
+            self._said.add(line)
+            self._console.print(line)
+
+
+# The function.
+
+
+def _upgrade_lambda(session: Session, force: bool, dry_run: bool) -> None:
+    if not session.is_dynamodb:
+        raise click.UsageError("--lambda-only needs a DynamoDB table; other stores have no function")
+    if dry_run:
+        raise click.UsageError("--dry-run says what happens to the table; --lambda-only leaves it alone")
+    updated = update_function(session, force=force)
+    message = "the function was updated" if updated else "nothing to do: the function is up to date"
+    session.output.done({"store": session.url, "changed": updated, "lambda_updated": updated}, message)
+
+
+def update_function(session: Session, *, force: bool) -> bool:
+    """Give the function of the stack the code of this version."""
+    from ..infra.stack_manager import SyncStackManager
+
+    options = _options(session)
+    manager = SyncStackManager(
+        urlsplit(session.url).netloc, options.get("region"), options.get("endpoint_url")
+    )
+    try:
+        return manager.update_lambda(force)
+    finally:
+        manager.close()
+
+
+def _options(session: Session) -> dict[str, str]:
+    return dict(parse_qsl(urlsplit(session.url).query))
+
+
+# Words.
+
+
+@contextmanager
+def _resumable(session: Session) -> Iterator[None]:
+    """An interrupted upgrade loses nothing, which whoever sees it fail wants to know."""
+    try:
+        yield
+    except RateLimiterUnavailable as error:
+        code = AWS if session.is_dynamodb else ERROR
+        raise Failure(str(error), "run it again: it goes on where it stopped", code) from error
+
+
+def _named(one: str, many: str, names: list[str]) -> str:
+    return f"{one if len(names) == 1 else many} {', '.join(names)}"
+
+
+def _told(findings: Findings) -> dict[str, Any]:
+    told = [{"pk": f.key.partition, "sk": f.key.sort, "reason": f.reason} for f in findings.told]
+    return {"left_alone": len(findings), "left_alone_records": told}
+
+
+def _notes(findings: Findings) -> list[str]:
+    if not len(findings):
+        return []
+    many = "1 record was" if len(findings) == 1 else f"{len(findings):,} records were"
+    lines = [f"{many} left alone:"]
+    lines += [f"  {f.key.partition} {f.key.sort}: {f.reason}" for f in findings.told[:FINDINGS_SHOWN]]
+    if len(findings) > FINDINGS_SHOWN:
+        lines.append(f"  … and {len(findings) - FINDINGS_SHOWN:,} more; --output json names them")
+    return lines
+
+
+def _lines(lines: list[str]) -> list[Text]:
+    return [Text(printable(line)) for line in lines]

@@ -1,0 +1,236 @@
+"""``zae-limiter usage``: what was used, as rows, as totals and as charts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import click
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ..models import UsageSnapshot, UsageSummary, UsageWindow
+from ..schema import iso_time
+from ..visualization.plot import usage_chart
+from ..visualization.timeline import Fold, timeline
+from .output import console, grid, ink, record
+from .session import Session, with_session
+
+PAGE = 1000
+SNAPSHOTS_MAX = 100_000
+"""The most that one chart is made of."""
+
+AGO = re.compile(r"([0-9]{1,6})([hdw])")
+HOURS = {"h": 1, "d": 24, "w": 168}
+
+
+class Chosen(NamedTuple):
+    """Whose usage is asked for, and when."""
+
+    entity_id: str | None
+    resource: str | None
+    window: str | None
+    start: str | None
+    end: str | None
+
+    def __str__(self) -> str:
+        whose = "" if self.entity_id is None else f" by {self.entity_id!r}"
+        return f"{whose}{'' if self.resource is None else f' of {self.resource!r}'}"
+
+
+_CHOICE = (
+    click.option("--entity-id", "--entity", "-e", help="What this entity used."),
+    click.option("--resource", "-r", help="What was used of this resource."),
+    click.option(
+        "--window",
+        "-w",
+        type=click.Choice([kind.value for kind in UsageWindow]),
+        help="Only windows of this kind.",
+    ),
+    click.option("--start", metavar="TIME", help="From 2024-01-01, 2024-01-01T14:00Z, or 36h, 7d, 4w ago."),
+    click.option("--end", metavar="TIME", help="Up to this time."),
+)
+
+
+def choice(function: Callable[..., None]) -> Callable[..., None]:
+    """The options that choose usage."""
+    for option in reversed(_CHOICE):
+        function = option(function)
+    return function
+
+
+@click.group()
+def usage() -> None:
+    """What was used, and when.
+
+    Usage is counted by `zae-limiter aggregate` or by the function of a stack. All times are in UTC.
+    """
+
+
+@usage.command("list")
+@choice
+@click.option("--limit", type=click.IntRange(1, PAGE), help="At most so many.  [default: 100; --plot: all]")
+@click.option("--cursor", help="Go on where the previous page ended.")
+@click.option("--plot", is_flag=True, help="Draw it.")
+@click.option(
+    "--fold",
+    type=click.Choice([fold.value for fold in Fold]),
+    default="sum",
+    show_default=True,
+    help="What a bar of --plot says of several windows.",
+)
+@with_session
+def list_(
+    session: Session, limit: int | None, cursor: str | None, plot: bool, fold: str, **chosen: Any
+) -> None:
+    """List snapshots, or draw them.
+
+    A chart shows windows of one kind: of the shortest of which there are any, unless one is named.
+    """
+    asked = _asked(session, **chosen)
+    if plot:
+        if session.output.is_json or cursor is not None:
+            raise click.UsageError("--plot draws a whole; it goes with neither --output json nor --cursor")
+        _draw(session, asked, limit or SNAPSHOTS_MAX, Fold(fold))
+        return
+    snapshots, after = session.repository.get_usage_snapshots(*asked, limit=limit or 100, next_key=cursor)
+    session.output.show({"snapshots": snapshots, "cursor": after}, lambda: _snapshots_table(snapshots))
+    if not session.output.is_json:
+        if not snapshots:
+            session.output.note(nothing(asked))
+        if after is not None:
+            session.output.note(f"there are more: --cursor {after}")
+
+
+@usage.command()
+@choice
+@with_session
+def summary(session: Session, **chosen: Any) -> None:
+    """Show totals and averages.
+
+    They are of windows of one kind: of the shortest of which there are any, unless one is named.
+    """
+    asked = _asked(session, **chosen)
+    found = session.repository.get_usage_summary(*asked)
+    session.output.show(found, lambda: _summary_table(found))
+    if not found.snapshot_count and not session.output.is_json:
+        session.output.note(nothing(asked))
+
+
+def nothing(asked: Chosen) -> str:
+    """What to say where there is nothing to show."""
+    when = " in that time" if asked.start or asked.end else ""
+    kind = f"{asked.window} " if asked.window else ""
+    return f"no {kind}usage{asked}{when} was counted; `zae-limiter aggregate` counts it"
+
+
+def title(asked: Chosen, snapshots: list[UsageSnapshot]) -> str:
+    """Whose usage a chart shows; what it adds up is told."""
+    together = [
+        f"{len(names)} {what} together"
+        for what, names in (
+            ("entities", {one.entity_id for one in snapshots}),
+            ("resources", {one.resource for one in snapshots}),
+        )
+        if len(names) > 1
+    ]
+    return ", ".join([f"usage{asked}", *together])
+
+
+def moment(text: str | None, now_ms: int) -> str | None:
+    """A time, or how long ago it was, as the store understands it.
+
+    >>> moment("2d", 1_704_326_400_000), moment("2024-01-01", 0)
+    ('2024-01-02T00:00:00.000Z', '2024-01-01')
+    """
+    found = AGO.fullmatch(text or "")
+    if found is None:
+        return text
+    return iso_time(max(0, now_ms - int(found[1]) * HOURS[found[2]] * 3_600_000))
+
+
+def _asked(
+    session: Session,
+    entity_id: str | None,
+    resource: str | None,
+    window: str | None,
+    start: str | None,
+    end: str | None,
+) -> Chosen:
+    if entity_id is None and resource is None:
+        raise click.UsageError("give --entity-id, --resource or both")
+    now_ms = session.connection.world.now_ms()
+    return Chosen(entity_id, resource, window, moment(start, now_ms), moment(end, now_ms))
+
+
+def _draw(session: Session, asked: Chosen, snapshots_max: int, fold: Fold) -> None:
+    for kind in UsageWindow if asked.window is None else (UsageWindow(asked.window),):
+        found: list[UsageSnapshot] = []
+        for page in _pages(session, asked._replace(window=kind)):
+            found += page
+            if len(found) > snapshots_max:
+                session.output.note(f"only the first {snapshots_max} snapshots are drawn; narrow it down")
+                break
+        line = timeline(found[:snapshots_max])
+        if line is not None:
+            out = console()
+            chart = Text(usage_chart(line, out.width, fold, ink(out)))
+            chart.highlight_regex(r"[█#]+", "cyan")
+            out.print(Text(f"{title(asked, found)}\n"))
+            out.print(chart, soft_wrap=True)
+            return
+    session.output.note(nothing(asked))
+
+
+def _pages(session: Session, asked: Chosen) -> Iterator[list[UsageSnapshot]]:
+    cursor = None
+    while True:
+        page, cursor = session.repository.get_usage_snapshots(*asked, limit=PAGE, next_key=cursor)
+        yield page
+        if cursor is None:
+            return
+
+
+def _snapshots_table(snapshots: list[UsageSnapshot]) -> RenderableType:
+    if not snapshots:
+        return Group()
+    names = sorted({name for one in snapshots for name in one.counters})
+    return grid(
+        ["start", "window", "entity", "resource", *names, "events"],
+        [
+            (
+                one.window_start,
+                one.window_type,
+                one.entity_id,
+                one.resource,
+                *(one.counters.get(name) for name in names),
+                one.total_events,
+            )
+            for one in snapshots
+        ],
+        numbers=(*names, "events"),
+    )
+
+
+def _summary_table(found: UsageSummary) -> RenderableType:
+    if not found.snapshot_count:
+        return Group()
+    return Group(
+        record(
+            {
+                "snapshots": found.snapshot_count,
+                "events": found.total_events,
+                "first window": found.min_window_start,
+                "last window": found.max_window_start,
+            }
+        ),
+        _totals_table(found),
+    )
+
+
+def _totals_table(found: UsageSummary) -> Table:
+    names = sorted(found.total)
+    rows = [(name, f"{found.total[name]:,}", f"{found.average[name]:,.1f}") for name in names]
+    return grid(["limit", "total", "average"], rows, numbers=("total", "average"))

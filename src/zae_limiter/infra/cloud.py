@@ -1,0 +1,146 @@
+"""The control plane of AWS: any operation of any service, in both colours.
+
+Unlike the store's requests these may be sent again: they are reads, or carry a token, or say what is to
+be and not what is to be added. The drivers' own retries are therefore welcome here. Trouble that a caller
+does not expect comes out as an exception of ours that says what to do.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from .._colour import Colour
+from ..backends.dynamodb.failures import DENIED_CODES, UNKNOWN_CALLER_CODES
+from ..backends.dynamodb.transport import NotConfigured, ServiceError, TransportError
+from ..exceptions import InfrastructureError, StackOperationError, ZAELimiterError
+from ..world import World
+
+POLL_SECONDS_MIN = 0.1
+POLL_SECONDS_MAX = 5.0
+POLL_GROWTH = 1.5
+
+NOTHING_EXPECTED: frozenset[str] = frozenset()
+
+# As people write them, by what botocore calls them.
+SERVICES = MappingProxyType(
+    {
+        "cloudformation": "CloudFormation",
+        "cloudwatch": "CloudWatch",
+        "dynamodb": "DynamoDB",
+        "lambda": "Lambda",
+        "s3": "S3",
+        "sqs": "SQS",
+    }
+)
+
+
+class Wire(Protocol):
+    """Carries one request to one service and brings its answer, or raises a ``TransportError``."""
+
+    @property
+    def colour(self) -> Colour: ...
+
+    @property
+    def region(self) -> str | None:
+        """Where the requests go, as far as it is known."""
+        ...
+
+    async def send(self, service: str, operation: str, request: dict[str, Any]) -> dict[str, Any]: ...
+
+    async def close(self) -> None: ...
+
+
+class Cloud:
+    """One account in one region."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    @property
+    def colour(self) -> Colour:
+        return self._wire.colour
+
+    @property
+    def region(self) -> str | None:
+        return self._wire.region
+
+    async def ask(
+        self, service: str, operation: str, *, expected: frozenset[str] = NOTHING_EXPECTED, **request: Any
+    ) -> dict[str, Any]:
+        """The answer to a request; refusals whose code is ``expected`` come out as ``ServiceError``."""
+        try:
+            return await self._wire.send(service, operation, request)
+        except ServiceError as error:
+            if error.code in expected:
+                raise
+            raise failure(error, service, operation) from error
+        except TransportError as error:
+            raise failure(error, service, operation) from error
+
+    async def close(self) -> None:
+        await self._wire.close()
+
+
+class Patience:
+    """Looking again and again, at growing intervals and no longer than asked."""
+
+    def __init__(self, cloud: Cloud, world: World, seconds: float) -> None:
+        self._colour, self._world, self.seconds = cloud.colour, world, seconds
+        self._until_ms = world.ticks_ms() + seconds * 1000
+        self._pause_seconds = POLL_SECONDS_MIN
+
+    async def lasts(self) -> bool:
+        """Let a moment pass before the next look; false if there is no time for one."""
+        left_seconds = (self._until_ms - self._world.ticks_ms()) / 1000
+        if left_seconds <= 0:
+            return False
+        await self._colour.sleep(min(self._pause_seconds, left_seconds))
+        self._pause_seconds = min(self._pause_seconds * POLL_GROWTH, POLL_SECONDS_MAX)
+        return True
+
+
+def open_cloud(
+    *,
+    sync: bool,
+    region: str | None = None,
+    endpoint_url: str | None = None,
+    session: Any = None,
+    config: Any = None,
+) -> Cloud:
+    """The account that the arguments and the environment name. Nothing is sent yet.
+
+    ``session`` is a boto3 or botocore session, ``config`` a botocore ``Config``.
+    """
+    try:
+        from ..backends.dynamodb.access import Access
+        from .clients import AiobotocoreWire, BotocoreWire
+
+        access = Access(region, endpoint_url, session=session, config=config)
+        return Cloud(BotocoreWire(access) if sync else AiobotocoreWire(access))
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] == __name__.partition(".")[0]:
+            raise
+        raise InfrastructureError(
+            f'stacks need {error.name}, which is not installed; run: pip install "zae-limiter[dynamodb]"'
+        ) from error
+
+
+def failure(error: TransportError, service: str, operation: str) -> ZAELimiterError:
+    """What to tell of a request that brought no answer."""
+    what = f"{SERVICES[service]} {operation}"
+    match error:
+        case ServiceError(code=code) if code in DENIED_CODES:
+            return StackOperationError(
+                f"{what} is not permitted: {error.message}; allow the caller {service}:{operation}"
+            )
+        case ServiceError(code=code) if code in UNKNOWN_CALLER_CODES:
+            return StackOperationError(
+                f"{what} was not accepted from these credentials: {error}; renew or correct them"
+            )
+        case ServiceError():
+            return StackOperationError(f"{what} was refused: {error}")
+        case NotConfigured():
+            return InfrastructureError(f"{what} was not sent: {error}")
+        case _:
+            return InfrastructureError(f"{what} was not answered: {error}")

@@ -1,0 +1,66 @@
+"""Which stacks of ours are deployed in an account and region: those that carry our tag.
+
+CloudFormation lists all stacks with their tags, page by page, so one permission is enough. The versions
+are those that each table itself states, where it can be read; else those of the tags.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..exceptions import InfrastructureError
+from ..models import LimiterInfo, VersionRecord
+from .cloud import Cloud, open_cloud
+from .stack import Stack, stack_of
+from .version_record import read_version
+
+PAGES_MAX = 100
+TOGETHER_MAX = 16
+"""How many tables are asked at the same time."""
+
+
+async def deployed_stacks(cloud: Cloud) -> list[Stack]:
+    """Our stacks by name, whatever state they are in."""
+    found: list[Stack] = []
+    request: dict[str, Any] = {}
+    for _ in range(PAGES_MAX):
+        reply = await cloud.ask("cloudformation", "DescribeStacks", **request)
+        found += (stack for stack in map(stack_of, reply["Stacks"]) if stack.is_ours)
+        if not reply.get("NextToken"):
+            break
+        request = {"NextToken": reply["NextToken"]}
+    return sorted(found, key=lambda stack: stack.name)
+
+
+async def list_deployed(cloud: Cloud) -> list[LimiterInfo]:
+    """Our stacks with their versions."""
+    stacks = await deployed_stacks(cloud)
+    infos: list[LimiterInfo] = []
+    for start in range(0, len(stacks), TOGETHER_MAX):
+        some = stacks[start : start + TOGETHER_MAX]
+        records = await cloud.colour.together([_version(cloud, stack.name) for stack in some])
+        infos += (stack.info(cloud.region, record) for stack, record in zip(some, records, strict=True))
+    return infos
+
+
+async def discover(
+    region: str | None = None,
+    endpoint_url: str | None = None,
+    *,
+    sync: bool,
+    session: Any = None,
+    config: Any = None,
+) -> list[LimiterInfo]:
+    """Our stacks in the account and region that the arguments and the environment name."""
+    cloud = open_cloud(sync=sync, region=region, endpoint_url=endpoint_url, session=session, config=config)
+    try:
+        return await list_deployed(cloud)
+    finally:
+        await cloud.close()
+
+
+async def _version(cloud: Cloud, table: str) -> VersionRecord | None:
+    try:
+        return await read_version(cloud, table)
+    except InfrastructureError:
+        return None  # whoever may list stacks may not be allowed to read tables

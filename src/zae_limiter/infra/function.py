@@ -1,0 +1,73 @@
+"""The code of the aggregator's function: whether it is due, and how it gets there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..backends.dynamodb.transport import ServiceError
+from ..exceptions import IncompatibleSchemaError, StackOperationError, VersionMismatchError
+from ..models import VersionRecord
+from ..version import SCHEMA_VERSION, check_compatibility, client_version, parse_version
+from .cloud import Cloud, Patience
+
+NOT_FOUND = frozenset({"ResourceNotFoundException"})
+BUSY = frozenset({"ResourceConflictException"})
+
+
+def code_is_due(deployed: str | None, *, is_current: bool) -> bool:
+    """Whether a function should get the code of this client.
+
+    Never in place of newer code. Code of the same version that differs is somebody's unfinished
+    deployment, or was put back by an update of the stack.
+    """
+    if deployed is None:
+        return True
+    theirs, ours = parse_version(deployed), parse_version(client_version())
+    return theirs < ours or (theirs == ours and not is_current)
+
+
+def check_schema(record: VersionRecord | None) -> None:
+    """A function of this client must be able to read the table."""
+    if record is None:
+        return
+    verdict = check_compatibility(client_version(), record.schema_version, record.client_min_version)
+    if not verdict.is_compatible:
+        is_schema = parse_version(record.schema_version).major != parse_version(SCHEMA_VERSION).major
+        raise (IncompatibleSchemaError if is_schema else VersionMismatchError)(verdict.message)
+
+
+async def function_config(cloud: Cloud, function: str) -> dict[str, Any] | None:
+    """What Lambda knows of a function; ``None`` if there is none."""
+    try:
+        return await cloud.ask(
+            "lambda", "GetFunctionConfiguration", FunctionName=function, expected=NOT_FOUND
+        )
+    except ServiceError:
+        return None
+
+
+async def upload(cloud: Cloud, function: str, package: bytes, patience: Patience) -> None:
+    """Replace the code of a function, and wait until it runs."""
+    while True:
+        try:
+            await cloud.ask(
+                "lambda", "UpdateFunctionCode", FunctionName=function, ZipFile=package, expected=BUSY
+            )
+            break
+        except ServiceError as error:
+            if not await patience.lasts():
+                raise StackOperationError(
+                    f"function {function!r} is still being changed by somebody else: {error.message}"
+                ) from error
+    while True:
+        config = await function_config(cloud, function) or {}
+        match config.get("LastUpdateStatus", "Successful"):
+            case "Successful":
+                return
+            case "Failed":
+                reason = config.get("LastUpdateStatusReason", "")
+                raise StackOperationError(f"function {function!r} did not take its code: {reason}", [reason])
+        if not await patience.lasts():
+            raise StackOperationError(
+                f"function {function!r} has not taken its code within {patience.seconds:g} seconds"
+            )

@@ -1,0 +1,206 @@
+"""What CloudFormation does with one stack, operation by operation, and how to follow it to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from ..backends.dynamodb.transport import ServiceError
+from ..exceptions import InfrastructureError, StackOperationError
+from ..world import World
+from .cloud import NOTHING_EXPECTED, Cloud, Patience, failure
+from .stack import (
+    DELETED,
+    OURS,
+    STACK,
+    Resource,
+    Stack,
+    StackChange,
+    StackEvent,
+    changes_of,
+    event_of,
+    is_missing,
+    resource_of,
+    says_nothing_changes,
+    stack_of,
+)
+
+CAPABILITIES = ["CAPABILITY_NAMED_IAM"]
+EVENT_PAGES_MAX = 50
+RESOURCE_PAGES_MAX = 10
+
+Progress = Callable[[StackEvent], None]
+"""Is told of each thing that happens to a resource, once and in order."""
+
+
+class ChangeSet(NamedTuple):
+    """What an operation would do to a stack."""
+
+    change_set_id: str
+    stack_id: str
+    changes: tuple[StackChange, ...]
+
+
+class Operations:
+    """The stack of one name."""
+
+    def __init__(self, name: str, cloud: Cloud, world: World) -> None:
+        self.name, self._cloud, self._world = name, cloud, world
+        self._seen: set[str] = set()
+
+    async def look(self, name_or_id: str) -> Stack | None:
+        """A stack as it is; ``None`` if there is none."""
+        try:
+            reply = await self._ask(
+                "DescribeStacks", StackName=name_or_id, expected=frozenset({"ValidationError"})
+            )
+        except ServiceError as error:
+            if is_missing(error.code, error.message):
+                return None
+            raise failure(error, "cloudformation", "DescribeStacks") from error
+        return stack_of(reply["Stacks"][0])
+
+    async def create(self, request: Mapping[str, Any]) -> str | None:
+        """Begin a stack; its id, or ``None`` if there is one already."""
+        try:
+            reply = await self._ask(
+                "CreateStack",
+                StackName=self.name,
+                Capabilities=CAPABILITIES,
+                ClientRequestToken=self._token(),
+                expected=frozenset({"AlreadyExistsException"}),
+                **request,
+            )
+        except ServiceError:
+            return None
+        stack_id: str = reply["StackId"]
+        return stack_id
+
+    async def propose(self, stack: str, request: Mapping[str, Any], patience: Patience) -> ChangeSet | None:
+        """What an operation would do; ``None`` if there is nothing to do."""
+        reply = await self._ask(
+            "CreateChangeSet",
+            StackName=stack,
+            ChangeSetName=f"{OURS}-{self._token()}",
+            Capabilities=CAPABILITIES,
+            **request,
+        )
+        change_set_id = reply["Id"]
+        while True:
+            described = await self._ask("DescribeChangeSet", ChangeSetName=change_set_id)
+            if described["Status"] == "CREATE_COMPLETE":
+                break
+            if described["Status"] == "FAILED":
+                await self.discard(change_set_id)
+                reason = described.get("StatusReason", "")
+                if says_nothing_changes(reason):
+                    return None
+                raise StackOperationError(f"stack {self.name!r} cannot be changed so: {reason}", [reason])
+            if not await patience.lasts():
+                await self.discard(change_set_id)
+                raise StackOperationError(
+                    f"CloudFormation did not work out the changes of stack {self.name!r} within "
+                    f"{patience.seconds:g} seconds; nothing was changed"
+                )
+        changes = changes_of(described)
+        while token := described.get("NextToken"):
+            described = await self._ask("DescribeChangeSet", ChangeSetName=change_set_id, NextToken=token)
+            changes += changes_of(described)
+        return ChangeSet(change_set_id, described["StackId"], tuple(changes))
+
+    async def execute(self, change_set: ChangeSet) -> None:
+        await self.skip_events(change_set.stack_id)
+        await self._ask(
+            "ExecuteChangeSet",
+            ChangeSetName=change_set.change_set_id,
+            ClientRequestToken=self._token(),
+        )
+
+    async def discard(self, change_set_id: str) -> None:
+        await self._ask("DeleteChangeSet", ChangeSetName=change_set_id)
+
+    async def delete(self, stack_id: str) -> None:
+        await self.skip_events(stack_id)
+        await self._ask("DeleteStack", StackName=stack_id, ClientRequestToken=self._token())
+
+    async def follow(
+        self, stack: Stack, patience: Patience, progress: Progress | None = None
+    ) -> tuple[Stack, list[StackEvent]]:
+        """Wait until an operation has ended; the stack then, and what happened since.
+
+        The status alone does not tell: for a moment it may be that of before the operation. Its end is
+        an event of the stack itself.
+        """
+        events: list[StackEvent] = []
+        while True:
+            now, news = await self._step(stack)
+            for event in news:
+                if progress is not None:
+                    progress(event)
+            events += news
+            has_ended = any(event.kind == STACK and event.status == now.status for event in events)
+            if now.status == DELETED or (has_ended and not now.is_busy):
+                return now, events
+            stack = now
+            if not await patience.lasts():
+                raise StackOperationError(
+                    f"stack {stack.name!r} is still {stack.status} after {patience.seconds:g} seconds; "
+                    f"CloudFormation goes on: see zae-limiter status --name {stack.name}"
+                )
+
+    async def _step(self, stack: Stack) -> tuple[Stack, list[StackEvent]]:
+        """The stack now, and what is new. No answer is no news: the next look will tell."""
+        try:
+            now = await self.look(stack.stack_id)
+            if now is None:  # what is deleted is found by its id for some time, but not for ever
+                return Stack(stack.name, stack.stack_id, DELETED), []
+            # Events are read after the status, so that those which led to it are among them.
+            return now, await self._news(stack.stack_id)
+        except StackOperationError:
+            raise
+        except InfrastructureError:
+            return stack, []
+
+    async def resources(self, stack_id: str) -> list[Resource]:
+        """What a stack consists of."""
+        found: list[Resource] = []
+        request: dict[str, Any] = {}
+        for _ in range(RESOURCE_PAGES_MAX):
+            reply = await self._ask("ListStackResources", StackName=stack_id, **request)
+            found += map(resource_of, reply["StackResourceSummaries"])
+            if not reply.get("NextToken"):
+                break
+            request = {"NextToken": reply["NextToken"]}
+        return [one for one in found if one.physical_id]
+
+    async def template(self, stack_id: str) -> str | Mapping[str, Any]:
+        """The template that a stack was last deployed with; one in JSON comes as what it stands for."""
+        body: str | Mapping[str, Any] = (await self._ask("GetTemplate", StackName=stack_id))["TemplateBody"]
+        return body
+
+    async def skip_events(self, stack_id: str) -> None:
+        """What has happened so far does not belong to what comes next."""
+        await self._news(stack_id)
+
+    async def _news(self, stack_id: str) -> list[StackEvent]:
+        """Events that were not returned before, the oldest first. CloudFormation lists the newest first."""
+        news: list[StackEvent] = []
+        request: dict[str, Any] = {}
+        for _ in range(EVENT_PAGES_MAX):
+            reply = await self._ask("DescribeStackEvents", StackName=stack_id, **request)
+            page = [event_of(one) for one in reply["StackEvents"]]
+            fresh = [event for event in page if event.event_id not in self._seen]
+            news += fresh
+            if len(fresh) < len(page) or not reply.get("NextToken"):
+                break
+            request = {"NextToken": reply["NextToken"]}
+        self._seen |= {event.event_id for event in news}
+        return news[::-1]
+
+    async def _ask(
+        self, operation: str, *, expected: frozenset[str] = NOTHING_EXPECTED, **request: Any
+    ) -> dict[str, Any]:
+        return await self._cloud.ask("cloudformation", operation, expected=expected, **request)
+
+    def _token(self) -> str:
+        return self._world.new_ulid()

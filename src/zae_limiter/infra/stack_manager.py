@@ -1,0 +1,449 @@
+"""Deploys, updates and deletes the stack around a table, and keeps the code of its function current.
+
+Whatever is asked for is checked before anything is sent. A stack or table of the same name that is not
+ours is never touched. An update goes through a change set, so what it would do is known before it is
+done, and finding nothing to do is success. What failed is told with the reasons of the resources, the
+first cause first, and with the way out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from .._colour import blocking
+from ..backends.dynamodb import parse_url
+from ..backends.dynamodb.failures import NOT_FOUND
+from ..backends.dynamodb.transport import ServiceError
+from ..exceptions import (
+    InfrastructureError,
+    InfrastructureNotFoundError,
+    StackAlreadyExistsError,
+    StackOperationError,
+    ValidationError,
+    VersionMismatchError,
+)
+from ..models import StackOptions, VersionRecord
+from ..naming import validate_stack_name
+from ..version import client_version
+from ..world import World
+from . import template
+from .cloud import Cloud, Patience, open_cloud
+from .discovery import deployed_stacks
+from .function import check_schema, code_is_due, function_config, upload
+from .health import Report, examine
+from .lambda_builder import build, code_sha256
+from .operations import Operations, Progress
+from .stack import (
+    DELETED,
+    DEPLOYED,
+    MANAGED_BY,
+    OURS,
+    Stack,
+    StackChange,
+    StackEvent,
+    already,
+    check_deletable,
+    is_newer,
+    missing_stack,
+    not_usable,
+    operation_failed,
+    owned,
+    retained_in,
+)
+from .version_record import read_version, write_lambda_version
+from .wishes import Wishes
+
+__all__ = ["Deployment", "StackChange", "StackEvent", "StackManager", "SyncStackManager"]
+
+logger = logging.getLogger("zae_limiter")
+
+TIMEOUT_SECONDS = 1_800.0
+TIMEOUT_SECONDS_MAX = 86_400.0
+
+FUNCTION = "AWS::Lambda::Function"
+SUCCESS = frozenset({"CREATE_COMPLETE", "UPDATE_COMPLETE"})
+
+Approve = Callable[[Sequence[StackChange]], bool]
+"""Is asked before an update is carried out."""
+
+
+class Deployment(NamedTuple):
+    """What became of a deployment."""
+
+    stack: Stack
+    is_new: bool = False
+    changes: tuple[StackChange, ...] = ()
+    code_updated: bool = False
+    is_finished: bool = True
+    """False if nobody waited: the function then has no code until the deployment is repeated."""
+
+
+class Losses(NamedTuple):
+    """What a deletion would do: how many resources go, and which stay."""
+
+    gone: int
+    kept: tuple[str, ...]
+
+
+class StackManager:
+    """The stack of one name in one account and region.
+
+    ``session`` is a boto3 or botocore session, ``config`` a botocore ``Config``; ``cloud`` stands for
+    region, endpoint, session and config together.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        *,
+        session: Any = None,
+        config: Any = None,
+        world: World | None = None,
+        cloud: Cloud | None = None,
+    ) -> None:
+        self._name = validate_stack_name(name)
+        self._world = world or World()
+        self._cloud = cloud or open_cloud(
+            sync=False, region=region, endpoint_url=endpoint_url, session=session, config=config
+        )
+        self._operations = Operations(name, self._cloud, self._world)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def region(self) -> str | None:
+        return self._cloud.region
+
+    async def describe(self) -> Stack | None:
+        """The stack as it is now, whoever made it; ``None`` if there is none."""
+        return await self._operations.look(self.name)
+
+    async def ours(self) -> Stack:
+        """The stack as it is now, which must be there and one of ours."""
+        stack = await self.describe()
+        if stack is None:
+            raise missing_stack(self.name, await self._names_deployed())
+        return owned(stack)
+
+    async def create(
+        self,
+        options: StackOptions | None = None,
+        *,
+        wait: bool = True,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        progress: Progress | None = None,
+    ) -> Deployment:
+        """Deploy a stack that is not there yet, and upload the code of its function.
+
+        A table that an earlier stack of ours left behind becomes part of the new one, with its data.
+        """
+        wishes, patience = Wishes(self.name, options), self._patience(timeout_seconds)
+        if (there := await self.describe()) is not None:
+            raise already(there)
+        if await self._table_was_left():
+            stack_id = await self._adopt(wishes, patience)
+        else:
+            begun = await self._operations.create(wishes.creation())
+            if begun is None:  # somebody was faster
+                raise already(await self.describe() or Stack(self.name, "", "CREATE_IN_PROGRESS"))
+            stack_id = begun
+        stack = Stack(self.name, stack_id, "CREATE_IN_PROGRESS")
+        return await self._complete(Deployment(stack, is_new=True), wait, patience, progress)
+
+    async def update(
+        self,
+        options: StackOptions | None = None,
+        *,
+        wait: bool = True,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        progress: Progress | None = None,
+        approve: Approve | None = None,
+    ) -> Deployment:
+        """Bring the stack up to date with the options and with this version; what is not said stays."""
+        wishes, patience = Wishes(self.name, options), self._patience(timeout_seconds)
+        stack = await self.ours()
+        if stack.status not in DEPLOYED:
+            raise not_usable(stack)
+        if is_newer(stack):
+            raise VersionMismatchError(
+                f"stack {self.name!r} was deployed by zae-limiter {stack.version}, and this is "
+                f"{client_version()}: install the newer version"
+            )
+        proposed = await self._operations.propose(stack.stack_id, wishes.change(stack), patience)
+        if proposed is None:
+            return Deployment(stack, code_updated=await self.update_lambda())
+        if approve is not None and not approve(proposed.changes):
+            await self._operations.discard(proposed.change_set_id)
+            raise StackOperationError(f"stack {self.name!r} was left as it is: nobody approved its changes")
+        await self._operations.execute(proposed)
+        begun = Deployment(stack, changes=proposed.changes)
+        return await self._complete(begun, wait, patience, progress)
+
+    async def deploy(
+        self,
+        options: StackOptions | None = None,
+        *,
+        wait: bool = True,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        progress: Progress | None = None,
+        approve: Approve | None = None,
+    ) -> Deployment:
+        """Create the stack, or update the one that is there."""
+        Wishes(self.name, options)  # whatever is wrong with them is told before anything is asked
+        if await self.describe() is None:
+            return await self.create(options, wait=wait, timeout_seconds=timeout_seconds, progress=progress)
+        return await self.update(
+            options, wait=wait, timeout_seconds=timeout_seconds, progress=progress, approve=approve
+        )
+
+    async def ensure(
+        self, options: StackOptions | None = None, *, timeout_seconds: float = TIMEOUT_SECONDS
+    ) -> Deployment:
+        """Create the stack if it is missing, and update it only if an option says something else.
+
+        A program may do this whenever it starts, in many processes at once: usually it looks once. What
+        a newer version of the template would change is left to ``deploy``.
+        """
+        wishes, patience = Wishes(self.name, options), self._patience(timeout_seconds)
+        stack = await self.describe()
+        if stack is None:
+            try:
+                return await self.create(options, timeout_seconds=timeout_seconds)
+            except StackAlreadyExistsError:
+                stack = await self.describe()  # another process may have been faster
+                if stack is None:
+                    raise
+        if owned(stack).is_busy:
+            stack, _ = await self._operations.follow(stack, patience)
+        if stack.status not in DEPLOYED:
+            raise not_usable(stack)
+        if wishes.are_met_by(stack):
+            return Deployment(stack)
+        if is_newer(stack):
+            logger.warning("stack %r is left to zae-limiter %s, which deployed it", self.name, stack.version)
+            return Deployment(stack)
+        return await self.update(options, timeout_seconds=timeout_seconds)
+
+    async def losses(self) -> Losses:
+        """What a deletion would take and what it would leave; an error if it would be refused."""
+        stack = await self.ours()
+        check_deletable(stack)
+        resources = await self._operations.resources(stack.stack_id)
+        retained = retained_in(await self._operations.template(stack.stack_id))
+        kept = [one for one in resources if one.logical_id in retained]
+        return Losses(len(resources) - len(kept), tuple(str(one) for one in kept))
+
+    async def delete(
+        self,
+        *,
+        wait: bool = True,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        progress: Progress | None = None,
+    ) -> list[StackEvent]:
+        """Delete the stack. What its template retains, table and archive, stays with all its data.
+
+        Returns what was left, as far as the deletion was waited for.
+        """
+        patience = self._patience(timeout_seconds)
+        stack = await self.ours()
+        check_deletable(stack)
+        await self._operations.delete(stack.stack_id)
+        if not wait:
+            return []
+        stack, events = await self._operations.follow(stack, patience, progress)
+        if stack.status != DELETED:
+            raise operation_failed(stack, events)
+        return [event for event in events if event.status == "DELETE_SKIPPED"]
+
+    async def version_record(self) -> VersionRecord | None:
+        """What the table says about versions; ``None`` if it says nothing."""
+        try:
+            return await read_version(self._cloud, self.name)
+        except InfrastructureNotFoundError as error:
+            raise missing_stack(self.name, await self._names_deployed()) from error
+
+    async def report(self) -> Report:
+        """How the table and everything around it are doing."""
+        found = await examine(self._cloud, self.name, self._world)
+        if found is None:
+            raise missing_stack(self.name, await self._names_deployed())
+        return found
+
+    async def update_lambda(self, force: bool = False) -> bool:
+        """Give the function the code of this version, unless it is newer; true if anything was done.
+
+        ``force`` replaces newer code too, and code that is the same. A stack without an aggregator has
+        nothing to update. A table of another schema is an error: nothing is uploaded.
+        """
+        await self.ours()
+        record = await read_version(self._cloud, self.name)
+        check_schema(record)
+        function = await function_config(self._cloud, template.names(self.name).function)
+        if function is None:
+            return False
+        package = build()
+        is_current = function["CodeSha256"] == code_sha256(package)
+        deployed = None if record is None else record.lambda_version
+        if not force and not code_is_due(deployed, is_current=is_current):
+            return False
+        if force or not is_current:
+            patience = self._patience(TIMEOUT_SECONDS)
+            await upload(self._cloud, function["FunctionName"], package, patience)
+        await write_lambda_version(self._cloud, self.name, record, self._world)
+        return True
+
+    async def auto_update(self) -> bool:
+        """``update_lambda`` for a program that starts: only if the table says that the function is older.
+
+        A program that may not do that goes on with what is deployed, and the log tells.
+        """
+        try:
+            record = await read_version(self._cloud, self.name)
+            deployed = None if record is None else record.lambda_version
+            if not code_is_due(deployed, is_current=True) or await self.describe() is None:
+                return False
+            return await self.update_lambda()
+        except InfrastructureError as error:
+            logger.warning("the aggregator of %r was not updated: %s", self.name, error)
+            return False
+
+    async def close(self) -> None:
+        await self._cloud.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def _patience(self, seconds: float) -> Patience:
+        if isinstance(seconds, bool) or not 0 < seconds <= TIMEOUT_SECONDS_MAX:
+            reason = f"use seconds, more than 0 and at most {TIMEOUT_SECONDS_MAX:g}"
+            raise ValidationError("timeout_seconds", seconds, reason)
+        return Patience(self._cloud, self._world, seconds)
+
+    async def _complete(
+        self, begun: Deployment, wait: bool, patience: Patience, progress: Progress | None
+    ) -> Deployment:
+        if not wait:
+            return begun._replace(is_finished=False)
+        stack, events = await self._operations.follow(begun.stack, patience, progress)
+        if stack.status not in SUCCESS:
+            raise operation_failed(stack, events)
+        # A function that was just made has no code yet, whatever the table remembers of an earlier one.
+        is_made = begun.is_new or any(change.makes(FUNCTION) for change in begun.changes)
+        return begun._replace(stack=stack, code_updated=await self.update_lambda(force=is_made))
+
+    async def _adopt(self, wishes: Wishes, patience: Patience) -> str:
+        """Begin a stack around the table that is there."""
+        try:
+            proposed = await self._operations.propose(self.name, wishes.adoption(), patience)
+            assert proposed is not None, "a new stack has something to do"
+        except StackOperationError:
+            # Else its name would stay behind as a stack under review.
+            await self._operations.delete(self.name)
+            raise
+        await self._operations.execute(proposed)
+        return proposed.stack_id
+
+    async def _table_was_left(self) -> bool:
+        """Whether a table of this name is left from a stack of ours; somebody else's is an error."""
+        try:
+            reply = await self._cloud.ask(
+                "dynamodb", "DescribeTable", TableName=self.name, expected=frozenset({NOT_FOUND})
+            )
+        except ServiceError:
+            return False
+        arn = reply["Table"]["TableArn"]
+        if {"Key": MANAGED_BY, "Value": OURS} in await self._tags_of(arn):
+            check_schema(await read_version(self._cloud, self.name))
+            return True
+        raise StackAlreadyExistsError(
+            f"table {self.name!r} exists, and no stack of {OURS} made it; choose another name, or give the "
+            f"table to the stack: aws dynamodb tag-resource --tags Key={MANAGED_BY},Value={OURS} "
+            f"--resource-arn {arn}"
+        )
+
+    async def _tags_of(self, arn: str) -> list[Mapping[str, str]]:
+        reply = await self._cloud.ask("dynamodb", "ListTagsOfResource", ResourceArn=arn)
+        tags: list[Mapping[str, str]] = reply.get("Tags", [])
+        return tags
+
+    async def _names_deployed(self) -> list[str]:
+        """For a hint: whoever may not list stacks gets none."""
+        try:
+            return [stack.name for stack in await deployed_stacks(self._cloud)]
+        except StackOperationError:
+            return []
+
+
+def manager_of(url: str, *, sync: bool, world: World, **client: Any) -> StackManager:
+    """The manager of the stack around the table of a URL; ``client`` is a session and a config."""
+    table, options = parse_url(url)
+    access = {name: options.get(name) for name in ("region", "endpoint_url")}
+    return StackManager(table, world=world, cloud=open_cloud(sync=sync, **access, **client))
+
+
+class SyncStackManager:
+    """The sync twin of ``StackManager``."""
+
+    def __init__(
+        self,
+        name: str,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        *,
+        session: Any = None,
+        config: Any = None,
+        world: World | None = None,
+        cloud: Cloud | None = None,
+    ) -> None:
+        cloud = cloud or open_cloud(
+            sync=True, region=region, endpoint_url=endpoint_url, session=session, config=config
+        )
+        self._async = StackManager(name, world=world, cloud=cloud)
+
+    @property
+    def name(self) -> str:
+        return self._async.name
+
+    @property
+    def region(self) -> str | None:
+        return self._async.region
+
+    describe = blocking(StackManager.describe)
+    ours = blocking(StackManager.ours)
+    create = blocking(StackManager.create)
+    update = blocking(StackManager.update)
+    deploy = blocking(StackManager.deploy)
+    ensure = blocking(StackManager.ensure)
+    losses = blocking(StackManager.losses)
+    delete = blocking(StackManager.delete)
+    version_record = blocking(StackManager.version_record)
+    report = blocking(StackManager.report)
+    auto_update = blocking(StackManager.auto_update)
+    update_lambda = blocking(StackManager.update_lambda)
+    close = blocking(StackManager.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,54 @@
+"""The version record of a deployed table, read and written without opening the table as a store.
+
+Stacks are listed and functions are updated where no repository is open, perhaps by somebody who may do
+nothing else with the table.
+"""
+
+from __future__ import annotations
+
+from ..backends.dynamodb.backend import CONDITION_FAILED
+from ..backends.dynamodb.expressions import decode_item, encode_key, write_request
+from ..backends.dynamodb.failures import NOT_FOUND, missing_table
+from ..backends.dynamodb.transport import ServiceError
+from ..exceptions import InfrastructureNotFoundError
+from ..models import VersionRecord
+from ..repository_protocol import Absent, Put, Update
+from ..schema import iso_time, version_key
+from ..schema_records import version_item, version_of
+from ..version import SCHEMA_VERSION, client_version
+from ..world import World
+from .cloud import Cloud
+
+
+async def read_version(cloud: Cloud, table: str) -> VersionRecord | None:
+    """What a table says about versions; ``None`` if it says nothing."""
+    try:
+        reply = await cloud.ask(
+            "dynamodb",
+            "GetItem",
+            TableName=table,
+            Key=encode_key(version_key()),
+            ConsistentRead=True,
+            expected=frozenset({NOT_FOUND}),
+        )
+    except ServiceError as error:
+        raise InfrastructureNotFoundError(missing_table(table)) from error
+    item = decode_item(reply.get("Item"))
+    return None if item is None else version_of(item)
+
+
+async def write_lambda_version(cloud: Cloud, table: str, record: VersionRecord | None, world: World) -> None:
+    """Note that the function is of this client's version. Everything else stays as it was."""
+    now, version = iso_time(world.now_ms()), client_version()
+    if record is None:
+        first = VersionRecord(SCHEMA_VERSION, version, updated_at=now)
+        _, request = write_request(table, Put(version_key(), version_item(first), when=(Absent(),)))
+        try:
+            await cloud.ask("dynamodb", "PutItem", expected=frozenset({CONDITION_FAILED}), **request)
+            return
+        except ServiceError:
+            pass  # somebody has opened the table meanwhile, and wrote what it is
+    _, request = write_request(
+        table, Update(version_key(), set={"lambda_version": version, "updated_at": now})
+    )
+    await cloud.ask("dynamodb", "UpdateItem", **request)

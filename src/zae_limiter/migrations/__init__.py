@@ -1,0 +1,13 @@
+"""Tables of older shapes, brought up to date in place.
+
+Reading order: ``shapes`` (what older records look like), ``translation`` and ``buckets`` (what becomes of
+them), ``moving`` (how a record is moved exactly once), ``state`` (who may use the table meanwhile),
+``migration`` (the passes). ``scanning`` and ``indexes`` are what they need of a store beside the waist.
+"""
+
+from .migration import Migration, Progress, Report, Survey
+from .scanning import scan_of
+from .shapes import Finding, Kind
+from .state import Stage, State
+
+__all__ = ["Finding", "Kind", "Migration", "Progress", "Report", "Stage", "State", "Survey", "scan_of"]

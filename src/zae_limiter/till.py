@@ -1,0 +1,183 @@
+"""The short way through an acquire, for a bucket that this process knows well.
+
+A till keeps what an acquire has worked out: whom it charges, and the cached records that say so. As
+long as those are fresh nothing needs to be worked out again. Where the store lives in this process or
+in a file of this machine, a till also takes the tokens itself: it computes what the write of the long
+way would leave behind and asks the store to swap the images. Whenever anything is not as simple as
+that, it does nothing and the long way decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from .config_cache import ConfigCache, Entry
+from .exceptions import RateLimitExceeded
+from .models import Limit, OnUnavailable
+from .repository_protocol import Item
+from .schema import limit_attributes
+from .teller import Teller
+from .terms import Account, Level, Meter, has_family, has_terms, is_outdated, status
+
+
+class Plan(NamedTuple):
+    """Whom an acquire charges, the entity first, and what to do if the store does not answer."""
+
+    accounts: tuple[Account, ...]
+    on_unavailable: OnUnavailable
+
+
+class Slot(NamedTuple):
+    """One limit of a till: its numbers, and where a bucket keeps it."""
+
+    capacity_milli: int
+    amount_milli: int
+    period_ms: int
+    tokens: str
+    counter: str
+
+
+class Till:
+    """A plan and the cached records it was made from."""
+
+    __slots__ = (
+        "_cache",
+        "_entries",
+        "_expires_ms",
+        "_image",
+        "_key",
+        "_lasting_ms",
+        "_slots",
+        "_teller",
+        "_withdrawals",
+        "given",
+        "plan",
+    )
+
+    def __init__(
+        self,
+        teller: Teller,
+        cache: ConfigCache,
+        plan: Plan,
+        given: Sequence[Limit] | None,
+        entries: Sequence[Entry],
+    ) -> None:
+        self._teller, self._cache, self.plan, self.given = teller, cache, plan, given
+        self._entries = tuple(entries)
+        self._withdrawals = self._expires_ms = -1.0
+        self._image: Item | None = None
+        """The image that was last found in order."""
+        account = plan.accounts[0]
+        self._key = account.key
+        self._lasting_ms = 2 * account.terms.fill_ms
+        """A bucket without debts that is kept for so long is full before it disappears."""
+        self._slots: dict[str, Slot] = {}
+        if teller.swap is not None and len(plan.accounts) == 1 and account.meter is Meter.NONE:
+            for name, rate in account.terms.rates.items():
+                names = limit_attributes(name)
+                self._slots[name] = Slot(*rate, names.tk, names.tc)
+
+    def stands(self, needed: Collection[str], now_ms: int) -> bool:
+        """Whether the plan is still right: every record is fresh, and no image says otherwise."""
+        accounts, images = self.plan.accounts, self._teller.images
+        rates = accounts[0].terms.rates
+        if not self._is_fresh(now_ms) or any(name not in rates for name in needed):
+            return False
+        for account in accounts:
+            image = images.get(account.key)
+            if image is None:
+                if account.key not in images:
+                    return False
+            elif not has_family(image, account) or is_outdated(account.terms, image):
+                return False
+        self._cache.hits += len(self._entries)
+        return True
+
+    def take(self, needs: Mapping[str, int]) -> bool:
+        """Take some millitokens in one step if that is possible; a refusal a moment ago is repeated."""
+        teller, cache, key = self._teller, self._cache, self._key
+        swap = teller.swap
+        if swap is None or not self._slots:
+            return False
+        now_ms = teller.world.now_ms()
+        if (now_ms >= self._expires_ms or cache.withdrawals != self._withdrawals) and not self._is_fresh(
+            now_ms
+        ):
+            return False
+        image = teller.images.get(key)
+        if image is None or (image is not self._image and not self._is_in_order(image)):
+            return False
+        changed = spent(self._slots, needs, image, now_ms)
+        if changed is None:
+            if teller.refused_lately(key):
+                self._refuse(needs, image, now_ms)
+            return False
+        ttl = image.get("ttl")
+        if ttl is not None and ttl * 1000 < now_ms + self._lasting_ms:  # type: ignore[operator]
+            return False
+        new = swap(key, image, changed)
+        if new is None:
+            return False
+        self._image = teller.images[key] = new
+        cache.hits += len(self._entries)
+        return True
+
+    def _is_fresh(self, now_ms: int) -> bool:
+        self._withdrawals = self._cache.withdrawals
+        self._expires_ms = min(entry.expires_ms for entry in self._entries)
+        return now_ms < self._expires_ms
+
+    def _is_in_order(self, image: Item) -> bool:
+        """Whether a bucket has the numbers of the terms, and no write would do more than take from it."""
+        account = self.plan.accounts[0]
+        if not has_family(image, account) or not has_terms(image, account.terms):
+            return False
+        ttl = image.get("ttl")
+        if ttl is not None and (type(ttl) is not int or not account.terms.ttl_fills):
+            return False
+        self._image = image
+        return True
+
+    def _refuse(self, needs: Mapping[str, int], image: Item, now_ms: int) -> None:
+        """Raise the refusal that an image in order calls for, if it does."""
+        account, slots = self.plan.accounts[0], self._slots
+        numbers: Mapping[str, int] = image  # type: ignore[assignment]
+        statuses, refused = [], False
+        for name, need in needs.items():
+            slot = slots.get(name)
+            if slot is None:
+                return
+            at = Level(account.terms.rates[name], numbers[slot.tokens], numbers["rf"])
+            statuses.append(status(account, name, need, at, now_ms))
+            refused = refused or statuses[-1].exceeded
+        if refused:
+            raise RateLimitExceeded(statuses)
+
+
+def spent(
+    slots: Mapping[str, Slot], needs: Mapping[str, int], image: Item, now_ms: int
+) -> dict[str, int] | None:
+    """What taking ``needs`` changes about a bucket in order; ``None`` if they do not fit.
+
+    This is the write of ``posting`` applied to the image, in one step; tests hold the two together.
+    """
+    numbers: Mapping[str, int] = image  # type: ignore[assignment]  # a bucket in order has integers here
+    origin_ms = numbers["rf"]
+    changed = {}
+    for name, need in needs.items():
+        slot = slots.get(name)
+        if slot is None:
+            return None
+        capacity, amount, period, tokens, counter = slot
+        gained = now_ms * amount // period - origin_ms * amount // period if now_ms > origin_ms else 0
+        stored = numbers[tokens]
+        if stored + gained > capacity:
+            if need > capacity:
+                return None
+            stored = capacity - gained
+        elif stored + gained < need:
+            return None
+        changed[tokens] = stored - need
+        changed[counter] = numbers[counter] + need
+    return changed

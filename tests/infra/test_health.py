@@ -1,0 +1,241 @@
+"""How a deployment is doing: each judgement as a table, and all of them on the emulator."""
+
+from typing import Any
+
+import pytest
+from botocore.config import Config
+
+from tests.dynamodb.stage import make_table
+from tests.engines import dynamodb_local, emulator
+from tests.infra.stage import (
+    DENIED,
+    NO_STACK,
+    ScriptedAws,
+    deployed,
+    drive,
+    manager,
+    place,
+    stacks,
+    sync_manager,
+)
+from zae_limiter import SyncRepository
+from zae_limiter.backends.dynamodb.table import create_table_request
+from zae_limiter.backends.dynamodb.transport import ServiceError
+from zae_limiter.exceptions import InfrastructureNotFoundError, StackOperationError
+from zae_limiter.infra import health
+from zae_limiter.infra.health import Check, Health, Report
+from zae_limiter.infra.stack import Stack
+from zae_limiter.infra.stack_manager import SyncStackManager
+from zae_limiter.models import StackOptions, VersionRecord
+from zae_limiter.version import client_version
+
+CURRENT = VersionRecord("1.0.0", client_version())
+TABLE = create_table_request("limits") | {"TableStatus": "ACTIVE", "ItemCount": 7}
+BOTH = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+
+
+def index_state(state: str) -> dict[str, Any]:
+    indexes = [index | {"IndexStatus": state} for index in TABLE["GlobalSecondaryIndexes"]]
+    return TABLE | {"GlobalSecondaryIndexes": indexes}
+
+
+@pytest.mark.parametrize(
+    ("check", "expected", "said"),
+    [
+        (health.stack_check(None), "off", "none around"),
+        (health.stack_check(None, "not permitted"), "yellow", "unknown: not permitted"),
+        (health.stack_check(Stack("a", "id", "CREATE_COMPLETE")), "green", "CREATE_COMPLETE"),
+        (health.stack_check(Stack("a", "id", "UPDATE_IN_PROGRESS")), "yellow", "wait"),
+        (health.stack_check(Stack("a", "id", "UPDATE_ROLLBACK_COMPLETE")), "yellow", "taken back"),
+        (health.stack_check(Stack("a", "id", "UPDATE_ROLLBACK_FAILED")), "red", "continue-update-rollback"),
+        (health.stack_check(Stack("a", "id", "ROLLBACK_COMPLETE")), "red", "delete it first"),
+        (health.table_check(TABLE), "green", "about 7 items"),
+        (health.table_check(TABLE | {"TableStatus": "DELETING"}), "red", "DELETING"),
+        (health.table_check(None), "red", "does not exist"),
+        (health.indexes_check(index_state("ACTIVE")), "green", "4 active"),
+        (health.indexes_check(index_state("CREATING")), "red", "GSI1, GSI2, GSI3, GSI4 cannot be used"),
+        (health.indexes_check(TABLE | {"GlobalSecondaryIndexes": []}), "red", "index GSI1 is missing"),
+        (health.ttl_check({"TimeToLiveStatus": "ENABLED", "AttributeName": "ttl"}), "green", "'ttl'"),
+        (health.ttl_check({"TimeToLiveStatus": "ENABLED", "AttributeName": "x"}), "yellow", "stays"),
+        (health.ttl_check({"TimeToLiveStatus": "DISABLED"}), "yellow", "stays in the table"),
+        (health.stream_check(TABLE), "green", "images"),
+        (health.stream_check({}), "red", "cannot be counted"),
+        (health.stream_check({"StreamSpecification": {"StreamViewType": "KEYS_ONLY"}}), "red", "lacks"),
+        (health.function_check(None, CURRENT), "red", "does not exist"),
+        (health.function_check({"State": "Active"}, CURRENT), "green", client_version()),
+        (health.function_check({"State": "Inactive"}, CURRENT), "green", "Inactive"),
+        (health.function_check({"State": "Active"}, None), "red", "repeat zae-limiter deploy"),
+        (health.function_check({"State": "Active"}, VersionRecord("1.0.0")), "red", "not uploaded"),
+        (health.function_check({"State": "Failed", "StateReason": "no role"}, CURRENT), "red", "no role"),
+        (health.function_check({"State": "Pending"}, CURRENT), "yellow", "being changed"),
+        (health.function_check({"LastUpdateStatus": "InProgress"}, CURRENT), "yellow", "being changed"),
+        (health.mapping_check(None), "red", "does not exist"),
+        (health.mapping_check({"State": "Enabled"}), "green", "nothing yet"),
+        (health.mapping_check({"State": "Enabled", "LastProcessingResult": "PROBLEM: x"}), "red", "x"),
+        (health.mapping_check({"State": "Disabled"}), "red", "told of nothing"),
+        (health.mapping_check({"State": "Creating"}), "yellow", "Creating"),
+        (health.queue_check({"ApproximateNumberOfMessages": "0"}), "green", "none"),
+        (health.queue_check({"ApproximateNumberOfMessages": "1200"}), "yellow", "processed: 1,200"),
+        (health.alarms_check([{"AlarmName": "a", "StateValue": "OK"}], 1), "green", "none raised"),
+        (health.alarms_check([{"AlarmName": "a", "StateValue": "ALARM"}], 1), "red", "raised: a"),
+        (health.alarms_check([], 2), "red", "2 of 2 do not exist"),
+        (health.version_check(CURRENT), "green", "schema 1.0.0"),
+        (health.version_check(None), "yellow", "none recorded"),
+        (health.version_check(None, "denied"), "yellow", "denied"),
+        (health.version_check(VersionRecord("1.0.0", "0.0.1")), "yellow", "zae-limiter upgrade"),
+        (health.version_check(VersionRecord("9.0.0")), "red", "newer zae-limiter"),
+        (health.version_check(VersionRecord("soon")), "red", "unreadable"),
+    ],
+)
+def test_a_part_is_judged(check: Check, expected: str, said: str) -> None:
+    """Green works, yellow wants to be looked at, red does not work, off was not asked for."""
+    assert check.health == expected
+    assert said in check.detail
+
+
+@pytest.mark.parametrize(
+    ("enabled", "days", "expected"),
+    [
+        (True, "35", "green"),
+        (True, None, "green"),
+        (False, "35", "yellow"),
+        (False, "0", "off"),
+        (False, None, "off"),
+    ],
+)
+def test_recovery_is_judged_by_what_was_asked_for(enabled: bool, days: str | None, expected: str) -> None:
+    """What nobody wanted is not missed."""
+    status = {"PointInTimeRecoveryStatus": "ENABLED" if enabled else "DISABLED"}
+    assert health.recovery_check({"PointInTimeRecoveryDescription": status}, days).health == expected
+
+
+@pytest.mark.parametrize(
+    ("found", "worst"),
+    [("green off", "green"), ("green yellow", "yellow"), ("yellow red green", "red"), ("off", "green")],
+)
+def test_the_whole_is_as_well_as_its_worst_part(found: str, worst: str) -> None:
+    """What is off does not count."""
+    checks = tuple(Check("part", Health(one), "") for one in found.split())
+    assert Report("limits", checks).health == worst
+
+
+def answers(**more: Any) -> dict[str, Any]:
+    return {
+        "DescribeStacks": stacks("CREATE_COMPLETE"),
+        "ListStackResources": {"StackResourceSummaries": []},
+        "DescribeTable": {"Table": TABLE},
+        "DescribeTimeToLive": {"TimeToLiveDescription": {"TimeToLiveStatus": "ENABLED"}},
+        "DescribeContinuousBackups": {"ContinuousBackupsDescription": {}},
+        **more,
+    }
+
+
+def by_part(report: Report) -> dict[str, Check]:
+    return {check.part: check for check in report.checks}
+
+
+def test_what_is_not_permitted_is_unknown() -> None:
+    """Nothing else is spoilt by it."""
+    aws = ScriptedAws(**answers(DescribeTimeToLive=DENIED, DescribeContinuousBackups=DENIED, GetItem=DENIED))
+    report = aws.manager.report()
+    checks = by_part(report)
+    assert {checks[part].health for part in ("ttl", "recovery", "versions")} == {Health.YELLOW}
+    assert "allow the caller dynamodb:DescribeTimeToLive" in checks["ttl"].detail
+    assert checks["table"].health == Health.GREEN
+    assert report.latency_ms is None
+
+
+def test_a_table_that_is_gone_is_the_only_news() -> None:
+    """Nobody asks about the indexes of nothing."""
+    missing = ServiceError("ResourceNotFoundException", "no")
+    aws = ScriptedAws(**answers(DescribeTable=missing, GetItem=missing))
+    report = aws.manager.report()
+    assert [(check.part, check.health) for check in report.checks] == [("stack", "green"), ("table", "red")]
+    assert (report.health, report.latency_ms) == (Health.RED, None)
+
+
+def test_neither_table_nor_stack_is_not_found() -> None:
+    """And one that could not be looked for is an error, not a missing one."""
+    missing = ServiceError("ResourceNotFoundException", "no")
+    with pytest.raises(InfrastructureNotFoundError):
+        ScriptedAws(
+            **answers(DescribeTable=missing, DescribeStacks=[NO_STACK, {"Stacks": []}])
+        ).manager.report()
+    with pytest.raises(StackOperationError, match="not permitted"):
+        ScriptedAws(**answers(DescribeTable=missing, DescribeStacks=DENIED)).manager.report()
+
+
+def test_resources_are_read_page_by_page() -> None:
+    """A stack has more of them than fit on one."""
+    function = {"LogicalResourceId": "F", "ResourceType": "AWS::Lambda::Function", "PhysicalResourceId": "f"}
+    unborn = {"LogicalResourceId": "Q", "ResourceType": "AWS::SQS::Queue"}
+    pages = [
+        {"StackResourceSummaries": [unborn], "NextToken": "2"},
+        {"StackResourceSummaries": [function]},
+    ]
+    checks = by_part(ScriptedAws(**answers(ListStackResources=pages)).manager.report())
+    assert checks["function"].health != Health.OFF
+    assert checks["dead letters"].health == Health.OFF
+
+
+def heal(name: str) -> None:
+    """Do what the emulator leaves undone of the template."""
+    dynamodb = emulator.client("dynamodb")
+    ttl = {"Enabled": True, "AttributeName": "ttl"}
+    dynamodb.update_time_to_live(TableName=name, TimeToLiveSpecification=ttl)
+    recovery = {"PointInTimeRecoveryEnabled": True}
+    dynamodb.update_continuous_backups(TableName=name, PointInTimeRecoverySpecification=recovery)
+
+
+@BOTH
+def test_a_deployment_is_examined(sync: bool) -> None:
+    """All green when all is well; what breaks turns red or yellow, and nothing else does."""
+    with deployed() as name:
+        heal(name)
+
+        async def report() -> Report:
+            async with manager(sync, name) as stack:
+                return await stack.report()
+
+        well = drive(sync, report())
+        assert {check.health for check in well.checks} == {Health.GREEN}, well.checks
+        assert len(well.checks) == 11
+        assert well.latency_ms is not None
+
+        function = f"{name}-aggregator"
+        emulator.client("cloudwatch").set_alarm_state(
+            AlarmName=f"{function}-errors", StateValue="ALARM", StateReason="a test"
+        )
+        queue = emulator.client("sqs").get_queue_url(QueueName=f"{function}-dlq")["QueueUrl"]
+        emulator.client("sqs").send_message(QueueUrl=queue, MessageBody="a batch")
+        emulator.client("lambda").delete_function(FunctionName=function)
+        ill = by_part(drive(sync, report()))
+        assert ill["alarms"] == Check("alarms", Health.RED, f"raised: {function}-errors")
+        assert ill["dead letters"].health == Health.YELLOW
+        assert ill["dead letters"].detail.endswith(": 1")
+        assert ill["function"] == Check("function", Health.RED, "it does not exist")
+        still_green = {check.part for check in ill.values() if check.health == Health.GREEN}
+        assert still_green >= {"stack", "table", "ttl", "versions"}
+
+
+def test_a_stack_without_an_aggregator_lacks_nothing() -> None:
+    """What was not asked for is off, and the whole is green."""
+    with deployed(StackOptions(enable_aggregator=False, pitr_recovery_days=0)) as name:
+        heal(name)
+        SyncRepository.open(stack=name, **place()).close()
+        with sync_manager(name) as stack:
+            report = stack.report()
+        off = {check.part for check in report.checks if check.health == Health.OFF}
+        assert off == {"function", "mapping", "dead letters", "alarms"}
+        assert report.health == Health.GREEN
+
+
+def test_a_table_where_there_is_no_cloudformation() -> None:
+    """DynamoDB alone answers what it can; the rest is unknown."""
+    once = Config(retries={"total_max_attempts": 1})
+    with SyncStackManager(make_table(), "eu-west-1", dynamodb_local.endpoint(), config=once) as stack:
+        checks = by_part(stack.report())
+    assert checks["table"].health == Health.GREEN
+    assert checks["indexes"].health == Health.GREEN
+    assert checks["stack"].health == Health.YELLOW
+    assert checks["function"].health == Health.OFF

@@ -1,0 +1,236 @@
+"""The template for pipelines: linted, its function alone, and a whole stack on an emulator that runs it."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+import yaml
+from cfnlint.api import lint
+from cfnlint.config import ManualArgs
+
+from tests.dynamodb.stage import make_table, open_table
+from tests.engines import dynamodb_local, emulator
+from tests.infra.flows import recorded
+from zae_limiter import Limit, LimiterConfig, SyncRepository, ValidationError
+from zae_limiter.backends.dynamodb.table import create_table_request
+from zae_limiter.infra.lambda_builder import build
+from zae_limiter.manifest import Manifest, Place, SyncStoredLimits, parse, parse_json, provider, to_json
+from zae_limiter.manifest.template import HANDLER, MANIFEST_BYTES_MAX, template, to_text
+from zae_limiter.world import World
+
+FIRST = parse("resources: {gpt-3: {limits: {rpm: {capacity: 3}}}, gpt-4: {limits: {rpm: {capacity: 4}}}}")
+SECOND = parse("resources: {gpt-4: {limits: {rpm: {capacity: 5}}}}")
+ODD = parse("namespace: n\nentities: {Ref: {resources: {Ref: {limits: {Ref: {capacity: 1}}}}}}")
+
+
+@pytest.mark.parametrize(
+    ("manifest", "as_json"),
+    [(FIRST, False), (ODD, True), (Manifest({}), False)],
+    ids=["plain", "odd", "empty"],
+)
+def test_the_template_is_sound(manifest: Manifest, as_json: bool) -> None:
+    """cfn-lint finds nothing, and the manifest in it is the one that was given."""
+    text = to_text(template(manifest, "my-table"), as_json=as_json)
+    assert lint(text, config=ManualArgs(regions=[emulator.REGION])) == []
+    data = yaml.safe_load(text)
+    limits = data["Resources"]["Limits"]["Properties"]
+    assert parse_json(limits["Manifest"]) == manifest
+    assert limits["Namespace"] == (manifest.namespace or "default")
+    assert data["Parameters"]["TableName"]["Default"] == "my-table"
+
+
+def test_a_manifest_that_is_too_large_is_refused() -> None:
+    """A function is not told more than one event holds."""
+    many = {
+        Place("resource", None, f"r{n}"): LimiterConfig((Limit.per_minute("rpm", 1),)) for n in range(2000)
+    }
+    with pytest.raises(ValidationError, match=f"at most {MANIFEST_BYTES_MAX}; let the pipeline run"):
+        template(Manifest(many))
+
+
+class Answers(list[dict[str, Any]]):
+    """What the function told CloudFormation, and where it tells it."""
+
+    url = ""
+    broken = 0
+    """So many answers are refused first."""
+
+
+@pytest.fixture
+def answers() -> Iterator[Answers]:
+    received = Answers()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            assert self.headers["Content-Type"] == ""
+            received.broken -= 1
+            if received.broken < 0:
+                received.append(json.loads(body))
+            self.send_response(200 if received.broken < 0 else 503)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    received.url = f"http://127.0.0.1:{server.server_port}/answer"
+    yield received
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+class Stack:
+    """CloudFormation as the function sees it, on a table of DynamoDB Local."""
+
+    def __init__(self, table: str, answers: Answers) -> None:
+        self.table, self.answers = table, answers
+
+    def asks(self, request: str, manifest: Manifest | str, **properties: Any) -> dict[str, Any]:
+        text = manifest if isinstance(manifest, str) else to_json(manifest)
+        event = {
+            "RequestType": request,
+            "ResponseURL": self.answers.url,
+            "StackId": "stack",
+            "RequestId": "request",
+            "LogicalResourceId": "Limits",
+            "PhysicalResourceId": f"{self.table}/default",
+            "ResourceProperties": {
+                "TableName": self.table,
+                "Namespace": "default",
+                "Principal": "cloudformation:s",
+                "Manifest": text,
+                **properties,
+            },
+        }
+        returned = provider.handler(event)
+        assert self.answers[-1] == returned
+        return returned
+
+    @contextmanager
+    def repository(self, namespace: str = "default") -> Iterator[SyncRepository]:
+        with SyncRepository.open(namespace, store=dynamodb_local.url(self.table)) as repository:
+            yield repository
+
+
+@pytest.fixture
+def stack(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> Stack:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", dynamodb_local.endpoint())
+    monkeypatch.setenv("AWS_REGION", emulator.REGION)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", emulator.REGION)
+    return Stack(make_table(), answers)
+
+
+def test_the_life_of_a_stack(stack: Stack) -> None:
+    """Created, updated, asked twice, deleted; what others made stays."""
+    made = stack.asks("Create", FIRST)
+    assert made == {
+        "Status": "SUCCESS",
+        "Reason": "",
+        "PhysicalResourceId": f"{stack.table}/default",
+        "StackId": "stack",
+        "RequestId": "request",
+        "LogicalResourceId": "Limits",
+        "Data": {"Applied": "2 created"},
+    }
+    assert stack.asks("Create", FIRST)["Data"] == {"Applied": "nothing"}
+    with stack.repository() as repository:
+        repository.set_resource_defaults("theirs", [Limit.per_minute("rpm", 1)])
+        (event,) = repository.get_audit_events("$RESOURCE:gpt-4")
+        assert event.principal == "cloudformation:s"
+    assert stack.asks("Update", SECOND)["Data"] == {"Applied": "1 updated, 1 deleted"}
+    assert stack.asks("Delete", "whatever it was")["Data"] == {"Applied": "1 deleted"}
+    assert stack.asks("Delete", SECOND)["Status"] == "SUCCESS"
+    with stack.repository() as repository:
+        assert repository.list_resources_with_defaults() == ["theirs"]
+
+
+def test_what_goes_wrong_is_answered(stack: Stack) -> None:
+    """A stack that is not answered waits for an hour; a deletion does not fail for want of a table."""
+    wrong = stack.asks("Create", '{"sytem": {}}')
+    assert (wrong["Status"], "Data" in wrong) == ("FAILED", False)
+    assert "ManifestError: Manifest: unknown key 'sytem'" in wrong["Reason"]
+    assert "invalid namespace '_'" in stack.asks("Create", FIRST, Namespace="_")["Reason"]
+    assert "the manifest is for 'n'" in stack.asks("Create", ODD)["Reason"]
+    assert stack.asks("Create", FIRST, TableName="no-such-table")["Status"] == "FAILED"
+    assert stack.asks("Delete", FIRST, TableName="no-such-table")["Status"] == "SUCCESS"
+    assert stack.asks("Delete", FIRST, Namespace="nobody")["Data"] == {"Applied": "nothing"}
+    assert len(stack.asks("Create", json.dumps({"x" * 5000: 1}))["Reason"]) <= 1000
+
+
+def test_another_namespace_is_another_resource(stack: Stack) -> None:
+    """Its id differs, so that CloudFormation deletes the old one; a namespace is made when it is missing."""
+    made = stack.asks("Create", ODD, Namespace="n")
+    assert (made["Status"], made["PhysicalResourceId"]) == ("SUCCESS", f"{stack.table}/n")
+    with stack.repository("n") as repository:
+        assert repository.list_resources_with_entity_configs() == ["Ref"]
+
+
+def test_an_answer_is_sent_again(stack: Stack) -> None:
+    """Twice; after that the function fails, and Lambda repeats the whole."""
+    stack.answers.broken = 2
+    assert stack.asks("Create", FIRST)["Status"] == "SUCCESS"
+    stack.answers.broken = 3
+    with pytest.raises(OSError, match="503"):
+        stack.asks("Create", FIRST)
+
+
+def test_a_stack_that_is_deployed() -> None:
+    """CloudFormation, Lambda and DynamoDB together: the package, the template and the events fit."""
+    cloudformation, s3, dynamodb = (emulator.client(n) for n in ("cloudformation", "s3", "dynamodb"))
+    table, bucket = emulator.fresh_name(), emulator.fresh_name()
+    dynamodb.create_table(**create_table_request(table))
+    s3.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": emulator.REGION})
+    s3.put_object(Bucket=bucket, Key="limits.zip", Body=build(HANDLER))
+    name = emulator.fresh_name()
+    parameters = {"TableName": table, "CodeBucket": bucket, "CodeKey": "limits.zip"}
+    request = {
+        "StackName": name,
+        "Parameters": [{"ParameterKey": k, "ParameterValue": v} for k, v in parameters.items()],
+        "Capabilities": ["CAPABILITY_IAM"],
+    }
+    store = f"dynamodb://{table}?region={emulator.REGION}&endpoint_url={emulator.endpoint()}"
+
+    cloudformation.create_stack(TemplateBody=to_text(template(FIRST)), **request)
+    cloudformation.get_waiter("stack_create_complete").wait(StackName=name, WaiterConfig={"Delay": 1})
+    (deployed,) = cloudformation.describe_stacks(StackName=name)["Stacks"]
+    assert deployed["Outputs"][0]["OutputValue"] == "2 created"
+    with SyncRepository.open(store=store) as repository:
+        assert repository.list_resources_with_defaults() == ["gpt-3", "gpt-4"]
+        assert repository.get_audit_events("$RESOURCE:gpt-4")[0].principal == f"cloudformation:{name}"
+
+    cloudformation.update_stack(TemplateBody=to_text(template(SECOND)), **request)
+    cloudformation.get_waiter("stack_update_complete").wait(StackName=name, WaiterConfig={"Delay": 1})
+    with SyncRepository.open(store=store) as repository:
+        assert repository.get_resource_defaults("gpt-4") == [Limit.per_minute("rpm", 5)]
+        assert repository.list_resources_with_defaults() == ["gpt-4"]
+        repository.set_resource_defaults("theirs", [Limit.per_minute("rpm", 1)])
+
+    cloudformation.delete_stack(StackName=name)
+    cloudformation.get_waiter("stack_delete_complete").wait(StackName=name, WaiterConfig={"Delay": 1})
+    with SyncRepository.open(store=store) as repository:
+        assert repository.list_resources_with_defaults() == ["theirs"]
+
+
+def test_the_function_may_do_what_it_does() -> None:
+    """Its role allows what applies ask of DynamoDB, on the table and its indexes, and no more."""
+    table = make_table()
+    backend = open_table(True, table, World())
+    requests = recorded(backend)
+    with SyncRepository.over(backend) as repository:
+        stored = SyncStoredLimits(repository)
+        for manifest in (ODD, FIRST, SECOND):
+            stored.apply(manifest)
+        repository.delete_resource_defaults("gpt-4")
+        stored.apply(Manifest({}))
+    role = template(FIRST)["Resources"]["ProviderRole"]["Properties"]
+    items, logs = role["Policies"][0]["PolicyDocument"]["Statement"]
+    assert {request.action for request in requests} == set(items["Action"])
+    assert all("table/${TableName}" in resource["Fn::Sub"] for resource in items["Resource"])
+    assert logs["Resource"] == {"Fn::GetAtt": ["ProviderLogGroup", "Arn"]}
