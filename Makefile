@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 SEEDS ?= 1000
+MINUTES ?= 2
 FAULTS ?= 1
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,7 +16,7 @@ COMPILE = .venv-lock/bin/uv pip compile --universal --python-version 3.11 --gene
 	--no-header --no-emit-index-url --no-emit-find-links --quiet $(if $(UPGRADE),--upgrade)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test engines check sim reach exhaust mutate bench format lock clean
+.PHONY: help demo test engines check sim reach exhaust mutate storm soak bench format lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +47,12 @@ exhaust: $(READY) ## Run all orders of small stories, with up to FAULTS=n faults
 
 mutate: $(READY) $(DYNAMODB) ## Change the core in one place after another and see tests fail (SAMPLE=60 tries some)
 	$(BIN)/python -m tests.mutation $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(ONLY),--only '$(ONLY)') $(if $(AGAIN),--again)
+
+storm: $(READY) $(DYNAMODB) ## Break DynamoDB Local under load for MINUTES=n (2): faults, SIGKILL, books compared
+	$(BIN)/python -m tests.breaking.storm --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+soak: $(READY) $(DYNAMODB) ## Run a mixed load for long, MINUTES=n (2) of them on DynamoDB Local: nothing may grow
+	$(BIN)/python -X dev -W error -m tests.breaking.soak --minutes $(MINUTES)
 
 bench: $(READY) $(DYNAMODB) $(PEERS) ## Measure speed beside other limiters (QUICK=1 is shorter, CASES=… chooses)
 	$(BIN)/python -m benchmarks $(CASES) $(if $(QUICK),--quick) $(if $(PUBLISH),--publish)

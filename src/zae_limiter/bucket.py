@@ -91,9 +91,10 @@ def refill_bucket(tokens_milli: int, last_refill_ms: int, now_ms: int, rate: Rat
 
 def try_consume(state: BucketState, requested: int, now_ms: int) -> Consumption:
     """Consume whole tokens if the balance covers them, else say how long that will take."""
+    rate = rate_of(state)
     _check(requested=requested)
     need_milli = requested * 1000
-    refilled = refill_bucket(state.tokens_milli, state.last_refill_ms, now_ms, rate_of(state))
+    refilled = refill_bucket(state.tokens_milli, state.last_refill_ms, now_ms, rate)
     if refilled.new_tokens_milli >= need_milli:
         return Consumption(True, refilled.new_tokens_milli - need_milli, refilled.new_last_refill_ms, 0.0)
     return Consumption(False, *refilled, calculate_retry_after(state, requested, now_ms))
@@ -101,8 +102,9 @@ def try_consume(state: BucketState, requested: int, now_ms: int) -> Consumption:
 
 def force_consume(state: BucketState, amount: int, now_ms: int) -> Refill:
     """Consume whole tokens without asking; the balance may become negative."""
+    rate = rate_of(state)
     _check(amount=amount)
-    refilled = refill_bucket(state.tokens_milli, state.last_refill_ms, now_ms, rate_of(state))
+    refilled = refill_bucket(state.tokens_milli, state.last_refill_ms, now_ms, rate)
     return refilled._replace(new_tokens_milli=refilled.new_tokens_milli - amount * 1000)
 
 

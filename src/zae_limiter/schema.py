@@ -320,11 +320,22 @@ def parse_bucket_pk(pk: str) -> BucketAddress:
 
 
 def bucket_address(key: Key) -> BucketAddress | None:
-    """What a key addresses, or ``None`` if that is no bucket: an index may hold entries of strangers."""
+    """What a key addresses, or ``None`` if that is no bucket."""
     try:
         return parse_bucket_pk(key.partition) if key.sort == sk_state() else None
     except ValidationError:
         return None
+
+
+def bucket_found(query: Query, key: Key) -> BucketAddress | None:
+    """The bucket that an index named, or ``None`` if its place is not there: index entries can be wrong."""
+    at = bucket_address(key)
+    if at is None:
+        return None
+    entries = bucket_entries(*at)
+    partition, sort = entries[f"{query.index}PK"], entries[f"{query.index}SK"]
+    belongs = partition == query.partition and query.first <= str(sort) <= query.last
+    return at if belongs else None
 
 
 def entity_id_of(key: Key) -> str | None:

@@ -141,11 +141,13 @@ def entity_item(namespace_id: str, entity: Entity) -> dict[str, Value]:
 
 def entity_of(item: Item, entity_id: str | None = None) -> Entity:
     """The entity of a record; whose it is says its key, if the caller knows that."""
-    metadata = item.get("metadata")
+    metadata, parent_id = item.get("metadata"), identifier(item.get("parent_id"))
+    if entity_id is None:
+        entity_id = _required(item, "entity_id", "entity")
     return Entity(
-        entity_id=_required(item, "entity_id", "entity") if entity_id is None else entity_id,
+        entity_id=entity_id,
         name=text(item, "name"),
-        parent_id=identifier(item.get("parent_id")),
+        parent_id=None if parent_id == entity_id else parent_id,
         cascade=item.get("cascade") is True,
         metadata=metadata if isinstance(metadata, dict) else {},
         created_at=text(item, "created_at"),

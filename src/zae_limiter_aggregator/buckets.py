@@ -33,6 +33,7 @@ from zae_limiter.schema import (
     limit_attributes,
     number,
     parse_bucket_pk,
+    pinned,
     stored_rate,
 )
 from zae_limiter.sharding import SHARDS_MAX
@@ -121,7 +122,7 @@ def refill(bucket: BucketActivity, now_ms: int) -> Update | None:
         return None
     add: dict[str, int] = {}
     set_: dict[str, Value] = {"rf": now_ms}
-    when: list[Condition] = [Exists(), Equal("rf", origin), Equal("cv", image.get("cv"))]  # type: ignore[arg-type]
+    when: list[Condition] = [Exists(), Equal("rf", origin), *pinned(image, "cv")]
     needed = False
     for name in bucket_limit_names(image):
         names, rate = limit_attributes(name), stored_rate(image, name)

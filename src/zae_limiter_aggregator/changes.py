@@ -11,14 +11,17 @@ Keys begin with the id of a namespace, so records are told apart by their sort k
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from zae_limiter.backends.dynamodb.expressions import decode_item, decode_key
+from zae_limiter.exceptions import ValidationError
 from zae_limiter.naming import WCU
 from zae_limiter.repository_protocol import Item, Key
-from zae_limiter.schema import limit_attributes, number, parse_bucket_pk, sk_audit, sk_state
+from zae_limiter.schema import BucketAddress, limit_attributes, number, parse_bucket_pk, sk_audit, sk_state
+from zae_limiter.sharding import SHARDS_MAX
 from zae_limiter.terms import WRITE_MILLI
 
 TTL_SERVICE = "dynamodb.amazonaws.com"
@@ -32,6 +35,11 @@ FILTERS: tuple[dict[str, Any], ...] = (
     },
 )
 """The patterns of the event source mapping: writes to buckets, and audit events that expired."""
+
+TIME_MS_MAX = 32_503_680_000_000
+"""The year 3000, as far as usage is counted."""
+
+_SEQUENCE = re.compile(r"[0-9]{1,60}")
 
 IN_ORDER = -1
 """The life of changes that are numbered by their source, which delivers them in order."""
@@ -77,7 +85,7 @@ def change_of(record: Mapping[str, Any]) -> Change | Expired | None:
     key, at_ms = decode_key(content["Keys"]), _time_ms(content["ApproximateCreationDateTime"])
     sequence = str(content["SequenceNumber"])
     if key.sort == sk_state() and "/BUCKET#" in key.partition:
-        parse_bucket_pk(key.partition)
+        check_bucket(key)
         old, new = decode_item(content.get("OldImage")), decode_item(content.get("NewImage"))
         return Change(key, old, new, at_ms, span_of(old, new, sequence), sequence)
     # The images of all other records are not looked at: whatever is in them must not stop the stream.
@@ -87,9 +95,21 @@ def change_of(record: Mapping[str, Any]) -> Change | Expired | None:
     return None
 
 
-def sequence_of(record: Mapping[str, Any]) -> str:
-    """The name by which a record is reported; a record without one cannot be told apart."""
-    return str(record["dynamodb"]["SequenceNumber"])
+def check_bucket(key: Key) -> BucketAddress:
+    """What a bucket's key addresses; whoever has more shards than there can be is not one of ours."""
+    address = parse_bucket_pk(key.partition)
+    if address.shard_id >= SHARDS_MAX:
+        raise ValidationError("bucket key", key.partition, f"a bucket has at most {SHARDS_MAX} shards")
+    return address
+
+
+def sequence_of(record: Any) -> str:
+    """The name by which a record is reported; empty for one that has none and cannot be told apart."""
+    try:
+        sequence = str(record["dynamodb"]["SequenceNumber"])
+    except Exception:  # it is no record of a stream at all
+        return ""
+    return sequence if _SEQUENCE.fullmatch(sequence) else ""
 
 
 def span_of(old: Item | None, new: Item | None, sequence: str) -> Span:
@@ -112,4 +132,7 @@ def _by_ttl(record: Mapping[str, Any]) -> bool:
 
 
 def _time_ms(time: float | datetime) -> int:
-    return round((time.timestamp() if isinstance(time, datetime) else time) * 1000)
+    at_ms = round((time.timestamp() if isinstance(time, datetime) else time) * 1000)
+    if not 0 <= at_ms <= TIME_MS_MAX:
+        raise ValidationError("ApproximateCreationDateTime", time, "it is not between 1970 and 3000")
+    return at_ms

@@ -105,8 +105,10 @@ def handler(event: Mapping[str, Any], context: Any = None) -> dict[str, Any]:
     """Process one batch of a table's stream."""
     backend, world, settings, archive = service()
     request_id = str(getattr(context, "aws_request_id", None) or world.new_ulid())
-    records = event.get("Records", [])
+    records = event.get("Records", []) if isinstance(event, Mapping) else None
+    if not isinstance(records, list):
+        raise ValidationError("event", event, "a batch of a stream has a list of Records")
     tally = run_sync(process_stream_records(records, backend, world, settings, archive, request_id))
     logger.info("batch", extra={"request_id": request_id, "failed": len(tally.failed), **tally.counts()})
-    failures = [{"itemIdentifier": sequence} for sequence in sorted(tally.failed, key=int)]
+    failures = [{"itemIdentifier": sequence} for sequence in sorted(tally.failed, key=lambda s: int(s or 0))]
     return {"batchItemFailures": failures, "refills_written": tally.refills_written}

@@ -1,8 +1,9 @@
 """One batch from beginning to end: usage first, then the health of buckets, then the archive.
 
 Whatever is not certain to be stored is reported by the name of its record, to be delivered again; that
-costs nothing but the work, because usage counts every change once. Trouble with the health of a bucket
-is told, but no reason to repeat a batch: the next one looks again.
+costs nothing but the work, because usage counts every change once. What would not be understood the
+next time either is told and passed over: all tenants share a stream, and nobody may hold it up. Trouble
+with the health of a bucket is no reason to repeat a batch: the next one looks again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from zae_limiter.exceptions import RateLimiterUnavailable
+from zae_limiter.exceptions import RateLimiterUnavailable, shown
 from zae_limiter.models import UsageWindow
 from zae_limiter.repository_protocol import Backend, Item, Key, Update
 from zae_limiter.world import World
@@ -58,6 +59,8 @@ class Tally:
     refills_written: int = 0
     splits: int = 0
     archived: int = 0
+    passed_over: int = 0
+    """Records that are not ours, and changes whose usage row is not."""
     troubles: int = 0
     failed: dict[str, str] = field(default_factory=dict)
     """Why a record has to be delivered again, by its sequence number."""
@@ -88,15 +91,21 @@ async def process_stream_records(
         try:
             found = change_of(record)
         except Exception as error:  # whatever is wrong with it, the others are not to blame
-            unreadable[sequence] = f"unreadable: {error!r}"
+            unreadable[sequence] = f"unreadable: {shown(error)}"
             continue
-        if isinstance(found, Change):
+        if not sequence:
+            unreadable[sequence] = "it has no sequence number"
+        elif isinstance(found, Change):
             changes.append(found)
         elif found is not None:
             expired.append(found)
     tally = await process_changes(changes, backend, world, settings)
     tally.records = len(records)
-    tally.failed |= unreadable
+    for sequence, reason in unreadable.items():
+        if sequence:
+            _pass_over(tally, [sequence], reason)
+        else:  # no stream brings such a record, so whoever did is told that the batch failed as a whole
+            tally.failed[sequence] = reason
     if archive is not None:
         _keep(archive, expired, request_id, tally)
     for sequence, reason in tally.failed.items():
@@ -163,7 +172,8 @@ def _writes(owed: dict[Key, Sheet], rows: Mapping[Key, Item | None], tally: Tall
         try:
             write = update_snapshot(sheet, rows[key])
         except ValueError as error:
-            _fail(tally, sheet, f"usage row {key.sort!r} is damaged: {error!r}")
+            sequences = [change.sequence for change in sheet.changes]
+            _pass_over(tally, sequences, f"usage row {key.sort!r} is damaged: {shown(error)}")
             write = None
         if write is None:
             del owed[key]
@@ -176,6 +186,11 @@ def _fail(tally: Tally, sheet: Sheet, reason: str) -> None:
     tally.failed |= dict.fromkeys((change.sequence for change in sheet.changes), reason)
 
 
+def _pass_over(tally: Tally, sequences: Sequence[str], reason: str) -> None:
+    tally.passed_over += len(sequences)
+    logger.error("passed over", extra={"sequences": sequences, "reason": reason})
+
+
 async def _tend(bucket: BucketActivity, backend: Backend, world: World, tally: Tally) -> None:
     try:
         splits = 0
@@ -185,9 +200,9 @@ async def _tend(bucket: BucketActivity, backend: Backend, world: World, tally: T
             tally.splits += splits
         if not splits:  # a split is a refill too
             tally.refills_written += await try_refill_bucket(backend, world, bucket)
-    except RateLimiterUnavailable as error:
+    except Exception as error:  # a store that is away, or numbers that are not ours
         tally.troubles += 1
-        logger.warning("bucket not tended", extra={"bucket": bucket.key.partition, "reason": str(error)})
+        logger.warning("bucket not tended", extra={"bucket": bucket.key.partition, "reason": shown(error)})
 
 
 def _keep(archive: Archive, expired: Sequence[Expired], request_id: str, tally: Tally) -> None:
@@ -195,12 +210,12 @@ def _keep(archive: Archive, expired: Sequence[Expired], request_id: str, tally: 
 
     A stream goes back to the first record that failed, so what stands behind it comes again by itself.
     """
-    again_from = min((int(sequence) for sequence in tally.failed), default=None)
+    again_from = min((int(sequence or 0) for sequence in tally.failed), default=None)
     due = [event for event in expired if again_from is None or int(event.sequence) < again_from]
     try:
         name = archive_events(archive, due, request_id)
     except Exception as error:  # whatever keeps the file from being kept, the events must not be lost
-        tally.failed |= dict.fromkeys((event.sequence for event in due), f"not archived: {error!r}")
+        tally.failed |= dict.fromkeys((event.sequence for event in due), f"not archived: {shown(error)}")
         return
     if name is not None:
         tally.archived += len(due)

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from zae_limiter.following import ChangeLog
 from zae_limiter.repository_protocol import Backend
+from zae_limiter.schema import bucket_address
 from zae_limiter.world import World
 
 from .changes import Change, numbered
@@ -53,6 +54,7 @@ class LogSource:
                 entry.key, entry.old, entry.new, entry.at_ms, numbered(entry.position), str(entry.position)
             )
             for entry in entries
+            if bucket_address(entry.key) is not None
         ]
         tally = await process_changes(changes, self._backend, self._world, self._settings)
         if not tally.failed:

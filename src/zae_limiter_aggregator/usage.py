@@ -12,12 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
+from zae_limiter.exceptions import ValidationError, shown
 from zae_limiter.models import UsageWindow
+from zae_limiter.naming import validate_limit_name
 from zae_limiter.repository_protocol import Equal, Item, Key, Update, Value
 from zae_limiter.schema import MOVED, bucket_limit_names, limit_attributes, number, parse_bucket_pk, text
-from zae_limiter.schema_records import USAGE_SEEN, usage_counter, usage_row, window_of
+from zae_limiter.schema_records import USAGE_SEEN, usage_counter, usage_counters, usage_row, window_of
 
 from .changes import IN_ORDER, Change
 
@@ -30,6 +33,12 @@ LIVES_MAX = 64
 
 RUNS_MAX = 1_000
 """How many gaps a row remembers in the versions of one bucket item; then the oldest gap is given up."""
+
+ROW_RUNS_MAX = 4_000
+"""The same for a whole row, which must stay well below what one item can hold."""
+
+COUNTERS_MAX = 1_000
+"""How many limits a row counts: whoever keeps renaming them must not outgrow it."""
 
 Run: TypeAlias = tuple[int, int]
 Seen: TypeAlias = dict[tuple[int, int], list[Run]]
@@ -54,12 +63,21 @@ def extract_deltas(change: Change) -> dict[str, int]:
         return {}
     held = bucket_limit_names(change.old or {})
     deltas = {}
-    for name in bucket_limit_names(change.new):
+    for name in filter(_is_counted, bucket_limit_names(change.new)):
         count = limit_attributes(name).tc
         before = number(change.old or {}, count) if name in held else 0
         if delta := number(change.new, count) - before:
             deltas[name] = delta
     return deltas
+
+
+@lru_cache(4096)
+def _is_counted(name: str) -> bool:
+    """Whether a limit can have been configured; a bucket may hold what strangers wrote."""
+    try:
+        return bool(validate_limit_name(name))
+    except ValidationError:
+        return False
 
 
 def is_event(change: Change) -> bool:
@@ -90,9 +108,12 @@ def sheets_of(
 def update_snapshot(sheet: Sheet, row: Item | None) -> Update | None:
     """The write that brings a row up to date, on condition that nobody else did; ``None`` if it is."""
     row = row or {}
+    if SEEN in row and text(row, SEEN) is None:
+        raise ValueError(f"{SEEN} is {shown(row[SEEN])}")
     seen = read_seen(text(row, SEEN) or "")
     rest = row.get(REST)
     remainders = rest if isinstance(rest, dict) else {}
+    counted = usage_counters(row)
     totals: dict[str, int] = {}
     events = 0
     for change in sorted(sheet.changes, key=lambda change: change.span):
@@ -100,8 +121,10 @@ def update_snapshot(sheet: Sheet, row: Item | None) -> Update | None:
             continue
         events += 1
         for name, delta in extract_deltas(change).items():
+            if name not in totals and name not in counted and len(totals) + len(counted) >= COUNTERS_MAX:
+                continue
             if name not in totals:
-                totals[name] = number(row, usage_counter(name)) * 1000 + int(remainders.get(name, 0))
+                totals[name] = counted.get(name, 0) * 1000 + number(remainders, name)
             totals[name] += delta
     if not events:
         return None
@@ -112,7 +135,7 @@ def update_snapshot(sheet: Sheet, row: Item | None) -> Update | None:
     if left != remainders:
         set_[REST] = left or None
     set_["total_events"] = number(row, "total_events") + events
-    set_[SEEN] = write_seen(seen)
+    set_[SEEN] = write_seen(_shortened(seen))
     return Update(sheet.key, set=set_, when=(Equal(SEEN, text(row, SEEN)),))
 
 
@@ -128,6 +151,13 @@ def read_seen(text: str) -> Seen:
         ends = [run.partition("-") for run in runs.split(",")]
         seen[int(shard_id), int(life)] = [(int(since), int(until)) for since, _, until in ends]
     return seen
+
+
+def _shortened(seen: Seen) -> Seen:
+    """The same without gaps, if there are more of them than one row can note."""
+    if sum(map(len, seen.values())) <= ROW_RUNS_MAX:
+        return seen
+    return {place: [(runs[0][0], runs[-1][1])] for place, runs in seen.items()}
 
 
 def write_seen(seen: Seen) -> str:

@@ -60,22 +60,23 @@ def test_a_batch_becomes_usage(table: str) -> None:
     assert lambda_function.handler({"Records": []}, None)["batchItemFailures"] == []
 
 
-def test_an_unreadable_record_is_reported_and_the_others_count(
+def test_an_unreadable_record_is_passed_over_and_the_others_count(
     table: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each failure by its sequence number, and as one JSON line."""
+    """Each by its sequence number, as one JSON line; the stream does not wait for it."""
     lambda_function.logger.handlers.clear()
     lambda_function.service.cache_clear()
     good = records_of(history([Step(3, NOW)]))
     bad = record(Key("ns/BUCKET#only-two#parts", "#STATE"), None, bucket({}, 1), 77)
     answer = lambda_function.handler({"Records": [*good, bad]}, None)
-    assert answer["batchItemFailures"] == [{"itemIdentifier": "77"}]
+    assert answer["batchItemFailures"] == []
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    (failed,) = [line for line in lines if line["message"] == "record failed"]
-    assert failed["sequence"] == "77"
-    assert "only-two" in failed["reason"]
+    (passed,) = [line for line in lines if line["message"] == "passed over"]
+    assert passed["sequences"] == ["77"]
+    assert "only-two" in passed["reason"]
     (summary,) = [line for line in lines if line["message"] == "batch"]
-    assert (summary["records"], summary["rows_written"], summary["failed"]) == (2, 2, 1)
+    assert (summary["records"], summary["rows_written"], summary["failed"]) == (2, 2, 0)
+    assert summary["passed_over"] == 1
     assert table
     lambda_function.logger.handlers.clear()
 
@@ -98,17 +99,18 @@ def test_a_store_that_does_not_answer_fails_the_records_of_its_rows() -> None:
     assert (row["tpm"], row["total_events"]) == (7, 2)
 
 
-def test_a_damaged_row_fails_its_records_only() -> None:
-    """Nothing is written over what is not understood."""
+@pytest.mark.parametrize("damage", ["nonsense", 5, ["0@1:0-1"], {"a": 1}], ids=repr)
+def test_a_damaged_row_costs_its_own_usage_only(damage: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is written over what is not understood, and nobody waits for it."""
     store = MemoryBackend()
-    run_sync(store.write_each([Update(USAGE, set={SEEN: "nonsense", "window": "hourly"})]))
+    run_sync(store.write_each([Update(USAGE, set={SEEN: damage, "window": "hourly"})]))
     settings = Settings((UsageWindow.HOURLY, UsageWindow.DAILY), tend_buckets=False)
     records = records_of(history([Step(3, NOW)]))
     tally = run_sync(process_stream_records(records, store, World(), settings))
-    ((sequence, reason),) = tally.failed.items()
-    assert sequence == records[0]["dynamodb"]["SequenceNumber"]
-    assert "damaged" in reason
-    assert tally.rows_written == 1
+    assert (tally.failed, tally.passed_over, tally.rows_written) == ({}, 1, 1)
+    (passed,) = [record for record in caplog.records if record.message == "passed over"]
+    assert passed.sequences == [records[0]["dynamodb"]["SequenceNumber"]]  # type: ignore[attr-defined]
+    assert "damaged" in passed.reason  # type: ignore[attr-defined]
 
 
 def test_somebody_else_may_write_the_same_row() -> None:

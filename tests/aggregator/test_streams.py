@@ -20,7 +20,7 @@ from zae_limiter.cli.aggregate import aggregate
 from zae_limiter.exceptions import InfrastructureNotFoundError, RateLimiterUnavailable
 from zae_limiter.repository_protocol import Key
 from zae_limiter.schema import checkpoint_key
-from zae_limiter.testing import ManualClock
+from zae_limiter.testing import Fault, FaultyBackend, ManualClock
 from zae_limiter_aggregator import Settings
 from zae_limiter_aggregator.runner import stream_of
 from zae_limiter_aggregator.streams import CHECKPOINT_EVERY_RECORDS, REFRESH_MS, StreamSource
@@ -197,14 +197,22 @@ def test_a_stream_that_does_not_answer_is_unavailable(error: Exception) -> None:
 
 def test_what_fails_is_read_again() -> None:
     """The same records, until they succeed."""
-    good = records_of(history([Step(1, NOW)]))
-    bad = {"dynamodb": good[0]["dynamodb"] | {"Keys": {"PK": {"S": "ns/BUCKET#x"}, "SK": {"S": "#STATE"}}}}
-    client, backend, clock = Client(one=[bad]), MemoryBackend(), ManualClock()
+    client, store, clock = Client(one=records_of(history([Step(1, NOW)]))), MemoryBackend(), ManualClock()
+    # The list of shards and the notes are read first, then the rows, in vain.
+    backend = FaultyBackend(store, [None, *[Fault.UNREACHABLE] * 2])
     reader = source(client, backend, clock)
     assert len(run_sync(reader.step()).failed) == 1
-    client.shards["one"] = good
     tally = run_sync(reader.step())
     assert (tally.failed, tally.rows_written) == ({}, 2)
+
+
+def test_what_is_not_understood_is_passed_over() -> None:
+    """It would not be understood the next time either, and others wait behind it."""
+    good = records_of(history([Step(1, NOW)]))
+    bad = {"dynamodb": good[0]["dynamodb"] | {"Keys": {"PK": {"S": "ns/BUCKET#x"}, "SK": {"S": "#STATE"}}}}
+    client, backend, clock = Client(one=[bad, *good]), MemoryBackend(), ManualClock()
+    tally = run_sync(source(client, backend, clock).step())
+    assert (tally.failed, tally.passed_over, tally.rows_written) == ({}, 1, 2)
 
 
 def test_the_command_on_a_real_table() -> None:

@@ -17,13 +17,18 @@ from tests.engines import dynamodb_local
 from tests.migrations.older import NOW_MS, SHAPES, Table, composite_table, single_table
 from tests.migrations.stage import Stage, assert_same, fill, old_rows
 from tests.migrations.test_indexes import older_table
-from zae_limiter import InfrastructureNotFoundError, StackOperationError
+from zae_limiter import (
+    IncompatibleSchemaError,
+    InfrastructureNotFoundError,
+    StackOperationError,
+    SyncRepository,
+)
 from zae_limiter._colour import run_sync
 from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.cli import upgrade as command
 from zae_limiter.migrations import Migration
 from zae_limiter.migrations import Stage as Step
-from zae_limiter.repository_protocol import Key, Update
+from zae_limiter.repository_protocol import Delete, Key, Update
 from zae_limiter.schema import version_key
 from zae_limiter.testing import ManualClock
 from zae_limiter.world import World
@@ -131,6 +136,17 @@ def test_old_records_are_kept_on_request(run: Run, tmp_path: Path) -> None:
     assert said(run, "--keep-old")["changed"] is False
     assert said(run, "--yes")["deleted"] == len(table.items) - 1
     assert old_rows(stage.rows()) == {FOREIGN}
+
+
+def test_a_version_record_that_was_lost_is_written_again(run: Run, tmp_path: Path) -> None:
+    """Without it nobody can tell an upgraded table from an old one, so clients ask for an upgrade."""
+    stage = file_stage(tmp_path, composite_table(5))
+    assert said(run, "--yes")["changed"] is True
+    run_sync(stage.backend.write_each([Delete(version_key())]))
+    with pytest.raises(IncompatibleSchemaError, match="zae-limiter upgrade"):
+        SyncRepository.open(store=f"sqlite:///{tmp_path}/limits.db")
+    assert said(run, "--yes")["changed"] is True
+    SyncRepository.open(store=f"sqlite:///{tmp_path}/limits.db").close()
 
 
 def test_older_clients_that_go_on_are_an_error(

@@ -1,15 +1,21 @@
 """A server that says exactly what a test wants said, byte by byte, and remembers what it was asked."""
 
+import asyncio
 import json
 import socket
 import ssl
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
+
+from tests.dynamodb.stage import session
+from zae_limiter.backends.dynamodb import DynamoDBBackend, open_backend, open_transport
+from zae_limiter.backends.dynamodb.access import Access
+from zae_limiter.backends.dynamodb.transport import Transport
 
 CLOSE = "close"
 """In the place of bytes: hang up."""
@@ -122,9 +128,11 @@ class Peer:
                 number = self.connections
                 self._open.add(connection)
                 self._changed.notify_all()
-            with connection, connection.makefile("rb") as lines:
-                while self._one(number, connection, lines):
-                    pass
+            try:
+                with connection, connection.makefile("rb") as lines:
+                    while self._one(number, connection, lines):
+                        pass
+            finally:
                 with self._changed:
                     self._open.discard(connection)
                     self._changed.notify_all()
@@ -161,3 +169,37 @@ class Peer:
             else:
                 connection.sendall(part)  # type: ignore[arg-type]
         return True
+
+
+@asynccontextmanager
+async def connected(sync: bool, peer: Peer, **options: Any) -> AsyncIterator[Transport]:
+    options.setdefault("timeout_ms", 20_000)
+    access = Access("eu-west-1", peer.url, session=session(sync), **options)
+    transport = open_transport(access, sync=sync)
+    try:
+        yield transport
+    finally:
+        await transport.close()
+
+
+@asynccontextmanager
+async def store(sync: bool, peer: Peer, **options: Any) -> AsyncIterator[DynamoDBBackend]:
+    query = "".join(f"&{name}={value}" for name, value in ({"timeout_ms": 20_000} | options).items())
+    url = f"dynamodb://table?region=eu-west-1&endpoint_url={peer.url}{query}"
+    backend = open_backend(url, sync=sync, session=session(sync))
+    try:
+        yield backend
+    finally:
+        await backend.close()
+
+
+async def happens(sync: bool, peer: Peer, is_so: Callable[[], bool]) -> None:
+    """Wait for the peer without keeping an event loop from its work."""
+    if sync:
+        peer.until(is_so)
+    else:
+        await asyncio.to_thread(peer.until, is_so)
+
+
+async def ask(transport: Transport, timeout_ms: float = 20_000) -> Any:
+    return await transport.call("UpdateItem", {"n": 1}, timeout_ms)

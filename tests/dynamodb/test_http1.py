@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zae_limiter.backends.dynamodb.lean import http1
-from zae_limiter.backends.dynamodb.lean.http1 import Malformed, Reader, Response
+from zae_limiter.backends.dynamodb.lean.http1 import Malformed, Response
 
 OK = b"HTTP/1.1 200 OK\r\n"
 
@@ -22,12 +22,11 @@ def chunked(*pieces: bytes, fields: bytes = b"", trailer: bytes = b"") -> bytes:
     return OK + fields + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n" + trailer + b"\r\n"
 
 
-def read(*parts: bytes) -> Response | None:
-    """The response that the parts make up; none may come before the last part."""
-    reader = Reader()
-    for part in parts[:-1]:
-        assert reader.feed(part) is None
-    return reader.feed(parts[-1])
+def read(*parts: bytes) -> Response:
+    """The response that the parts make up, with the last of them and not before."""
+    response = Response()
+    assert [response.feed(part) for part in parts] == [False] * (len(parts) - 1) + [True]
+    return response
 
 
 @st.composite
@@ -55,7 +54,6 @@ def test_any_split_is_read(answer: tuple[bytes, bytes, bool], data: st.DataObjec
     cuts = sorted(data.draw(st.sets(st.integers(1, len(whole) - 1), max_size=8)))
     parts = [whole[start:end] for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
     response = read(*parts)
-    assert response is not None
     assert (response.status, response.body, response.reusable) == (200, body, kept)
 
 
@@ -63,26 +61,22 @@ def test_any_split_is_read(answer: tuple[bytes, bytes, bool], data: st.DataObjec
 def test_byte_by_byte_and_no_byte_less(answer: tuple[bytes, bytes, bool]) -> None:
     """An answer is there with its last byte and not before: what is cut off is never taken for whole."""
     whole, body, _ = answer
-    response = read(*(whole[at : at + 1] for at in range(len(whole))))
-    assert response is not None
-    assert response.body == body
+    assert read(*(whole[at : at + 1] for at in range(len(whole)))).body == body
 
 
 @given(answers(), st.binary(min_size=1, max_size=20))
 def test_what_follows_an_answer_spoils_the_connection(answer: tuple[bytes, bytes, bool], more: bytes) -> None:
     """It belongs to no request."""
     whole, body, _ = answer
-    response = Reader().feed(whole + more)
-    assert response is not None
+    response = read(whole + more)
     assert (response.body, response.reusable) == (body, False)
 
 
 @given(st.binary(max_size=200))
 def test_garbage_is_never_an_answer(garbage: bytes) -> None:
     """It is refused, or more is waited for; it never crashes otherwise."""
-    reader = Reader()
     with contextlib.suppress(Malformed):
-        assert reader.feed(garbage) is None
+        assert not Response().feed(garbage)
 
 
 @given(answers(), st.data())
@@ -147,11 +141,11 @@ def test_a_flipped_byte_of_a_checked_body_is_seen(
 def test_a_wrong_answer_is_refused(answer: bytes) -> None:
     """Nothing is guessed, whether it comes at once or in pieces."""
     with pytest.raises(Malformed):
-        Reader().feed(answer)
-    reader = Reader()
+        Response().feed(answer)
+    response = Response()
     with pytest.raises(Malformed):  # noqa: PT012 - which byte it is does not matter
         for at in range(len(answer)):
-            assert reader.feed(answer[at : at + 1]) is None
+            assert not response.feed(answer[at : at + 1])
 
 
 def test_an_older_server_closes_after_each_answer() -> None:
@@ -159,21 +153,17 @@ def test_an_older_server_closes_after_each_answer() -> None:
     response = read(
         framed(b"{}", status=b"HTTP/1.0 400 Bad Request\r\n", fields=b"Connection: keep-alive\r\n")
     )
-    assert response == Response(400, b"\r\nconnection: keep-alive\r\ncontent-length: 2\r\n", b"{}", False)
+    assert (response.status, response.body, response.reusable) == (400, b"{}", False)
 
 
 def test_fields_are_found_in_any_spelling() -> None:
     """Names have no case, and only whole names count."""
     response = read(framed(b"", b"X-Date: no\r\nDATE:\t Mon, 01 Jan \r\nDated: no\r\n"))
-    assert response is not None
-    assert response.field(b"date") == b"mon, 01 jan"
-    assert response.field(b"server") is None
+    assert response.fields == {b"date": b"mon, 01 jan ", b"content-length": b"0"}
 
 
 def test_a_large_body_is_read_in_linear_time() -> None:
     """A page of a query comes in hundreds of pieces."""
     body = b"x" * (16 << 20)
     whole = framed(body)
-    response = read(*(whole[at : at + 65_536] for at in range(0, len(whole), 65_536)))
-    assert response is not None
-    assert response.body == body
+    assert read(*(whole[at : at + 65_536] for at in range(0, len(whole), 65_536))).body == body

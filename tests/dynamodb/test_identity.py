@@ -115,6 +115,20 @@ async def ask(transport: Transport, timeout_ms: float = 20_000) -> Any:
     return await transport.call("UpdateItem", {}, timeout_ms)
 
 
+def jobs_of(transport: Any) -> list[Any]:
+    """What the transport starts aside from now on."""
+    started: list[Any] = []
+    wire = transport._wire
+    start = wire.start
+
+    def watched(work: Any) -> Any:
+        started.append(work)
+        return start(work)
+
+    wire.start = watched
+    return started
+
+
 async def many(provider: Provider, calls: int, call: Callable[[], Any]) -> list[Any]:
     """Calls at the same time: of as many threads, or of as many tasks."""
     if not provider.sync:
@@ -171,12 +185,17 @@ def test_concurrent_calls_renew_once(kind: str, peer: Peer) -> None:
     async def scenario() -> None:
         async with connected(provider, peer) as transport:
             await ask(transport)
+            started = jobs_of(transport)
             for turn in range(2, 5):
                 provider.pass_minutes(55)
                 del peer.asked[:]
+                provider.gate.clear()
+                opener = threading.Timer(0.1, provider.gate.set)
+                opener.start()
                 assert await many(provider, 20, lambda: ask(transport)) == [{}] * 20
+                opener.join()
                 assert {asked.access_key for asked in peer.asked} == {f"key-{turn}"}
-                assert provider.renewals == turn - 1
+                assert provider.renewals == len(started) == turn - 1
 
     drive(provider.sync, scenario())
 

@@ -205,6 +205,28 @@ def test_a_config_is_honoured() -> None:
 
 
 @BOTH
+def test_settings_that_are_not_understood_are_left_to_the_driver(
+    sync: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A botocore of another age may have moved its furniture."""
+    caplog.set_level(logging.DEBUG, "zae_limiter")
+    monkeypatch.setattr("zae_limiter.backends.dynamodb.lean.target.ConfiguredEndpointProvider", None)
+    monkeypatch.setattr("zae_limiter.backends.dynamodb.lean.target.EndpointProvider", None)
+    with Peer().running() as peer:
+        peer.otherwise = [answer({"Responses": {}})]
+        monkeypatch.setenv("AWS_ENDPOINT_URL", peer.url)
+
+        async def scenario() -> None:
+            backend = open_backend("dynamodb://table?region=eu-west-1&timeout_ms=20000", sync=sync)
+            await backend.ping()
+            await backend.close()
+
+        drive(sync, scenario())
+        assert len(peer.asked) == 1
+        assert any("botocore are not understood" in record.message for record in caplog.records)
+
+
+@BOTH
 def test_the_driver_takes_over_where_it_is_needed(
     sync: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -115,7 +115,7 @@ def test_the_drawing_shows_the_whole_tree() -> None:
 
 
 def test_nothing_is_raised_from_outside_the_tree() -> None:
-    """Every exception of ours is one of the tree's; a manifest refines one, for it has many mistakes at once."""
+    """Every exception of ours is in the tree; a manifest refines one, for it has many mistakes at once."""
     for module in pkgutil.walk_packages(zae_limiter.__path__, "zae_limiter."):
         if "dynamodb" not in module.name and not module.name.endswith("__main__"):
             importlib.import_module(module.name)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from zae_limiter.bucket import Rate
 from zae_limiter.models import Limit
-from zae_limiter.posting import Posting, fitting, merged, write_for
+from zae_limiter.posting import Posting, merged, write_for
 from zae_limiter.repository_protocol import (
     Absent,
     AtLeast,
@@ -397,32 +397,6 @@ def test_a_lease_on_life_is_seldom_renewed() -> None:
     write = write_for(account(A, ttl_fills=7), Posting(need={"a": 1000}), image, NOW + 30_000)
     assert isinstance(write, Update)
     assert "ttl" not in write.set
-
-
-@pytest.mark.parametrize(
-    ("tokens_milli", "full_in_seconds"),
-    [(4_000, 30), (50_000, 24)],
-    ids=["a bucket with some tokens", "a bucket that overflows"],
-)
-def test_a_debt_prolongs_the_life_of_a_bucket(tokens_milli: int, full_in_seconds: int) -> None:
-    """It is kept until the debt is paid, the bucket is full, and two fills more."""
-    image: dict[str, Any] = {**bucket(a=(A, tokens_milli)), "ttl": NOW // 1000 + 1}
-    write = write_for(account(A, ttl_fills=1), Posting(debit={"a": 25_000}, credit={"a": 1000}), image, NOW)
-    assert isinstance(write, Update)
-    assert write.set["ttl"] == NOW // 1000 + full_in_seconds + 20
-    assert Equal("ttl", NOW // 1000 + 1) in write.when
-
-
-def test_a_group_remembers_its_largest_need() -> None:
-    """A split has to know what was once asked for at once, and a group is not one request."""
-    group = [Posting(need={"a": 2}), Posting(need={"a": 5, "b": 1}), Posting(need={"a": 3})]
-    assert merged(group).largest == {"a": 5, "b": 1}
-
-
-def test_a_queue_is_served_in_its_order() -> None:
-    """Each finds what those before it left; who does not fit leaves everything to the next."""
-    queue = [Posting(need={"a": need}) for need in (3000, 3000, 2000, 1)]
-    assert fitting(queue, account(A).terms, bucket(a=(A, 5000)), NOW) == [True, False, True, False]
 
 
 @pytest.mark.parametrize(

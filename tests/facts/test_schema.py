@@ -66,6 +66,8 @@ BUILDERS: dict[Callable[..., str], tuple[str, str]] = {
     schema.sk_namespace: ("#NAMESPACE#{}", "name"),
     schema.sk_nsid: ("#NSID#{}", "namespace"),
     schema.sk_checkpoint: ("#CHECKPOINT#{}", "name"),
+    schema.sk_migration: ("#MIGRATION", ""),
+    schema.sk_claim: ("#CLAIM#{}#{}#{}", "name entity level"),
     schema.gsi1_pk_parent: ("{}/PARENT#{}", "namespace entity"),
     schema.gsi1_sk_child: ("CHILD#{}", "entity"),
     schema.gsi2_pk_resource: ("{}/RESOURCE#{}", "namespace resource"),

@@ -3,8 +3,7 @@
 A write whose reply was lost may have happened. It is never sent again, and nothing happens twice.
 """
 
-# Blocks that fail under a lease are what is tested here, and they hold more than one statement.
-# ruff: noqa: PT012
+# ruff: noqa: PT012 - blocks that fail under a lease are tested here, and hold more than one statement
 
 import asyncio
 import logging
@@ -217,10 +216,9 @@ async def test_lost_consume_counts_as_spent(store: Store, fault: Fault) -> None:
 
 @pytest.mark.parametrize("fault", list(Fault), ids=fault_name)
 async def test_consume_goes_on_when_the_policy_is_to_allow(store: Store, fault: Fault) -> None:
-    """What surely was not stored is stored with the settlement; what may have been is not stored twice."""
+    """What surely was not stored is settled later; what may have been is not stored twice."""
     client = await store.client()
-    limits = [rpm(10)]
-    async with client.limiter.acquire("key", RESOURCE, {"rpm": 2}, limits, "allow") as lease:
+    async with client.limiter.acquire("key", RESOURCE, {"rpm": 2}, [rpm(10)], "allow") as lease:
         client.faulty.faults = [fault]
         await lease.consume(rpm=4)
     assert await store.used("key") == (2 if fault is Fault.LOST_REQUEST else 6)

@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.dynamodb.stage import driver
 from tests.migrations.older import NOW_MS, Old, Table, Truth
 from zae_limiter import RateLimiter, Repository
 from zae_limiter._colour import run_sync
+from zae_limiter.backends.dynamodb import DynamoDBBackend
+from zae_limiter.backends.dynamodb.expressions import encode, encode_key
 from zae_limiter.bucket import Rate, balance
 from zae_limiter.migrations import Migration, Report, scan_of
 from zae_limiter.migrations.scanning import Scan
@@ -63,9 +66,23 @@ async def _collected(scan: Scan) -> dict[Key, Item]:
 
 
 def fill(backend: Backend, items: dict[Key, Item]) -> None:
+    if isinstance(backend, DynamoDBBackend):
+        batch_fill(backend.table_name, items)
+        return
     writes: list[Write] = [Put(key, item) for key, item in items.items()]
     for at in range(0, len(writes), 100):
         assert all(outcome.applied for outcome in run_sync(backend.write_each(writes[at : at + 100])))
+
+
+def batch_fill(table: str, items: dict[Key, Item]) -> None:
+    """Fill a table in the way that costs the engine least."""
+    requests = [
+        {"PutRequest": {"Item": encode_key(key) | {name: encode(value) for name, value in item.items()}}}
+        for key, item in items.items()
+    ]
+    for at in range(0, len(requests), 25):
+        reply = driver().batch_write_item(RequestItems={table: requests[at : at + 25]})
+        assert not reply["UnprocessedItems"]
 
 
 def is_old(key: Key) -> bool:

@@ -61,7 +61,7 @@ def stored(item: dict[str, Value]) -> Item:
 @given(
     st.builds(
         Entity, entity_ids, maybe_text, st.none() | entity_ids, st.booleans(), metadata, maybe_text, counts
-    )
+    ).filter(lambda entity: entity.parent_id != entity.entity_id)
 )
 def test_entities(entity: Entity) -> None:
     """Every field comes back."""
@@ -105,7 +105,9 @@ def test_audit_events(event: AuditEvent, ttl: int | None) -> None:
     assert item.get("ttl") == ttl
 
 
-@given(st.builds(Namespace, limit_names, limit_names, st.sampled_from(NamespaceStatus), maybe_text, maybe_text))
+@given(
+    st.builds(Namespace, limit_names, limit_names, st.sampled_from(NamespaceStatus), maybe_text, maybe_text)
+)
 def test_namespaces(namespace: Namespace) -> None:
     """Every field comes back."""
     assert namespace_of(stored(namespace_item(namespace))) == namespace

@@ -37,6 +37,8 @@ from ..world import World
 
 SWEEP_ITEMS_MAX = 200
 SWEEP_EVERY_WRITES = 1000
+SWEEP_AGAIN_WRITES = 100
+"""How soon a sweep that left something comes again: twice as fast as writes could make new items."""
 
 
 Watcher: TypeAlias = Callable[[Key, Item | None, Item | None], None]
@@ -176,14 +178,16 @@ class MemoryBackend:
     def _count(self, writes: int) -> None:
         self._shelf.writes += writes
         if self._shelf.writes >= SWEEP_EVERY_WRITES:
-            self._shelf.writes = 0
-            self._sweep()
+            more = self._sweep() == SWEEP_ITEMS_MAX
+            self._shelf.writes = SWEEP_EVERY_WRITES - SWEEP_AGAIN_WRITES if more else 0
 
-    def _sweep(self) -> None:
+    def _sweep(self) -> int:
         now_ms = self._world.now_ms()
         expired = (key for key, item in self._shelf.items.items() if _is_past(item.get("ttl"), now_ms))
-        for key in list(islice(expired, SWEEP_ITEMS_MAX)):
+        swept = list(islice(expired, SWEEP_ITEMS_MAX))
+        for key in swept:
             del self._shelf.items[key]
+        return len(swept)
 
 
 def _own(item: Item) -> Item:

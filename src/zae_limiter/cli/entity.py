@@ -267,7 +267,7 @@ def _metadata(text: str | None) -> dict[str, Any] | None:
         return None
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise click.UsageError(f"invalid --metadata {text!r}: it is not JSON: {error}") from None
     if not isinstance(data, dict):
         raise click.UsageError(f'invalid --metadata {text!r}: write an object, such as {{"plan": "free"}}')

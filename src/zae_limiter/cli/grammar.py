@@ -54,7 +54,7 @@ def parse_limits_json(text: str) -> tuple[Limit, ...]:
     """Read limits as ``config get --output json`` writes them: a list of objects."""
     try:
         data: Any = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValidationError("limits", text, f"it is not JSON: {error}") from None
     if not isinstance(data, list) or not all(isinstance(one, dict) for one in data):
         raise ValidationError(

@@ -118,11 +118,11 @@ class Work:
 
     @property
     def has_records(self) -> bool:
-        """Whether old records are to be moved or deleted, or older clients to be kept out."""
+        """Whether old records are to be moved or deleted, older clients kept out or newer ones let in."""
         left = self.survey.moved.total() and not self._keep_old
         begun = self.state.stage not in (Stage.NONE, Stage.DONE)
-        unfenced = self.state.older is not None and self.state.stage is Stage.NONE
-        return bool(self.survey.unmoved.total() or left or begun or unfenced)
+        closed = self.state.older is not None and (self.state.stage is Stage.NONE or not self.state.is_open)
+        return bool(self.survey.unmoved.total() or left or begun or closed)
 
     @property
     def is_needed(self) -> bool:

@@ -9,12 +9,12 @@ larger than all before.
 from __future__ import annotations
 
 import contextlib
-import json
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
 from ..backends.sqlite.file import open_file
+from ..backends.sqlite.statements import read_body
 from ..exceptions import RateLimiterUnavailable
 from ..repository_protocol import Key
 from ..schema import sk_state
@@ -60,7 +60,7 @@ class SqliteLog:
         with self._told():
             rows = self._open().execute(READ, (entries_max,)).fetchall()
         return [
-            Entry(position, Key(pk, sk), None if old is None else json.loads(old), json.loads(new), at_ms)
+            Entry(position, Key(pk, sk), None if old is None else read_body(old), read_body(new), at_ms)
             for position, pk, sk, old, new, at_ms in rows
         ]
 

@@ -16,7 +16,7 @@ from ..exceptions import ValidationError
 from ..models import BucketState, Limit, OnUnavailable
 from ..naming import validate_entity_id, validate_resource
 from ..repository_protocol import Equal, Key, Update
-from ..schema import bucket_address, bucket_key, bucket_states, buckets_of_entity, entity_key, number
+from ..schema import bucket_address, bucket_key, bucket_states, entity_key, number
 from ..teller import Teller
 from ..terms import Account, Meter, Terms, is_outdated
 from ..till import Plan, Till
@@ -50,7 +50,7 @@ class BucketRecords(EntityRecords):
         if limits is None and not account.terms.rates.keys() >= set(needed):
             account, resolved = await self._fresh(entity_id, resource, limits, required=True)
         accounts = [account]
-        if account.cascade and account.parent_id is not None:
+        if account.cascade and account.parent_id not in (None, entity_id):
             parent, _ = await self._current(account.parent_id, resource, limits, required=False)
             accounts.append(parent)
         plan = Plan(tuple(accounts), resolved.on_unavailable or self._connection.options.on_unavailable)
@@ -120,10 +120,11 @@ class BucketRecords(EntityRecords):
         account, resolved = await self._account(entity_id, resource, limits, required=required, fresh=True)
         if seen is not None and is_outdated(account.terms, seen):
             lost = Equal("cv", number(seen, "cv"))
-            async for page in self._pages(buckets_of_entity(self._namespace_id, entity_id, resource)):
-                keys = [row.key for row in page]
-                await self._must_write([Update(k, set={"cv": resolved.version}, when=(lost,)) for k in keys])
-                await self._connection.teller.look(keys)
+            shards = [account.key]  # which is there even if its index entry is not
+            async for keys in self._bucket_keys(entity_id, resource):
+                shards += [key for key in keys if key != account.key]
+            await self._must_write([Update(k, set={"cv": resolved.version}, when=(lost,)) for k in shards])
+            await self._connection.teller.look(shards)
         return account, resolved
 
     async def notice_family(self, account: Account) -> None:

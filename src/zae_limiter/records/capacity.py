@@ -17,7 +17,7 @@ from ..posting import Posting
 from ..repository_protocol import Item, Outcome, Query, Write
 from ..schema import (
     BucketAddress,
-    bucket_address,
+    bucket_found,
     bucket_key,
     bucket_states,
     buckets_of_entity,
@@ -95,7 +95,7 @@ class CapacityRecords(BucketRecords):
     async def _images(self, query: Query) -> AsyncIterator[tuple[BucketAddress, Item]]:
         """The buckets that an index names, page by page; whatever else it names is left out."""
         async for page in self._pages(query):
-            places = {row.key: at for row in page if (at := bucket_address(row.key)) is not None}
+            places = {row.key: at for row in page if (at := bucket_found(query, row.key)) is not None}
             images = await self._backend.batch_get(list(places)) if places else []
             for at, image in zip(places.values(), images, strict=True):
                 if image is not None:

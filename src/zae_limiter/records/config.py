@@ -266,8 +266,7 @@ class ConfigRecords(BucketRecords):
                     if Equal("status", "deleted") in alive:  # somebody died while deleting the entity
                         await self._clear_out(at.entity_id)
                         alive = (Equal("status", None),)
-                elif outcomes[0].held:
-                    await self._recount_entity_configs(at.resource)
+                await self._mend_counts(writes, outcomes)
         raise RateLimiterUnavailable(f"{CHANGE_ATTEMPTS_MAX} attempts to change the limits were overtaken")
 
     def _level_entries(self, at: Level, *, listed: bool) -> dict[str, Value]:

@@ -37,14 +37,16 @@ from ..repository_protocol import (
     Exists,
     Item,
     Key,
+    Outcome,
     Put,
+    Query,
     Update,
     Value,
     Write,
 )
 from ..schema import (
     GSI3,
-    bucket_address,
+    bucket_found,
     buckets_of_entity,
     children_of,
     entity_configs_key,
@@ -57,6 +59,7 @@ from ..schema import (
     number,
     pinned,
     pk_entity,
+    pk_resource,
     sk_config,
     starting,
     usage_of_entity,
@@ -102,13 +105,14 @@ class EntityRecords(AuditRecords):
         entity = Entity(
             entity_id, check_name(name), parent_id, check_cascade(cascade), check_metadata(metadata), made_at
         )
+        alive: tuple[Equal, ...] = (Equal("status", None),)
         for _ in range(ATTEMPTS_MAX):
             writes: list[Write] = [
                 Put(key, entity_item(self._namespace_id, entity), when=(Absent(),)),
                 self._audit(AuditAction.ENTITY_CREATED, entity_id, principal, details=_described(entity)),
             ]
             if parent_id is not None:
-                writes.append(self._count_child(parent_id, 1, Equal("status", None)))
+                writes.append(self._count_child(parent_id, 1, *alive))
             outcomes = await self._backend.transact_write(writes)
             if outcomes[0].applied:
                 self._connection.invalidate(key.__eq__)
@@ -119,7 +123,11 @@ class EntityRecords(AuditRecords):
                     raise EntityExistsError(entity_id)
                 await self._clear_out(entity_id)
             elif parent_id is not None and not outcomes[2].held:
-                raise EntityNotFoundError(parent_id, f"create it before its child {entity_id!r}")
+                parent = outcomes[2].item
+                if parent is None or _is_deleted(parent):
+                    raise EntityNotFoundError(parent_id, f"create it before its child {entity_id!r}")
+                alive = pinned(parent, "status")
+                await self._mend_counts(writes, outcomes)
         raise EntityConflictError(entity_id, f"{ATTEMPTS_MAX} attempts to create it were overtaken")
 
     async def get_entity(self, entity_id: str) -> Entity | None:
@@ -171,6 +179,7 @@ class EntityRecords(AuditRecords):
                 self._connection.invalidate(key.__eq__)
                 await self._tell_buckets(after)
                 return after
+            await self._mend_counts(writes, outcomes)
         raise EntityConflictError(entity_id, f"{ATTEMPTS_MAX} attempts to update it were overtaken")
 
     async def delete_entity(self, entity_id: str, principal: str | None = None) -> None:
@@ -190,6 +199,7 @@ class EntityRecords(AuditRecords):
             outcomes = await self._backend.transact_write(writes)
             if outcomes[0].applied:
                 break
+            await self._mend_counts(writes, outcomes)
         else:
             raise EntityConflictError(entity_id, f"{ATTEMPTS_MAX} attempts to delete it were overtaken")
         self._connection.invalidate(key.__eq__)
@@ -272,12 +282,11 @@ class EntityRecords(AuditRecords):
                 for key in keys:
                     self._connection.teller.forget(key)
 
-    async def _bucket_keys(self, entity_id: str, rows_max: int = 100) -> AsyncIterator[list[Key]]:
+    async def _bucket_keys(self, entity_id: str, resource: str | None = None) -> AsyncIterator[list[Key]]:
         """The keys of an entity's buckets, page by page; whatever else the index names is left alone."""
-        query = buckets_of_entity(self._namespace_id, entity_id)._replace(rows_max=rows_max)
+        query = buckets_of_entity(self._namespace_id, entity_id, resource)
         async for page in self._pages(query):
-            addresses = {row.key: bucket_address(row.key) for row in page}
-            yield [key for key, at in addresses.items() if at is not None and at.entity_id == entity_id]
+            yield [row.key for row in page if bucket_found(query, row.key) is not None]
 
     # Deleting.
 
@@ -302,7 +311,7 @@ class EntityRecords(AuditRecords):
         pins = [pin for counted in ("status", "version", "children") for pin in pinned(item, counted)]
         marked: dict[str, Value] = {"status": "deleted", **unlisted}
         writes: list[Write] = [Update(key, set=marked, when=(Exists(), *pins))]
-        parent_id = identifier(item.get("parent_id"))
+        parent_id = entity_of(item, entity_id).parent_id
         if parent_id is not None and await self.get_entity(parent_id) is not None:
             writes.append(self._count_child(parent_id, -1))
         return writes
@@ -310,7 +319,7 @@ class EntityRecords(AuditRecords):
     async def _clear_out(self, entity_id: str) -> None:
         """Delete what belongs to an entity that is marked as deleted, then the mark."""
         partition = pk_entity(self._namespace_id, entity_id)
-        async for keys in self._bucket_keys(entity_id, DELETE_PAGE):
+        async for keys in self._bucket_keys(entity_id):
             await self._must_write([Delete(key) for key in keys])
             for key in keys:
                 self._connection.teller.forget(key)
@@ -323,9 +332,10 @@ class EntityRecords(AuditRecords):
             if not left:
                 break
             for row in left:
-                outcomes = await self._backend.transact_write(self._bury(row.key, row.item))
-                if not outcomes[-1].held:
-                    await self._recount_entity_configs(row.key.sort.removeprefix(sk_config("")))
+                burial = self._bury(row.key, row.item)
+                outcomes = await self._backend.transact_write(burial)
+                if not outcomes[0].applied:
+                    await self._mend_counts(burial, outcomes)
                 self._connection.invalidate(row.key.__eq__)
         else:
             raise EntityConflictError(entity_id, "its limits are being set while it is deleted; try again")
@@ -355,18 +365,27 @@ class EntityRecords(AuditRecords):
             key, {"entities": change}, {"resource": resource, **within_namespace(self._namespace_id, key)}
         )
 
-    async def _recount_entity_configs(self, resource: str) -> None:
-        """Put the count right if it is no number, so that it can be counted on."""
-        key = entity_configs_key(self._namespace_id, resource)
-        item = await self._get(key)
-        if item is None or type(item.get("entities")) is int:
-            return
-        counted = 0
-        listed = starting(gsi3_pk_entity_config(self._namespace_id, resource), "", GSI3)
-        async for page in self._pages(listed):
-            counted += len(page)
-        when: Conditions = (Exists(), *pinned(item, "entities"))
-        await self._must_write([Update(key, set={"entities": counted}, when=when)])
+    async def _mend_counts(self, writes: Sequence[Write], outcomes: Sequence[Outcome]) -> None:
+        """Count anew what a refused transaction could not add to because it is no number."""
+        for write, outcome in zip(writes, outcomes, strict=True):
+            image = outcome.item
+            if image is None or not isinstance(write, Update):
+                continue
+            for counter in write.add:
+                if type(image.get(counter, 0)) is not int:
+                    counted = 0
+                    async for page in self._pages(self._counted(write.key)):
+                        counted += len(page)
+                    when: Conditions = (Exists(), *pinned(image, counter))
+                    await self._must_write([Update(write.key, set={counter: counted}, when=when)])
+
+    def _counted(self, key: Key) -> Query:
+        """What the counter of a record counts: the children of an entity, or who has limits of their own."""
+        entity_id = entity_id_of(key)
+        if entity_id is not None:
+            return children_of(self._namespace_id, entity_id)
+        resource = key.partition.removeprefix(pk_resource(self._namespace_id, ""))
+        return starting(gsi3_pk_entity_config(self._namespace_id, resource), "", GSI3)
 
 
 def family_of(item: Item | None) -> tuple[str | None, bool]:

@@ -9,7 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..exceptions import NamespaceNotFoundError, NamespaceStateError, RateLimiterUnavailable, ValidationError
+from ..exceptions import (
+    DamagedRecordError,
+    NamespaceNotFoundError,
+    NamespaceStateError,
+    RateLimiterUnavailable,
+    ValidationError,
+)
 from ..models import Namespace, NamespaceStatus
 from ..naming import validate_namespace, validate_namespace_id
 from ..repository_protocol import Absent, Delete, Equal, Exists, Put, Query, Row, Update
@@ -63,7 +69,12 @@ class NamespaceRecords(View):
 
     async def get_namespace(self, name: str) -> Namespace | None:
         item = await self._get(namespace_key(validate_namespace(name)))
-        return None if item is None else namespace_of(item)
+        if item is None:
+            return None
+        found = namespace_of(item)
+        if found.namespace_name != name:
+            raise DamagedRecordError(f"namespace {name!r}", f"it says that it is {found.namespace_name!r}")
+        return found
 
     async def list_namespaces(self) -> list[Namespace]:
         """All namespaces that are in use, in the order of their names."""
@@ -127,7 +138,9 @@ class NamespaceRecords(View):
         Interrupted, it goes on where it stopped when it is called again.
         """
         known = await self._identified(namespace_id)
-        if known.status is NamespaceStatus.ACTIVE:
+        by_name = await self.get_namespace(known.namespace_name)
+        is_used = by_name is not None and by_name.namespace_id == namespace_id
+        if known.status is NamespaceStatus.ACTIVE or is_used:
             raise NamespaceStateError(
                 f"namespace {known.namespace_name!r} is in use; delete it before you purge {namespace_id!r}"
             )
@@ -178,4 +191,9 @@ class NamespaceRecords(View):
             raise NamespaceNotFoundError(
                 f"no namespace has the id {namespace_id!r}; list_orphan_namespaces shows those deleted"
             )
-        return namespace_of(item)
+        found = namespace_of(item)
+        if found.namespace_id != namespace_id:
+            raise DamagedRecordError(
+                f"namespace {namespace_id!r}", f"it says that it is {found.namespace_id!r}"
+            )
+        return found

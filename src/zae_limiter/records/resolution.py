@@ -20,7 +20,7 @@ from ..exceptions import DamagedRecordError
 from ..models import ConfigSource, Limit, OnUnavailable
 from ..naming import DEFAULT_RESOURCE
 from ..repository_protocol import Item, Key
-from ..schema import entity_config_key, resource_config_key, system_config_key
+from ..schema import entity_config_key, is_number, resource_config_key, system_config_key
 from ..schema_records import changes_of, limits_of, policy_of
 
 SOURCES = (ConfigSource.ENTITY, ConfigSource.ENTITY_DEFAULT, ConfigSource.RESOURCE, ConfigSource.SYSTEM)
@@ -57,7 +57,7 @@ def resolve(items: Sequence[Item | None]) -> Resolved:
         # Damage at a level that others overrule is not their business.
         if limits is None and (found := limits_of(said, f"limits of the level {level.value!r}")):
             limits, source = found, level
-        if limits is None and item is not None and "config_version" not in item:
+        if limits is None and item is not None and not is_number(item.get("config_version")):
             raise DamagedRecordError(f"level {level.value!r}", "it is no configuration; set or delete it")
         if on_unavailable is None:
             on_unavailable = policy_of(said)

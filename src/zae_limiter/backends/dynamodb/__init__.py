@@ -1,8 +1,9 @@
 """The store on DynamoDB, opened by URL: ``dynamodb://table?region=eu-west-1``.
 
 Reading order: ``expressions`` and ``table`` (requests as data), ``transport`` (the seam to the wire and
-how it fails), ``calls`` (what may be sent again), ``backend`` (the verbs). ``boto`` and ``aioboto`` are
-the only modules that know a driver, and are imported when a store is opened.
+how it fails), ``calls`` (what may be sent again), ``backend`` (the verbs). Behind the seam, ``lean`` sends
+requests by our own hand; ``boto`` and ``aioboto`` send them through a driver, for who asks for it with
+``transport=boto`` or for what only a driver does. All of these are imported when they are needed.
 """
 
 from __future__ import annotations

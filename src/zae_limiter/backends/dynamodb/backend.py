@@ -19,7 +19,6 @@ from ...repository_protocol import (
     BATCH_KEYS_MAX,
     TRANSACT_WRITES_MAX,
     Check,
-    Delete,
     Item,
     Key,
     Outcome,
@@ -106,7 +105,7 @@ class DynamoDBBackend:
     async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
         """All at the same time, but writes to the same item one after another."""
         if len(writes) <= 1:
-            return [await self._write_or_fail(write) for write in writes]
+            return await self._write_in_turn(writes)
         places: dict[Key, list[int]] = {}
         for place, write in enumerate(writes):
             places.setdefault(write.key, []).append(place)
@@ -148,20 +147,20 @@ class DynamoDBBackend:
                 )
 
     async def _write_in_turn(self, writes: Sequence[Write]) -> list[Outcome]:
-        return [await self._write_or_fail(write) for write in writes]
-
-    async def _write_or_fail(self, write: Write) -> Outcome:
-        try:
-            return await self._write(write)
-        except RateLimiterUnavailable as error:
-            return Outcome(False, None, failure=error)
+        outcomes = []
+        for write in writes:
+            try:
+                outcomes.append(await self._write(write))
+            except RateLimiterUnavailable as error:
+                outcomes.append(Outcome(False, None, failure=error))
+        return outcomes
 
     async def _write(self, write: Write) -> Outcome:
         if isinstance(write, Check):
             # DynamoDB checks without writing only inside a transaction, which would cost more.
             return (await self._judge([write]))[0]
         request: Request
-        if isinstance(write, Update):
+        if type(write) is Update:
             operation, request = "UpdateItem", self._shapes.update_request(write)
         else:
             verb, request = write_request(self.table_name, write)
@@ -172,7 +171,9 @@ class DynamoDBBackend:
             if error.code == CONDITION_FAILED:
                 return Outcome(False, decode_item(error.body.get("Item")), held=False)
             return (await self._judge_invalid([write], error, operation))[0]
-        return Outcome(True, _new_image(write, reply))
+        if type(write) is Update:
+            return Outcome(True, decode_item(reply.get("Attributes")) or {})
+        return Outcome(True, _new_image(write))
 
     async def _transact(self, writes: Sequence[Write]) -> list[Outcome]:
         operation = "TransactWriteItems"
@@ -184,7 +185,7 @@ class DynamoDBBackend:
             if error.code == INVALID or not codes <= {"None", "ConditionalCheckFailed"}:
                 return await self._judge_invalid(writes, error, operation)
             return [_refused(reason) for reason in error.reasons]
-        return [Outcome(True, _new_image(write, None)) for write in writes]
+        return [Outcome(True, _new_image(write)) for write in writes]
 
     async def _judge(self, writes: Sequence[Write]) -> list[Outcome]:
         """What the writes would do to the present images."""
@@ -203,15 +204,9 @@ class DynamoDBBackend:
         return outcomes
 
 
-def _new_image(write: Write, reply: Payload | None) -> Item | None:
-    """What an applied write left behind, as far as it is known without a reply of its own."""
-    match write:
-        case Update():
-            return None if reply is None else decode_item(reply.get("Attributes")) or {}
-        case Put():
-            return apply(Put(write.key, write.item), None).item
-        case Delete() | Check():
-            return None
+def _new_image(write: Write) -> Item | None:
+    """What an applied write left behind, as far as it is known without a reply."""
+    return apply(Put(write.key, write.item), None).item if isinstance(write, Put) else None
 
 
 def _refused(reason: Payload) -> Outcome:

@@ -1,6 +1,6 @@
 """Sending a request until there is an answer or the time is up.
 
-This is the only place that repeats anything. Throttles and conflicts did not happen, and neither did
+This is the place that repeats requests. Throttles and conflicts did not happen, and neither did
 what never reached DynamoDB: both are repeated, with jitter. A request whose reply was lost is repeated
 only if a second arrival changes nothing; otherwise its failure says ``ambiguous``.
 """

@@ -46,6 +46,7 @@ Request: TypeAlias = Mapping[str, Any]
 PARTITION, SORT = "PK", "SK"
 INTEGER_MAX = 10**38 - 1
 FLOAT_MIN, FLOAT_MAX = 1e-130, 9.99e125
+EXPONENT_MAX = 126
 
 
 class Placeholders:
@@ -121,7 +122,9 @@ def _number(text: str) -> int | float:
         return int(text)
     except ValueError:
         number = Decimal(text)
-        return int(number) if number == number.to_integral_value() else float(number)
+        # Nothing that DynamoDB holds is larger, and writing it out would take for ever.
+        whole = number.adjusted() <= EXPONENT_MAX and number == number.to_integral_value()
+        return int(number) if whole else float(number)
 
 
 def encode_key(key: Key) -> dict[str, Attribute]:

@@ -22,7 +22,7 @@ SHAPES_MAX = 1_000
 SLOTS = {"N": '{"N":"%s"}', "S": '{"S":%s}', "BOOL": '{"BOOL":%s}', "NULL": '{"NULL":true}'}
 """Where the value of a placeholder goes, by its type."""
 
-INTEGERS = {int}
+INTEGERS = frozenset({int})
 SLOTTED = frozenset({int, str, bool, type(None)})
 
 
@@ -56,7 +56,8 @@ class Shapes:
 
     def __init__(self, table: str) -> None:
         self._table = table
-        self._templates: dict[tuple[object, ...], str] = {}
+        self._templates: dict[tuple[object, ...], tuple[str, bool]] = {}
+        """The text of each shape, and whether nothing but integers goes into it."""
 
     def update_request(self, write: Update) -> Rendered | Payload:
         """The request that performs an update and returns the new image."""
@@ -65,12 +66,13 @@ class Shapes:
         values: list[Any] = [*set_.values(), *add.values(), *[condition[1] for condition in asking]]
         kinds = tuple(map(type, values))
         shape = (*set_, None, *add, None, *map(type, when), None, *[c[0] for c in asking], kinds)
-        template = self._templates.get(shape)
-        if template is None:
+        known = self._templates.get(shape)
+        if known is None:
             if not SLOTTED.issuperset(kinds):
                 return self._unshaped(write)
-            template = self._learn(shape, write)
-        if kinds and (set(kinds) != INTEGERS or max(values) > INTEGER_MAX or min(values) < -INTEGER_MAX):
+            known = self._learn(shape, write, INTEGERS.issuperset(kinds))
+        template, plain = known
+        if not plain or (values and (max(values) > INTEGER_MAX or min(values) < -INTEGER_MAX)):
             values = [filling for value in values for filling in _fillings(value)]
         return Rendered(template % (quoted(key.partition), quoted(key.sort), *values))
 
@@ -78,7 +80,7 @@ class Shapes:
         _, request = write_request(self._table, write)
         return request | {"ReturnValues": "ALL_NEW"}
 
-    def _learn(self, shape: tuple[object, ...], write: Update) -> str:
+    def _learn(self, shape: tuple[object, ...], write: Update, plain: bool) -> tuple[str, bool]:
         request = self._unshaped(write)
         del request["Key"]
         marks = request.pop("ExpressionAttributeValues", {})
@@ -88,8 +90,8 @@ class Shapes:
         template += f',"ExpressionAttributeValues":{{{slots}}}}}' if slots else "}"
         if len(self._templates) >= SHAPES_MAX:
             self._templates.clear()
-        self._templates[shape] = template
-        return template
+        known = self._templates[shape] = (template, plain)
+        return known
 
 
 def _fillings(value: Value) -> tuple[object, ...]:

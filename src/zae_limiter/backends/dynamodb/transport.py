@@ -1,8 +1,8 @@
 """What carries a request to DynamoDB and its answer back, and the ways in which that fails.
 
-A transport sends once. It never retries, because it cannot know whether sending again is harmless;
-that is decided above it, where writes and reads are told apart. It speaks plain DynamoDB JSON and must
-not know what a request means.
+A transport sends once. It does not retry, because it cannot know whether sending again is harmless;
+that is decided above it, where writes and reads are told apart. (A request that was refused for its date
+it may date again.) It speaks plain DynamoDB JSON and must not know what a request means.
 
     TransportError
     ├── ServiceError    DynamoDB answered with an error: nothing was applied

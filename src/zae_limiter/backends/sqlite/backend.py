@@ -33,6 +33,8 @@ PAUSE_MS_MIN = 0.1
 PAUSE_MS_MAX = 5.0
 THREADS_MAX = 4
 TIDY_EVERY_WRITES = 1000
+TIDY_AGAIN_WRITES = 100
+"""How soon tidying up comes again that left something: twice as fast as writes could make new items."""
 
 
 class SqliteBackend:
@@ -157,5 +159,8 @@ class SqliteBackend:
 
     def _tidy(self) -> None:
         """A favour to later calls: nobody waits for it, and its failure is theirs to find."""
+        more = True
         with contextlib.suppress(Busy, ZAELimiterError):
-            self._database.attempt(statements.tidy, self._world.now_ms())
+            more = self._database.attempt(statements.tidy, self._world.now_ms())
+        if more:
+            self._writes = TIDY_EVERY_WRITES - TIDY_AGAIN_WRITES

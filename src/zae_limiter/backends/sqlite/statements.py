@@ -51,7 +51,13 @@ IN_COLUMNS = frozenset((*INDEXED, "ttl"))
 TTL_MAX = 2**63 - 1
 
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False, allow_nan=False).encode
-_decode = json.JSONDecoder().raw_decode
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+_decode = json.JSONDecoder(parse_constant=_refuse).raw_decode
 
 
 HARMLESS_CODES = frozenset(
@@ -85,15 +91,31 @@ def swap(connection: sqlite3.Connection, swapped: tuple[str, str, str, str]) -> 
 def changed_body(image: Stored, changed: Mapping[str, int]) -> str | None:
     """The text of an item after some of its integers changed, without encoding all of it again.
 
-    An attribute's name with its quotes and colon occurs once in the text of a flat item: inside a
-    string the quotes would be escaped.
+    An attribute's name with its quotes and colon stands in the text of a flat item where its value is:
+    inside a string the quotes would be escaped. ``None`` if it does not, for others write JSON in other
+    ways; of a name that stands there twice the last one counts.
     """
     body = image.body
     if body.find("{", 1) >= 0:
         return None
     for name, value in changed.items():
-        body = body.replace(f'"{name}":{image[name]}', f'"{name}":{value}', 1)
+        before, found, after = body.rpartition(f'"{name}":{image[name]}')
+        if not found:
+            return None
+        body = f'{before}"{name}":{value}{after}'
     return body
+
+
+def read_body(body: str) -> dict[str, Any]:
+    """The item that a text stands for. Whatever is no object of JSON is an item that says nothing."""
+    try:
+        item = _decode(body)[0]
+    except (ValueError, RecursionError):
+        try:
+            item = _decode(body.lstrip())[0]
+        except (ValueError, RecursionError):
+            item = None
+    return item if isinstance(item, dict) else {}
 
 
 def write_each(connection: sqlite3.Connection, writes: Sequence[Write]) -> list[Outcome]:
@@ -146,25 +168,27 @@ def query(connection: sqlite3.Connection, query: Query) -> Page:
             found.close()
             return Page(tuple(rows), behind)
         key = Key(pk, sk)
-        item: Item = {} if body is None else _decode(body)[0]
+        item: Item = {} if body is None else read_body(body)
         if all(condition.holds(item) for condition in query.when):
             rows.append(Row(key, item))
         behind = Cursor(key, sort)
     return Page(tuple(rows), None)
 
 
-def sweep(connection: sqlite3.Connection, now_ms: int) -> None:
-    """Drop some expired items."""
+def sweep(connection: sqlite3.Connection, now_ms: int) -> bool:
+    """Drop some expired items; whether there may be more."""
     connection.execute("BEGIN IMMEDIATE")
     # A ttl has passed when its second lies wholly in the past: ttl * 1000 < now_ms.
-    connection.execute(SWEEP, (-(-now_ms // 1000),))
+    swept = connection.execute(SWEEP, (-(-now_ms // 1000),)).rowcount
     _commit(connection)
+    return swept == SWEEP_ITEMS_MAX
 
 
-def tidy(connection: sqlite3.Connection, now_ms: int) -> None:
+def tidy(connection: sqlite3.Connection, now_ms: int) -> bool:
     """Sweep, and move the log back into the file so that no commit has to."""
-    sweep(connection, now_ms)
+    more = sweep(connection, now_ms)
     connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+    return more
 
 
 def _query_sql(index: str | None, backwards: bool, after: bool) -> str:
@@ -190,7 +214,7 @@ QUERIES = {
 
 def _get(connection: sqlite3.Connection, key: Key) -> Item | None:
     row = connection.execute(SELECT, key).fetchone()
-    return None if row is None else _stored(row[0], _decode(row[0])[0])
+    return None if row is None else _stored(row[0], read_body(row[0]))
 
 
 def _stored(body: str, item: Item) -> Stored:
@@ -225,13 +249,22 @@ def _columns(item: Item) -> list[str | int | None]:
     columns: list[str | int | None] = []
     for index in INDEXES:
         pk, sk = item.get(f"{index}PK"), item.get(f"{index}SK")
-        if isinstance(pk, str) and isinstance(sk, str):
+        if isinstance(pk, str) and isinstance(sk, str) and _is_text(pk) and _is_text(sk):
             columns += (pk, sk)
         else:
             columns += (None, None)
     ttl = item.get("ttl")
     columns.append(ttl if type(ttl) is int and abs(ttl) <= TTL_MAX else None)
     return columns
+
+
+def _is_text(text: str) -> bool:
+    """Whether SQLite can keep it: there are texts that JSON can write and nobody can encode."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _commit(connection: sqlite3.Connection) -> None:

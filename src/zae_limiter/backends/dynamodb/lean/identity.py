@@ -23,7 +23,7 @@ from .target import Obstacle, Target, find_target
 
 T = TypeVar("T")
 
-PREPARE_S_MAX = 30.0
+PREPARE_MS_MAX = 30_000
 """Getting ready happens once and may take long on a small machine, so no call's deadline counts for it."""
 
 URGENT_S = 600
@@ -51,7 +51,6 @@ class Workers(Protocol):
 class Found(NamedTuple):
     target: Target
     credentials: Any
-    frozen: Credentials
 
 
 class _Flight:
@@ -65,8 +64,14 @@ class _Flight:
 class Identity:
     """The present signer of a target, whatever its credentials come from."""
 
-    def __init__(self, access: Access, workers: Workers, home: Callable[[], Hashable] | None) -> None:
-        self._access, self._workers = access, workers
+    def __init__(
+        self,
+        access: Access,
+        workers: Workers,
+        home: Callable[[], Hashable] | None,
+        ticks_ms: Callable[[], float],
+    ) -> None:
+        self._access, self._workers, self._ticks_ms = access, workers, ticks_ms
         self._flights = ForkSafe(_Flight, home)
         self._found: Found | None = None
         self._frozen: Credentials | None = None
@@ -81,9 +86,9 @@ class Identity:
 
     async def prepare(self) -> None:
         """Find credentials and target; afterwards there is a ``target`` or an ``obstacle``."""
-        await self._together(self._find, PREPARE_S_MAX)
+        await self._together(self._find, self._ticks_ms() + PREPARE_MS_MAX)
 
-    async def renew(self, at_s: int, seconds: float) -> Signer:
+    async def renew(self, at_s: int, until_ms: float) -> Signer:
         """The signer for this second."""
         assert self._found is not None
         credentials = self._found.credentials
@@ -91,10 +96,10 @@ class Identity:
         if is_due is None or not is_due():
             self._adopt(await _awaited(credentials.get_frozen_credentials()))
         elif self.signer is None or is_due(URGENT_S):
-            await self._together(self._refresh, seconds)
+            await self._together(self._refresh, until_ms)
             if is_due(URGENT_S):
                 # What was waited for had begun, and failed, while it was not urgent.
-                await self._together(self._refresh, seconds)
+                await self._together(self._refresh, until_ms)
         else:
             self._launch(self._refresh)
         self.checked_s = at_s
@@ -109,16 +114,19 @@ class Identity:
     async def _find(self) -> None:
         session = await self._workers.aside(self._access.botocore_session)
         credentials = await _awaited(await self._workers.aside(session.get_credentials))
-        if credentials is None:
-            raise failures.NoCredentialsError()
-        frozen = await _awaited(await self._workers.aside(credentials.get_frozen_credentials))
+        frozen = credentials and await _awaited(await self._workers.aside(credentials.get_frozen_credentials))
         account_id = getattr(frozen, "account_id", None)
         try:
             target = await self._workers.aside(lambda: find_target(self._access, session, account_id))
         except Obstacle as obstacle:
             self.obstacle = str(obstacle)
             return
-        self._found = Found(target, credentials, frozen)
+        except (AttributeError, KeyError, TypeError) as error:
+            self.obstacle = f"the settings of this botocore are not understood: {error!r}"
+            return
+        if frozen is None:
+            raise failures.NoCredentialsError()
+        self._found = Found(target, credentials)
         self._adopt(frozen)
 
     async def _refresh(self) -> None:
@@ -145,9 +153,9 @@ class Identity:
                 flight.job = self._workers.start(work())
             return flight.job
 
-    async def _together(self, work: Callable[[], Coroutine[Any, Any, None]], seconds: float) -> None:
+    async def _together(self, work: Callable[[], Coroutine[Any, Any, None]], until_ms: float) -> None:
         try:
-            await self._workers.wait(self._launch(work), seconds)
+            await self._workers.wait(self._launch(work), (until_ms - self._ticks_ms()) / 1000)
         except TransportError:
             raise
         except TimeoutError as error:

@@ -7,16 +7,17 @@ cancelled or runs out of time takes its connection with it: half an answer is no
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import ssl
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from ...._colour import Asyncio, Signal
 from ..transport import NoReply
-from .http1 import Malformed, Reader, Response
+from .http1 import Malformed, Response
 from .pool import silence_of
-from .target import Target, untrusted
+from .target import ADDRESSES_MAX, Target, untrusted
 
 T = TypeVar("T")
 
@@ -28,27 +29,29 @@ class LoopConnection(asyncio.Protocol):
         self._ticks_ms = ticks_ms
         self._loop = asyncio.get_running_loop()
         self._answer: asyncio.Future[Response] | None = None
-        self._reader: Reader | None = None
+        self._response: Response | None = None
         self._gone: asyncio.Future[None] = self._loop.create_future()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_ms = self._until_ms = math.inf
         self.idle_since_ms = ticks_ms()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
         self._is_silent = silence_of(transport.get_extra_info("socket").fileno())
 
     def data_received(self, data: bytes) -> None:
-        if self._reader is None:
+        response = self._response
+        if response is None:
             # Nothing was asked, or nobody wants to know any more.
             self._transport.abort()
             return
         try:
-            response = self._reader.feed(data)
+            is_whole = response.feed(data)
         except Malformed as error:
             self._fail(f"Malformed: {error}", error)
             return
-        if response is not None:
-            self._reader = None
+        if is_whole:
+            self._response = None
             if self._answer is not None and not self._answer.done():
                 self._answer.set_result(response)
 
@@ -67,26 +70,44 @@ class LoopConnection(asyncio.Protocol):
     async def exchange(self, request: bytes, until_ms: float) -> Response:
         if self._transport.is_closing():
             raise NoReply("the connection was closed before it was used", ambiguous=False)
-        self._reader = Reader()
+        self._response = Response()
         answer: asyncio.Future[Response] = self._loop.create_future()
-        self._answer = answer
-        timer = self._loop.call_later((until_ms - self._ticks_ms()) / 1000, self._fail, "no answer in time")
+        self._answer, self._until_ms = answer, until_ms
+        if until_ms < self._alarm_ms:
+            self._set_alarm()
         self._transport.write(request)
         try:
             return await answer
         finally:
-            timer.cancel()
-            self._answer = self._reader = None
+            self._answer = self._response = None
 
     def close(self) -> None:
         self._transport.abort()
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    def _set_alarm(self) -> None:
+        """Wake up for this deadline. The next one is usually later, and then this alarm serves it too."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_ms = self._until_ms
+        self._alarm = self._loop.call_later((self._until_ms - self._ticks_ms()) / 1000, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm, self._alarm_ms = None, math.inf
+        if self._answer is None:
+            return
+        if self._ticks_ms() < self._until_ms:
+            self._set_alarm()
+        else:
+            self._fail("no answer in time")
 
     async def closed(self) -> None:
         await self._gone
 
     def _fail(self, message: str, cause: Exception | None = None) -> None:
-        self._reader = None
-        self._transport.abort()
+        self._response = None
+        self.close()
         if self._answer is not None and not self._answer.done():
             error = NoReply(message, ambiguous=True)
             error.__cause__ = cause
@@ -125,36 +146,42 @@ class LoopWire:
             job.cancel()
             await asyncio.wait([job])
 
-    async def connect(self, target: Target, until_ms: float, seconds_max: float) -> LoopConnection:
+    async def connect(self, target: Target, until_ms: float, share_s: float) -> LoopConnection:
         loop = asyncio.get_running_loop()
-        until_s = loop.time() + min(seconds_max, (until_ms - self._ticks_ms()) / 1000)
-        failed: OSError = TimeoutError("no address answers")
+        until_s = loop.time() + (until_ms - self._ticks_ms()) / 1000
         try:
             async with asyncio.timeout_at(until_s):
                 addresses = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
         except OSError as error:
-            raise NoReply(f"cannot find {target.host!r}: {error}", ambiguous=False) from error
-        for tried, (family, _, _, _, address) in enumerate(addresses):
-            # Each address gets its share of the time, lest a dead one use up that of the others.
-            share_s = (until_s - loop.time()) / (len(addresses) - tried)
+            raise NoReply(f"cannot find {target.host!r}: {error!r}", ambiguous=False) from error
+        failed: OSError = TimeoutError("no address answers")
+        for family, kind, protocol, _, address in addresses[:ADDRESSES_MAX]:
+            fresh = socket.socket(family, kind, protocol)
             try:
-                async with asyncio.timeout(share_s):
-                    return await self._connect(target, family, str(address[0]))
+                async with asyncio.timeout_at(until_s):
+                    return await self._connect(target, fresh, address, share_s)
             except ssl.SSLCertVerificationError as error:
                 raise untrusted(target, error) from error
             except OSError as error:
                 failed = error
         raise NoReply(f"cannot connect to {target.authority}: {failed!r}", ambiguous=False) from failed
 
-    async def _connect(self, target: Target, family: int, address: str) -> LoopConnection:
-        transport, protocol = await asyncio.get_running_loop().create_connection(
-            lambda: LoopConnection(self._ticks_ms),
-            address,
-            target.port,
-            family=family,
-            ssl=target.tls,
-            server_hostname=target.host if target.tls else None,
-        )
-        if target.keep_alive:
-            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        return protocol
+    async def _connect(
+        self, target: Target, fresh: socket.socket, address: Any, share_s: float
+    ) -> LoopConnection:
+        loop = asyncio.get_running_loop()
+        try:
+            target.prepare(fresh)
+            fresh.setblocking(False)
+            async with asyncio.timeout(share_s):
+                await loop.sock_connect(fresh, address)
+            _, connection = await loop.create_connection(
+                lambda: LoopConnection(self._ticks_ms),
+                sock=fresh,
+                ssl=target.tls,
+                server_hostname=target.host if target.tls else None,
+            )
+        except BaseException:
+            fresh.close()
+            raise
+        return connection

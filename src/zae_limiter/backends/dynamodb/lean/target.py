@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import ssl
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -24,6 +25,9 @@ from ..transport import NotConfigured
 from .signing import SERVICE
 
 RULES = "dynamodb/2012-08-10/endpoint-rule-set-1"
+ADDRESSES_MAX = 2
+"""How many addresses of a host are tried; each may take its share of the time to connect."""
+
 PSEUDO_REGION = re.compile(r"fips-.*|.*-fips|aws-.*global")
 UNPRINTABLE = re.compile(r"[^ -~]")
 
@@ -60,6 +64,12 @@ class Target(NamedTuple):
     tls: ssl.SSLContext | None
     pool: int
     keep_alive: bool
+
+    def prepare(self, fresh: socket.socket) -> None:
+        """What a socket needs before it is connected."""
+        fresh.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self.keep_alive:
+            fresh.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
 def find_target(access: Access, session: Any, account_id: str | None) -> Target:

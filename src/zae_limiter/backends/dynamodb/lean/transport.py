@@ -12,6 +12,7 @@ import json
 import logging
 from collections.abc import Callable, Hashable
 from email.utils import parsedate_to_datetime
+from json.scanner import make_scanner
 from typing import Any, Protocol
 
 from ...._colour import Colour, ForkSafe, Signal
@@ -19,7 +20,7 @@ from ....world import World
 from ..access import Access
 from ..expressions import Payload, Request
 from ..rendered import Rendered
-from ..transport import NoReply, Transport, refusal
+from ..transport import NoReply, Transport, TransportError, refusal
 from .http1 import Response
 from .identity import Identity, Workers
 from .pool import Connection, Pool
@@ -34,7 +35,7 @@ DATE_CODES = frozenset(
     {"InvalidSignatureException", "RequestExpired", "RequestInTheFuture", "RequestTimeTooSkewed"}
 )
 
-_read_json = json.JSONDecoder().decode
+_scan: Any = make_scanner(json.JSONDecoder())  # type: ignore[arg-type]  # the stubs are mistaken
 _write_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -58,8 +59,8 @@ class Wire(Workers, Protocol):
         """Let go of work that was started, and of what did it."""
         ...
 
-    async def connect(self, target: Target, until_ms: float, seconds_max: float) -> Connection:
-        """A new connection, or ``NoReply`` that is not ambiguous."""
+    async def connect(self, target: Target, until_ms: float, share_s: float) -> Connection:
+        """A new connection; no address may take longer than its share to accept one."""
         ...
 
 
@@ -71,24 +72,26 @@ class LeanTransport:
         self._now_ms, self._ticks_ms = world.now_ms, world.ticks_ms
         self._access, self._wire, self._driver = access, wire, driver
         self.colour, self.lanes = wire.colour, wire.lanes
-        self._identity = Identity(access, wire, wire.home)
+        self._identity = Identity(access, wire, wire.home, self._ticks_ms)
         self._pools = ForkSafe(self._new_pool, wire.home)
+        self._ready = False
         self._instead: Transport | None = None
         self._skew_s = 0
 
     async def call(self, operation: str, payload: Request, timeout_ms: float) -> Payload:
-        if self._identity.target is None:
+        if not self._ready:
             await self._prepare()
-        if self._instead is not None:
-            return await self._instead.call(operation, payload, timeout_ms)
-        text = payload.text if type(payload) is Rendered else _write_json(payload)
-        body = text.encode()
+            if self._instead is not None:
+                return await self._instead.call(operation, payload, timeout_ms)
+        body = (payload.text if type(payload) is Rendered else _write_json(payload)).encode()
         now_ms = self._ticks_ms()
         until_ms = now_ms + max(timeout_ms, 1)
         response = await self._exchange(operation, body, now_ms, until_ms)
         if response.status != 200 and self._learns_time(response):
             response = await self._exchange(operation, body, self._ticks_ms(), until_ms)
-        return _answer(response)
+        if response.status == 200:
+            return _reply(response)
+        raise _refusal(response)
 
     async def close(self) -> None:
         if self._instead is not None:
@@ -99,21 +102,25 @@ class LeanTransport:
                 await connection.closed()
 
     async def _prepare(self) -> None:
-        if self._instead is None:
-            await self._identity.prepare()
-            if self._identity.obstacle is not None and self._instead is None:
-                logger.debug("requests go through botocore: %s", self._identity.obstacle)
-                self._instead = self._driver()
+        if self._instead is not None:
+            return
+        await self._identity.prepare()
+        if self._identity.obstacle is None:
+            self._ready = True
+        elif self._instead is None:
+            logger.debug("requests go through botocore: %s", self._identity.obstacle)
+            self._instead = self._driver()
 
     async def _exchange(self, operation: str, body: bytes, now_ms: float, until_ms: float) -> Response:
         at_s = self._now_ms() // 1000 + self._skew_s
         identity, pool = self._identity, self._pools.get()
         signer = identity.signer
         if signer is None or identity.checked_s != at_s:
-            signer = await identity.renew(at_s, (until_ms - now_ms) / 1000)
+            signer = await identity.renew(at_s, until_ms)
         connection = pool.take_idle(now_ms) or await pool.take(until_ms)
         try:
-            response = await connection.exchange(signer.request(operation, body, at_s), until_ms)
+            request = signer.request(operation, body, at_s)
+            response = await connection.exchange(request, until_ms)
         except BaseException:
             pool.drop(connection)
             raise
@@ -134,7 +141,7 @@ class LeanTransport:
 
     def _learns_time(self, response: Response) -> bool:
         """Whether a refusal was about the date, and the service's own date helps."""
-        date = response.field(b"date")
+        date = response.fields.get(b"date")
         if response.status >= 500 or date is None or _code(_content(response)) not in DATE_CODES:
             return False
         try:
@@ -151,26 +158,33 @@ class LeanTransport:
         return True
 
 
-def _answer(response: Response) -> Payload:
-    if response.status == 200:
-        try:
-            reply = _read_json(response.body.decode())
-        except ValueError as error:
-            raise NoReply(f"the answer is not JSON: {error}", ambiguous=True) from error
-        if type(reply) is not dict:
-            raise NoReply(f"the answer is not an object but {type(reply)}", ambiguous=True)
-        return reply
+def _reply(response: Response) -> Payload:
+    try:
+        text = response.body.decode()
+        # Without the search for blanks around it, which DynamoDB does not send.
+        found, end = _scan(text, 0)
+        if end == len(text) and type(found) is dict:
+            return found
+        found = json.loads(text)
+    except (StopIteration, ValueError) as error:
+        raise NoReply(f"the answer is not JSON: {error}", ambiguous=True) from error
+    if type(found) is not dict:
+        raise NoReply(f"the answer is not an object but {type(found)}", ambiguous=True)
+    return found
+
+
+def _refusal(response: Response) -> TransportError:
     if response.status < 300:
-        raise NoReply(f"HTTP {response.status} is no answer", ambiguous=True)
+        return NoReply(f"HTTP {response.status} is no answer", ambiguous=True)
     body = _content(response)
     message = body.get("message") or body.get("Message") or ""
-    raise refusal(response.status, _code(body) or f"HTTP {response.status}", str(message), body)
+    return refusal(response.status, _code(body) or f"HTTP {response.status}", str(message), body)
 
 
 def _content(response: Response) -> dict[str, Any]:
     """The body of a refusal, as far as it can be read."""
     try:
-        body = _read_json(response.body.decode())
+        body = json.loads(response.body)
     except ValueError:
         return {}
     return body if type(body) is dict else {}

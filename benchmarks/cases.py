@@ -1,0 +1,152 @@
+"""What is measured: one value for each case, read by the run and by the workers.
+
+A case says what is asked of a limiter, not of which one. ``family`` groups the cases that share an engine:
+each family starts a fresh one, so that nobody inherits a full one, and each contestant has a table of its
+own in each case.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+OURS = "this"
+REFERENCE = "zae-limiter 0.17.0"
+BARE = "bare request"
+
+RESOURCE = "api"
+LIMIT = "rps"
+SECOND_LIMIT = "tps"
+PLENTY = 1_000_000_000
+"""Tokens of a limit that refuses nobody. On DynamoDB they are for an hour: a bucket that is full within a
+second is soon allowed to expire, and nobody is to pay for making it again."""
+FULL = 100
+"""Capacity of the bucket that is emptied by each acquire and full again before the next."""
+PAUSE_S = 0.002
+"""Rest between acquires that need what just accrued: limits count milliseconds, and one has to pass."""
+DRAINED_PER_ROUND = 100
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kind of work on DynamoDB."""
+
+    name: str
+    title: str
+    family: str
+    tasks: int = 1
+    entities: int = 1
+    """How many entities take turns; 0 means a new one for each acquire."""
+    limits: int = 1
+    cascade: bool = False
+    adjust: bool = False
+    refused: str = ""
+    """``first``: each refusal asks a bucket not seen lately; ``remembered``: the same one again."""
+    refill: bool = False
+    sync: bool = False
+    contestants: tuple[str, ...] = (OURS, REFERENCE)
+
+
+CASES = (
+    Case("hot-1", "hot key, 1 task", "hot"),
+    Case("hot-10", "hot key, 10 tasks", "hot", tasks=10),
+    Case("hot-100", "hot key, 100 tasks", "hot", tasks=100),
+    Case("two-limits", "hot key, two limits, 10 tasks", "hot", tasks=10, limits=2),
+    Case("adjust-10", "acquire + adjust, hot key, 10 tasks", "hot", tasks=10, adjust=True),
+    Case("keys-1000", "1,000 keys, 50 tasks", "keys", tasks=50, entities=1000),
+    Case("first", "first acquire of an entity, 10 tasks", "keys", tasks=10, entities=0),
+    Case("cascade", "cascade, 100 children, 50 tasks", "cascade", tasks=50, entities=100, cascade=True),
+    Case("refusal-first", "refusal, first", "near", refused="first"),
+    Case("refusal-remembered", "refusal, remembered", "near", refused="remembered"),
+    Case("refill", "refill on each acquire", "near", refill=True),
+    Case("sync-1", "sync, hot key, 1 thread", "sync", sync=True, contestants=(OURS, REFERENCE, BARE)),
+    Case("sync-8", "sync, hot key, 8 threads", "sync", tasks=8, sync=True),
+)
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """One library on a store inside the process, or in a file beside it."""
+
+    name: str
+    group: str
+    """Contestants of one group take turns: ``memory-sync``, ``memory-async``, ``sqlite``."""
+    call: str
+    """What is called, as the library's documentation shows it."""
+
+
+MEMORY_SYNC = "memory-sync"
+MEMORY_ASYNC = "memory-async"
+SQLITE = "sqlite"
+GROUPS = {
+    MEMORY_SYNC: "memory, sync, one limit",
+    MEMORY_ASYNC: "memory, async, one limit",
+    SQLITE: "SQLite, sync, one limit",
+}
+
+PYRATE = "pyrate-limiter token bucket"
+PYRATE_SQLITE = "pyrate-limiter"
+THROTTLED = "throttled-py token bucket"
+LIMITS_FIXED = "limits fixed window"
+LIMITS_MOVING = "limits moving window"
+AIOLIMITER = "aiolimiter leaky bucket"
+BARE_UPDATE = "bare UPDATE … RETURNING"
+
+EMBEDDED = (
+    Embedded(OURS, MEMORY_SYNC, 'with limiter.acquire("key", "api", {"rps": 1}): pass'),
+    Embedded(PYRATE, MEMORY_SYNC, 'create_token_bucket_limiter(…).try_acquire("key")'),
+    Embedded(THROTTLED, MEMORY_SYNC, 'Throttled(using="token_bucket", …).limit("key", cost=1)'),
+    Embedded(LIMITS_FIXED, MEMORY_SYNC, 'FixedWindowRateLimiter(MemoryStorage()).hit(item, "key")'),
+    Embedded(LIMITS_MOVING, MEMORY_SYNC, 'MovingWindowRateLimiter(MemoryStorage()).hit(item, "key")'),
+    Embedded(OURS, MEMORY_ASYNC, 'async with limiter.acquire("key", "api", {"rps": 1}): pass'),
+    Embedded(PYRATE, MEMORY_ASYNC, 'await create_token_bucket_limiter(…).try_acquire_async("key")'),
+    Embedded(THROTTLED, MEMORY_ASYNC, 'await Throttled(using="token_bucket", …).limit("key", cost=1)'),
+    Embedded(LIMITS_FIXED, MEMORY_ASYNC, 'await FixedWindowRateLimiter(MemoryStorage()).hit(item, "key")'),
+    Embedded(LIMITS_MOVING, MEMORY_ASYNC, 'await MovingWindowRateLimiter(MemoryStorage()).hit(item, "key")'),
+    Embedded(AIOLIMITER, MEMORY_ASYNC, "async with AsyncLimiter(…): pass"),
+    Embedded(OURS, SQLITE, 'with limiter.acquire("key", "api", {"rps": 1}): pass'),
+    Embedded(PYRATE_SQLITE, SQLITE, 'create_sqlite_limiter(…, db_path=…).try_acquire("key")'),
+    Embedded(BARE_UPDATE, SQLITE, "one statement in WAL, synchronous NORMAL"),
+)
+OUR_ENVIRONMENT = frozenset({OURS, BARE, BARE_UPDATE})
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How long everything takes."""
+
+    rounds: int
+    seconds: float
+    warm_up_seconds: float
+    counting_seconds: float
+    embedded_seconds: float
+    openings: int
+    """How often a process is started to see how long importing and opening takes."""
+    idle_entities: int
+    users: int
+    """Users of the sparse traffic, each of whom makes one request on average."""
+    readings: int
+    """How often each kind of config read is timed."""
+
+
+QUICK = Scale(
+    rounds=3,
+    seconds=0.7,
+    warm_up_seconds=0.4,
+    counting_seconds=0.4,
+    embedded_seconds=0.3,
+    openings=3,
+    idle_entities=200_000,
+    users=2_000,
+    readings=200,
+)
+FULL_SCALE = Scale(
+    rounds=5,
+    seconds=2.0,
+    warm_up_seconds=1.0,
+    counting_seconds=1.0,
+    embedded_seconds=1.0,
+    openings=9,
+    idle_entities=1_000_000,
+    users=20_000,
+    readings=1_000,
+)

@@ -1,0 +1,300 @@
+"""The page, its charts and the table of the README, from a stored result. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from .cases import CASES, EMBEDDED, GROUPS, MEMORY_ASYNC, MEMORY_SYNC, OURS, REFERENCE, SQLITE, Case
+from .chart import Bar, Group, chart
+from .config_report import config_section
+from .figures import Figure, Measured, compact, times
+from .summary import (
+    Result,
+    cold_median,
+    compared,
+    fastest_token_bucket,
+    late_growth,
+    of_case,
+    of_embedded,
+    per_acquire,
+    unwanted,
+)
+from .targets import verdicts
+from .texts import (
+    CHART_TEXTS,
+    COLD_TEXT,
+    CONFIG_TEXT,
+    EMBEDDED_TEXT,
+    IDLE_TEXT,
+    METHOD,
+    NUMBERS,
+    PREFACE,
+    RATIOS,
+)
+
+CHARTS = "benchmarks"
+README_CASES = ("hot-1", "hot-100", "keys-1000", "first", "cascade", "refill", "adjust-10", "sync-8")
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---", *("---:" for _ in header[1:])], *rows]
+    return "\n".join("| " + " | ".join(row) + " |" for row in lines) + "\n"
+
+
+def measured_cases(result: Result) -> list[tuple[Case, Measured, Measured]]:
+    """The cases that both limiters on DynamoDB have taken part in."""
+    found = []
+    for case in CASES:
+        mine, theirs = of_case(result, case.name, OURS), of_case(result, case.name, REFERENCE)
+        if mine is not None and theirs is not None:
+            found.append((case, mine, theirs))
+    return found
+
+
+def ranged(figure: Figure, unit: float = 1) -> str:
+    """A median with the range of its rounds."""
+    low, high = compact(figure.low / unit), compact(figure.high / unit)
+    return f"{compact(figure.median / unit)} ({low}–{high})"
+
+
+def improvement(value: float | None) -> str:
+    """A cost as a part of theirs: ``1/12``, or ``1.5×`` if it is more."""
+    if value is None:
+        return "–"
+    return f"1/{compact(1 / value)}" if 0 < value < 1 else times(value)
+
+
+def ratio_table(result: Result, wanted: Sequence[str] = ()) -> str:
+    """Ours against the reference on DynamoDB, as ratios."""
+    rows = []
+    for case, mine, theirs in measured_cases(result):
+        if wanted and case.name not in wanted:
+            continue
+        counts = [
+            f"{count(result, case, OURS, what)} / {count(result, case, REFERENCE, what)}"
+            for what in ("calls", "wcu")
+        ]
+        rows.append(
+            [
+                case.title,
+                times(compared(mine, theirs, "throughput")),
+                improvement(compared(mine, theirs, "p50_us")),
+                improvement(compared(mine, theirs, "p99_us")),
+                improvement(compared(mine, theirs, "cpu_us")),
+                *counts,
+            ]
+        )
+    header = ["on DynamoDB", "throughput", "p50", "p99", "client CPU", "calls", "WCU"]
+    return table(header, rows)
+
+
+def count(result: Result, case: Case, contestant: str, what: str) -> str:
+    value = per_acquire(result, case.name, contestant, what)
+    return "–" if value is None else f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def absolute_table(result: Result) -> str:
+    rows = []
+    for case, *_ in measured_cases(result):
+        for contestant in case.contestants:
+            figures = of_case(result, case.name, contestant)
+            if figures is None:
+                continue
+            rows.append(
+                [
+                    case.title,
+                    contestant,
+                    ranged(figures.throughput),
+                    ranged(figures.p50_us, 1000),
+                    ranged(figures.p99_us, 1000),
+                    ranged(figures.cpu_us),
+                    count(result, case, contestant, "rcu"),
+                ]
+            )
+    header = ["case", "limiter", "per second", "p50, ms", "p99, ms", "client CPU, µs", "RCU"]
+    return table(header, rows)
+
+
+def embedded_table(result: Result, group: str) -> str:
+    mine = of_embedded(result, group, OURS)
+    rows = []
+    for peer in EMBEDDED:
+        figures = of_embedded(result, group, peer.name) if peer.group == group else None
+        if figures is not None:
+            rows.append(
+                [
+                    f"{peer.name}: `{peer.call}`",
+                    ranged(figures.throughput),
+                    compact(figures.p50_us.median),
+                    compact(figures.p99_us.median),
+                    ranged(figures.cpu_us),
+                    times(compared(mine, figures, "throughput")),
+                ]
+            )
+    header = [GROUPS[group], "per second", "p50, µs", "p99, µs", "CPU, µs", "ours is"]
+    return table(header, rows)
+
+
+def targets_table(result: Result) -> str:
+    rows = [[v.target.what, v.target.bound, v.reached, v.word] for v in verdicts(result)]
+    return table(["target", "wanted", "reached", ""], rows)
+
+
+def cold_table(result: Result) -> str:
+    rows = []
+    for name, samples in result.get("cold", {}).items():
+        cells = []
+        for unit in ("_ms", "_cpu_ms"):
+            imported, opened = (cold_median(result, name, what + unit) for what in ("import", "open"))
+            total = imported + opened if imported is not None and opened is not None else None
+            cells += ["–" if value is None else compact(value) for value in (imported, opened, total)]
+        rows.append([f"{name} ({len(samples)} times)", *cells])
+    header = [
+        "library",
+        "import, ms",
+        "open, ms",
+        "both, ms",
+        "import, CPU ms",
+        "open, CPU ms",
+        "both, CPU ms",
+    ]
+    return table(header, rows)
+
+
+def idle_table(result: Result) -> str:
+    samples = result["idle"]
+    start = samples[0]["rss_bytes"]
+    rows = [
+        [f"{sample['entities']:,}", compact((sample["rss_bytes"] - start) / 2**20)] for sample in samples[1:]
+    ]
+    return table(["entities met", "growth, MiB"], rows)
+
+
+def grouped_chart(result: Result, title: str, metric: str, unit: float, suffix: str) -> str:
+    """A pair of bars for each case: ours, and the reference's."""
+    groups = [
+        Group(
+            case.title,
+            tuple(
+                Bar(
+                    figures.figure(metric).median / unit,
+                    f"{compact(figures.figure(metric).median / unit)} {suffix}",
+                    is_ours,
+                )
+                for figures, is_ours in ((mine, True), (theirs, False))
+            ),
+        )
+        for case, mine, theirs in measured_cases(result)
+    ]
+    return chart(title, f"blue: this, grey: {REFERENCE}; DynamoDB Local, logarithmic", groups)
+
+
+def embedded_chart(result: Result) -> str:
+    groups = []
+    for group in (MEMORY_SYNC, MEMORY_ASYNC, SQLITE):
+        for peer in EMBEDDED:
+            figures = of_embedded(result, group, peer.name) if peer.group == group else None
+            if figures is not None:
+                cpu = figures.cpu_us.median
+                bar = Bar(cpu, f"{compact(cpu)} µs", peer.name == OURS)
+                groups.append(Group(f"{group}: {peer.name}", (bar,)))
+    return chart("CPU of one acquire, embedded", "microseconds, logarithmic; blue: this", groups)
+
+
+def charts(result: Result) -> dict[str, str]:
+    """Every chart by the name of its file."""
+    return {
+        "throughput.svg": grouped_chart(result, "Acquires per second", "throughput", 1, "/s"),
+        "p99.svg": grouped_chart(result, "99th percentile of latency", "p99_us", 1000, "ms"),
+        "cpu.svg": grouped_chart(result, "Client CPU of one acquire", "cpu_us", 1, "µs"),
+        "embedded.svg": embedded_chart(result),
+    }
+
+
+def conditions(result: Result) -> str:
+    """Where and when a result was taken."""
+    machine, versions = result["machine"], result["versions"]
+    others = [name for name in versions if name[0].islower() and name not in (OURS, "zae-limiter")]
+    facts = [
+        f"{machine['cores']} cores of {machine['architecture']}",
+        f"{machine['memory_gib']} GiB",
+        f"{machine['system']}",
+        f"load {machine['load']} at the start",
+        *(f"{name} {versions[name]}" for name in ("Python", "DynamoDB Local", "Java", "SQLite")),
+    ]
+    libraries = [f"zae-limiter {versions['zae-limiter']}", *(f"{name} {versions[name]}" for name in others)]
+    return (
+        f"Taken on {result['taken']} ({result['mode']} run): {', '.join(facts)}. "
+        f"This, version {versions[OURS]}, against {', '.join(libraries)}."
+    )
+
+
+def section(title: str, text: str, make: Callable[[], str]) -> str:
+    """A section, unless nothing of it was measured."""
+    body = make()
+    return f"## {title}\n\n{text}\n\n{body}\n" if body.count("\n") > 2 else ""
+
+
+def embedded_section(result: Result) -> str:
+    tables = [embedded_table(result, group) for group in GROUPS if group in result.get("embedded", {})]
+    fastest = fastest_token_bucket(result)
+    note = f"The fastest other token bucket in memory is {fastest[0]}.\n" if fastest else ""
+    return "\n".join([*tables, note]) if tables else ""
+
+
+def idle_section(result: Result) -> str:
+    growth = late_growth(result)
+    if growth is None:
+        return ""
+    return idle_table(result) + f"\nOver the last quarter the process grew by {growth * 100:.1f} %.\n"
+
+
+def troubles(result: Result) -> str:
+    """What did not go as a case wants, so that nobody has to look for it."""
+    lines = [
+        f"- {case}, {contestant}: {number} ended otherwise, such as `{example[:160]}`"
+        for case, contestant, number, example in unwanted(result)
+    ]
+    if not lines:
+        return "In every case every operation ended as the case wants.\n"
+    return (
+        "Operations that ended otherwise than their case wants are not counted as done:\n\n"
+        + "\n".join(lines)
+        + "\n"
+    )
+
+
+def page(result: Result) -> str:
+    """The whole page in Markdown."""
+    return "\n".join(
+        part
+        for part in (
+            PREFACE,
+            conditions(result) + "\n",
+            f"## Targets\n\n{targets_table(result)}",
+            section("On DynamoDB", RATIOS, lambda: ratio_table(result)),
+            "".join(f"![{alt}]({CHARTS}/{name})\n\n" for name, alt in CHART_TEXTS.items()),
+            section("The same in numbers", NUMBERS, lambda: absolute_table(result)),
+            section("Embedded", EMBEDDED_TEXT, lambda: embedded_section(result)),
+            f"![CPU of one acquire, embedded]({CHARTS}/embedded.svg)\n" if result.get("embedded") else "",
+            section("Looking up limits", CONFIG_TEXT, lambda: config_section(result)),
+            section("Starting cold", COLD_TEXT, lambda: cold_table(result)),
+            section("Idle entities", IDLE_TEXT, lambda: idle_section(result)),
+            f"## How it is measured\n\n{METHOD}\n",
+            troubles(result),
+        )
+        if part
+    )
+
+
+def readme_table(result: Result) -> str:
+    """What the README shows: a few cases, ratios only."""
+    return ratio_table(result, README_CASES)
+
+
+def terminal(result: Result) -> str:
+    """What the run prints in the end."""
+    parts = [conditions(result), ratio_table(result)]
+    parts += [embedded_table(result, group) for group in result.get("embedded", {})]
+    parts += [targets_table(result), troubles(result)]
+    return "\n".join(parts)

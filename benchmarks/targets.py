@@ -1,0 +1,122 @@
+"""What we want to reach, and whether a result reaches it. A miss is printed; it fails nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .cases import BARE, BARE_UPDATE, MEMORY_ASYNC, MEMORY_SYNC, OURS, PYRATE_SQLITE, REFERENCE, SQLITE
+from .summary import Result, compared, fastest_token_bucket, late_growth, of_case, of_embedded, per_acquire
+
+Reading = Callable[[Result], float | None]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A number that a result should not fall below, or not exceed."""
+
+    what: str
+    reading: Reading
+    at_least: float | None = None
+    at_most: float | None = None
+    unit: str = "×"
+
+    def is_met(self, value: float) -> bool:
+        if self.at_least is not None:
+            return value >= self.at_least
+        assert self.at_most is not None
+        return value <= self.at_most
+
+    @property
+    def bound(self) -> str:
+        if self.at_least is not None:
+            return f"≥ {self.at_least:g}{self.unit}"
+        assert self.at_most is not None
+        inverse = 1 / self.at_most
+        # A ratio below one reads best as a fraction.
+        is_fraction = self.unit == "×" and inverse > 2
+        return f"≤ 1/{inverse:.0f}" if is_fraction else f"≤ {self.at_most:g}{self.unit}"
+
+
+def on_table(case: str, metric: str, against: str = REFERENCE) -> Reading:
+    return lambda result: compared(of_case(result, case, OURS), of_case(result, case, against), metric)
+
+
+def counted(case: str, what: str) -> Reading:
+    """To two decimals: one write in a thousand that had to be repeated is not a second call."""
+
+    def read(result: Result) -> float | None:
+        value = per_acquire(result, case, OURS, what)
+        return None if value is None else round(value, 2)
+
+    return read
+
+
+def on_sqlite(metric: str, against: str) -> Reading:
+    return lambda result: compared(
+        of_embedded(result, SQLITE, OURS), of_embedded(result, SQLITE, against), metric
+    )
+
+
+def in_memory(group: str) -> Reading:
+    def read(result: Result) -> float | None:
+        fastest = fastest_token_bucket(result, group)
+        return fastest and compared(of_embedded(result, group, OURS), fastest[1], "throughput")
+
+    return read
+
+
+def late_growth_percent(result: Result) -> float | None:
+    growth = late_growth(result)
+    return None if growth is None else growth * 100
+
+
+TARGETS = (
+    Target("hot key, 100 tasks: throughput", on_table("hot-100", "throughput"), at_least=20),
+    Target("hot key, 100 tasks: p99", on_table("hot-100", "p99_us"), at_most=1 / 50),
+    Target("hot key, 100 tasks: WCU per acquire", counted("hot-100", "wcu"), at_most=0.1, unit=""),
+    Target("1,000 keys, 50 tasks: throughput", on_table("keys-1000", "throughput"), at_least=2.5),
+    Target("1,000 keys, 50 tasks: client CPU", on_table("keys-1000", "cpu_us"), at_most=1 / 6),
+    Target("first acquire: throughput", on_table("first", "throughput"), at_least=5),
+    Target("first acquire: calls", counted("first", "calls"), at_most=2, unit=""),
+    Target("cascade: throughput", on_table("cascade", "throughput"), at_least=5),
+    Target("refill on each acquire: throughput", on_table("refill", "throughput"), at_least=8),
+    Target("refill on each acquire: calls", counted("refill", "calls"), at_most=1, unit=""),
+    Target("acquire + adjust, 10 tasks: throughput", on_table("adjust-10", "throughput"), at_least=5),
+    Target("refusal, remembered: client CPU", on_table("refusal-remembered", "cpu_us"), at_most=1 / 3),
+    Target("sync, hot key, 8 threads: throughput", on_table("sync-8", "throughput"), at_least=4),
+    Target(
+        "lone acquire: client CPU against a bare request", on_table("sync-1", "cpu_us", BARE), at_most=2.5
+    ),
+    Target("SQLite: throughput against pyrate-limiter", on_sqlite("throughput", PYRATE_SQLITE), at_least=10),
+    Target("SQLite: CPU against a bare UPDATE", on_sqlite("cpu_us", BARE_UPDATE), at_most=3),
+    Target("memory, sync: throughput against the fastest token bucket", in_memory(MEMORY_SYNC), at_least=1),
+    Target("memory, async: throughput against the fastest token bucket", in_memory(MEMORY_ASYNC), at_least=1),
+    Target("idle entities: growth over the last quarter", late_growth_percent, at_most=5, unit=" %"),
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    target: Target
+    value: float | None
+
+    @property
+    def word(self) -> str:
+        if self.value is None:
+            return "not measured"
+        return "met" if self.target.is_met(self.value) else "missed"
+
+    @property
+    def reached(self) -> str:
+        if self.value is None:
+            return "–"
+        unit = self.target.unit
+        # Small ratios show what a target as a fraction asks for.
+        if unit == "×" and 0 < self.value < 0.5:
+            return f"1/{1 / self.value:.3g}"
+        return f"{self.value:.3g}{unit}" if abs(self.value) < 1000 else f"{self.value:,.0f}{unit}"
+
+
+def verdicts(result: Result) -> list[Verdict]:
+    return [Verdict(target, target.reading(result)) for target in TARGETS]

@@ -1,0 +1,126 @@
+"""From a stored result to verdicts, tables, charts and the page that is published."""
+
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks.__main__ import DOCS, PUBLISHED
+from benchmarks.cases import CASES, EMBEDDED, OURS, REFERENCE
+from benchmarks.chart import Bar, Group, chart
+from benchmarks.config_report import rows
+from benchmarks.embedded import ASYNC_STEPS, SYNC_STEPS
+from benchmarks.report import charts, page, ratio_table, readme_table, terminal
+from benchmarks.summary import late_growth
+from benchmarks.targets import TARGETS, Target, verdicts
+from tests.benchmarks.stored import result
+
+
+def words_of(stored: dict[str, object]) -> dict[str, str]:
+    return {verdict.target.what: verdict.word for verdict in verdicts(stored)}
+
+
+def test_targets_are_judged() -> None:
+    """Ten times as much is enough for some targets and not for others; a tenth of the CPU is for most."""
+    words = words_of(result())
+    assert words["first acquire: throughput"] == "met"
+    assert words["hot key, 100 tasks: throughput"] == "missed"
+    assert words["hot key, 100 tasks: WCU per acquire"] == "met"
+    assert words["1,000 keys, 50 tasks: client CPU"] == "met"
+    assert words["hot key, 100 tasks: p99"] == "missed"
+    assert words["idle entities: growth over the last quarter"] == "met"
+    assert len(words) == len(TARGETS)
+
+
+def test_what_was_not_measured_is_neither_met_nor_missed() -> None:
+    """A run of a few cases shows only what it knows."""
+    stored = result()
+    part = stored | {"cases": {"hot-1": stored["cases"]["hot-1"]}, "embedded": {}, "config": {}}
+    del part["idle"], part["cold"]
+    assert set(words_of(part).values()) == {"not measured"}
+    assert "hot key, 1 task" in page(part)
+    assert "## Idle entities" not in page(part)
+    assert terminal(part)
+
+
+@pytest.mark.parametrize(
+    ("target", "value", "is_met", "bound"),
+    [
+        (Target("", lambda _: None, at_least=2.5), 2.5, True, "≥ 2.5×"),
+        (Target("", lambda _: None, at_least=2.5), 2.49, False, "≥ 2.5×"),
+        (Target("", lambda _: None, at_most=1 / 50), 0.0201, False, "≤ 1/50"),
+        (Target("", lambda _: None, at_most=1 / 50), 0.0199, True, "≤ 1/50"),
+        (Target("", lambda _: None, at_most=2, unit=""), 2.0, True, "≤ 2"),
+    ],
+)
+def test_a_bound_is_exact(target: Target, value: float, is_met: bool, bound: str) -> None:
+    """A ratio just beyond its bound is a miss."""
+    assert (target.is_met(value), target.bound) == (is_met, bound)
+
+
+def test_memory_that_keeps_growing_is_seen() -> None:
+    """Bounded means that the last entities add next to nothing."""
+    stored = result()
+    growing = stored | {"idle": [{"entities": n * 100, "rss_bytes": 10_000_000 * (n + 1)} for n in range(11)]}
+    growth = late_growth(growing)
+    assert growth is not None
+    assert growth > 0.2
+    assert words_of(growing)["idle entities: growth over the last quarter"] == "missed"
+
+
+def test_the_table_of_ratios() -> None:
+    """Throughput as a multiple, latency and CPU as a part, counts side by side."""
+    line = next(line for line in ratio_table(result()).splitlines() if line.startswith("| hot key, 1 task "))
+    assert line == "| hot key, 1 task | 10× | 1× | 1× | 1/10 | 0.05 / 1 | 0.05 / 2 |"
+    assert readme_table(result()).count("\n") < ratio_table(result()).count("\n")
+
+
+def test_what_went_wrong_is_on_the_page() -> None:
+    """A failure that is not counted must not be hidden either."""
+    stored = result()
+    stored["cases"]["hot-1"]["rounds"][OURS][0] |= {"unwanted": 7, "messages": ["TimeoutError: late"]}
+    assert "hot-1, this: 7 ended otherwise, such as `TimeoutError: late`" in page(stored)
+    assert "ended as the case wants" in page(result())
+
+
+def test_predictions_stand_beside_what_was_found() -> None:
+    """Every prediction has a figure of ours and of theirs, if it could be measured."""
+    found = {what: cells for what, *cells in rows(result())}
+    assert found["config read, cold cache: RCU"] == ["1.5", "0", "1.5"]
+    assert found["100 sparse users: requests without a read"] == ["0–10 %", "10.0 %", "10.0 %"]
+    assert found["100 sparse users: hit rate of the cache itself"] == ["–", "25.0 %", "25.0 %"]
+    assert found["the same, negative caching off: RCU"] == ["1.5", "0", "–"]
+
+
+def test_charts_are_wellformed_and_linked() -> None:
+    """Every chart of the page is drawn, and every chart that is drawn is on the page."""
+    drawn = charts(result())
+    linked = re.findall(r"!\[[^]]+]\(benchmarks/([^)]+)\)", page(result()))
+    assert sorted(linked) == sorted(drawn)
+    for svg in drawn.values():
+        ElementTree.fromstring(svg)
+
+
+def test_longer_bars_are_larger_values() -> None:
+    """And text of any kind does not break the document."""
+    bars = (Bar(1.0, "1 < 2"), Bar(100.0, 'a "hundred" & more', is_ours=False))
+    root = ElementTree.fromstring(chart('"<title>"', "note", [Group("label", bars)]))
+    widths = [float(node.get("width", 0)) for node in root.iter("{http://www.w3.org/2000/svg}rect")]
+    assert 0 < widths[0] < widths[1]
+
+
+def test_every_contestant_is_there() -> None:
+    """Each library that is listed can be asked for, and nobody else."""
+    assert {(peer.group, peer.name) for peer in EMBEDDED} == {*SYNC_STEPS, *ASYNC_STEPS}
+    assert all(case.contestants[:2] == (OURS, REFERENCE) for case in CASES)
+    assert len({case.name for case in CASES}) == len(CASES)
+
+
+def test_the_published_page_shows_the_published_result() -> None:
+    """Page and charts are generated; who edits one by hand or forgets one is told."""
+    stored = json.loads(PUBLISHED.read_text(encoding="utf-8"))
+    assert Path(DOCS / "benchmarks.md").read_text(encoding="utf-8") == page(stored)
+    for name, svg in charts(stored).items():
+        assert (PUBLISHED.parent / name).read_text(encoding="utf-8") == svg

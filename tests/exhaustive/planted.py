@@ -1,0 +1,90 @@
+"""Bugs of the kind that only one order of things brings out; each breaks the core while it is planted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+from zae_limiter.acquire import Demand, give_back
+from zae_limiter.backends.memory import MemoryBackend
+from zae_limiter.posting import write_for
+from zae_limiter.repository_protocol import Equal, Item, Key, Outcome, Put, Update, Write
+from zae_limiter.teller import Teller
+from zae_limiter.terms import level
+from zae_limiter.testing.bugs import BUGS
+from zae_limiter.testing.search import Line
+
+
+async def _refund_twice(teller: Teller, taken: Sequence[Demand]) -> None:
+    await give_back(teller, taken)
+    await give_back(teller, taken)
+
+
+_write_one = Line._write_one
+
+
+async def _sent_again(line: Line, write: Write) -> Outcome:
+    """A driver that repeats what was not answered."""
+    outcome = await _write_one(line, write)
+    return await _write_one(line, write) if outcome.failure is not None else outcome
+
+
+def _swap_of_a_stale_image(
+    store: MemoryBackend, key: Key, image: Item, changed: Mapping[str, int]
+) -> Item | None:
+    """A swap that compares the origin, which says nothing of what was taken since."""
+    present = store._shelf.items.get(key)
+    if present is None or present.get("rf") != image.get("rf"):
+        return None
+    new = {**image, **changed}
+    store._shelf.items[key] = new
+    return new
+
+
+def _unpinned(*given: Any) -> Write | None:
+    """A write that fits whatever limits the bucket has by now."""
+    write = write_for(*given)
+    if not isinstance(write, Update):
+        return write
+    kept = tuple(c for c in write.when if not (isinstance(c, Equal) and c.attribute in ("rf", "cv")))
+    return write._replace(when=kept)
+
+
+def _careless_creation(*given: Any) -> Write | None:
+    """A bucket that is made although somebody else has just made it."""
+    write = write_for(*given)
+    return write._replace(when=()) if isinstance(write, Put) else write
+
+
+def _timid(postings: Sequence[Any], terms: Any, image: Any, now_ms: int) -> list[bool]:
+    """A token is always kept in reserve."""
+    return [
+        all(level(terms, n, image, now_ms).balance(now_ms) > need + 1000 for n, need in posting.need.items())
+        for posting in postings
+    ]
+
+
+PLANTED: dict[str, dict[str, Any]] = {
+    **{bug: BUGS[bug] for bug in ("no_floor", "no_clamp", "no_refund", "till_overdraws", "tail_first")},
+    "refund_twice": {
+        "zae_limiter.acquire.give_back": _refund_twice,
+        "zae_limiter.lease.give_back": _refund_twice,
+    },
+    "sent_again": {"zae_limiter.testing.search.Line._write_one": _sent_again},
+    "stale_swap": {"zae_limiter.backends.memory.MemoryBackend.swap": _swap_of_a_stale_image},
+    "unpinned": {"zae_limiter.teller.write_for": _unpinned},
+    "careless_creation": {"zae_limiter.teller.write_for": _careless_creation},
+    "timid": {"zae_limiter.teller.fitting": _timid},
+    "deaf_line": {"zae_limiter.teller.Visit.wake": lambda _: None},
+}
+
+
+@contextmanager
+def planted(bug: str) -> Iterator[None]:
+    """Break the core in one way for a while."""
+    with ExitStack() as stack:
+        for target, broken in PLANTED[bug].items():
+            stack.enter_context(mock.patch(target, broken))
+        yield

@@ -1,0 +1,122 @@
+"""The rules that ``test_tidy`` checks, as tables: to change a rule, change its table."""
+
+import re
+from dataclasses import dataclass
+
+PACKAGE = "zae_limiter"
+AGGREGATOR = "zae_limiter_aggregator"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Modules that may import one another, the layers named in `below`, and the third-party `packages`.
+
+    Modules are named without the package, as patterns; `__init__` is the package itself.
+    """
+
+    name: str
+    modules: str
+    below: str = ""
+    packages: str = ""
+
+
+BACKEND = "facts waist schema world colour"
+CORE = "facts waist schema world colour sharding config"
+RECORDS = f"{CORE} core backends"
+PUBLIC = f"{RECORDS} infra records"
+
+LAYERS = (
+    Layer("facts", "models exceptions naming bucket version"),
+    Layer("colour", "_colour"),
+    Layer("world", "world", "facts"),
+    Layer("sharding", "sharding", "facts"),
+    Layer("waist", "repository_protocol", "facts colour"),
+    Layer("schema", "schema schema_records", "facts waist"),
+    Layer("config", "config_cache", "facts waist schema world"),
+    Layer("core", "terms posting teller shards acquire till", CORE),
+    # One layer for each store, so that no store can import another.
+    Layer("memory", "backends.memory backends.memory.*", BACKEND),
+    Layer("sqlite", "backends.sqlite backends.sqlite.*", BACKEND),
+    Layer(
+        "dynamodb",
+        "backends.dynamodb backends.dynamodb.*",
+        BACKEND,
+        packages="botocore aiobotocore aiohttp",
+    ),
+    Layer("backends", "backends", f"{BACKEND} memory sqlite dynamodb"),
+    # Builds and finds stacks; a repository's builder asks it to.
+    Layer(
+        "infra",
+        "infra infra.*",
+        f"{BACKEND} backends dynamodb aggregator",
+        packages="botocore aiobotocore yaml",
+    ),
+    Layer("records", "repository lease records records.* records_*", f"{RECORDS} infra"),
+    Layer("limiter", "limiter", PUBLIC),
+    Layer("sync", "sync", f"{PUBLIC} limiter"),
+    Layer("package", "__init__", f"{PUBLIC} limiter sync"),
+    Layer("testing", "testing testing.*", f"{PUBLIC} limiter sync package memory sqlite dynamodb aggregator"),
+    Layer("following", "following following.*", f"{BACKEND} memory sqlite"),
+    # It knows the records, and what is pure about buckets and shards, but no limiter.
+    Layer(
+        "aggregator",
+        "aggregator aggregator.*",
+        f"{CORE} core backends dynamodb following",
+        packages="botocore",
+    ),
+    # Limits as a file, and tables of older shapes: both work through the records.
+    Layer("manifest", "manifest manifest.*", f"{PUBLIC} dynamodb sync", packages="yaml"),
+    Layer("migrations", "migrations migrations.*", f"{PUBLIC} memory sqlite dynamodb sync"),
+    Layer("visualization", "visualization visualization.*", "facts", packages="plotext rich"),
+    Layer("local", "local local.*", "facts world"),
+    Layer(
+        "cli",
+        "cli cli.*",
+        f"{PUBLIC} limiter sync package testing aggregator infra manifest migrations visualization local",
+        packages="click rich",
+    ),
+)
+
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 60
+PARAMETERS_MAX = 7
+
+# What may be larger, as "path" or "path::Class.function", each with its reason.
+OVERSIZE: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Ban:
+    """Names that only the modules in `only_in` may import or use."""
+
+    names: str
+    only_in: str
+    why: str
+
+
+BANS = (
+    Ban(
+        "asyncio threading.Thread",
+        "_colour backends.dynamodb.lean.loop testing testing.* cli cli.*",
+        "only _colour, and a driver of our own, know async from sync",
+    ),
+    Ban(
+        "time.time time.time_ns time.monotonic time.monotonic_ns time.perf_counter time.perf_counter_ns"
+        " datetime.datetime.now datetime.datetime.utcnow datetime.date.today"
+        " random secrets uuid os.urandom",
+        "world testing testing.*",
+        "clocks, randomness and ids come from world",
+    ),
+    Ban("print", "testing testing.* cli cli.*", "standard output belongs to the command line"),
+)
+
+VAGUE_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "base", "manager"})
+VAGUE_NAMES_ALLOWED = frozenset({"stack_manager", "test_stack_manager"})
+
+# Spelled in pieces, because this file is searched as well.
+BANNED_TEXT = (
+    (re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME)\b"), "unfinished work belongs in the tracker"),
+    (re.compile(r"(?<![\w.~])/(?:wo" + r"rk|ro" + r"ot|ho" + r"me)(?![\w.-])"), "a path of one machine"),
+    (re.compile(r"pypi\." + r"org|registry\." + r"npmjs"), "a package registry's host"),
+)
+BANNER = re.compile(r"#+\s*([-=#*~_─═])\1{3,}")

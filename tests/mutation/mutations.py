@@ -1,0 +1,184 @@
+"""What is mutated, which tests are to notice, and which survivors are explained.
+
+The tests of a file stand in the order of their price: those that know it best, then those that see it
+at work. They run on the embedded stores; only what is compiled for DynamoDB needs that engine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from .operators import Mutant, mutants_of
+
+ROOT = Path(__file__).resolve().parents[2]
+SEEDS_SHORT = tuple(
+    f"tests/flow/test_simulation.py::test_no_seed_breaks_the_theorem[{first}]" for first in (0, 25)
+)
+FLOW = tuple(
+    f"tests/flow/test_{name}.py"
+    for name in ("lease", "round_trips", "config_changes", "cascade", "cancellation", "unavailable", "sync")
+)
+HOT = ("tests/hot/test_refusals.py", "tests/hot/test_groups.py", "tests/hot/test_shards.py")
+EXHAUSTIVE = tuple(
+    f"tests/exhaustive/test_exhaustive.py::test_no_order_breaks_a_promise[{story}]"
+    for story in (
+        "settle and fail: remote, two processes",
+        "settle and fail: remote, one process",
+        "settle and fail: local, two processes",
+        "settle and fail: local, one process",
+        "at the brim: remote, two processes",
+        "first use: remote, two processes",
+        "cut the limits: remote",
+        "three in line",
+    )
+)
+CORE = (*EXHAUSTIVE, *SEEDS_SHORT, *FLOW, *HOT)
+STORES = tuple(f"tests/backends/test_{name}.py" for name in ("conformance", "swap", "state_machine"))
+SQLITE = ("tests/backends/test_sqlite.py", "tests/backends/test_sqlite_files.py")
+
+
+class Target(NamedTuple):
+    """A file, and the tests that are to notice a change of it."""
+
+    path: str
+    first: Sequence[str]
+    then: Sequence[str]
+    on_dynamodb: bool = False
+
+
+def _facts(*names: str) -> tuple[str, ...]:
+    return tuple(f"tests/facts/test_{name}.py" for name in names)
+
+
+def _aggregator(*names: str) -> tuple[str, ...]:
+    return tuple(f"tests/aggregator/test_{name}.py" for name in names)
+
+
+TARGETS = (
+    Target("zae_limiter/posting.py", (*_facts("posting", "posting_beside", "posting_law"), HOT[2]), CORE),
+    Target("zae_limiter/till.py", (*_facts("till"), *FLOW, HOT[0]), CORE),
+    Target("zae_limiter/bucket.py", _facts("bucket"), CORE),
+    Target("zae_limiter/acquire.py", (*FLOW, *EXHAUSTIVE), CORE),
+    Target("zae_limiter/lease.py", FLOW, CORE),
+    Target("zae_limiter/teller.py", (*HOT[:2], *FLOW, *EXHAUSTIVE), CORE),
+    Target("zae_limiter/terms.py", (*_facts("terms", "posting"), HOT[2]), CORE),
+    Target("zae_limiter/repository_protocol.py", STORES, (*SQLITE, *CORE)),
+    Target("zae_limiter/backends/memory.py", STORES, ("tests/backends", *CORE)),
+    Target("zae_limiter/backends/sqlite/statements.py", (*STORES, *SQLITE), ("tests/backends", *CORE)),
+    Target("zae_limiter/sharding.py", ("tests/hot/test_shards.py",), CORE),
+    Target("zae_limiter/shards.py", ("tests/hot/test_shards.py",), CORE),
+    Target("zae_limiter/config_cache.py", ("tests/records/test_cache.py", *FLOW), CORE),
+    Target(
+        "zae_limiter/backends/dynamodb/expressions.py",
+        ("tests/dynamodb/test_expressions.py",),
+        STORES,
+        on_dynamodb=True,
+    ),
+    Target("zae_limiter_aggregator/usage.py", _aggregator("usage"), _aggregator("stream", "embedded")),
+    Target("zae_limiter_aggregator/processor.py", _aggregator("usage", "stream"), _aggregator("embedded")),
+    Target("zae_limiter_aggregator/buckets.py", _aggregator("buckets"), _aggregator("stream", "embedded")),
+)
+
+
+class Planted(NamedTuple):
+    """A change by hand: one that a person might make, larger than what the operators do."""
+
+    path: str
+    place: str
+    old: str
+    new: str
+
+
+PLANTED = (
+    Planted("zae_limiter/acquire.py", "give_back", "Posting(credit=amounts)", "Posting(debit=amounts)"),
+    Planted(
+        "zae_limiter/acquire.py",
+        "settle",
+        "outcome.failure is not None and not outcome.failure.ambiguous and attempt",
+        "outcome.failure is not None and attempt",
+    ),
+    Planted("zae_limiter/acquire.py", "acquire", "except BaseException:", "except Exception:"),
+    Planted("zae_limiter/acquire.py", "settle", "binding=True", "binding=False"),
+    Planted("zae_limiter/lease.py", "Lease._abandon", "self._taken()", "self._later"),
+    Planted("zae_limiter/lease.py", "_settlement", "in reversed(held)", "in held"),
+    Planted("zae_limiter/lease.py", "Lease._take", "self._later += taken", "self._later = taken"),
+    Planted("zae_limiter/teller.py", "_unknown", "ambiguous=True", "ambiguous=False"),
+    Planted("zae_limiter/teller.py", "Teller._judge", "image, sent_ms)", "image, self.world.now_ms())"),
+    Planted(
+        "zae_limiter/teller.py", "Teller._hand_over", "line.extendleft(reversed(", "line.extend(reversed("
+    ),
+    Planted("zae_limiter/till.py", "spent", "stored = capacity - gained", "stored = capacity"),
+    Planted("zae_limiter/till.py", "spent", "numbers[counter] + need", "need"),
+    Planted("zae_limiter/posting.py", "_spend", "rates[name]", "stored_rate(image, name) or rates[name]"),
+    Planted("zae_limiter/posting.py", "_spend", "min(brim, brim - taken + credit)", "brim - taken + credit"),
+    Planted("zae_limiter/posting.py", "_rebase", "gain(before, origin, at_ms)", "gain(rate, origin, at_ms)"),
+    Planted(
+        "zae_limiter/posting.py",
+        "_give_back",
+        "add[names.tk], add[names.tc] = amount, -amount",
+        "add[names.tk], add[names.tc] = amount, 0",
+    ),
+    Planted(
+        "zae_limiter/bucket.py",
+        "balance",
+        "min(rate.capacity_milli, tokens_milli + gain(rate, origin_ms, now_ms))",
+        "tokens_milli + gain(rate, origin_ms, now_ms)",
+    ),
+    Planted("zae_limiter/backends/memory.py", "MemoryBackend.swap", "is not image", "!= image"),
+    Planted("zae_limiter/shards.py", "split", "names.tk: moved", "names.tk: new_capacity"),
+)
+
+
+def all_mutants(sources: Path) -> list[Mutant]:
+    """Every mutant of every target, the planted ones of a file first."""
+    found: list[Mutant] = []
+    for target in TARGETS:
+        source = (sources / target.path).read_text()
+        plants = [_by_hand(planted, source) for planted in PLANTED if planted.path == target.path]
+        found += [mutant for mutant in plants if mutant is not None]
+        found += mutants_of(target.path, source)
+    return found
+
+
+def outdated(sources: Path) -> list[Planted]:
+    """Changes by hand of what is not there any more."""
+    return [planted for planted in PLANTED if _by_hand(planted, (sources / planted.path).read_text()) is None]
+
+
+def _by_hand(planted: Planted, source: str) -> Mutant | None:
+    name = planted.place.rpartition(".")[2]
+    begin = re.search(rf"^ *(?:async )?def {name}\(", source, re.MULTILINE)
+    start = source.find(planted.old, begin.start()) if begin else -1
+    if start < 0:
+        return None
+    end = start + len(planted.old)
+    return Mutant(planted.path, planted.place, planted.old, planted.new, 1, start, end, planted.new)
+
+
+def target_of(mutant: Mutant) -> Target:
+    return next(target for target in TARGETS if target.path == mutant.path)
+
+
+def sample(mutants: Sequence[Mutant], size: int) -> list[Mutant]:
+    """Some mutants, the same ones every time, whatever else is added or taken away."""
+
+    def lot(mutant: Mutant) -> str:
+        return hashlib.sha256(mutant.name.encode()).hexdigest()
+
+    chosen = {mutant.name for mutant in sorted(mutants, key=lot)[:size]}
+    return [mutant for mutant in mutants if mutant.name in chosen]
+
+
+def explained(page: str) -> dict[str, str]:
+    """The survivors that a page explains: rows of a table, the name as code and the reason."""
+    rows = re.findall(r"^\| `(?P<name>[^`]+)` \| (?P<why>.+) \|$", page, re.MULTILINE)
+    return {name.replace("\\|", "|"): why for name, why in rows}
+
+
+def unexplained(survivors: Iterable[str], page: str) -> list[str]:
+    known: Mapping[str, str] = explained(page)
+    return [name for name in survivors if name not in known]
