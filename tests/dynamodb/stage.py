@@ -56,7 +56,7 @@ async def opened(
 
     Its deadline is far away unless a test is about deadlines: the machine may be busy.
     """
-    options.setdefault("timeout_ms", 10_000)
+    options.setdefault("timeout_ms", 60_000)
     url = dynamodb_local.url(table or make_table(), endpoint_url, **options)
     backend = open_backend(url, sync=sync, world=World(), session=session(sync))
     try:
@@ -68,7 +68,7 @@ async def opened(
 def open_table(sync: bool, table: str, world: World) -> DynamoDBBackend:
     """A table under the clock of a test. Deadlines are real, and so are the dice: the engine knows the
     tokens of transactions on all its tables."""
-    url = dynamodb_local.url(table, timeout_ms=30_000)
+    url = dynamodb_local.url(table, timeout_ms=120_000)
     return open_backend(url, sync=sync, world=World(world.now_ms), session=session(sync))
 
 
