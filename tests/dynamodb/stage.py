@@ -68,7 +68,7 @@ async def opened(
 def open_table(sync: bool, table: str, world: World) -> DynamoDBBackend:
     """A table under the clock of a test. Deadlines are real, and so are the dice: the engine knows the
     tokens of transactions on all its tables."""
-    url = dynamodb_local.url(table, timeout_ms=120_000)
+    url = dynamodb_local.url(table, timeout_ms=60_000)
     return open_backend(url, sync=sync, world=World(world.now_ms), session=session(sync))
 
 
