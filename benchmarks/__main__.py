@@ -30,7 +30,7 @@ def arguments() -> argparse.Namespace:
         metavar="CASE",
         help=f"measure only these: {', '.join([*names, *GROUPS, *OTHER_PARTS])}",
     )
-    parser.add_argument("--quick", action="store_true", help="shorter rounds: less than five minutes")
+    parser.add_argument("--quick", action="store_true", help="shorter rounds, for a first look")
     parser.add_argument("--publish", action="store_true", help="write the result and its page into docs")
     parser.add_argument("--report", type=Path, metavar="JSON", help="measure nothing, show this result")
     parser.add_argument(
