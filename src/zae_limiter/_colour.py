@@ -16,7 +16,7 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine, Hashable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Hashable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
@@ -128,28 +128,85 @@ class Asyncio:
     async def finish(
         self, coroutine: Coroutine[Any, Any, T], on_cancel: Callable[[], None] = lambda: None
     ) -> tuple[T, BaseException | None]:
-        task = asyncio.ensure_future(coroutine)
-        interruption: BaseException | None = None
-        while not task.done():
-            try:
-                await asyncio.shield(task)
-            except asyncio.CancelledError as error:
-                interruption = error
-                on_cancel()
-            except Exception:
-                pass
-        if interruption is not None and (task.cancelled() or task.exception() is not None):
-            raise interruption
-        return task.result(), interruption
+        steps = _Undisturbed(coroutine, on_cancel)
+        try:
+            return await steps, steps.interruption
+        except Exception:
+            if steps.interruption is not None:
+                raise steps.interruption from None
+            raise
 
     async def within(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:
-        return await asyncio.wait_for(coroutine, seconds)
+        # A task of its own can be cancelled, which ``finish`` does not allow to whom it runs.
+        task = asyncio.ensure_future(coroutine)
+        try:
+            await asyncio.wait([task], timeout=seconds)
+        finally:
+            in_time = task.done()
+            if not in_time:
+                task.cancel()
+                await asyncio.wait([task])
+        if not in_time and task.cancelled():
+            raise TimeoutError
+        return task.result()
 
     def signal(self) -> Signal:
         return _LoopSignal()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+
+class _Undisturbed(Generic[T]):
+    """A coroutine that the task which awaits it runs to its end, even if that task is cancelled.
+
+    It takes no task of its own, which would cost several turns of the loop for each acquire.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], on_cancel: Callable[[], None]) -> None:
+        self._coroutine, self._on_cancel = coroutine, on_cancel
+        self.interruption: BaseException | None = None
+
+    def __await__(self) -> Generator[Any, None, T]:
+        coroutine = self._coroutine
+        while True:
+            try:
+                future = coroutine.send(None)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            try:
+                yield None if future is None else _StandIn(future, self._on_cancel)
+            except GeneratorExit:
+                coroutine.close()
+                raise
+            except asyncio.CancelledError as error:
+                if future is None:
+                    self._on_cancel()
+                if future is None or not future.cancelled():
+                    self.interruption = error
+            except BaseException:
+                pass  # the future's own, which the coroutine finds there
+
+
+class _StandIn:
+    """What a task waits for instead of a future that it must not cancel.
+
+    A task asks what it waits for to be cancelled. Told no, it is woken by the future all the same, and the
+    cancellation is thrown into it then.
+    """
+
+    _asyncio_future_blocking = True
+
+    def __init__(self, future: asyncio.Future[Any], on_cancel: Callable[[], None]) -> None:
+        future._asyncio_future_blocking = False
+        self._on_cancel = on_cancel
+        self.add_done_callback, self.get_loop = future.add_done_callback, future.get_loop
+        self.cancelled = future.cancelled  # asked by whoever finishes something within which we finish this
+
+    def cancel(self, msg: object = None) -> bool:  # noqa: ARG002 - tasks pass it
+        self._on_cancel()
+        return False
 
 
 class _LoopSignal:
@@ -250,11 +307,16 @@ class Twin(Protocol[A]):  # type: ignore[misc]  # A is read through a property o
 def blocking(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Twin[A], P], T]:
-    """The sync twin of a coroutine method: same signature, same docstring."""
+    """The sync twin of a coroutine method: same signature, same docstring.
+
+    It is found by its name when it is called, for what has a twin may be of a class that does it otherwise.
+    """
+    name = method.__name__
 
     @functools.wraps(method)
     def call(self: Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return run_sync(method(self._async, *args, **kwargs))
+        coroutine: Coroutine[Any, Any, T] = getattr(self._async, name)(*args, **kwargs)
+        return run_sync(coroutine)
 
     return call
 

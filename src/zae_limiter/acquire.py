@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from .exceptions import RateLimiterUnavailable, RateLimitExceeded, ValidationError
 from .models import LimitStatus
-from .posting import Posting, merged, prolong
+from .posting import Posting, lasts, merged, prolong
 from .repository_protocol import Item, Key, Outcome
 from .shards import gather, known_images, levels, place, relieve
 from .teller import Order, Teller
@@ -177,8 +177,10 @@ async def settle(teller: Teller, orders: Sequence[Order]) -> list[RateLimiterUna
 
 
 async def _keep_alive(teller: Teller, account: Account, image: Item) -> None:
-    terms = stored_terms(image, account.terms.ttl_fills)
-    write = prolong(terms, account.key, image, teller.world.now_ms())
+    now_ms = teller.world.now_ms()
+    if lasts(account.terms, image, now_ms):
+        return
+    write = prolong(stored_terms(image, account.terms.ttl_fills), account.key, image, now_ms)
     if write is not None:
         await teller.backend.write_each([write])
 

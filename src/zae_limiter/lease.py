@@ -18,6 +18,7 @@ from .records.buckets import BucketRecords, demands_on
 from .repository_protocol import NOTHING, Key
 from .teller import Order
 from .terms import Account
+from .till import Till
 
 
 class Lease:
@@ -197,6 +198,7 @@ class Acquisition:
         "_policy",
         "_resource",
         "_speculative",
+        "_till",
     )
 
     def __init__(
@@ -214,6 +216,7 @@ class Acquisition:
         self._on_unavailable, self._speculative = on_unavailable, speculative
         self._policy: OnUnavailable | None = None
         self._lease: Lease | None = None
+        self._till: Till | None = None
 
     async def __aenter__(self) -> Lease:
         return self.enter_at_once() or await self.enter()
@@ -225,7 +228,7 @@ class Acquisition:
         till = buckets.tills.get((self._entity_id, self._resource))
         if till is None or till.given != self._limits or not self._speculative:
             return None
-        accounts, policy = till.plan
+        self._till, accounts, policy = till, *till.plan
         self._policy = policy = self._on_unavailable or policy
         try:
             if not till.take(self._needs):
@@ -238,8 +241,11 @@ class Acquisition:
 
     async def enter(self) -> Lease:
         """The lease, by whatever it takes."""
-        buckets = self._buckets
+        buckets, till = self._buckets, self._till
         try:
+            if till is not None and (lease := await self._ordered(till)) is not None:
+                self._lease = lease
+                return lease
             plan = await buckets.plan(self._entity_id, self._resource, self._limits, self._needs)
             self._policy = policy = self._on_unavailable or plan.on_unavailable
             lease = Lease(buckets, plan.accounts, policy, self._speculative)
@@ -248,6 +254,22 @@ class Acquisition:
         except RateLimiterUnavailable as error:
             self._lease = self._degraded(error)
         return self._lease
+
+    async def _ordered(self, till: Till) -> Lease | None:
+        """The lease if one write of the till is all it takes."""
+        posted = await till.order(self._needs)
+        if posted is None:
+            return None
+        outcome, interruption = posted
+        if outcome.failure is not None and interruption is None:
+            raise outcome.failure
+        assert self._policy is not None
+        lease = Lease(self._buckets, till.plan.accounts, self._policy, True, self._needs)
+        if interruption is not None:
+            if outcome.applied:
+                await lease._abandon()
+            raise interruption
+        return lease if outcome.applied else None
 
     async def __aexit__(
         self,

@@ -57,6 +57,8 @@ from .terms import (
     stored_terms,
 )
 
+_WRITES = limit_attributes(WCU)
+
 
 class Posting(NamedTuple):
     """What one write does to an account, in millitokens by limit.
@@ -78,14 +80,21 @@ class Posting(NamedTuple):
         return self.need
 
 
-def write_for(account: Account, posting: Posting, image: Item | None, now_ms: int) -> Write | None:
-    """The write that carries out a posting on a bucket last seen as ``image``; ``None`` if it is moot."""
+def write_for(
+    account: Account, posting: Posting, image: Item | None, now_ms: int, in_order: Item | None = None
+) -> Write | None:
+    """The write that carries out a posting on a bucket last seen as ``image``; ``None`` if it is moot.
+
+    An image is ``in_order`` if somebody has found out already that it has the numbers of the terms.
+    """
     if not posting.need and not posting.debit:
         return _give_back(account, posting.credit, image)
     if image is None:
         return _create(account, posting, now_ms) if account.shard_id == 0 else _ask(account.key)
     if not posting.need:
         return _charge(account, posting, image, now_ms)
+    if image is in_order:
+        return _spend(account, posting, image, now_ms)
     if is_outdated(account.terms, image):
         return _ask(account.key)  # never turn a bucket back to older limits
     if has_terms(image, account.terms):
@@ -125,32 +134,34 @@ def merged(postings: Sequence[Posting]) -> Posting:
 
 
 def _spend(account: Account, posting: Posting, image: Item, now_ms: int) -> Update:
-    """Take from a bucket whose numbers are right: spend or top, limit by limit."""
+    """Take from a bucket that has the numbers of its terms: spend or top, limit by limit."""
+    numbers: Mapping[str, int] = image  # type: ignore[assignment]  # as far as the terms name them
     origin = number(image, "rf")
     when: list[Condition] = [Equal("rf", origin), *pinned(image, "cv")]
     add: dict[str, int] = {}
     set_: dict[str, Value] = {}
     full_in_ms = 0
-    rates = account.terms.rates
+    terms, (need_by_name, debit, credit, _) = account.terms, posting
     for name in posting.names:
-        rate, names = rates[name], limit_attributes(name)
+        rate, (tokens, _, _, _, counter) = terms.rates[name], limit_attributes(name)
         gained = gain(rate, origin, now_ms)
         brim = rate.capacity_milli - gained  # what a bucket stores that is just full
-        stored, need = number(image, names.tk), posting.need.get(name, 0)
-        taken, credit = need + posting.debit.get(name, 0), posting.credit.get(name, 0)
+        stored, need = numbers[tokens], need_by_name.get(name, 0)
+        taken, returned = need + debit.get(name, 0), credit.get(name, 0)
         if stored > brim and need <= rate.capacity_milli:
-            left = min(brim, brim - taken + credit)
-            set_[names.tk] = left
-            when.append(AtLeast(names.tk, brim + 1))
+            left = min(brim, brim - taken + returned)
+            set_[tokens] = left
+            when.append(AtLeast(tokens, brim + 1))
         else:
-            left = stored - taken + credit
-            add[names.tk] = credit - taken
-            when.append(AtMost(names.tk, brim))
+            left = stored - taken + returned
+            add[tokens] = returned - taken
+            when.append(AtMost(tokens, brim))
             if need:
-                when.append(AtLeast(names.tk, need - gained))
-        add[names.tc] = taken - credit
-        full_in_ms = max(full_in_ms, _fill_ms(rate, brim - left))
-    when += _keep_alive(account.terms, image, set_, now_ms, full_in_ms)
+                when.append(AtLeast(tokens, need - gained))
+        add[counter] = taken - returned
+        if terms.ttl_fills:
+            full_in_ms = max(full_in_ms, _fill_ms(rate, brim - left))
+    when += _keep_alive(terms, image, set_, now_ms, full_in_ms)
     if account.meter is not Meter.NONE:
         when += _measure(account, posting, image, add, set_, now_ms)
     return Update(account.key, add, set_, tuple(when))
@@ -234,10 +245,11 @@ def _measure(
     it fails a demand only when writes are exhausted.
     """
     for name, need in (posting.largest or posting.need).items():
-        largest, capacity = shard_attributes(name).mx, account.terms.rates[name].capacity_milli
-        if need * SHARDS_MAX > capacity and need > number(image, largest):
-            set_[largest] = need
-    names, rate, origin = limit_attributes(WCU), stored_rate(image, WCU), number(image, "rf")
+        if need * SHARDS_MAX > account.terms.rates[name].capacity_milli:
+            largest = shard_attributes(name).mx
+            if need > number(image, largest):
+                set_[largest] = need
+    names, rate, origin = _WRITES, stored_rate(image, WCU), number(image, "rf")
     if rate is None:
         set_[names.tk], set_[names.tc] = WRITES.capacity_milli, WRITE_MILLI
         set_[names.cp], set_[names.ra], set_[names.rp] = WRITES
@@ -292,7 +304,7 @@ def _create(account: Account, posting: Posting, now_ms: int) -> Put:
         if account.meter is not Meter.NONE and need * SHARDS_MAX > rate.capacity_milli:
             item[shard_attributes(name).mx] = (posting.largest or posting.need).get(name)
     if account.meter is not Meter.NONE:
-        names = limit_attributes(WCU)
+        names = _WRITES
         item[names.tk], item[names.tc] = WRITES.capacity_milli - WRITE_MILLI, WRITE_MILLI
         item[names.cp], item[names.ra], item[names.rp] = WRITES
         item["born"] = now_ms  # tells the count of writes from that of an earlier bucket of this key
@@ -323,9 +335,18 @@ def _give_back(account: Account, credit: Mapping[str, int], image: Item | None) 
     for name, amount in kept.items():
         names = limit_attributes(name)
         add[names.tk], add[names.tc] = amount, -amount
-    if account.meter is not Meter.NONE if image is None else limit_attributes(WCU).tk in image:
-        add[limit_attributes(WCU).tk], add[limit_attributes(WCU).tc] = -WRITE_MILLI, WRITE_MILLI
+    if account.meter is not Meter.NONE if image is None else _WRITES.tk in image:
+        add[_WRITES.tk], add[_WRITES.tc] = -WRITE_MILLI, WRITE_MILLI
     return Update(account.key, add, NOTHING, tuple(AtLeast(limit_attributes(n).cp, 0) for n in kept))
+
+
+def lasts(terms: Terms, image: Item, now_ms: int) -> bool:
+    """Whether a glance shows that a bucket is full before it disappears: it has no debts, and time enough."""
+    if "ttl" not in image:
+        return True
+    if number(image, "ttl") * 1000 < now_ms + 2 * terms.fill_ms or not has_terms(image, terms):
+        return False
+    return all(number(image, limit_attributes(name).tk) >= 0 for name in terms.rates)
 
 
 def prolong(terms: Terms, key: Key, image: Item, now_ms: int) -> Update | None:

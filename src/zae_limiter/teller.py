@@ -43,6 +43,8 @@ class Order(NamedTuple):
 
     account: Account
     posting: Posting
+    in_order: Item | None = None
+    """An image of the bucket that is known to have the numbers of the terms."""
 
 
 MOOT = Outcome(True, None)
@@ -123,9 +125,12 @@ class Teller:
         since_ms = self._refused.get(key)
         return since_ms is not None and self.world.ticks_ms() - since_ms <= REFUSAL_MS_MAX
 
-    def reconsider(self) -> None:
-        """Forget all refusals, because something changed that may turn them into admissions."""
-        self._refused.clear()
+    def reconsider(self, key: Key | None = None) -> None:
+        """Forget refusals, of one bucket or all, because something changed that may turn them around."""
+        if key is None:
+            self._refused.clear()
+        else:
+            self._refused.pop(key, None)
 
     async def look(self, keys: Sequence[Key]) -> list[Item | None]:
         """Read buckets as they are now."""
@@ -142,12 +147,25 @@ class Teller:
         ``binding``, and what is in flight is waited for; the cancellation is returned beside the
         outcomes.
         """
-        for account, posting in orders if self._refused else ():
-            if posting.credit:
-                self._refused.pop(account.whole_key, None)
+        for order in orders if self._refused else ():
+            if order.posting.credit:
+                self._refused.pop(order.account.whole_key, None)
         visit = Visit(self, orders, binding=binding)
         outcomes, interruption = await self.colour.finish(visit.run(), visit.withdraw)
         return outcomes, visit.interruption or interruption
+
+    async def post_alone(self, order: Order) -> tuple[Outcome | None, BaseException | None] | None:
+        """Carry out one order that adds nothing to its bucket, unless somebody is in line already.
+
+        An outcome of ``None`` is a bucket that changed meanwhile; nothing happened.
+        """
+        key = order.account.key
+        if not self.claim(key):
+            return None
+        outcome, interruption = await self.colour.finish(self.write_alone(order))
+        if outcome is None:
+            self._release(key)
+        return outcome, interruption
 
     async def post_together(self, orders: Sequence[Order]) -> tuple[list[Outcome], BaseException | None]:
         """Carry out orders all or none, from images read for the purpose."""
@@ -176,6 +194,10 @@ class Teller:
 
     # The lines.
 
+    def is_busy(self, key: Key) -> bool:
+        """Whether a write to this bucket is in flight."""
+        return key in self._lines.get().by_key
+
     def claim(self, key: Key) -> bool:
         """Begin a line for a bucket that is idle."""
         lines = self._lines.get()
@@ -200,9 +222,13 @@ class Teller:
             return Outcome(False, outcome.item, held=False) if done else None
         finally:
             if done:
-                lines = self._lines.get()
-                with lines.lock:
-                    self._call_next(lines, order.account.key)
+                self._release(order.account.key)
+
+    def _release(self, key: Key) -> None:
+        """End a claim."""
+        lines = self._lines.get()
+        with lines.lock:
+            self._call_next(lines, key)
 
     def line_up(self, tickets: Sequence[Ticket]) -> list[list[Ticket]]:
         """Put tickets in line; those whose bucket was idle are returned, to be served at once."""
@@ -359,9 +385,10 @@ class Teller:
         """The write that carries out some orders on one bucket, by what is believed of it."""
         if not orders:
             return None
-        account = orders[0].account
-        posting = orders[0].posting if len(orders) == 1 else merged([order.posting for order in orders])
-        return write_for(account, posting, self.image(account.key), now_ms)
+        account, posting, in_order = orders[0]
+        if len(orders) > 1:
+            posting = merged([order.posting for order in orders])
+        return write_for(account, posting, self.images.get(account.key), now_ms, in_order)
 
     def _refresh(self, account: Account, now_ms: int) -> Write | None:
         """The write that gives a bucket the numbers of its terms, if it has others."""

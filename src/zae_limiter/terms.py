@@ -7,7 +7,7 @@ image says what they are. Where the two differ somebody has changed the limits, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple, Self
@@ -32,14 +32,16 @@ class Terms:
     rates: Mapping[str, Rate]
     version: int | None = None
     ttl_fills: int = 0
+    fill_ms: int = field(init=False, compare=False, repr=False)
+    """How long the slowest limit takes to fill, 0 if there is none."""
+
+    def __post_init__(self) -> None:
+        fill_ms = max((rate.fill_ms for rate in self.rates.values()), default=0)
+        object.__setattr__(self, "fill_ms", fill_ms)
 
     @classmethod
     def of(cls, limits: Iterable[Limit], version: int | None = None, ttl_fills: int = 0) -> Self:
         return cls({limit.name: Rate.of(limit) for limit in limits}, version, ttl_fills)
-
-    @property
-    def fill_ms(self) -> int:
-        return max(rate.fill_ms for rate in self.rates.values())
 
 
 class Meter(Enum):
@@ -163,9 +165,9 @@ def level(terms: Terms, name: str, image: Item | None, now_ms: int) -> Level:
     tokens, origin = number(image, limit_attributes(name).tk), number(image, "rf")
     if before == rate:
         return Level(rate, tokens, origin)
-    at_ms = max(now_ms, origin)
-    consumed = before.capacity_milli - balance(before, tokens, origin, at_ms)
-    return Level(rate, rate.capacity_milli - consumed, at_ms)
+    # What was consumed is kept, and until that write the bucket goes on to fill at the rate it has.
+    filling = Rate(rate.capacity_milli, before.refill_amount_milli, before.refill_period_ms)
+    return Level(filling, tokens + rate.capacity_milli - before.capacity_milli, origin)
 
 
 def status(account: Account, name: str, need_milli: int, at: Level | Spread, now_ms: int) -> LimitStatus:

@@ -1,10 +1,10 @@
 """The short way through an acquire, for a bucket that this process knows well.
 
 A till keeps what an acquire has worked out: whom it charges, and the cached records that say so. As
-long as those are fresh nothing needs to be worked out again. Where the store lives in this process or
-in a file of this machine, a till also takes the tokens itself: it computes what the write of the long
-way would leave behind and asks the store to swap the images. Whenever anything is not as simple as
-that, it does nothing and the long way decides.
+long as those are fresh nothing needs to be worked out again, and a till takes the tokens itself. Where the
+store lives in this process or in a file of this machine, it computes what the write of the long way would
+leave behind and asks the store to swap the images. Where the store is elsewhere, it sends that write, if
+nobody else is in line for the bucket. Whenever anything is not as simple as that, the long way decides.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import NamedTuple
 from .config_cache import ConfigCache, Entry
 from .exceptions import RateLimitExceeded
 from .models import Limit, OnUnavailable
-from .repository_protocol import Item
+from .posting import Posting
+from .repository_protocol import Item, Outcome
 from .schema import limit_attributes
-from .teller import Teller
-from .terms import Account, Level, Meter, has_family, has_terms, is_outdated, status
+from .teller import Order, Teller
+from .terms import Account, Level, Meter, has_family, has_terms, is_outdated, is_split, status
 
 
 class Plan(NamedTuple):
@@ -46,6 +47,7 @@ class Till:
         "_entries",
         "_expires_ms",
         "_image",
+        "_is_metered",
         "_key",
         "_lasting_ms",
         "_slots",
@@ -72,8 +74,9 @@ class Till:
         self._key = account.key
         self._lasting_ms = 2 * account.terms.fill_ms
         """A bucket without debts that is kept for so long is full before it disappears."""
+        self._is_metered = account.meter is not Meter.NONE
         self._slots: dict[str, Slot] = {}
-        if teller.swap is not None and len(plan.accounts) == 1 and account.meter is Meter.NONE:
+        if len(plan.accounts) == 1:
             for name, rate in account.terms.rates.items():
                 names = limit_attributes(name)
                 self._slots[name] = Slot(*rate, names.tk, names.tc)
@@ -96,17 +99,13 @@ class Till:
 
     def take(self, needs: Mapping[str, int]) -> bool:
         """Take some millitokens in one step if that is possible; a refusal a moment ago is repeated."""
-        teller, cache, key = self._teller, self._cache, self._key
-        swap = teller.swap
-        if swap is None or not self._slots:
+        teller, key = self._teller, self._key
+        swap = None if self._is_metered else teller.swap
+        if swap is None and not teller.refused_lately(key):
             return False
         now_ms = teller.world.now_ms()
-        if (now_ms >= self._expires_ms or cache.withdrawals != self._withdrawals) and not self._is_fresh(
-            now_ms
-        ):
-            return False
-        image = teller.images.get(key)
-        if image is None or (image is not self._image and not self._is_in_order(image)):
+        image = self._image_in_order(now_ms)
+        if image is None:
             return False
         changed = spent(self._slots, needs, image, now_ms)
         if changed is None:
@@ -114,14 +113,51 @@ class Till:
                 self._refuse(needs, image, now_ms)
             return False
         ttl = image.get("ttl")
-        if ttl is not None and ttl * 1000 < now_ms + self._lasting_ms:  # type: ignore[operator]
+        if swap is None or (ttl is not None and ttl * 1000 < now_ms + self._lasting_ms):  # type: ignore[operator]
             return False
         new = swap(key, image, changed)
         if new is None:
             return False
         self._image = teller.images[key] = new
-        cache.hits += len(self._entries)
+        self._cache.hits += len(self._entries)
         return True
+
+    async def order(self, needs: Mapping[str, int]) -> tuple[Outcome, BaseException | None] | None:
+        """Take some millitokens by a write of their own, if nobody else is in line for the bucket.
+
+        Like ``Teller.post`` for one order. A refusal that the bucket's new image calls for is raised.
+        """
+        teller, slots = self._teller, self._slots
+        if teller.is_busy(self._key):
+            return None
+        image = self._image_in_order(teller.world.now_ms())
+        if image is None or any(name not in slots for name in needs):
+            return None
+        self._cache.hits += len(self._entries)
+        order = Order(self.plan.accounts[0], Posting(needs), image)
+        outcome, interruption = await teller.post_alone(order) or (None, None)
+        if outcome is None:
+            return None
+        if not outcome.applied and outcome.failure is None:
+            image = outcome.item
+            if image is not None and self._is_in_order(image):
+                if interruption is None:
+                    self._refuse(needs, image, teller.world.now_ms())
+            else:
+                teller.reconsider(self._key)  # there is more to it than tokens
+        return outcome, interruption
+
+    def _image_in_order(self, now_ms: int) -> Item | None:
+        """The bucket as last seen, if the plan still stands and it can simply be taken from."""
+        if not self._slots or (
+            (now_ms >= self._expires_ms or self._cache.withdrawals != self._withdrawals)
+            and not self._is_fresh(now_ms)
+        ):
+            return None
+        image = self._teller.images.get(self._key)
+        if image is None or (image is not self._image and not self._is_in_order(image)):
+            return None
+        return image
 
     def _is_fresh(self, now_ms: int) -> bool:
         self._withdrawals = self._cache.withdrawals
@@ -132,6 +168,8 @@ class Till:
         """Whether a bucket has the numbers of the terms, and no write would do more than take from it."""
         account = self.plan.accounts[0]
         if not has_family(image, account) or not has_terms(image, account.terms):
+            return False
+        if self._is_metered and is_split(account, image):
             return False
         ttl = image.get("ttl")
         if ttl is not None and (type(ttl) is not int or not account.terms.ttl_fills):

@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from zae_limiter.bucket import Rate, balance, retry_after_ms
-from zae_limiter.posting import Posting, fitting, merged, prolong, write_for
+from zae_limiter.posting import Posting, fitting, lasts, merged, prolong, write_for
 from zae_limiter.repository_protocol import Absent, Delete, Exists, Item, Write, apply
 from zae_limiter.schema import bucket_key, bucket_limit_names, limit_attributes, number, stored_rate
 from zae_limiter.terms import Account, Terms, has_terms, is_outdated, level
@@ -273,6 +273,7 @@ def test_debts_that_add_up_are_kept_alive(image: Item, data: st.DataObject) -> N
             assert outcome.item is not None
             item = outcome.item
             rescue = prolong(terms, KEY, item, now_ms)
+            assert rescue is None or not lasts(terms, item, now_ms), "a glance must not miss it"
             if rescue is not None:
                 saved = apply(rescue, item)
                 assert saved.applied

@@ -72,6 +72,19 @@ def test_a_level_keeps_what_was_consumed(image: Any, now_ms: int, balance_milli:
     assert level(Terms.of([A]), "a", image, now_ms).balance(now_ms) == balance_milli
 
 
+@pytest.mark.parametrize("before", [Limit("a", 6, 2, 1), Limit("a", 30, 1, 7), Limit("a", 10, 1, 60)])
+@pytest.mark.parametrize("need_milli", [1, 9_500, 10_000])
+def test_a_wait_under_other_numbers_is_exact(before: Limit, need_milli: int) -> None:
+    """Until somebody writes the new numbers the bucket fills at the old rate, and that is when one comes."""
+    image = bucket(limit=before) | {"b_a_tk": -20_000}
+
+    def balance_after(ms: int) -> int:
+        return level(Terms.of([A]), "a", image, NOW + ms).balance(NOW + ms)
+
+    wait_ms = int(level(Terms.of([A]), "a", image, NOW).retry_after_ms(need_milli, NOW))
+    assert balance_after(wait_ms - 1) < need_milli <= balance_after(wait_ms)
+
+
 def test_the_terms_a_bucket_holds_itself() -> None:
     """They can be read back from it, and leftovers are none of them."""
     assert stored_terms({**bucket(3), "b_x_tk": 5}) == Terms.of([A], 3)

@@ -113,8 +113,15 @@ PLANTED = (
     ),
     Planted("zae_limiter/till.py", "spent", "stored = capacity - gained", "stored = capacity"),
     Planted("zae_limiter/till.py", "spent", "numbers[counter] + need", "need"),
-    Planted("zae_limiter/posting.py", "_spend", "rates[name]", "stored_rate(image, name) or rates[name]"),
-    Planted("zae_limiter/posting.py", "_spend", "min(brim, brim - taken + credit)", "brim - taken + credit"),
+    Planted(
+        "zae_limiter/posting.py",
+        "_spend",
+        "terms.rates[name]",
+        "stored_rate(image, name) or terms.rates[name]",
+    ),
+    Planted(
+        "zae_limiter/posting.py", "_spend", "min(brim, brim - taken + returned)", "brim - taken + returned"
+    ),
     Planted("zae_limiter/posting.py", "_rebase", "gain(before, origin, at_ms)", "gain(rate, origin, at_ms)"),
     Planted(
         "zae_limiter/posting.py",

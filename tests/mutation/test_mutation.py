@@ -21,8 +21,8 @@ from tests.mutation.proving import Yard
 SOURCES = ROOT / "src"
 PAGE = ROOT / "docs" / "mutation.md"
 FATAL = (
-    "zae_limiter.posting._spend: when.append(AtMost(names.tk, brim)) => pass",
-    "zae_limiter.posting._spend: when.append(AtLeast(names.tk, need - gained)) => pass",
+    "zae_limiter.posting._spend: when.append(AtMost(tokens, brim)) => pass",
+    "zae_limiter.posting._spend: when.append(AtLeast(tokens, need - gained)) => pass",
     "zae_limiter.posting._give_back: -amount => amount",
     "zae_limiter.bucket.balance: min(rate.capacity_milli, tokens_milli + gain(rate, origin_ms, now_ms)) => "
     "tokens_milli + gain(rate, origin_ms, now_ms)",

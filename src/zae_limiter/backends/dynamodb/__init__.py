@@ -93,7 +93,7 @@ def parse_url(url: str) -> tuple[str, dict[str, Any]]:
         raise ValidationError("store", url, HINT)
     if not TABLE_NAME.fullmatch(parts.netloc):
         reason = "a table's name has 3 to 255 letters, digits, '_', '-' or '.'"
-        raise ValidationError("table", parts.netloc, f"{reason}; {HINT}")
+        raise ValidationError("table", parts.netloc.rpartition("@")[2], f"{reason}; {HINT}")
     given = parse_qsl(parts.query, keep_blank_values=True)
     options: dict[str, Any] = dict(given)
     if len(options) < len(given):
@@ -106,6 +106,9 @@ def parse_url(url: str) -> tuple[str, dict[str, Any]]:
     for name in ("region", "endpoint_url"):
         if options.get(name) == "":
             raise ValidationError(name, "", "give it a value or leave it out")
+    endpoint = options.get("endpoint_url", "")
+    if "@" in endpoint.partition("//")[2].partition("/")[0]:
+        raise ValidationError("endpoint_url", endpoint, "leave out user and password; they are not used")
     if options.get("transport", "lean") not in TRANSPORTS:
         raise ValidationError("transport", options["transport"], f"choose one of {', '.join(TRANSPORTS)}")
     return parts.netloc, options
@@ -113,4 +116,4 @@ def parse_url(url: str) -> tuple[str, dict[str, Any]]:
 
 def _whole(text: str) -> Any:
     """The number a text stands for, or the text itself, which the check then shows."""
-    return int(text) if text.isascii() and text.isdigit() else text
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else text

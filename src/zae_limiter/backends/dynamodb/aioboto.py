@@ -32,8 +32,8 @@ class AiobotocoreTransport:
         self._client: Any = None
 
     async def call(self, operation: str, payload: Request, timeout_ms: float) -> Payload:
-        client = self._client or await self._connect()
         seconds = max(timeout_ms, 1) / 1000
+        client = self._client or await self._connected(seconds)
         token = read_timeout_s.set(seconds)
         try:
             # The client times connecting and reading by itself and tells them apart. This bounds the
@@ -55,6 +55,13 @@ class AiobotocoreTransport:
         client, self._client = self._client, None
         if client is not None:
             await client.close()
+
+    async def _connected(self, seconds: float) -> Any:
+        # The driver ends what takes too long by cancelling the task that it runs in, so that is not ours.
+        try:
+            return await self.colour.within(seconds, self._connect())
+        except TimeoutError as error:
+            raise NoReply("the driver was not ready in time", ambiguous=False) from error
 
     async def _connect(self) -> Any:
         try:

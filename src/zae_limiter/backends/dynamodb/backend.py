@@ -104,8 +104,10 @@ class DynamoDBBackend:
 
     async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
         """All at the same time, but writes to the same item one after another."""
-        if len(writes) <= 1:
-            return await self._write_in_turn(writes)
+        if not writes:
+            return []
+        if len(writes) == 1:
+            return [await self._tried(writes[0])]
         places: dict[Key, list[int]] = {}
         for place, write in enumerate(writes):
             places.setdefault(write.key, []).append(place)
@@ -147,13 +149,13 @@ class DynamoDBBackend:
                 )
 
     async def _write_in_turn(self, writes: Sequence[Write]) -> list[Outcome]:
-        outcomes = []
-        for write in writes:
-            try:
-                outcomes.append(await self._write(write))
-            except RateLimiterUnavailable as error:
-                outcomes.append(Outcome(False, None, failure=error))
-        return outcomes
+        return [await self._tried(write) for write in writes]
+
+    async def _tried(self, write: Write) -> Outcome:
+        try:
+            return await self._write(write)
+        except RateLimiterUnavailable as error:
+            return Outcome(False, None, failure=error)
 
     async def _write(self, write: Write) -> Outcome:
         if isinstance(write, Check):

@@ -19,7 +19,7 @@ from botocore.config import Config
 from ..._colour import Blocking, ForkSafe
 from .access import Access
 from .expressions import Payload, Request
-from .transport import NoReply, NotConfigured, TransportError, refusal
+from .transport import NoReply, NotConfigured, TransportError, discreet, refusal
 
 _NO_CREDENTIALS = (
     failures.NoCredentialsError,
@@ -99,6 +99,7 @@ def transport_error(error: Exception, never_connected: tuple[type[BaseException]
         case failures.ClientError():
             answer = error.response.get("Error", {})
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            error.args = (discreet(str(error)),)  # it will stand in a traceback beside ours
             return refusal(status, answer.get("Code", "?"), answer.get("Message", ""), error.response)
         case _ if isinstance(error, _NO_CREDENTIALS):
             return NotConfigured(

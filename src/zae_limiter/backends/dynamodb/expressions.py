@@ -103,6 +103,8 @@ def encode(value: object) -> Attribute:
 
 
 def decode(attribute: Attribute) -> Any:
+    if not attribute:  # so the streams of DynamoDB Local spell a map with nothing in it
+        return {}
     ((kind, content),) = attribute.items()
     match kind:
         case "N":

@@ -33,10 +33,11 @@ UNKNOWN_CALLER_CODES = frozenset(
 def failure(error: TransportError, operation: str, table: str, *, ambiguous: bool) -> RateLimiterUnavailable:
     """The exception that leaves the store; ``ambiguous`` if a write may have been applied."""
     what = f"DynamoDB {operation} on table {table!r}"
+    denied = isinstance(error, ServiceError) and error.code in DENIED_CODES
     match error:
         case ServiceError(code=code) if code == NOT_FOUND:
             text = missing_table(table)
-        case ServiceError(code=code) if code in DENIED_CODES:
+        case ServiceError() if denied:
             text = f"{what} is not permitted: {error}; allow the caller dynamodb:{operation} on this table"
         case ServiceError(code=code) if code in UNKNOWN_CALLER_CODES:
             text = f"{what} was not accepted from these credentials: {error}; renew or correct them"
@@ -50,7 +51,7 @@ def failure(error: TransportError, operation: str, table: str, *, ambiguous: boo
             text = f"{what} was not sent: {error}"
         case _:
             text = f"{what} got no answer: {error}"
-    return RateLimiterUnavailable(text, ambiguous=ambiguous)
+    return RateLimiterUnavailable(text, ambiguous=ambiguous, denied=denied)
 
 
 def missing_table(table: str) -> str:

@@ -12,6 +12,7 @@ it may date again.) It speaks plain DynamoDB JSON and must not know what a reque
 
 from __future__ import annotations
 
+import re
 from typing import Any, Protocol
 
 from ..._colour import Colour
@@ -95,6 +96,18 @@ def refusal(status: int, code: str, message: str, body: Payload | None = None) -
 
     A server that broke while it worked on a request (5xx) may have finished it.
     """
+    message = discreet(message)
     if status >= 500 and code not in TRANSIENT_CODES:
         return NoReply(f"HTTP {status} {code}: {message}", ambiguous=True)
     return ServiceError(code, message, body)
+
+
+_REPEATED = re.compile(
+    "the canonical string|the string-to-sign|authorization|aws4-hmac|credential=|x-amz-security-token", re.I
+)
+
+
+def discreet(message: str) -> str:
+    """A message up to where it repeats what a request was signed with: AWS does, token included."""
+    found = _REPEATED.search(message)
+    return message if found is None else f"{message[: found.start()].rstrip()} …"

@@ -32,7 +32,7 @@ def open_backend(url: str, *, sync: bool, world: World, timeout_ms: int | None =
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if name != "timeout_ms":
             raise ValidationError("store", url, f"unknown option {name!r}; there is timeout_ms")
-        if not value.isascii() or not value.isdigit():
+        if not value.isascii() or not value.isdigit() or len(value) > 20:
             raise ValidationError("timeout_ms", value, "it must be a whole number of milliseconds")
         timeout_ms = (
             check_count("timeout_ms", int(value), TIMEOUT_MS_MAX) if timeout_ms is None else timeout_ms

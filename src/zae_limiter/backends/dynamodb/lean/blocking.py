@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 RECEIVE_BYTES = 65_536
 THREADS_MAX = 16
+TIMEOUT_SLACK_S = 0.001
 SENT_AT_ONCE_BYTES = 8_192
 """What the kernel takes at once on a connection that is idle, so that no time passes."""
 
@@ -32,6 +33,7 @@ class BlockingConnection:
 
     def __init__(self, connected: socket.socket, lanes: Lanes, ticks_ms: Callable[[], float]) -> None:
         self._socket, self._lanes, self._ticks_ms = connected, lanes, ticks_ms
+        self._timeout_s = 0.0
         is_silent = silence_of(connected.fileno())
         self.is_quiet = is_silent
         if isinstance(connected, ssl.SSLSocket):
@@ -72,7 +74,11 @@ class BlockingConnection:
 
     def _limit(self, until_ms: float) -> None:
         # Not zero, which would mean not to wait for what is already there.
-        self._socket.settimeout(max(0.001, (until_ms - self._ticks_ms()) / 1000))
+        timeout_s = max(0.001, (until_ms - self._ticks_ms()) / 1000)
+        # Setting it takes a system call, which is not worth a millisecond.
+        if not 0 <= self._timeout_s - timeout_s < TIMEOUT_SLACK_S:
+            self._timeout_s = timeout_s
+            self._socket.settimeout(timeout_s)
 
 
 class BlockingWire:

@@ -77,7 +77,7 @@ class Response:
         found = _TELLING.findall(block.lower())
         self.status, self.fields = int(status), dict(found)
         if len(self.fields) < len(found):
-            raise Malformed(f"a field is there twice: {block!r}")
+            _check_repeated(found)
         rest = data[match.end() :]
         if b"transfer-encoding" in self.fields:
             _check_chunked(self._minor, self.fields)
@@ -170,6 +170,13 @@ def _check_unfinished(data: bytes) -> None:
         raise Malformed(f"{data[:64]!r} is not the head of an answer")
     if len(data) > HEAD_BYTES_MAX:
         raise Malformed(f"the head is longer than {HEAD_BYTES_MAX} bytes")
+
+
+def _check_repeated(found: list[tuple[bytes, bytes]]) -> None:
+    """Whatever is on the way may repeat a date, but nobody repeats where an answer ends."""
+    names = [name for name, _ in found]
+    if names.count(b"content-length") > 1 or names.count(b"transfer-encoding") > 1:
+        raise Malformed("it is said twice where the answer ends")
 
 
 def _check_length(length: int) -> None:

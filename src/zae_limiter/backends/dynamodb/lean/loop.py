@@ -139,7 +139,10 @@ class LoopWire:
         return job.done()
 
     async def wait(self, job: asyncio.Task[T], seconds: float) -> T:
-        return await asyncio.wait_for(asyncio.shield(job), seconds)
+        await asyncio.wait([job], timeout=seconds)
+        if not job.done():
+            raise TimeoutError
+        return job.result()
 
     async def abandon(self, job: asyncio.Task[Any] | None) -> None:
         if job is not None and not job.done():
@@ -147,6 +150,10 @@ class LoopWire:
             await asyncio.wait([job])
 
     async def connect(self, target: Target, until_ms: float, share_s: float) -> LoopConnection:
+        # In a task of its own, for its deadlines end it by cancelling, and the caller must not be.
+        return await asyncio.ensure_future(self._connected(target, until_ms, share_s))
+
+    async def _connected(self, target: Target, until_ms: float, share_s: float) -> LoopConnection:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + (until_ms - self._ticks_ms()) / 1000
         try:

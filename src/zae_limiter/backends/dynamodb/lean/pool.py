@@ -111,9 +111,6 @@ class Pool:
 
     def give(self, connection: Connection, now_ms: float) -> None:
         """Keep a connection whose answer was read to the end."""
-        if self._closed:
-            self.drop(connection)
-            return
         with self._lock:
             if self._waiters:
                 self._waiters.popleft().serve(connection)
@@ -121,9 +118,10 @@ class Pool:
             connection.idle_since_ms = now_ms
             self._idle.append(connection)
             # The coldest one is at the bottom, and may never come up again.
-            old = self._idle.pop(0) if now_ms - self._idle[0].idle_since_ms > IDLE_MAX_MS else None
-        if old is not None:
-            self.drop(old)
+            is_useless = self._closed or now_ms - self._idle[0].idle_since_ms > IDLE_MAX_MS
+            useless = self._idle.pop(0) if is_useless else None
+        if useless is not None:
+            self.drop(useless)
 
     def drop(self, connection: Connection) -> None:
         """Close a connection; its place is free."""
@@ -132,9 +130,9 @@ class Pool:
 
     def close(self) -> list[Connection]:
         """Close what is idle now, and what is in use as soon as it is given back."""
-        self._closed = True
         idle: list[Connection] = []
         with self._lock:
+            self._closed = True
             idle, self._idle = self._idle, idle
         for connection in idle:
             self.drop(connection)

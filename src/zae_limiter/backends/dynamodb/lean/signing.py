@@ -1,8 +1,10 @@
 """Signature Version 4 for the one kind of request that is sent: a POST of JSON to the root of a host. Pure.
 
-Of such a request only the operation, the second and the body change. The signing key is kept for a day,
-and whatever stands around the body for a second, so signing is two hashes and one HMAC. What comes
-out is byte for byte what botocore's own signer makes of the same headers.
+Of such a request only the operation, the second and the body change. The signing key is kept for a day.
+Whatever is hashed before the body's own hash is kept for a second, as hashes that have already read it: to
+sign is to copy them and let them read the rest. That takes half the time of starting them anew, as most of
+that goes into OpenSSL's search for the algorithm. What comes out is byte for byte what botocore's own
+signer makes of the same headers.
 """
 
 from __future__ import annotations
@@ -11,12 +13,16 @@ import re
 from hashlib import sha256
 from hmac import digest
 from time import gmtime, strftime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 SERVICE = "dynamodb"
 TARGET = "DynamoDB_20120810"
 CONTENT_TYPE = "application/x-amz-json-1.0"
 ALGORITHM = "AWS4-HMAC-SHA256"
+
+BLOCK_BYTES = 64
+INNER, OUTER = (bytes(byte ^ pad for byte in range(256)) for pad in (0x36, 0x5C))
+"""What RFC 2104 makes of each byte of a key before its text and before its digest are hashed."""
 
 SENDABLE = re.compile(r"[!-~]+")
 """What a key or a token may consist of: anything else would end its header, or arrive as something else."""
@@ -28,12 +34,18 @@ class Credentials(NamedTuple):
     token: str | None = None
 
 
-class _Frame(NamedTuple):
-    """All that surrounds a body in one second."""
+_fresh = sha256()
 
-    key: bytes
-    canonical: bytes
-    to_sign: bytes
+
+class _Frame(NamedTuple):
+    """All that surrounds a body in one second: three hashes that wait for their last piece, and the head.
+
+    ``inner`` and ``outer`` are the two halves of an HMAC.
+    """
+
+    canonical: Any
+    inner: Any
+    outer: Any
     head: bytes
 
 
@@ -60,10 +72,16 @@ class Signer:
         frame = frames.get(operation)
         if frame is None:
             frame = frames[operation] = self._frame(operation, at_s)
-        key, canonical, to_sign, head = frame
-        hashed = sha256(canonical + sha256(body).hexdigest().encode()).hexdigest()
-        signature = digest(key, to_sign + hashed.encode(), "sha256").hex()
-        return b"%b%b\r\ncontent-length: %d\r\n\r\n%b" % (head, signature.encode(), len(body), body)
+        hashed = _fresh.copy()
+        hashed.update(body)
+        canonical = frame.canonical.copy()
+        canonical.update(hashed.hexdigest().encode())
+        inner = frame.inner.copy()
+        inner.update(canonical.hexdigest().encode())
+        outer = frame.outer.copy()
+        outer.update(inner.digest())
+        signature = outer.hexdigest().encode()
+        return b"%b%b\r\ncontent-length: %d\r\n\r\n%b" % (frame.head, signature, len(body), body)
 
     def _frame(self, operation: str, at_s: int) -> _Frame:
         moment = strftime("%Y%m%dT%H%M%SZ", gmtime(at_s))
@@ -82,10 +100,11 @@ class Signer:
             f"SignedHeaders={names}, Signature=",
         }
         head = "\r\n".join(("POST / HTTP/1.1", *(f"{name}: {value}" for name, value in sent.items())))
+        key = self._signing_key(moment[:8]).ljust(BLOCK_BYTES, b"\0")
         return _Frame(
-            self._signing_key(moment[:8]),
-            f"POST\n/\n\n{lines}\n{names}\n".encode(),
-            f"{ALGORITHM}\n{moment}\n{scope}\n".encode(),
+            sha256(f"POST\n/\n\n{lines}\n{names}\n".encode()),
+            sha256(key.translate(INNER) + f"{ALGORITHM}\n{moment}\n{scope}\n".encode()),
+            sha256(key.translate(OUTER)),
             head.encode(),
         )
 
