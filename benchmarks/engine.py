@@ -1,4 +1,4 @@
-"""DynamoDB Local, Amazon's own engine, for as long as one family of cases runs.
+"""DynamoDB Local, Amazon's own engine, for as long as a part of the run needs it.
 
 It runs under a shell that ends it when its standard input is closed, so it cannot outlive the run,
 however that ends.

@@ -42,19 +42,25 @@ class Requests:
     def send(self, operation: str, body: bytes) -> bytes:
         """The body of the reply, which must be a success."""
         self._socket.sendall(self._signed(f"DynamoDB_20120810.{operation}", body))
-        reply = self._socket.recv(65_536)
+        reply = self._received()
         while (head := reply.find(b"\r\n\r\n")) < 0:
-            reply += self._socket.recv(65_536)
+            reply += self._received()
         begin = reply.lower().index(b"content-length:") + 15
         length = int(reply[begin : reply.index(b"\r\n", begin)])
         while len(reply) < head + 4 + length:
-            reply += self._socket.recv(65_536)
+            reply += self._received()
         if not reply.startswith(b"HTTP/1.1 200"):
             raise RuntimeError(reply.decode(errors="replace"))
         return reply[head + 4 :]
 
     def close(self) -> None:
         self._socket.close()
+
+    def _received(self) -> bytes:
+        data = self._socket.recv(65_536)
+        if not data:
+            raise ConnectionError("the engine closed the connection")
+        return data
 
     def _signed(self, target: str, body: bytes) -> bytes:
         now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
@@ -107,9 +113,6 @@ class BareBench:
         table = {"AttributeDefinitions": columns, "KeySchema": keys, "BillingMode": "PAY_PER_REQUEST"}
         self._requests.send("CreateTable", json.dumps({"TableName": TABLE, **table}).encode())
         self._requests.send("PutItem", json.dumps({"TableName": TABLE, "Item": self._item}).encode())
-
-    def drop_table(self) -> None:
-        self._requests.send("DeleteTable", json.dumps({"TableName": TABLE}).encode())
 
     def arrange(self) -> None:
         """Nothing."""

@@ -1,4 +1,4 @@
-"""The order of things: families on fresh engines, rounds that alternate, then the bills.
+"""The order of things: rounds that alternate on one warm engine, then the bills.
 
 First everything that is timed, one contestant at a time. Then everything that is only counted, while a
 process in the background fills caches and watches its memory.
@@ -10,48 +10,55 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from . import engine
 from .cases import (
     BARE,
     CASES,
+    COLD,
     EMBEDDED,
     GROUPS,
     OURS,
     REFERENCE,
+    WARM_UP,
     Case,
     Scale,
 )
 from .config_study import can_forget_absence
-from .floors import BareBench
 from .machine import described
 from .meter import Meter
 from .process import Worker, output
 
-ENGINE_WARM_UP_S = 1.5
+AT_ONCE_MAX = 2
+COUNTED_ENTITIES_MAX = 20
+"""What one acquire costs does not depend on how many entities take turns."""
 FORMAT = 1
 IMPORTS = ("limits", "pyrate_limiter", "throttled", "aiolimiter")
 Say = Callable[[str], None]
+T = TypeVar("T")
 
 
 def run(scale: Scale, mode: str, wanted: Sequence[str], say: Say) -> dict[str, Any]:
     """Everything that was asked for, as it is stored."""
     result: dict[str, Any] = {"format": FORMAT, "mode": mode, **described()}
     chosen = [case for case in CASES if not wanted or case.name in wanted]
-    result["cases"] = timed_cases(chosen, scale, say)
     result["embedded"] = {
         group: timed_embedded(group, scale, say) for group in GROUPS if not wanted or group in wanted
     }
-    if not wanted or "cold" in wanted:
-        result["cold"] = cold_starts(scale, say)
+    result["cases"] = timed_cases(chosen, scale, say)
+    if not wanted or not {"cold", "config"}.isdisjoint(wanted):
+        with warm_engine(scale) as endpoint:
+            if not wanted or "config" in wanted:
+                result["config"] = config_study(endpoint, scale, say)
+            if not wanted or "cold" in wanted:
+                result["cold"] = cold_starts(endpoint, scale, say)
     with ExitStack() as stack:
         idle = None
         if not wanted or "idle" in wanted:
             idle = stack.enter_context(idle_entities(scale.idle_entities))
-        if not wanted or "config" in wanted:
-            result["config"] = config_study(scale, say)
         for name, counts in counted_cases(chosen, scale, say).items():
             result["cases"][name]["counts"] = counts
         if idle is not None:
@@ -60,27 +67,27 @@ def run(scale: Scale, mode: str, wanted: Sequence[str], say: Say) -> dict[str, A
     return result
 
 
+@contextmanager
+def warm_engine(scale: Scale) -> Iterator[str]:
+    """A fresh engine whose virtual machine has compiled what it will need, so nobody pays for being first."""
+    with engine.running() as endpoint:
+        for contestant in WARM_UP.contestants:
+            with Worker(contestant, bench="table", case=WARM_UP.name, endpoint=endpoint) as worker:
+                worker.ask("prepare")
+                worker.ask("round", seconds=scale.engine_seconds / len(WARM_UP.contestants))
+        yield endpoint
+
+
 def timed_cases(cases: Sequence[Case], scale: Scale, say: Say) -> dict[str, Any]:
     timed: dict[str, Any] = {}
-    for family in dict.fromkeys(case.family for case in cases):
-        with warm_engine() as endpoint:
+    for population in dict.fromkeys(case.population for case in cases):
+        say("warming an engine up")
+        with warm_engine(scale) as endpoint:
             for case in cases:
-                if case.family == family:
+                if case.population == population:
                     say(f"{case.name}: {case.title}")
                     timed[case.name] = {"rounds": timed_rounds(case, endpoint, scale)}
-    return timed
-
-
-@contextmanager
-def warm_engine() -> Iterator[str]:
-    """A fresh engine whose virtual machine has seen some requests, so that nobody pays for being first."""
-    with engine.running() as endpoint:
-        bare = BareBench(endpoint)
-        bare.prepare()
-        bare.round(ENGINE_WARM_UP_S)
-        bare.drop_table()
-        bare.close()
-        yield endpoint
+    return {case.name: timed[case.name] for case in cases}
 
 
 def timed_rounds(case: Case, endpoint: str, scale: Scale) -> dict[str, list[Any]]:
@@ -89,9 +96,14 @@ def timed_rounds(case: Case, endpoint: str, scale: Scale) -> dict[str, list[Any]
             stack.enter_context(Worker(name, bench="table", case=case.name, endpoint=endpoint))
             for name in case.contestants
         ]
-        for worker in workers:
-            worker.ask("prepare")
-        return alternated(workers, scale.rounds, scale.seconds, scale.warm_up_seconds)
+        at_once(lambda worker: worker.ask("prepare"), workers)
+        return alternated(workers, scale.rounds, scale.seconds * case.stretch, scale.warm_up_seconds)
+
+
+def at_once(function: Callable[[T], Any], arguments: Sequence[T]) -> list[Any]:
+    """What nobody measures need not wait for each other."""
+    with ThreadPoolExecutor(AT_ONCE_MAX) as threads:
+        return list(threads.map(function, arguments))
 
 
 def alternated(
@@ -128,11 +140,12 @@ def counted_cases(cases: Sequence[Case], scale: Scale, say: Say) -> dict[str, An
         return {}
     say("counting requests and capacity units")
     counted: dict[str, Any] = {}
-    with warm_engine() as endpoint:
-        for case in cases:
-            counted[case.name] = {
-                name: counts(case, name, endpoint, scale) for name in case.contestants if name != BARE
-            }
+    with engine.running() as endpoint:
+        entries = [(case, name) for case in cases for name in case.contestants if name != BARE]
+        for (case, name), found in zip(
+            entries, at_once(lambda entry: counts(*entry, endpoint, scale), entries), strict=True
+        ):
+            counted.setdefault(case.name, {})[name] = found
     return counted
 
 
@@ -140,7 +153,13 @@ def counts(case: Case, contestant: str, endpoint: str, scale: Scale) -> dict[str
     meter = Meter(endpoint)
     with (
         meter.running() as address,
-        Worker(contestant, bench="table", case=case.name, endpoint=address) as worker,
+        Worker(
+            contestant,
+            bench="table",
+            case=case.name,
+            endpoint=address,
+            entities_max=COUNTED_ENTITIES_MAX,
+        ) as worker,
     ):
         worker.ask("prepare")
         worker.ask("arrange")
@@ -152,25 +171,24 @@ def counts(case: Case, contestant: str, endpoint: str, scale: Scale) -> dict[str
     return {"operations": sample["operations"] + sample["unwanted"], **reading}
 
 
-def cold_starts(scale: Scale, say: Say) -> dict[str, list[Any]]:
+def cold_starts(endpoint: str, scale: Scale, say: Say) -> dict[str, list[Any]]:
     """Importing and opening, in processes that have done nothing yet."""
     say("cold: import and open")
     samples: dict[str, list[Any]] = {OURS: [], REFERENCE: [], **{name: [] for name in IMPORTS}}
-    with warm_engine() as endpoint:
-        tables = {}
-        for contestant in (OURS, REFERENCE):
-            with Worker(contestant, bench="table", case="hot-1", endpoint=endpoint) as worker:
-                worker.ask("prepare")
-                tables[contestant] = worker.ask("table")
-        # The first process of each finds files that are not in the machine's cache.
-        for attempt in range(scale.openings + 1):
-            for name, kept in samples.items():
-                if name in tables:
-                    sample = output(name, "benchmarks.cold", "open", name, endpoint, tables[name])
-                else:
-                    sample = output(name, "benchmarks.cold", "import", name)
-                if attempt:
-                    kept.append(sample)
+    tables = {}
+    for contestant in (OURS, REFERENCE):
+        with Worker(contestant, bench="table", case=COLD.name, endpoint=endpoint) as worker:
+            worker.ask("prepare")
+            tables[contestant] = worker.ask("table")
+    # The first process of each finds files that are not in the machine's cache.
+    for attempt in range(scale.openings + 1):
+        for name, kept in samples.items():
+            if name in tables:
+                sample = output(name, "benchmarks.cold", "open", name, endpoint, tables[name])
+            else:
+                sample = output(name, "benchmarks.cold", "import", name)
+            if attempt:
+                kept.append(sample)
     return samples
 
 
@@ -189,10 +207,9 @@ def idle_entities(entities: int) -> Iterator[subprocess.Popen[str]]:
         process.wait()
 
 
-def config_study(scale: Scale, say: Say) -> dict[str, Any]:
+def config_study(endpoint: str, scale: Scale, say: Say) -> dict[str, Any]:
     say("config: reads, cache hits, sparse traffic, negative caching")
-    with warm_engine() as endpoint:
-        return {contestant: studied(contestant, endpoint, scale) for contestant in (OURS, REFERENCE)}
+    return {contestant: studied(contestant, endpoint, scale) for contestant in (OURS, REFERENCE)}
 
 
 def studied(contestant: str, endpoint: str, scale: Scale) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from itertools import count, cycle
 from typing import Any
 from urllib.parse import quote
@@ -143,8 +143,7 @@ class AsyncBench:
         entities = [f"key-{number:04}" for number in range(case.entities)]
         if case.cascade:
             await repository.create_entity(PARENT)
-            for entity in entities:
-                await repository.create_entity(entity, parent_id=PARENT, cascade=True)
+            await self._each(entities, lambda e: repository.create_entity(e, parent_id=PARENT, cascade=True))
         self._entities: Iterator[str] = cycle(entities) if entities else self._fresh
         if case.refused == "first":
             self._step = self._acquire_drained
@@ -158,11 +157,14 @@ class AsyncBench:
                 await lease.adjust(**{LIMIT: 1})
 
     async def _acquire_each(self, entities: Iterable[str]) -> None:
+        await self._each(entities, self._acquire)
+
+    async def _each(self, entities: Iterable[str], step: Callable[[str], Awaitable[object]]) -> None:
         waiting = iter(entities)
 
         async def work() -> None:
             for entity in waiting:
-                await self._acquire(entity)
+                await step(entity)
 
         await asyncio.gather(*(work() for _ in range(PREPARING_TASKS)))
 

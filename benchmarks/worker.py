@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from typing import Any
 
-from .cases import BARE, CASES, MEMORY_ASYNC
+from .cases import BARE, CASES, COLD, MEMORY_ASYNC, WARM_UP
 
 
 def bench_of(asked: dict[str, Any]) -> Any:
@@ -36,7 +37,8 @@ def bench_of(asked: dict[str, Any]) -> Any:
         return BareBench(asked["endpoint"])
     from .tables import AsyncBench, SyncBench
 
-    case = next(case for case in CASES if case.name == asked["case"])
+    case = next(case for case in (*CASES, WARM_UP, COLD) if case.name == asked["case"])
+    case = replace(case, entities=min(case.entities, asked.get("entities_max", case.entities)))
     return (SyncBench if case.sync else AsyncBench)(contestant, asked["endpoint"], case)
 
 
