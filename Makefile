@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 SEEDS ?= 1000
+EXAMPLES ?= 2000
 MINUTES ?= 2
 FAULTS ?= 1
 VENV := .venv
@@ -16,7 +17,7 @@ COMPILE = .venv-lock/bin/uv pip compile --universal --python-version 3.11 --gene
 	--no-header --no-emit-index-url --no-emit-find-links --quiet $(if $(UPGRADE),--upgrade)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test engines check sim reach exhaust mutate storm soak bench format lock clean
+.PHONY: help demo test engines check fuzz sim reach exhaust mutate storm soak bench format lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +34,9 @@ check: $(READY) ## Check format, lint and types
 	$(BIN)/mypy
 
 engines: $(DYNAMODB) $(EMULATOR) ## Install the engines that the tests run against
+
+fuzz: $(READY) engines ## Try bad input and hostile tenants, each property with EXAMPLES=n (2000)
+	FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/pytest -n auto --timeout 0 tests/fuzz tests/tenants
 
 sim: $(READY) ## Simulate SEEDS=n seeds (1000), or replay one with SEED=k
 	$(BIN)/python -m zae_limiter.testing $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(BUG),--bug $(BUG))

@@ -15,6 +15,9 @@ settings.register_profile("default", deadline=None, print_blob=True)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
+# It counts what is tried, here because a run in several processes loads no conftest further down.
+pytest_plugins = ["tests.fuzz.figures"]
+
 
 ENGINE = pytest.StashKey[subprocess.Popen[bytes] | None]()
 

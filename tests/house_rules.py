@@ -55,7 +55,11 @@ LAYERS = (
     Layer("limiter", "limiter", PUBLIC),
     Layer("sync", "sync", f"{PUBLIC} limiter"),
     Layer("package", "__init__", f"{PUBLIC} limiter sync"),
-    Layer("testing", "testing testing.*", f"{PUBLIC} limiter sync package memory sqlite dynamodb aggregator"),
+    Layer(
+        "testing",
+        "testing testing.*",
+        f"{PUBLIC} limiter sync package memory sqlite dynamodb aggregator migrations",
+    ),
     Layer("following", "following following.*", f"{BACKEND} memory sqlite"),
     # It knows the records, and what is pure about buckets and shards, but no limiter.
     Layer(

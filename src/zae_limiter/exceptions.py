@@ -157,10 +157,11 @@ class RateLimiterUnavailable(InfrastructureError):
     """The store did not answer in time, or could not be reached.
 
     ``ambiguous`` is true when a write was sent and its reply was lost: it may have been applied.
+    ``denied`` is true when the store answered that the caller may not do this.
     """
 
-    def __init__(self, message: str, *, ambiguous: bool = False) -> None:
-        self.ambiguous = ambiguous
+    def __init__(self, message: str, *, ambiguous: bool = False, denied: bool = False) -> None:
+        self.ambiguous, self.denied = ambiguous, denied
         super().__init__(message)
 
 
@@ -257,7 +258,7 @@ class ValidationError(ZAELimiterError, ValueError):
     """A value was refused before it reached a store; ``field`` and ``value`` say which."""
 
     def __init__(self, field: str, value: object, reason: str) -> None:
-        if field == "store" and isinstance(value, str):
+        if field in ("store", "endpoint_url") and isinstance(value, str):
             value = without_secrets(value)
         self.field, self.value, self.reason = field, value, reason
         super().__init__(f"invalid {field} {shown(value)}: {reason}")
@@ -285,7 +286,7 @@ def _whole_ms(seconds: float) -> int:
 
 
 _PLAIN_OPTIONS = frozenset({"region", "timeout_ms", "pool", "transport"})
-_USER = re.compile(r"//[^/]*@")
+_USER, _NOBODY = re.compile(r"(^|//)[^/]*@"), r"\1…@"
 
 
 def without_secrets(url: str) -> str:
@@ -299,11 +300,11 @@ def without_secrets(url: str) -> str:
     for option in query.split("&"):
         name, given, value = option.partition("=")
         if name == "endpoint_url":
-            value = _USER.sub("//…@", unquote(value))
+            value = _USER.sub(_NOBODY, unquote(value))
         elif value and name not in _PLAIN_OPTIONS:
             value = "…"
         options.append(f"{name}{given}{value}")
-    return f"{_USER.sub('//…@', place)}{mark}{'&'.join(options)}"
+    return f"{_USER.sub(_NOBODY, place)}{mark}{'&'.join(options)}"
 
 
 def shown(value: object, length_max: int = 120) -> str:

@@ -47,6 +47,8 @@ class RateLimiter:
     """
 
     def __init__(self, repository: Repository, speculative_writes: bool = True) -> None:
+        if not isinstance(repository, Repository):
+            raise ValidationError("repository", repository, "pass what `await Repository.open()` returns")
         self._repository = repository
         self._speculative = speculative_writes
 

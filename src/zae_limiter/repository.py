@@ -146,7 +146,9 @@ class Repository(ConfigRecords, CapacityRecords, UsageRecords, NamespaceRecords,
     ) -> Self:
         """A view of a namespace, for which ``prepare`` may do something before versions are checked."""
         backend = connection.backend
-        name = validate_namespace(namespace or os.environ.get(NAMESPACE_VARIABLE) or DEFAULT_NAMESPACE)
+        if namespace is None:  # an empty name is a mistake, and must not lead to somebody else's data
+            namespace = os.environ.get(NAMESPACE_VARIABLE) or DEFAULT_NAMESPACE
+        name = validate_namespace(namespace)
         try:
             await backend.setup()
             opened = await cls(connection, REGISTRY, REGISTRY)._enter(name, register=register)
@@ -163,7 +165,11 @@ class Repository(ConfigRecords, CapacityRecords, UsageRecords, NamespaceRecords,
         return await self._enter(validate_namespace(name), register=False)
 
     async def _enter(self, name: str, *, register: bool) -> Self:
-        found = await (self.register_namespace(name) if register else self.get_namespace(name))
+        found = await self.get_namespace(name)
+        if found is None and register:
+            # Whoever is refused leaves nothing, and a namespace that is not there yet has no say in that.
+            await self._check_versions(register=True)
+            found = await self.register_namespace(name)
         if found is None:
             raise NamespaceNotFoundError(f"namespace {name!r} does not exist; register_namespace makes it")
         return type(self)(self._connection, found.namespace_name, found.namespace_id)
@@ -334,8 +340,13 @@ class RepositoryOptions:
         whole = self._said.get("stack_options")
         if whole is None and not said.keys() - Settings.__annotations__.keys():
             return None
+        if not isinstance(whole, StackOptions | None):
+            raise ValidationError("stack_options", whole, "pass StackOptions")
         if "snapshot_windows" in said:
-            said["snapshot_windows"] = tuple(map(UsageWindow.of, said["snapshot_windows"]))
+            windows = said["snapshot_windows"]
+            if not isinstance(windows, list | tuple):
+                raise ValidationError("snapshot_windows", windows, "pass a list, such as ['hourly', 'daily']")
+            said["snapshot_windows"] = tuple(map(UsageWindow.of, windows))
         stated = {n: getattr(whole, n) for n in STACK_FIELDS if whole is not None}
         return StackOptions(**{**stated, **said})
 
@@ -407,7 +418,10 @@ def settings_of(settings: Settings) -> tuple[str, Options, World]:
     """Settings, checked and completed: the store's URL, the options and the world."""
     if unknown := sorted(set(settings) - Settings.__annotations__.keys()):
         raise ValidationError("setting", unknown[0], f"use {', '.join(Settings.__annotations__)}")
-    return store_url(settings), options_of(settings), settings.get("world") or World()
+    world = settings.get("world")
+    if not isinstance(world, World | None):
+        raise ValidationError("world", world, "pass a World, or leave it out")
+    return store_url(settings), options_of(settings), world or World()
 
 
 def options_of(settings: Settings) -> Options:

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from ._colour import blocking, plain, run_sync, wrapping
+from .exceptions import ValidationError
 from .lease import Acquisition, Lease
 from .limiter import RateLimiter, deployed, located
 from .models import BackendCapabilities, LimiterInfo
@@ -215,6 +216,8 @@ class SyncRateLimiter:
     """
 
     def __init__(self, repository: SyncRepository, speculative_writes: bool = True) -> None:
+        if not isinstance(repository, SyncRepository):
+            raise ValidationError("repository", repository, "pass what `SyncRepository.open()` returns")
         self._async = RateLimiter(repository._async, speculative_writes)
         self._repository = repository
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from typing import NamedTuple
 
@@ -36,6 +37,7 @@ def parse_version(text: str) -> Version:
     return Version(*(int(number or 0) for number in found.groups()))
 
 
+@cache  # it is read from a file, and does not change while the process runs
 def client_version() -> str:
     """The version of the installed package."""
     return metadata.version("zae-limiter")

@@ -67,7 +67,8 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
     named = environment.get("SNAPSHOT_WINDOWS", "hourly,daily")
     windows = [UsageWindow.of(name.strip()) for name in named.split(",") if name.strip()]
     days = environment.get("SNAPSHOT_TTL_DAYS", str(RETENTION_DAYS))
-    if not (days.isascii() and days.isdigit() and int(days) <= RETENTION_DAYS_MAX):
+    # Python reads no number of more than 4,300 digits.
+    if not (days.isascii() and days.isdigit() and len(days) < 20 and int(days) <= RETENTION_DAYS_MAX):
         raise ValidationError("SNAPSHOT_TTL_DAYS", days, f"use whole days, at most {RETENTION_DAYS_MAX}")
     return Settings(tuple(dict.fromkeys(windows)), int(days) or None)
 

@@ -4,9 +4,11 @@ import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
 
 from tests.cli.conftest import Run
 from zae_limiter import exceptions
+from zae_limiter.cli.app import program
 from zae_limiter.cli.errors import failure_of
 
 SQLITE, DYNAMODB = "sqlite:///limits.db", "dynamodb://limits"
@@ -56,6 +58,13 @@ def test_errors_are_coloured_on_request_only(run: Run, monkeypatch: pytest.Monke
     """Without a terminal there is no escape code, whatever the environment says."""
     monkeypatch.delenv("NO_COLOR")
     assert run("entity", "show", "nobody").stderr.startswith("error: entity 'nobody' does not exist\n")
+
+
+def test_a_message_cannot_steer_a_terminal(run: Run) -> None:  # noqa: ARG001 - it prepares the directory
+    """What was written on the command line is repeated as text, also where escape codes are obeyed."""
+    result = CliRunner().invoke(program, ["entity", "list", "a\x1b[2J\tb"], color=True)
+    assert result.exit_code == 2
+    assert r"a\x1b[2J\tb" in result.stderr
 
 
 @pytest.mark.parametrize("package", ["click", "rich"])

@@ -138,6 +138,17 @@ def test_old_records_are_kept_on_request(run: Run, tmp_path: Path) -> None:
     assert old_rows(stage.rows()) == {FOREIGN}
 
 
+def test_other_commands_leave_an_older_store_alone(run: Run, tmp_path: Path) -> None:
+    """They say what to do, and write nothing; not even the namespace that they would work in."""
+    stage = file_stage(tmp_path, composite_table(5))
+    before = stage.rows()
+    for words in (["entity", "list"], ["entity", "create", "user-1"], ["limits", "export"]):
+        result = run(*words)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "zae-limiter upgrade" in result.stderr
+    assert stage.rows() == before
+
+
 def test_a_version_record_that_was_lost_is_written_again(run: Run, tmp_path: Path) -> None:
     """Without it nobody can tell an upgraded table from an old one, so clients ask for an upgrade."""
     stage = file_stage(tmp_path, composite_table(5))

@@ -237,3 +237,9 @@ def test_null_is_read_as_not_there() -> None:
     assert decode_item(attributes) == {"m": {"x": None}}
     assert decode_item(ENCODED_KEY) == {}
     assert decode_item(None) is None
+
+
+def test_an_empty_map_is_read_in_both_spellings() -> None:
+    """The streams of DynamoDB Local leave out that it is a map; one such value must not spoil an image."""
+    attributes = ENCODED_KEY | {"m": {}, "n": {"M": {"x": {}}}, "l": {"L": [{}, {"M": {}}]}, "rf": {"N": "1"}}
+    assert decode_item(attributes) == {"m": {}, "n": {"x": {}}, "l": [{}, {}], "rf": 1}

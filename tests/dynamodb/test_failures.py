@@ -344,6 +344,7 @@ def test_a_refusal_names_the_way_out(sync: bool, proxy: Proxy, code: str, words:
             (outcome,) = await store.write_each([Update(A, {"n": 1})])
             assert outcome.failure is not None
             assert not outcome.failure.ambiguous
+            assert outcome.failure.denied == code.startswith("AccessDenied")
             assert all(word in str(outcome.failure) for word in (*words, store.table_name))
             assert proxy.requests == {"UpdateItem": 1}
 

@@ -156,6 +156,12 @@ def test_an_older_server_closes_after_each_answer() -> None:
     assert (response.status, response.body, response.reusable) == (400, b"{}", False)
 
 
+def test_what_says_nothing_about_the_end_may_be_repeated() -> None:
+    """By a balancer on the way, for one."""
+    twice = b"Date: a\r\nDate: b\r\nConnection: keep-alive\r\nConnection: close\r\n"
+    assert not read(framed(b"{}", twice)).reusable
+
+
 def test_fields_are_found_in_any_spelling() -> None:
     """Names have no case, and only whole names count."""
     response = read(framed(b"", b"X-Date: no\r\nDATE:\t Mon, 01 Jan \r\nDated: no\r\n"))

@@ -20,6 +20,7 @@ import pytest
 
 from tests.flow.stage import RESOURCE, Client, Slow, Store, rpm
 from zae_limiter import Lease, LeaseExpiredError, RateLimitExceeded
+from zae_limiter._colour import Asyncio
 
 STORES = ("memory", "sqlite")
 """A store on the wire answers in its own time, not after some turns."""
@@ -377,3 +378,23 @@ async def test_cancelled_reader_does_not_fail_the_others(store: Store) -> None:
         assert results[1:] == [None, None]
         used = sum(result is None for result in results)
         await expect(store, used, f"key-{turns}")
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2])
+async def test_cancelled_while_one_thing_is_finished_within_another(turns: int) -> None:
+    """Both run to their ends, and the cancellation is told to who asked for the outer one."""
+
+    async def work() -> str:
+        for _ in range(3):
+            await asyncio.sleep(TURN)
+        return "done"
+
+    async def outer() -> Any:
+        return await Asyncio().finish(Asyncio().finish(work()))
+
+    task = asyncio.ensure_future(outer())
+    await asyncio.sleep(turns * TURN)
+    task.cancel()
+    (result, _), interruption = await task
+    assert result == "done"
+    assert isinstance(interruption, asyncio.CancelledError)

@@ -344,6 +344,12 @@ def test_policy_in_sync(store: Store) -> None:
         with limiter.acquire("key", RESOURCE, {"rpm": 1}, [rpm(10)], "allow") as lease:
             assert isinstance(lease, SyncLease)
             assert lease.degraded
+            lease.consume(rpm=20)
+            lease.adjust(rpm=3)
+            lease.release(rpm=1)
+            assert lease.consumed == {"rpm": 23}
+        with pytest.raises(LeaseExpiredError):
+            lease.adjust(rpm=1)
         assert not limiter.is_available(timeout=5)
         faulty.always = None
         assert limiter.is_available(timeout=5)

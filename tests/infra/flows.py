@@ -107,15 +107,17 @@ class StreamClient:
         return method
 
 
-class Called:
+class Called(SyncRepository):
     """A repository, and the names of the methods that were called on it."""
 
     def __init__(self, repository: SyncRepository, names: set[str]) -> None:
-        self._repository, self._names = repository, names
+        super().__init__(repository._async)
+        self._names = names
 
-    def __getattr__(self, name: str) -> Any:
-        self._names.add(name)
-        return getattr(self._repository, name)
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("_"):
+            self._names.add(name)
+        return super().__getattribute__(name)
 
 
 @contextmanager

@@ -102,6 +102,8 @@ def test_a_slow_batch_is_a_part_of_the_timeout(
         ({"log_retention_days": 8}, "log_retention_days"),
         ({"log_retention_days": True}, "log_retention_days"),
         ({"log_retention_days": "7"}, "log_retention_days"),
+        ({"log_retention_days": 7.0}, "log_retention_days"),
+        ({"snapshot_windows": 7}, "snapshot_windows"),
         ({"lambda_timeout": 901}, "lambda_timeout"),
         ({"lambda_timeout": "60"}, "lambda_timeout"),
         ({"lambda_memory": 64}, "lambda_memory"),

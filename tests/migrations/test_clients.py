@@ -173,8 +173,10 @@ def test_who_is_let_in_and_when(stage: Stage, shape: str) -> None:
     table = SHAPES[shape](10)
     stage.fill(table)
     assert older_client(stage.rows()[older_version_key()]) == {True}
+    before = stage.rows()
     with pytest.raises(IncompatibleSchemaError, match="zae-limiter upgrade"):
         run_sync(Repository.over(Backstage(stage.backend)))
+    assert stage.rows() == before  # whoever is refused has not even registered a namespace
     migration = stage.migration()
     run_sync(migration._begin())
     assert older_client(stage.rows()[older_version_key()]) == {False}

@@ -1,6 +1,7 @@
 """Versions: who writes the record, who is let in, and what the others are told to do."""
 
 import logging
+from collections.abc import Sequence
 
 import pytest
 
@@ -8,14 +9,16 @@ from tests.records.stage import RPM, Store
 from zae_limiter import (
     IncompatibleSchemaError,
     LimiterConfig,
+    RateLimiterUnavailable,
     Repository,
     ValidationError,
     VersionMismatchError,
     VersionRecord,
 )
 from zae_limiter.records.versions import judge
-from zae_limiter.repository_protocol import Delete
-from zae_limiter.schema import version_key
+from zae_limiter.repository_protocol import Backend, Delete, Item, Key
+from zae_limiter.schema import older_version_key, version_key
+from zae_limiter.testing.stores import Wrapper
 from zae_limiter.version import SCHEMA_VERSION, client_version
 
 
@@ -48,6 +51,44 @@ async def test_a_record_binds_whoever_opens_next(store: Store) -> None:
             await Repository.over(store.open_backend(False), world=store.clock.world, register=register)
     await repository.set_version_record(SCHEMA_VERSION)
     await (await store.repository()).ping()
+
+
+class Guarded(Wrapper):
+    """Fails whoever looks for the record of an older version."""
+
+    def __init__(self, inner: Backend, failure: RateLimiterUnavailable) -> None:
+        super().__init__(inner)
+        self._failure = failure
+
+    async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
+        if older_version_key() in keys:
+            raise self._failure
+        return await super().batch_get(keys)
+
+
+@pytest.mark.parametrize("denied", [True, False])
+async def test_an_older_table_is_not_taken_for_an_empty_one(store: Store, denied: bool) -> None:
+    """Who may not look for older records is let in; who gets no answer is not, and writes nothing."""
+    repository = await store.repository()
+    backend = store.open_backend(False)
+    await backend.write_each([Delete(version_key())])
+    guarded = Guarded(backend, RateLimiterUnavailable("no answer", denied=denied))
+    if denied:
+        await Repository.over(guarded, world=store.clock.world, register=False)
+    else:
+        with pytest.raises(RateLimiterUnavailable, match="no answer"):
+            await Repository.over(guarded, world=store.clock.world)
+    assert await repository.get_version_record() is None
+    await backend.close()
+
+
+async def test_whoever_is_refused_registers_nothing(store: Store) -> None:
+    """The namespace that was to be opened is not there afterwards."""
+    repository = await store.repository()
+    await repository.set_version_record("2.0.0")
+    with pytest.raises(IncompatibleSchemaError):
+        await Repository.over(store.open_backend(False), "new", world=store.clock.world)
+    assert await repository.get_namespace("new") is None
 
 
 @pytest.mark.parametrize(

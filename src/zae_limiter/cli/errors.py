@@ -23,6 +23,7 @@ from ..exceptions import (
     ValidationError,
     ZAELimiterError,
 )
+from .output import printable
 
 ERROR: Final = 1
 USAGE: Final = 2
@@ -99,7 +100,8 @@ def tell(error: click.ClickException) -> int:
 
 
 def _say(label: str, text: str, colour: str) -> None:
-    click.echo(f"{click.style(label, fg=colour, bold=True)}: {text}", err=True, color=_colour())
+    label = click.style(label, fg=colour, bold=True)
+    click.echo(f"{label}: {printable(text)}", err=True, color=_colour())
 
 
 def _colour() -> bool | None:

@@ -48,7 +48,8 @@ class Session:
     def __init__(self, settings: Settings, namespace: str | None, output: Output) -> None:
         self._settings = settings
         self._option = namespace
-        self._namespace = namespace or os.environ.get(NAMESPACE_VARIABLE)
+        named = os.environ.get(NAMESPACE_VARIABLE) or None
+        self._namespace = named if namespace is None else namespace
         self.output = output
 
     @cached_property
@@ -94,6 +95,8 @@ class Session:
 
     @cached_property
     def repository(self) -> SyncRepository:
+        # Only the store itself is asked: a namespace that is strict must not lock out whoever sets it right.
+        run_sync(self.registry._async._check_versions(register=False))
         if self._namespace is None:
             self.registry.register_namespace(DEFAULT_NAMESPACE)
             return self.registry.namespace(DEFAULT_NAMESPACE)

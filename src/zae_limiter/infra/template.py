@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import NamedTuple
 
-from ..exceptions import InvalidNameError, ValidationError
-from ..models import StackOptions, UsageWindow, check_count
+from ..exceptions import InvalidNameError, ValidationError, shown
+from ..models import StackOptions, UsageWindow, check_count, check_mapping
 from ..naming import validate_stack_name
 from ..version import SCHEMA_VERSION, client_version
 
@@ -146,9 +146,9 @@ def tags(name: str, options: StackOptions, *, kind: str = "limiter") -> dict[str
     }
     if options.enable_aggregator is not False:
         own[f"{OWN_TAG}lambda-version"] = client_version()
-    given = options.tags or {}
-    if not isinstance(given, Mapping):
-        raise ValidationError("tags", given, "pass a mapping of texts to texts")
+    given: dict[str, str] = {}
+    if options.tags is not None:
+        given = check_mapping("tags", options.tags, "pass a mapping of texts to texts")
     for key, value in given.items():
         _check_tag(key, value)
     if len(given) + len(own) > TAGS_MAX:
@@ -195,7 +195,7 @@ def _arn(option: str, value: str, pattern: str, what: str) -> str:
 
 
 def _log_retention(days: int) -> str:
-    if days not in LOG_RETENTION_DAYS or isinstance(days, bool):
+    if isinstance(days, bool) or not isinstance(days, int) or days not in LOG_RETENTION_DAYS:
         known = ", ".join(map(str, LOG_RETENTION_DAYS))
         raise ValidationError("log_retention_days", days, f"CloudWatch knows only {known}")
     return str(days)
@@ -211,7 +211,7 @@ def _slow(options: StackOptions, deployed: Mapping[str, str]) -> str:
 
 
 def _windows(windows: Sequence[UsageWindow]) -> str:
-    if isinstance(windows, str) or not windows:
+    if not isinstance(windows, list | tuple) or not windows:
         raise ValidationError("snapshot_windows", windows, "pass some of hourly, daily, monthly")
     return ",".join(dict.fromkeys(UsageWindow.of(window) for window in windows))
 
@@ -254,7 +254,7 @@ def _code(code: CodeLocation) -> dict[str, str]:
 
 
 def _check_tag(key: str, value: str) -> None:
-    for what, text, most in (("tag", key, 128), (f"tag {key!r}", value, 256)):
+    for what, text, most in (("tag", key, 128), (f"tag {shown(key)}", value, 256)):
         if not isinstance(text, str) or len(text) > most or not TAG_TEXT.fullmatch(text):
             reason = f"use at most {most} letters, digits, spaces and '_.:/=+-@'"
             raise ValidationError(what, text, reason)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from ..exceptions import ValidationError
 from ..models import StackOptions
 from . import template
 from .stack import OURS, Stack, parameter_list, tag_list
@@ -17,6 +18,8 @@ class Wishes:
     """What a deployment asks for, checked."""
 
     def __init__(self, name: str, options: StackOptions | None) -> None:
+        if not isinstance(options, StackOptions | None):
+            raise ValidationError("stack_options", options, "pass StackOptions")
         options = options or StackOptions()
         template.names(name, options)
         self.name, self._options = name, options

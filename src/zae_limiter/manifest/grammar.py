@@ -72,7 +72,8 @@ def parse(text: bytes | str, source: str = "manifest") -> Manifest:
     >>> [(str(place), config.limits) for place, config in manifest.levels.items()]
     [('resource gpt-4', (Limit(name='rpm', capacity=60, refill_amount=60, refill_period_seconds=60),))]
     """
-    data = text.encode() if isinstance(text, str) else text
+    # Half of a character cannot be encoded; it is told with everything else that is not UTF-8.
+    data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
     return manifest_of(read_yaml(data, source), source)
 
 

@@ -16,6 +16,8 @@ from ..exceptions import InfrastructureError
 from .model import ManifestError, Problem
 
 TEXT_BYTES_MAX = 32_000_000
+DEPTH_MAX = 64
+"""A manifest has seven levels. Parsers of YAML take ever longer for each one more."""
 
 
 class Scalar(NamedTuple):
@@ -128,6 +130,8 @@ class _Builder:
             line, column = event.start_mark.line + 1, event.start_mark.column + 1
             match type(event).__name__:
                 case "MappingStartEvent" | "SequenceStartEvent":
+                    if len(self._open) == DEPTH_MAX:
+                        raise self._problem(line, column, f"it is nested more than {DEPTH_MAX} levels deep")
                     self._open.append(_Open(event, line, column))
                 case "MappingEndEvent" | "SequenceEndEvent":
                     ended = self._open.pop()

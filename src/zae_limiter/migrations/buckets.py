@@ -192,7 +192,7 @@ def _charged(key: Key, first: Source, parts: Sequence[Part], there: Item, contex
     update = charge if isinstance(charge, Update) else Update(key)
     consumed = {limit_attributes(part.name).tc for part in parts}
     origin_ms = number(there, "rf")
-    new = _numbers((part for part in parts if part not in known), origin_ms)
+    new = _numbers((part._replace(consumed_milli=0) for part in parts if part not in known), origin_ms)
     return Update(
         key,
         {name: amount for name, amount in update.add.items() if name not in consumed},

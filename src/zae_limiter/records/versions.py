@@ -8,7 +8,6 @@ only connects leaves it alone.
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 
 from ..exceptions import (
     IncompatibleSchemaError,
@@ -64,11 +63,16 @@ class VersionRecords(View):
 
     async def _refuse_older_shape(self) -> None:
         """Raise if the table was made by a version whose records this one does not see."""
-        with suppress(RateLimiterUnavailable):  # policies of one namespace do not let everybody look there
-            if await self._get(older_version_key()) is not None:
-                raise IncompatibleSchemaError(
-                    "the store holds the records of an older version: run `zae-limiter upgrade`"
-                )
+        try:
+            older = await self._get(older_version_key())
+        except RateLimiterUnavailable as error:
+            if not error.denied:
+                raise
+            return  # policies of one namespace do not let everybody look there
+        if older is not None:
+            raise IncompatibleSchemaError(
+                "the store holds the records of an older version: run `zae-limiter upgrade`"
+            )
 
     def _version_record(
         self,

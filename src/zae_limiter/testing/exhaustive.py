@@ -33,7 +33,7 @@ from ..models import Limit
 from ..posting import Posting, merged
 from ..records.connection import Connection, Options
 from ..repository import Repository
-from ..repository_protocol import Item, Key, Outcome, Update, Write
+from ..repository_protocol import Item, Key, Outcome, Put, Update, Write
 from ..schema import bucket_key, bucket_limit_names, limit_attributes, number, sk_state, stored_rate
 from ..teller import Order
 from .ideal import Intent, Judge, WatchedTeller
@@ -243,7 +243,9 @@ class Run:
 
     def _see_first(self, item: Item | None) -> None:
         if item is not None:
-            self.judge.see(None, item, {}, self.explorer.now_ms, self.explorer.now_ms)
+            self.judge.see(
+                None, item, Intent(Put(self.key, item), {}, self.explorer.now_ms), self.explorer.now_ms
+            )
 
     def _on_apply(self, process: Process, write: Write, before: Item | None, outcome: Outcome) -> None:
         if write.key.sort != sk_state() or not outcome.applied or outcome.item is None:
@@ -260,7 +262,7 @@ class Run:
             intent = Intent(write, taken if swapped else {}, process.world.now_ms())
             if self.explorer.losing_commit:
                 self.lost.append(Lost(process, Posting(need=taken), True))
-        self.judge.see(before, after, intent.needs, intent.client_ms, now_ms)
+        self.judge.see(before, after, intent, now_ms)
 
     def _on_fault(self, act: Act, task: Task[object]) -> None:
         stop = stop_of(task)

@@ -44,6 +44,21 @@ class Ideal:
         self.rate = rate
 
 
+class Intent(NamedTuple):
+    """What a write was meant to take if it was there, and when by the client's clock."""
+
+    write: Write
+    needs: Mapping[str, int]
+    client_ms: int
+    missing: Mapping[str, int] = {}
+    """What an older bucket lacks when it is moved: it is taken without being consumed."""
+
+    def taken(self, name: str, before: Item | None, after: Item) -> int:
+        """By how much the write lowers the level of a limit."""
+        consumed = limit_attributes(name).tc
+        return self.missing.get(name, number(after, consumed) - number(before or {}, consumed))
+
+
 class Judge:
     """Compares every write that was applied to one bucket with the ideal."""
 
@@ -52,10 +67,8 @@ class Judge:
         self.limits: dict[str, Ideal] = {}
         self._offsets_ms = (0, 0)
 
-    def see(
-        self, before: Item | None, after: Item, needs: Mapping[str, int], client_ms: int, now_ms: int
-    ) -> None:
-        """A write turned ``before`` into ``after``; ``needs`` had to be there for it."""
+    def see(self, before: Item | None, after: Item, intent: Intent, now_ms: int) -> None:
+        """A write turned ``before`` into ``after``."""
         held = bucket_limit_names(after)
         split = before is not None and before.get("shard_count") != after.get("shard_count")
         if before is None or split:
@@ -64,7 +77,8 @@ class Judge:
             if name not in held:
                 del self.limits[name]
         origin_ms = number(after, "rf")
-        offsets = (*self._offsets_ms, client_ms - now_ms, origin_ms - now_ms if origin_ms > now_ms else 0)
+        ahead_ms = origin_ms - now_ms if origin_ms > now_ms else 0
+        offsets = (*self._offsets_ms, intent.client_ms - now_ms, ahead_ms)
         self._offsets_ms = min(offsets), max(offsets)
         span_ms = 1 + self._offsets_ms[1] - self._offsets_ms[0]
         for name in held:
@@ -81,11 +95,11 @@ class Judge:
                 ideal.change(rate, span_ms)
             ideal.doubt(span_ms)
             assert number(after, names.tc) >= 0, f"{self.name} was given back {name} that it never gave"
-            need = needs.get(name, 0)
+            need = intent.needs.get(name, 0)
             assert not need or ideal.level + ideal.slack >= need, (
                 f"{self.name} admitted {need} of {name} at a level of {ideal.level} (slack {ideal.slack})"
             )
-            ideal.level -= number(after, names.tc) - number(before or {}, names.tc)
+            ideal.level -= intent.taken(name, before, after)
             stored = balance(rate, number(after, names.tk), origin_ms, now_ms)
             expected = min(ideal.level, rate.capacity_milli)
             assert abs(stored - expected) <= ideal.slack, (
@@ -106,16 +120,16 @@ class Whole:
         self._offsets_ms = (0, 0)
 
     def see(
-        self, before: Item | None, after: Item, shards: Sequence[Item], client_ms: int, now_ms: int
+        self, before: Item | None, after: Item, shards: Sequence[Item], intent: Intent, now_ms: int
     ) -> None:
         ahead_ms = max(number(shard, "rf") - now_ms for shard in shards)
-        offsets = (*self._offsets_ms, client_ms - now_ms, ahead_ms)
+        offsets = (*self._offsets_ms, intent.client_ms - now_ms, ahead_ms)
         self._offsets_ms = min(offsets), max(offsets)
         for name, ideal in self._limits.items():
             names = limit_attributes(name)
             ideal.advance(now_ms)
             ideal.doubt(1 + self._offsets_ms[1] - self._offsets_ms[0])
-            ideal.level -= number(after, names.tc) - number(before or {}, names.tc)
+            ideal.level -= intent.taken(name, before, after)
             rates = [(shard, rate) for shard in shards if (rate := stored_rate(shard, name)) is not None]
             assert sum(rate.capacity_milli for _, rate in rates) == ideal.rate.capacity_milli, (
                 f"the shares of {name} of {self.name} do not add up"
@@ -126,14 +140,6 @@ class Whole:
             )
             most = min(ideal.level, ideal.rate.capacity_milli) + ideal.slack * len(rates) + len(rates)
             assert held <= most, f"the shards of {self.name} hold {held} of {name}, one bucket {most}"
-
-
-class Intent(NamedTuple):
-    """What a write was meant to take if it was there, and when by the client's clock."""
-
-    write: Write
-    needs: Mapping[str, int]
-    client_ms: int
 
 
 class WatchedTeller(Teller):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from .._colour import run_sync
@@ -12,22 +13,69 @@ from ..exceptions import RateLimitExceeded
 from ..limiter import RateLimiter
 from ..models import NamespaceStatus
 from ..repository import Repository
-from ..schema import bucket_key, number, stored_rate
+from ..repository_protocol import Item, Key
+from ..schema import (
+    bucket_key,
+    nsid_key,
+    number,
+    sk_config,
+    sk_entity_configs,
+    sk_meta,
+    stored_rate,
+)
+from ..schema_records import namespace_of
+from ..shards import shard_account, survey
+from ..terms import has_terms, level
 from .simulation import Simulation
+from .staff import Tenant
 
 
-def check_purged(setup: Repository, store: MemoryBackend, namespace_id: str) -> None:
-    """A purge that was interrupted is finished, and leaves nothing behind."""
-    known = {space.namespace_id: space for space in run_sync(setup.list_orphan_namespaces())}
-    if namespace_id in known:
-        assert known[namespace_id].status is not NamespaceStatus.ACTIVE
-        run_sync(setup.purge_namespace(namespace_id))
-    left = [key for key in store._shelf.items if key.partition.startswith(f"{namespace_id}/")]
-    assert not left, f"a purge left {left}"
+def check_namespaces(setup: Repository, store: MemoryBackend, tenants: Sequence[Tenant]) -> None:
+    """A name leads to an id that knows it; a namespace is as it was, or was purged and left nothing."""
+    items = store._shelf.items
+    by_name = {space.namespace_name: space for space in run_sync(setup.list_namespaces())}
+    orphans = {space.namespace_id: space for space in run_sync(setup.list_orphan_namespaces())}
+    for space in by_name.values():
+        twin = items.get(nsid_key(space.namespace_id))
+        assert twin is not None, f"{space} has no record of its id"
+        assert namespace_of(twin) == space, f"{space} is {twin} by its id"
+    for name, namespace_id, belongings in tenants:
+        orphan = orphans.get(namespace_id)
+        is_used = name in by_name and by_name[name].namespace_id == namespace_id
+        assert orphan is None or not is_used, f"{orphan} is still called {name}"
+        if orphan is not None and orphan.status is NamespaceStatus.PURGING:
+            run_sync(setup.purge_namespace(namespace_id))  # it goes on where it was interrupted
+            orphan = None
+        left = {key for key in items if key.partition.startswith(f"{namespace_id}/")}
+        expected = belongings if orphan is not None or is_used else frozenset()
+        assert left == expected, f"{name} has {sorted(left)}, not {sorted(expected)}"
+
+
+def check_counts(store: MemoryBackend, namespace_id: str) -> None:
+    """A parent knows how many children it has, and a resource how many entities have limits of their own."""
+    items, prefix = store._shelf.items, f"{namespace_id}/"
+    own = {key: item for key, item in items.items() if key.partition.startswith(prefix)}
+    entities = {key: item for key, item in own.items() if key.sort == sk_meta()}
+    children = Counter(item["parent_id"] for item in entities.values() if item.get("parent_id") is not None)
+    counted = {item["entity_id"]: number(item, "children") for item in entities.values()}
+    assert +Counter(counted) == children, f"{counted} children were counted, there are {children}"
+    configs = [key.sort.removeprefix(sk_config("")) for key, item in own.items() if _is_own(key, item)]
+    counts = [item for key, item in own.items() if key.sort == sk_entity_configs()]
+    noted = {str(item["resource"]): number(item, "entities") for item in counts}
+    assert +Counter(noted) == Counter(configs), f"{noted} entities with limits were counted, not {configs}"
+
+
+def _is_own(key: Key, item: Item) -> bool:
+    """Whether a record holds limits that an entity has of its own; a deleted one is in no index."""
+    return key.sort.startswith(sk_config("")) and "GSI3PK" in item
 
 
 def check_waits(simulation: Simulation, setup: Repository, entities: Sequence[str], resource: str) -> None:
-    """A wait that was told is exact: a millisecond before it ends one is refused, at its end admitted."""
+    """A wait that was told is exact: a millisecond before it ends one is refused, at its end admitted.
+
+    One shard that is in debt does not hold up the others, so who meets those may be admitted sooner. And
+    who is refused by a bucket with older limits changes them, so it fills at another rate from then on.
+    """
     limiter = RateLimiter(setup)
     for entity_id in entities:
         for need in ({"fast": 3}, {"fast": 1, "slow": 4}):
@@ -38,11 +86,27 @@ def check_waits(simulation: Simulation, setup: Repository, entities: Sequence[st
             wait_ms = round(wait_seconds * 1000)
             if wait_ms > 0:
                 simulation.now_ms += wait_ms - 1
-                assert not _admits(limiter, entity_id, resource, need), (
-                    f"{entity_id} was told to wait too long"
-                )
+                assert not (
+                    _is_settled(setup, entity_id, resource, simulation.now_ms)
+                    and _admits(limiter, entity_id, resource, need)
+                ), f"{entity_id} was told to wait too long"
                 simulation.now_ms += 1
             assert _admits(limiter, entity_id, resource, need), f"{entity_id} was told to come too soon"
+
+
+def _is_settled(setup: Repository, entity_id: str, resource: str, now_ms: int) -> bool:
+    """Whether an entity's buckets go by the present limits, and no shard is in debt."""
+    accounts = run_sync(setup.plan(entity_id, resource, None)).accounts
+    for account, images in zip(accounts, run_sync(survey(setup.teller, accounts)), strict=True):
+        for shard_id, image in enumerate(images):
+            terms = shard_account(account, shard_id, image).terms
+            if image is not None and not has_terms(image, terms):
+                return False
+            if len(images) > 1 and any(
+                level(terms, n, image, now_ms).balance(now_ms) < 0 for n in terms.rates
+            ):
+                return False
+    return True
 
 
 def _admits(limiter: RateLimiter, entity_id: str, resource: str, need: dict[str, int]) -> bool:

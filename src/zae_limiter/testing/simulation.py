@@ -23,6 +23,8 @@ from .stores import Fault, Wrapper
 T = TypeVar("T")
 
 DRIFTED_MS_MAX = 5_000
+TICKS_MS = (0, 0, 0, 1, 1, 3)
+"""How long a step may take."""
 
 
 class Cancelled(BaseException):
@@ -203,7 +205,7 @@ class Simulation:
         while self._tasks:
             self.steps += 1
             assert self.steps < steps_max, "the simulation does not come to an end"
-            self.now_ms += self.rng.choice((0, 0, 0, 1, 1, 3))
+            self.now_ms += TICKS_MS[int(self.rng.random() * len(TICKS_MS))]
             if not self.in_flight and self.rng.random() < 0.2:  # everybody idles for a while
                 self.now_ms += self.rng.choice((1_000, 10_000, 100_000))
             self.before_step()
@@ -215,7 +217,7 @@ class Simulation:
                 continue
             if not ready:
                 return
-            task = self.rng.choice(ready)
+            task = ready[int(self.rng.random() * len(ready))]
             task.step(self.now_ms)
             if task.done.given and task in self._tasks:
                 self._tasks.remove(task)

@@ -1,4 +1,4 @@
-"""The other programs in a simulated world: an admin, aggregators, and somebody who clears out a namespace.
+"""The other programs in a simulated world: an admin, aggregators, and people who keep the namespaces.
 
 Their writes go through the same judges as those of the clients: a refill that costs or makes a token, a
 split that does not conserve, or a purge that takes a neighbour's bucket with it fails the seed.
@@ -7,19 +7,21 @@ split that does not conserve, or a purge that takes a neighbour's bucket with it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 from zae_limiter_aggregator import Change, Settings, process_changes
 from zae_limiter_aggregator.changes import numbered, span_of
 from zae_limiter_aggregator.usage import REST
 
 from .._colour import run_sync
-from ..exceptions import NamespaceNotFoundError, RateLimiterUnavailable
+from ..exceptions import NamespaceNotFoundError, NamespaceStateError, RateLimiterUnavailable
 from ..models import Limit, UsageWindow
 from ..repository import Repository
 from ..repository_protocol import Backend, Item, Key, Outcome, Write
 from ..schema import (
+    MOVED,
     bucket_limit_names,
     limit_attributes,
     number,
@@ -33,7 +35,6 @@ from .stores import Wrapper
 
 SETTINGS = Settings((UsageWindow.HOURLY, UsageWindow.MONTHLY))
 PEACE = Settings(SETTINGS.windows, tend_buckets=False)
-DOOMED = "doomed"
 
 
 async def idle(simulation: Simulation, steps_max: int) -> None:
@@ -68,18 +69,32 @@ async def administer(
             pass
 
 
-async def purge(simulation: Simulation, repository: Repository, namespace_id: str) -> None:
-    """Clear out a namespace, as often as it takes."""
-    await idle(simulation, 40)
-    for _ in range(3):
+class Tenant(NamedTuple):
+    """Somebody else's namespace, and all that is in it."""
+
+    name: str
+    namespace_id: str
+    belongings: frozenset[Key]
+
+
+async def keep_namespaces(simulation: Simulation, repository: Repository, tenants: Sequence[Tenant]) -> None:
+    """Delete, recover and purge namespaces, and give their names to new ones, while others do the same."""
+    rng = simulation.rng
+    for _ in range(rng.choice((4, 8))):
+        await idle(simulation, 8)
+        name, namespace_id, _ = rng.choice(tenants)
+        chores: list[tuple[str, Callable[[], Coroutine[Any, Any, Any]]]] = [
+            ("namespace deleted", partial(repository.delete_namespace, name)),
+            ("namespace recovered", partial(repository.recover_namespace, namespace_id)),
+            ("namespace registered", partial(repository.register_namespace, name)),
+            ("purged", partial(repository.purge_namespace, namespace_id)),
+        ]
+        what, chore = rng.choice(chores)
         try:
-            await repository.purge_namespace(namespace_id)
-            simulation.faults["purged"] += 1
-            return
-        except RateLimiterUnavailable:
-            await idle(simulation, 10)
-        except NamespaceNotFoundError:
-            return  # the reply that said so was lost
+            await chore()
+            simulation.faults[what] += 1
+        except (RateLimiterUnavailable, NamespaceNotFoundError, NamespaceStateError):
+            pass
 
 
 class Timed(Wrapper):
@@ -123,6 +138,11 @@ class Followers:
         self._last: dict[Key, Item] = {}
         self._position = 0
 
+    def inherit(self, entity_id: str, amounts: Mapping[str, int]) -> None:
+        """What an older version has counted adds to what is consumed."""
+        for name, amount in amounts.items():
+            self._consumed[f"{entity_id}/{name}"] += amount * 1000
+
     def record(self, key: Key, old: Item | None, new: Item | None) -> None:
         """Watch the store."""
         if key.sort != sk_state() or not key.partition.startswith(f"{self._namespace_id}/"):
@@ -132,6 +152,8 @@ class Followers:
         self._log.append(Change(key, old, new, self._simulation.now_ms, span, position))
         if old is None and key in self._last:
             self._count(key, self._last.pop(key))
+        if old is None and new is not None and MOVED in new:
+            self._count(key, new, -1)  # it was counted where it comes from
         if new is not None:
             self._last[key] = new
 
@@ -190,8 +212,8 @@ class Followers:
             rows += [row.item for row in page.rows]
         return rows
 
-    def _count(self, key: Key, image: Item) -> None:
+    def _count(self, key: Key, image: Item, times: int = 1) -> None:
         """A bucket's life is over: what it consumed adds to what earlier ones did."""
         entity_id = parse_bucket_pk(key.partition).entity_id
         for name in bucket_limit_names(image):
-            self._consumed[f"{entity_id}/{name}"] += number(image, limit_attributes(name).tc)
+            self._consumed[f"{entity_id}/{name}"] += times * number(image, limit_attributes(name).tc)

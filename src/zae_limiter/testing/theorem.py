@@ -11,10 +11,11 @@ consumption, waits with what then happens, and everybody's idea of the limits wi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Any
 from unittest import mock
 
 from .._colour import run_sync
@@ -31,15 +32,17 @@ from ..schema import bucket_key, bucket_limit_names, limit_attributes, number, p
 from ..sharding import SHARDS_MAX
 from .books import Books
 from .ideal import Intent, Judge, WatchedTeller, Whole
-from .rest import check_convergence, check_purged, check_waits
+from .older import USAGE, Estate, Heritage, migrate
+from .rest import check_convergence, check_counts, check_namespaces, check_waits
 from .simulation import Cancelled, Network, Process, Simulation, pause
-from .staff import DOOMED, Followers, Timed, administer, purge
+from .staff import Followers, Tenant, Timed, administer, keep_namespaces
 from .weather import Weather
 
 RESOURCE = "api"
 PARENT, STEPPARENT = "parent", "stepparent"
 FAMILY = {"child-1": PARENT, "child-2": PARENT, "loner": None}
 EVERYBODY = (*FAMILY, PARENT, STEPPARENT)
+TENANTS = ("deleted", "lively")
 LIMITS = (
     (Limit("fast", 10, 35, 60), Limit("slow", 40, 100, 86_400)),
     (Limit("fast", 4, 50, 60), Limit("slow", 60, 100, 3_600)),
@@ -80,7 +83,8 @@ class Scenario:
         self.setup = run_sync(Repository.over(self.store, world=Process(self.simulation).world))
         self.followers = Followers(self.simulation, self.setup.namespace_id, ordered=not self.sharded)
         self.store.watchers.append(self.followers.record)
-        self.doomed_id: str | None = None
+        self.tenants: list[Tenant] = []
+        self.heritage: Heritage | None = None
         run_sync(self._prepare())
         self.networks: list[Network] = []
         self.repositories: list[tuple[Process, Repository]] = []
@@ -89,22 +93,37 @@ class Scenario:
         self.simulation.before_step = self._strike
 
     async def _prepare(self) -> None:
-        rng, setup = self.simulation.rng, self.setup
-        await setup.set_resource_defaults(RESOURCE, LIMITS[0])
-        for entity_id in (PARENT, STEPPARENT):
-            await setup.create_entity(entity_id)
-        for entity_id, parent_id in FAMILY.items():
-            await setup.create_entity(entity_id, parent_id=parent_id, cascade=parent_id is not None)
+        rng = self.simulation.rng
+        in_use = True
         if rng.random() < 0.2:
-            doomed = await setup.register_namespace(DOOMED)
-            view = await setup.namespace(DOOMED)
-            await view.set_resource_defaults(RESOURCE, LIMITS[0])
-            for entity_id in FAMILY:
-                await view.create_entity(entity_id)
-                async with RateLimiter(view).acquire(entity_id, RESOURCE, {"fast": 1}):
-                    pass
-            self.doomed_id = doomed.namespace_id
-            await setup.delete_namespace(DOOMED)
+            in_use = rng.random() < 0.5
+            family = {"loner": None, **FAMILY, PARENT: None, STEPPARENT: None}
+            # Judging all shards together takes limits that stay the same.
+            estate = Estate(family, RESOURCE, LIMITS[:1] if self.sharded else LIMITS, whole=self.sharded)
+            place = self.store, self.setup.namespace_id
+            self.heritage = Heritage(self.simulation, *place, estate, in_use=in_use)
+            self.followers.inherit("loner", USAGE)
+        if in_use:
+            await self._furnish(self.setup, (PARENT, STEPPARENT))
+        if rng.random() < 0.2:
+            for name in TENANTS:
+                space = await self.setup.register_namespace(name)
+                await self._furnish(await self.setup.namespace(name), (PARENT,))
+                keys = [
+                    k for k in self.store._shelf.items if k.partition.startswith(f"{space.namespace_id}/")
+                ]
+                self.tenants.append(Tenant(name, space.namespace_id, frozenset(keys)))
+            await self.setup.delete_namespace(TENANTS[0])
+
+    async def _furnish(self, view: Repository, parents: Sequence[str]) -> None:
+        await view.set_resource_defaults(RESOURCE, LIMITS[0])
+        for entity_id in parents:
+            await view.create_entity(entity_id)
+        for entity_id, parent_id in FAMILY.items():
+            await view.create_entity(entity_id, parent_id=parent_id, cascade=parent_id is not None)
+        if view is not self.setup:
+            async with RateLimiter(view).acquire("loner", RESOURCE, {"fast": 1}):
+                pass
 
     def _network(self, process: Process) -> Network:
         def seen(write: Write, before: Item | None, outcome: Outcome) -> None:
@@ -129,7 +148,8 @@ class Scenario:
         process = Process(self.simulation, rng.choice((0, 0, -20, 20, 300)))
         limiter = RateLimiter(self._open(process), speculative_writes=rng.random() < 0.8)
         for _ in range(rng.choice((1, 2, 4, 8))):
-            process.spawn(self._client(limiter), interruptible=True)
+            work = self._once_let_in(limiter.repository, partial(self._client, limiter))
+            process.spawn(work, interruptible=True)
         return process
 
     def _hire(self) -> None:
@@ -138,19 +158,40 @@ class Scenario:
         if self.changes:
             admin = self._open(self.processes[0])
             family = ("child-2", PARENT, STEPPARENT)
-            self.processes[0].spawn(administer(self.simulation, admin, RESOURCE, LIMITS, family))
+            chores = partial(administer, self.simulation, admin, RESOURCE, LIMITS, family)
+            self.processes[0].spawn(self._once_let_in(admin, chores))
         for _ in range(rng.choice((0, 0, 1, 2))):
             process = Process(self.simulation, rng.choice((0, 0, -20, 20)))
             network = Timed(process, self._network(process), self.intents)
             process.spawn(self.followers.aggregate(process, network), interruptible=True)
             self.processes.append(process)
-        if self.doomed_id is not None:
+        for _ in range(rng.choice((1, 2, 2)) if self.tenants else 0):
             process = Process(self.simulation)
-            process.spawn(purge(self.simulation, self._open(process), self.doomed_id), interruptible=True)
+            keeper = keep_namespaces(self.simulation, self._open(process), self.tenants)
+            process.spawn(keeper, interruptible=True)
             self.processes.append(process)
+        for _ in range(rng.choice((1, 2, 2)) if self.heritage is not None else 0):
+            self.processes.append(self._migrating())
+
+    def _migrating(self) -> Process:
+        assert self.heritage is not None
+        process = Process(self.simulation, self.simulation.rng.choice((0, 0, -20, 20)))
+        network = Timed(process, self._network(process), self.intents)
+        process.spawn(migrate(self.simulation, self.heritage, process, network), interruptible=True)
+        return process
+
+    async def _once_let_in(
+        self, repository: Repository, work: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Work in a table of an older shape begins when that was brought up to date."""
+        if self.heritage is None or await self.heritage.enter(repository):
+            await work()
 
     def run(self) -> None:
-        slow = {f"zae_limiter.{module}.WRITES": SLOW_WRITES for module in ("posting", "shards")}
+        slow = {
+            f"zae_limiter.{module}.WRITES": SLOW_WRITES
+            for module in ("posting", "shards", "migrations.buckets")
+        }
         with ExitStack() as stack:
             for target, rate in slow.items():
                 stack.enter_context(mock.patch(target, rate))
@@ -161,8 +202,13 @@ class Scenario:
     def _rest(self) -> None:
         self.weather.clear()
         self.simulation.before_step = lambda: None
+        if self.heritage is not None:
+            self._migrating()  # whoever was interrupted is not the last
         for network in self.networks:
             network.calm()
+        if self.heritage is not None:
+            self.simulation.run()
+            self.heritage.check(self.setup)
         for entity_id in EVERYBODY:
             images = self._shards(entity_id)
             for name in ("fast", "slow"):
@@ -170,8 +216,8 @@ class Scenario:
                 if not (self.changes and stored < self.books.low[entity_id, name] * 1000):
                     self.books.check(entity_id, name, stored)
         self.followers.check_usage(self.store, RESOURCE)
-        if self.doomed_id is not None:
-            check_purged(self.setup, self.store, self.doomed_id)
+        check_counts(self.store, self.setup.namespace_id)
+        check_namespaces(self.setup, self.store, self.tenants)
         alive = [repository for process, repository in self.repositories if not process.crashed]
         check_convergence(self.simulation, self.setup, alive, "loner", RESOURCE, CONFIG_TTL_SECONDS)
         check_waits(self.simulation, self.setup, tuple(FAMILY), RESOURCE)
@@ -226,21 +272,23 @@ class Scenario:
 
     def _strike(self) -> None:
         rng = self.simulation.rng
-        victims = self.simulation.interruptible()
-        if victims and rng.random() < self.cancel_rate:
+        if rng.random() < self.cancel_rate and (victims := self.simulation.interruptible()):
             rng.choice(victims).to_throw = Cancelled()
-        alive = [process for process in self.processes if not process.crashed]
-        if rng.random() < self.crash_rate and len(alive) > 1:
+        if rng.random() < self.crash_rate and len(alive := self._alive()) > 1:
             rng.choice(alive).crash()
             self.simulation.faults["crashed"] += 1
-        self.weather.blow(alive)
+        if self.rough:
+            self.weather.blow(self._alive())
+
+    def _alive(self) -> list[Process]:
+        return [process for process in self.processes if not process.crashed]
 
     def _on_apply(self, write: Write, before: Item | None, outcome: Outcome, process: Process) -> None:
         key, now_ms = write.key, self.simulation.now_ms
         if key.sort != sk_state() or not outcome.applied:
             return
         address = parse_bucket_pk(key.partition)
-        if address.namespace_id == self.doomed_id:
+        if address.namespace_id != self.setup.namespace_id:
             return
         assert outcome.item is not None, f"{key.partition} was deleted"
         assert number(outcome.item, "cv") >= number(before or {}, "cv"), f"{key.partition} was turned back"
@@ -249,14 +297,18 @@ class Scenario:
             self.simulation.faults["swaps"] += any(attribute.startswith("b_") for attribute in write.set)
             intent = Intent(write, _taken(before, outcome.item), process.world.now_ms())
         intent = intent or Intent(write, {}, now_ms)
+        charge = self.heritage and self.heritage.charge(write, before, outcome.item)
+        if charge:
+            intent = Intent(write, {}, charge.at_ms, charge.missing_milli)
+            self.books.enter([address.entity_id], charge.consumed, charge.consumed)
         judge = self.judges.setdefault(key, Judge(key.partition))
-        judge.see(before, outcome.item, intent.needs, intent.client_ms, now_ms)
+        judge.see(before, outcome.item, intent, now_ms)
         if before is not None and before.get("shard_count") != outcome.item.get("shard_count"):
             self.simulation.faults["splits"] += 1
         if self.sharded and not self.changes:
             whole = self.wholes.setdefault(address.entity_id, Whole(address.entity_id, LIMITS[0], now_ms))
             shards = self._shards(address.entity_id)
-            whole.see(before, outcome.item, shards, intent.client_ms, now_ms)
+            whole.see(before, outcome.item, shards, intent, now_ms)
 
     def _shards(self, entity_id: str) -> list[Item]:
         keys = _shard_keys(self.setup.namespace_id, entity_id)

@@ -1,0 +1,308 @@
+"""The soak: ``make soak``, or ``python -X dev -W error -m tests.breaking.soak``.
+
+A mixed load runs for a long time over every store, and nothing may grow: memory, descriptors, threads,
+caches, files and logs. Embedded stores live by a clock that runs ahead, hours in a moment, so that everything
+which expires does. Warnings, coroutines that nobody awaited and failures that nobody saw count as leaks.
+"""
+
+import argparse
+import asyncio
+import gc
+import os
+import random
+import shutil
+import sqlite3
+import sys
+import tempfile
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import botocore.session
+
+from tests.breaking.gauges import Ceiling, Flat, Rule, Sample, complaints, sample, settled
+from tests.breaking.mixed_load import MixedLoad
+from tests.engines import dynamodb_local
+from zae_limiter import RateLimiter, Repository
+from zae_limiter._colour import run_sync
+from zae_limiter.backends import open_backend
+from zae_limiter.backends.dynamodb.table import create_table_request
+from zae_limiter.backends.memory import MemoryBackend
+from zae_limiter.records.connection import Options
+from zae_limiter.repository_protocol import Backend
+from zae_limiter.testing import ManualClock
+from zae_limiter.world import World
+from zae_limiter_aggregator import Settings
+from zae_limiter_aggregator.runner import source_of
+from zae_limiter_aggregator.sources import LogSource, Source
+
+REMEMBERED_MAX = 60
+"""Fewer than there are visitors, so that the caches are full before the warm-up is over."""
+
+AT_ONCE = 8
+HOURS = 4
+"""By how much the clock of an embedded store is ahead after each round."""
+
+STEPS_MAX = 2
+"""How many batches the follower takes after each round: there is work for one."""
+
+OPTIONS = Options(usage_retention_days=1, audit_retention_days=1, remembered_max=REMEMBERED_MAX)
+COUNTING = Settings(retention_days=1)
+
+PROCESS: tuple[Rule, ...] = (Flat("blocks", 6_000), Flat("bytes", 400_000), Flat("resident", 6_000_000))
+# A store in memory is part of the process, and how much of it has expired depends on when one looks.
+PROCESS_AND_STORE: tuple[Rule, ...] = (Flat("blocks", 20_000), Flat("bytes", 1_500_000), PROCESS[2])
+CACHES: tuple[Rule, ...] = (
+    Ceiling("images", REMEMBERED_MAX),
+    Ceiling("records", REMEMBERED_MAX),
+    Ceiling("tills", REMEMBERED_MAX),
+    Ceiling("lines", 0),
+)
+# Threads and connections are made when they are first needed, and then there are as many as there may be.
+EMBEDDED: tuple[Rule, ...] = (Flat("descriptors", 1), Ceiling("threads", 2 * AT_ONCE))
+SERVED: tuple[Rule, ...] = (Ceiling("descriptors", 2 * 64 + 40), Ceiling("threads", 64))
+
+
+def kept_rules(url: str, operations: int) -> tuple[Rule, ...]:
+    """What a store may keep of a day's work, and until it is next tidied up.
+
+    The log of a file has as many pages as its checkpoints allow, and some that came while one was made.
+    """
+    items = 1_500 + 60 * operations
+    rules: tuple[Rule, ...] = (Ceiling("items", items), Ceiling("log", 0))
+    return (
+        (*rules, Ceiling("file", 1_500 * items), Ceiling("wal", 4_500 * 4_096)) if "sqlite" in url else rules
+    )
+
+
+LEAKS = ("memory", "descriptor", "thread", "coroutine", "log", "cache")
+
+
+@dataclass
+class Part:
+    """What one store went through."""
+
+    name: str
+    rules: tuple[Rule, ...]
+    operations: int = 0
+    seconds: float = 0.0
+    hours: int = 0
+    samples: list[Sample] = field(default_factory=list)
+
+    @property
+    def complaints(self) -> list[str]:
+        idle = [] if self.operations else ["nothing was done"]
+        return [f"{self.name}: {complaint}" for complaint in idle + complaints(self.samples, self.rules)]
+
+    @property
+    def summary(self) -> str:
+        first, last = settled(self.samples)[0], self.samples[-1]
+        named = ("blocks", "bytes", "resident", "descriptors", "threads", "items", "file", "wal")
+        shown = [f"{name} {scaled(first[name])} -> {scaled(last[name])}" for name in named if name in last]
+        clock = f" of {self.hours} hours" if self.hours else ""
+        return f"{self.name}: {self.operations} operations{clock} in {self.seconds:.0f} s, {', '.join(shown)}"
+
+
+def scaled(number: int) -> str:
+    return f"{number / 1e6:.2f}M" if number >= 100_000 else str(number)
+
+
+class Soaked:
+    """One store under load: the limiter, its follower, and what can be seen of both."""
+
+    def __init__(self, part: Part, url: str, world: World, *, sync: bool, seed: int) -> None:
+        self.part, self._url, self._world, self._sync = part, url, world, sync
+        self._runner = asyncio.Runner()
+        self.run: Callable[[Any], Any] = run_sync if sync else self._runner.run
+        if not sync:
+            self._runner.get_loop().set_exception_handler(lambda _, what: TROUBLE.append(str(what)))
+        self.repository: Repository = self.run(
+            Repository.over(open_backend(url, sync=sync, world=world), "soak", OPTIONS, world, url=url)
+        )
+        self._beside: Backend = open_backend(url, sync=True, world=world)
+        run_sync(self._beside.setup())
+        self.follower: Source = source_of(self._beside, url, world, COUNTING)
+        run_sync(self.follower.start())
+        self.load = MixedLoad(RateLimiter(self.repository), random.Random(seed))
+        self.run(self.load.furnish())
+
+    def round(self, operations: int) -> None:
+        self.run(self.load.run(operations, AT_ONCE))
+        for _ in range(STEPS_MAX):
+            if not run_sync(self.follower.step()).records:
+                break
+
+    def measure(self) -> None:
+        teller = self.repository.teller
+        seen = sample() | {
+            "images": len(teller.images),
+            "records": self.repository.get_cache_stats().size,
+            "tills": len(self.repository.tills),
+            "lines": len(teller._lines.get().by_key),
+        }
+        if isinstance(self._beside, MemoryBackend):
+            seen |= {"items": len(self._beside.snapshot())}
+        if isinstance(self.follower, LogSource):
+            seen |= {"log": len(self.follower._log.read(10))}
+        if self._url.startswith("sqlite"):
+            path = Path(self._url.removeprefix("sqlite:///"))
+            with closing(sqlite3.connect(path)) as connection:
+                (items,) = connection.execute("SELECT count(*) FROM items").fetchone()
+            wal = path.with_name(f"{path.name}-wal")
+            seen |= {"items": items, "file": path.stat().st_size, "wal": wal.stat().st_size}
+        self.part.samples.append(seen)
+
+    def close(self) -> None:
+        self.part.operations = self.load.done.total()
+        run_sync(self.follower.close())
+        run_sync(self._beside.close())
+        self.run(self.repository.close())
+        self._runner.close()
+
+
+TROUBLE: list[str] = []
+"""What Python itself complained about."""
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """Note what would only be printed: it has no caller that it could be raised to."""
+
+    def note(problem: Any) -> None:
+        TROUBLE.append(f"{problem.exc_value!r} in {getattr(problem, 'object', None)!r}")
+
+    with mock.patch("sys.unraisablehook", note), mock.patch("threading.excepthook", note):
+        yield
+        gc.collect()
+
+
+def soak_embedded(name: str, url: str, rounds: int, operations: int, *, sync: bool) -> Part:
+    """Some hours of the clock in every round."""
+    process = PROCESS_AND_STORE if url.startswith("memory") else PROCESS
+    part = Part(name, process + CACHES + EMBEDDED + kept_rules(url, operations), hours=rounds * HOURS)
+    clock, since = ManualClock(time.time_ns() // 1_000_000), time.monotonic()
+    soaked = Soaked(part, url, clock.world, sync=sync, seed=1)
+    for _ in range(rounds):
+        soaked.round(operations)
+        clock.advance(HOURS * 3600)
+        leak_some()
+        soaked.measure()
+    soaked.close()
+    part.seconds = time.monotonic() - since
+    return part
+
+
+def soak_dynamodb(name: str, seconds: float, operations: int, *, sync: bool) -> Part:
+    """As long as it takes by the clock on the wall."""
+    table, endpoint = dynamodb_local.fresh_table(), dynamodb_local.endpoint()
+    driver = botocore.session.Session().create_client(
+        "dynamodb", region_name="eu-west-1", endpoint_url=endpoint
+    )
+    driver.create_table(**create_table_request(table))
+    part, since = Part(name, PROCESS + CACHES + SERVED), time.monotonic()
+    url = dynamodb_local.url(table, endpoint, timeout_ms=30_000)
+    soaked = Soaked(part, url, World(), sync=sync, seed=2)
+    while time.monotonic() < since + seconds or len(part.samples) < 10:
+        soaked.round(operations)
+        soaked.measure()
+    soaked.close()
+    driver.delete_table(TableName=table)
+    driver.close()
+    part.seconds = time.monotonic() - since
+    return part
+
+
+def soak_openings(url: str, rounds: int) -> Part:
+    """Limiters that are opened, used once and closed leave nothing behind."""
+    part, since = Part("openings", PROCESS + EMBEDDED), time.monotonic()
+
+    async def use() -> None:
+        async with RateLimiter.open(url) as limiter:
+            await limiter.is_available()
+
+    for _ in range(rounds):
+        for _ in range(5):
+            asyncio.run(use())
+        part.operations += 5
+        part.samples.append(sample())
+    part.seconds = time.monotonic() - since
+    return part
+
+
+_leaks: dict[str, list[Any]] = {}
+
+
+def plant(leaks: list[str]) -> None:
+    """Let something leak that must be found."""
+    _leaks.update({leak: [] for leak in leaks})
+    if "log" in leaks:
+        mock.patch("zae_limiter.following.sqlite.SqliteLog.trim", mock.Mock()).start()
+    if "cache" in leaks:
+        mock.patch(f"{__name__}.OPTIONS", replace(OPTIONS, remembered_max=10**6)).start()
+
+
+def leak_some() -> None:
+    if "memory" in _leaks:
+        _leaks["memory"].append([object() for _ in range(500)])
+    if "descriptor" in _leaks:
+        _leaks["descriptor"].append(os.dup(0))
+    if "thread" in _leaks:
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+    if "coroutine" in _leaks:
+        asyncio.sleep(0)  # type: ignore[unused-coroutine]
+
+
+def parts(quick: bool, minutes: float, folder: Path) -> Iterator[Part]:
+    rounds, operations = (40, 24) if quick else (120, 120)
+    if _leaks:
+        yield soak_embedded("sqlite threads", f"sqlite:///{folder}/leaky.db", rounds, operations, sync=True)
+        return
+    yield soak_embedded("memory", "memory://soak", rounds, operations, sync=True)
+    yield soak_embedded("sqlite threads", f"sqlite:///{folder}/threads.db", rounds, operations, sync=True)
+    yield soak_embedded("sqlite tasks", f"sqlite:///{folder}/tasks.db", rounds, operations, sync=False)
+    yield soak_openings(f"sqlite:///{folder}/openings.db", 15 if quick else 200)
+    seconds = 2.0 if quick else minutes * 30
+    yield soak_dynamodb("dynamodb threads", seconds, operations // 3, sync=True)
+    yield soak_dynamodb("dynamodb tasks", seconds, operations // 3, sync=False)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -X dev -W error -m tests.breaking.soak", description=__doc__
+    )
+    parser.add_argument("--quick", action="store_true", help="seconds instead of minutes")
+    parser.add_argument("--minutes", type=float, default=2, help="how long DynamoDB Local is used")
+    parser.add_argument("--leak", choices=LEAKS, action="append", default=[], help="plant a leak")
+    options = parser.parse_args()
+    dynamodb_local.isolate_from_aws()
+    plant(options.leak)
+    if not options.quick:
+        tracemalloc.start()
+    folder, found, done, since = Path(tempfile.mkdtemp(prefix="zae-limiter-soak-")), [], [], time.monotonic()
+    with watched():
+        for part in parts(options.quick, options.minutes, folder):
+            print(part.summary, flush=True)
+            found += part.complaints
+            done.append(part)
+    found += TROUBLE
+    dynamodb_local.stop(None)
+    shutil.rmtree(folder)
+    for complaint in found:
+        print(complaint)
+    verdict = "nothing grows" if not found else f"{len(found)} LEAKS"
+    operations, hours = sum(part.operations for part in done), sum(part.hours for part in done)
+    print(
+        f"soak: {operations} operations over {hours} hours of clock and "
+        f"{time.monotonic() - since:.0f} s, {len(done)} parts: {verdict}"
+    )
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,30 @@
+"""A short storm over DynamoDB Local; ``make storm`` makes a long one."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.breaking.gale import FAULTS
+from tests.breaking.storm import EVENTS, Plan, Storm
+
+SLOW_MACHINE = pytest.mark.timeout(900)
+"""An engine that has to be started twice, and clients that may take their time, on a machine that is busy."""
+
+
+@SLOW_MACHINE
+def test_storm(tmp_path: Path) -> None:
+    """Two hundred tasks, every fault, and everybody killed once: the books agree, and nobody hangs."""
+    report = Storm(Plan(seconds=8, rate=0.03), tmp_path).run()
+    assert report.complaints == [], report.summary
+    assert set(report.faults) == set(FAULTS), report.summary
+    assert set(report.kills) == set(EVENTS)
+    assert report.ledger.how["admitted"] > 50, report.summary
+    assert report.ledger.uncertain < report.ledger.operations / 2, report.summary
+
+
+@SLOW_MACHINE
+def test_a_write_that_is_repeated_blindly_is_found(tmp_path: Path) -> None:
+    """The books can disagree: a client that sends lost writes again is caught."""
+    plan = Plan(seconds=3, tasks=40, rate=0.25, faults=("lost reply",), events=(), bug="repeat")
+    report = Storm(plan, tmp_path).run()
+    assert any("by the store" in complaint for complaint in report.complaints), report.summary
