@@ -20,8 +20,10 @@ from .cases import (
     CASES,
     COLD,
     EMBEDDED,
+    FEW,
     GROUPS,
     OURS,
+    POPULATIONS,
     REFERENCE,
     WARM_UP,
     Case,
@@ -45,21 +47,27 @@ def run(scale: Scale, mode: str, wanted: Sequence[str], say: Say) -> dict[str, A
     """Everything that was asked for, as it is stored."""
     result: dict[str, Any] = {"format": FORMAT, "mode": mode, **described()}
     chosen = [case for case in CASES if not wanted or case.name in wanted]
+    result["cases"] = {}
     result["embedded"] = {
         group: timed_embedded(group, scale, say) for group in GROUPS if not wanted or group in wanted
     }
-    result["cases"] = timed_cases(chosen, scale, say)
-    if not wanted or not {"cold", "config"}.isdisjoint(wanted):
-        with warm_engine(scale) as endpoint:
-            if not wanted or "config" in wanted:
-                result["config"] = config_study(endpoint, scale, say)
-            if not wanted or "cold" in wanted:
-                result["cold"] = cold_starts(endpoint, scale, say)
+    others = [part for part in ("config", "cold") if not wanted or part in wanted]
+    for population in POPULATIONS:
+        cases = [case for case in chosen if case.population == population]
+        parts = others if population == FEW else []
+        if cases or parts:
+            say("warming an engine up")
+            with warm_engine(scale) as endpoint:
+                result["cases"] |= timed_cases(cases, endpoint, scale, say)
+                if "config" in parts:
+                    result["config"] = config_study(endpoint, scale, say)
+                if "cold" in parts:
+                    result["cold"] = cold_starts(endpoint, scale, say)
     with ExitStack() as stack:
         idle = None
         if not wanted or "idle" in wanted:
             idle = stack.enter_context(idle_entities(scale.idle_entities))
-        for name, counts in counted_cases(chosen, scale, say).items():
+        for name, counts in counted_cases([c for c in chosen if c.name in scale.counted], scale, say).items():
             result["cases"][name]["counts"] = counts
         if idle is not None:
             say(f"idle: {scale.idle_entities:,} entities")
@@ -71,23 +79,22 @@ def run(scale: Scale, mode: str, wanted: Sequence[str], say: Say) -> dict[str, A
 def warm_engine(scale: Scale) -> Iterator[str]:
     """A fresh engine whose virtual machine has compiled what it will need, so nobody pays for being first."""
     with engine.running() as endpoint:
-        for contestant in WARM_UP.contestants:
+
+        def warm(contestant: str) -> None:
             with Worker(contestant, bench="table", case=WARM_UP.name, endpoint=endpoint) as worker:
                 worker.ask("prepare")
-                worker.ask("round", seconds=scale.engine_seconds / len(WARM_UP.contestants))
+                worker.ask("round", seconds=scale.engine_seconds)
+
+        at_once(warm, WARM_UP.contestants)
         yield endpoint
 
 
-def timed_cases(cases: Sequence[Case], scale: Scale, say: Say) -> dict[str, Any]:
+def timed_cases(cases: Sequence[Case], endpoint: str, scale: Scale, say: Say) -> dict[str, Any]:
     timed: dict[str, Any] = {}
-    for population in dict.fromkeys(case.population for case in cases):
-        say("warming an engine up")
-        with warm_engine(scale) as endpoint:
-            for case in cases:
-                if case.population == population:
-                    say(f"{case.name}: {case.title}")
-                    timed[case.name] = {"rounds": timed_rounds(case, endpoint, scale)}
-    return {case.name: timed[case.name] for case in cases}
+    for case in cases:
+        say(f"{case.name}: {case.title}")
+        timed[case.name] = {"rounds": timed_rounds(case, endpoint, scale)}
+    return timed
 
 
 def timed_rounds(case: Case, endpoint: str, scale: Scale) -> dict[str, list[Any]]:
@@ -110,13 +117,13 @@ def alternated(
     workers: Sequence[Worker], rounds: int, seconds: float, warm_up_seconds: float
 ) -> dict[str, list[Any]]:
     """A B A B …: whatever disturbs the machine for a while disturbs all of them."""
+    at_once(lambda worker: worker.ask("arrange"), workers)
     for worker in workers:
-        worker.ask("arrange")
         worker.ask("round", seconds=warm_up_seconds)
     samples: dict[str, list[Any]] = {worker.contestant: [] for worker in workers}
     for _ in range(rounds):
+        at_once(lambda worker: worker.ask("arrange"), workers)
         for worker in workers:
-            worker.ask("arrange")
             samples[worker.contestant].append(worker.ask("round", seconds=seconds))
     return samples
 
