@@ -142,7 +142,7 @@ class Scale:
 
 
 QUICK = Scale(
-    engine_seconds=5,
+    engine_seconds=10,
     rounds=3,
     seconds=0.5,
     warm_up_seconds=0.2,
@@ -155,14 +155,14 @@ QUICK = Scale(
     counted=("hot-100", "first", "refill"),
 )
 FULL_SCALE = Scale(
-    engine_seconds=30,
+    engine_seconds=40,
     rounds=5,
     seconds=1.5,
-    warm_up_seconds=1.0,
-    counting_seconds=1.0,
-    embedded_seconds=1.0,
+    warm_up_seconds=0.5,
+    counting_seconds=0.5,
+    embedded_seconds=0.5,
     openings=5,
     idle_entities=1_000_000,
     users=20_000,
-    readings=1_000,
+    readings=300,
 )

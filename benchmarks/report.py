@@ -289,7 +289,7 @@ def page(result: Result) -> str:
 
 def readme_table(result: Result) -> str:
     """What the README shows: when and where, a few cases, ratios only."""
-    return f"{conditions(result)}\n{ratio_table(result, README_CASES)}"
+    return f"{conditions(result)}\n\n{ratio_table(result, README_CASES)}"
 
 
 def terminal(result: Result) -> str:

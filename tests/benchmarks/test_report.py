@@ -1,10 +1,13 @@
 """From a stored result to verdicts, tables, charts and the page that is published."""
 
+import json
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks.__main__ import DOCS, PUBLISHED
 from benchmarks.cases import CASES, EMBEDDED, OURS, REFERENCE
 from benchmarks.chart import Bar, Group, chart
 from benchmarks.config_report import rows
@@ -113,3 +116,12 @@ def test_every_contestant_is_there() -> None:
     assert {(peer.group, peer.name) for peer in EMBEDDED} == {*SYNC_STEPS, *ASYNC_STEPS}
     assert all(case.contestants[:2] == (OURS, REFERENCE) for case in CASES)
     assert len({case.name for case in CASES}) == len(CASES)
+
+
+def test_the_published_page_shows_the_published_result() -> None:
+    """Page, charts and the README's table are generated; who edits one by hand or forgets one is told."""
+    stored = json.loads(PUBLISHED.read_text(encoding="utf-8"))
+    assert Path(DOCS / "benchmarks.md").read_text(encoding="utf-8") == page(stored)
+    for name, svg in charts(stored).items():
+        assert (PUBLISHED.parent / name).read_text(encoding="utf-8") == svg
+    assert readme_table(stored) in Path(DOCS.parent / "README.md").read_text(encoding="utf-8")
