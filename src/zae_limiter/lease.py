@@ -257,19 +257,18 @@ class Acquisition:
 
     async def _ordered(self, till: Till) -> Lease | None:
         """The lease if one write of the till is all it takes."""
-        posted = await till.order(self._needs)
-        if posted is None:
-            return None
-        outcome, interruption = posted
-        if outcome.failure is not None and interruption is None:
-            raise outcome.failure
-        assert self._policy is not None
-        lease = Lease(self._buckets, till.plan.accounts, self._policy, True, self._needs)
+        outcome, interruption = await till.order(self._needs)
+        if outcome is not None and outcome.applied:
+            assert self._policy is not None
+            lease = Lease(self._buckets, till.plan.accounts, self._policy, True, self._needs)
+            if interruption is None:
+                return lease
+            await lease._abandon()
         if interruption is not None:
-            if outcome.applied:
-                await lease._abandon()
             raise interruption
-        return lease if outcome.applied else None
+        if outcome is not None and outcome.failure is not None:
+            raise outcome.failure
+        return None
 
     async def __aexit__(
         self,

@@ -154,14 +154,14 @@ class Teller:
         outcomes, interruption = await self.colour.finish(visit.run(), visit.withdraw)
         return outcomes, visit.interruption or interruption
 
-    async def post_alone(self, order: Order) -> tuple[Outcome | None, BaseException | None] | None:
-        """Carry out one order that adds nothing to its bucket, unless somebody is in line already.
+    async def post_alone(self, order: Order) -> tuple[Outcome | None, BaseException | None]:
+        """Carry out one order without a credit, like ``post``, unless somebody is in line for its bucket.
 
-        An outcome of ``None`` is a bucket that changed meanwhile; nothing happened.
+        No outcome means that nothing happened: there was somebody, or the bucket changed meanwhile.
         """
         key = order.account.key
         if not self.claim(key):
-            return None
+            return None, None
         outcome, interruption = await self.colour.finish(self.write_alone(order))
         if outcome is None:
             self._release(key)

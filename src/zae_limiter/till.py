@@ -122,29 +122,27 @@ class Till:
         self._cache.hits += len(self._entries)
         return True
 
-    async def order(self, needs: Mapping[str, int]) -> tuple[Outcome, BaseException | None] | None:
-        """Take some millitokens by a write of their own, if nobody else is in line for the bucket.
+    async def order(self, needs: Mapping[str, int]) -> tuple[Outcome | None, BaseException | None]:
+        """Take some millitokens by a write of their own, like ``Teller.post_alone``.
 
-        Like ``Teller.post`` for one order. A refusal that the bucket's new image calls for is raised.
+        A refusal that the bucket's new image calls for is raised.
         """
         teller, slots = self._teller, self._slots
         if teller.is_busy(self._key):
-            return None
+            return None, None
         image = self._image_in_order(teller.world.now_ms())
         if image is None or any(name not in slots for name in needs):
-            return None
-        self._cache.hits += len(self._entries)
+            return None, None
         order = Order(self.plan.accounts[0], Posting(needs), image)
-        outcome, interruption = await teller.post_alone(order) or (None, None)
-        if outcome is None:
-            return None
-        if not outcome.applied and outcome.failure is None:
-            image = outcome.item
-            if image is not None and self._is_in_order(image):
-                if interruption is None:
-                    self._refuse(needs, image, teller.world.now_ms())
-            else:
-                teller.reconsider(self._key)  # there is more to it than tokens
+        outcome, interruption = await teller.post_alone(order)
+        if outcome is None or outcome.failure is not None:
+            return outcome, interruption
+        if outcome.applied:
+            self._cache.hits += len(self._entries)
+        elif outcome.item is None or not self._is_in_order(outcome.item):
+            teller.reconsider(self._key)  # there is more to it than tokens
+        elif interruption is None:
+            self._refuse(needs, outcome.item, teller.world.now_ms())
         return outcome, interruption
 
     def _image_in_order(self, now_ms: int) -> Item | None:

@@ -307,3 +307,37 @@ def test_a_bucket_that_never_holds_still_ends_in_an_error_and_frees_the_line() -
         assert await limiter.available("key", RESOURCE) == {"rpm": 98}
 
     asyncio.run(run())
+
+
+def test_a_cancellation_is_obeyed_although_the_bucket_changed_under_the_write() -> None:
+    """Somebody else was faster: there is nothing to give back, and no reason to go on."""
+
+    class Contended(HeldUp):
+        contended = False
+
+        async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
+            if not self.contended:
+                return await super().write_each(writes)
+            self.at_gate += 1
+            await self.gate.wait()
+            self.contended = False
+            images = await self.batch_get([write.key for write in writes])
+            return [Outcome(False, image, held=False) for image in images]
+
+    async def run() -> None:
+        clock = ManualClock()
+        store = Contended(MemoryBackend(clock.world))
+        limiter = RateLimiter(await Repository.over(store, world=clock.world))
+        await limiter.repository.set_resource_defaults(RESOURCE, SLOW)
+        assert await attempt(limiter)
+        store.contended = True
+        store.hold()
+        victim = asyncio.create_task(attempt(limiter))
+        await settled(store, 1)
+        victim.cancel()
+        store.gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await victim
+        assert await limiter.available("key", RESOURCE) == {"rpm": 99}
+
+    asyncio.run(run())
