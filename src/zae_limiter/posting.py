@@ -80,21 +80,14 @@ class Posting(NamedTuple):
         return self.need
 
 
-def write_for(
-    account: Account, posting: Posting, image: Item | None, now_ms: int, in_order: Item | None = None
-) -> Write | None:
-    """The write that carries out a posting on a bucket last seen as ``image``; ``None`` if it is moot.
-
-    An image is ``in_order`` if somebody has found out already that it has the numbers of the terms.
-    """
+def write_for(account: Account, posting: Posting, image: Item | None, now_ms: int) -> Write | None:
+    """The write that carries out a posting on a bucket last seen as ``image``; ``None`` if it is moot."""
     if not posting.need and not posting.debit:
         return _give_back(account, posting.credit, image)
     if image is None:
         return _create(account, posting, now_ms) if account.shard_id == 0 else _ask(account.key)
     if not posting.need:
         return _charge(account, posting, image, now_ms)
-    if image is in_order:
-        return _spend(account, posting, image, now_ms)
     if is_outdated(account.terms, image):
         return _ask(account.key)  # never turn a bucket back to older limits
     if has_terms(image, account.terms):

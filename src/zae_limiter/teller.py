@@ -43,8 +43,6 @@ class Order(NamedTuple):
 
     account: Account
     posting: Posting
-    in_order: Item | None = None
-    """An image of the bucket that is known to have the numbers of the terms."""
 
 
 MOOT = Outcome(True, None)
@@ -147,9 +145,9 @@ class Teller:
         ``binding``, and what is in flight is waited for; the cancellation is returned beside the
         outcomes.
         """
-        for order in orders if self._refused else ():
-            if order.posting.credit:
-                self._refused.pop(order.account.whole_key, None)
+        for account, posting in orders if self._refused else ():
+            if posting.credit:
+                self._refused.pop(account.whole_key, None)
         visit = Visit(self, orders, binding=binding)
         outcomes, interruption = await self.colour.finish(visit.run(), visit.withdraw)
         return outcomes, visit.interruption or interruption
@@ -385,10 +383,10 @@ class Teller:
         """The write that carries out some orders on one bucket, by what is believed of it."""
         if not orders:
             return None
-        account, posting, in_order = orders[0]
+        account, posting = orders[0]
         if len(orders) > 1:
             posting = merged([order.posting for order in orders])
-        return write_for(account, posting, self.images.get(account.key), now_ms, in_order)
+        return write_for(account, posting, self.image(account.key), now_ms)
 
     def _refresh(self, account: Account, now_ms: int) -> Write | None:
         """The write that gives a bucket the numbers of its terms, if it has others."""

@@ -130,11 +130,10 @@ class Till:
         teller, slots = self._teller, self._slots
         if teller.is_busy(self._key):
             return None, None
-        image = self._image_in_order(teller.world.now_ms())
-        if image is None or any(name not in slots for name in needs):
+        is_known = self._image_in_order(teller.world.now_ms()) is not None
+        if not is_known or any(name not in slots for name in needs):
             return None, None
-        order = Order(self.plan.accounts[0], Posting(needs), image)
-        outcome, interruption = await teller.post_alone(order)
+        outcome, interruption = await teller.post_alone(Order(self.plan.accounts[0], Posting(needs)))
         if outcome is None or outcome.failure is not None:
             return outcome, interruption
         if outcome.applied:

@@ -104,10 +104,8 @@ class DynamoDBBackend:
 
     async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
         """All at the same time, but writes to the same item one after another."""
-        if not writes:
-            return []
-        if len(writes) == 1:
-            return [await self._tried(writes[0])]
+        if len(writes) <= 1:
+            return await self._write_in_turn(writes)
         places: dict[Key, list[int]] = {}
         for place, write in enumerate(writes):
             places.setdefault(write.key, []).append(place)
