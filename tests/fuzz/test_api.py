@@ -18,28 +18,27 @@ from zae_limiter.testing import Fault, FaultyBackend, ManualClock
 colours = st.sampled_from(["async", "sync"])
 
 
+def check_call(who: str, name: str, given: st.SearchStrategy[Any], colour: str, data: Any) -> None:
+    """A method either does its work or refuses it, and then it has changed nothing."""
+    stage, backend = in_memory(colour)
+    before, arguments_given = contents(backend), data.draw(given)
+    result = outcome(lambda: getattr(getattr(stage, who), name)(**arguments_given))
+    if isinstance(result, ZAELimiterError):
+        check_refused(result, before, contents(backend))
+
+
 @pytest.mark.parametrize("name", sorted(REPOSITORY))
 @cases("api", 40, colour=colours, data=st.data())
 def test_any_arguments_of_a_repository(name: str, colour: str, data: Any) -> None:
     """Every method, with values of any type in any place."""
-    stage, backend = in_memory(colour)
-    before = contents(backend)
-    given = data.draw(arguments(REPOSITORY[name]))
-    result = outcome(lambda: getattr(stage.repository, name)(**given))
-    if isinstance(result, ZAELimiterError):
-        check_refused(result, before, contents(backend))
+    check_call("repository", name, arguments(REPOSITORY[name]), colour, data)
 
 
 @pytest.mark.parametrize("name", sorted(LIMITER))
 @cases("api", 100, colour=colours, data=st.data())
 def test_any_arguments_of_a_limiter(name: str, colour: str, data: Any) -> None:
     """What the limiter adds to the repository's methods."""
-    stage, backend = in_memory(colour)
-    before = contents(backend)
-    given = data.draw(arguments(LIMITER[name]))
-    result = outcome(lambda: getattr(stage.limiter, name)(**given))
-    if isinstance(result, ZAELimiterError):
-        check_refused(result, before, contents(backend))
+    check_call("limiter", name, arguments(LIMITER[name]), colour, data)
 
 
 @pytest.mark.filterwarnings("ignore:use_stored_limits:DeprecationWarning")

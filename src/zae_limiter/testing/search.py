@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..exceptions import RateLimiterUnavailable
 from ..repository_protocol import Backend, Item, Key, Outcome, Page, Query, Swap, Update, Write
-from .simulation import Cancelled, Process, SimColour, Simulation, Task
-from .stores import Fault, Wrapper
+from .simulation import Cancelled, Perform, Process, Simulation, Task, Way
+from .stores import Fault
 
 T = TypeVar("T")
 
@@ -275,22 +275,17 @@ OnCall = Callable[[Sequence[Key]], None]
 OnApply = Callable[[Write, Item | None, Outcome], None]
 
 
-class Line(Wrapper):
-    """The way from one process to the store: every call stops before it arrives, and on its way back."""
+class Line(Way):
+    """A way on which every call stops before it arrives, and on its way back."""
 
     def __init__(
         self, process: Process, inner: Backend, on_call: OnCall, on_apply: OnApply, *, swaps: bool
     ) -> None:
-        super().__init__(inner)
+        super().__init__(process, inner)
         assert isinstance(process.simulation, Explorer)
         self._explorer = process.simulation
         self._on_call, self._on_apply = on_call, on_apply
-        self._colour = SimColour(process)
         self.swap: Swap | None = self._swap if swaps else None
-
-    @property
-    def colour(self) -> SimColour:
-        return self._colour
 
     async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
         await Stop(Place.REQUEST, sees=keys)
@@ -305,24 +300,7 @@ class Line(Wrapper):
         await Stop(Place.REPLY)
         return page
 
-    async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
-        return await self._colour.together([self._write_one(write) for write in writes])
-
-    async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
-        return await self._send(writes, self.inner.transact_write)
-
-    async def _write_one(self, write: Write) -> Outcome:
-        try:
-            (outcome,) = await self._send([write], self.inner.write_each)
-        except RateLimiterUnavailable as error:
-            return Outcome(False, None, failure=error)
-        return outcome
-
-    async def _send(
-        self,
-        writes: Sequence[Write],
-        perform: Callable[[Sequence[Write]], Coroutine[Any, Any, list[Outcome]]],
-    ) -> list[Outcome]:
+    async def _send(self, writes: Sequence[Write], perform: Perform) -> list[Outcome]:
         await Stop(Place.REQUEST, writes)
         keys = [write.key for write in writes]
         before = await self.inner.batch_get(keys)

@@ -245,8 +245,39 @@ class Spell(NamedTuple):
     until_ms: int
 
 
-class Network(Wrapper):
-    """The way from one process to the store, on which requests and replies can get lost.
+Perform = Callable[[Sequence[Write]], Coroutine[Any, Any, list[Outcome]]]
+
+
+class Way(Wrapper):
+    """The way from one process to the store: each write travels on its own, a transaction as one."""
+
+    def __init__(self, process: Process, inner: Backend) -> None:
+        super().__init__(inner)
+        self._colour = SimColour(process)
+
+    @property
+    def colour(self) -> SimColour:
+        return self._colour
+
+    async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
+        return await self._colour.together([self._write_one(write) for write in writes])
+
+    async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
+        return await self._send(writes, self.inner.transact_write)
+
+    async def _write_one(self, write: Write) -> Outcome:
+        try:
+            (outcome,) = await self._send([write], self.inner.write_each)
+        except RateLimiterUnavailable as error:
+            return Outcome(False, None, failure=error)
+        return outcome
+
+    async def _send(self, writes: Sequence[Write], perform: Perform) -> list[Outcome]:
+        raise NotImplementedError
+
+
+class Network(Way):
+    """A way on which requests and replies can get lost.
 
     ``on_apply`` sees every single write in the order of the store, and the image before it.
     """
@@ -261,16 +292,11 @@ class Network(Wrapper):
         swaps: bool = False,
         weather: Callable[[Process], Spell | None] = lambda _: None,
     ) -> None:
-        super().__init__(inner)
+        super().__init__(process, inner)
         self._process, self._weather = process, weather
         self.swap: Swap | None = self._swap if swaps else None
         self._simulation = process.simulation
         self._fault_rate, self._on_apply = fault_rate, on_apply
-        self._colour = SimColour(process)
-
-    @property
-    def colour(self) -> SimColour:
-        return self._colour
 
     def calm(self) -> None:
         """Lose nothing any more."""
@@ -288,12 +314,6 @@ class Network(Wrapper):
         await self._travel(Fault.LOST_REPLY)
         return page
 
-    async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
-        return await self._colour.together([self._write_one(write) for write in writes])
-
-    async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
-        return await self._send(writes, self.inner.transact_write)
-
     def _swap(self, key: Key, image: Item, changed: Mapping[str, int]) -> Item | None:
         """At once or not at all, as with a file of this machine; now and then nobody knows which."""
         swap: Swap = self.inner.swap  # type: ignore[attr-defined]
@@ -307,18 +327,7 @@ class Network(Wrapper):
                 raise self._failed(Fault.LOST_REPLY)
         return new
 
-    async def _write_one(self, write: Write) -> Outcome:
-        try:
-            (outcome,) = await self._send([write], self.inner.write_each)
-        except RateLimiterUnavailable as error:
-            return Outcome(False, None, failure=error)
-        return outcome
-
-    async def _send(
-        self,
-        writes: Sequence[Write],
-        perform: Callable[[Sequence[Write]], Coroutine[Any, Any, list[Outcome]]],
-    ) -> list[Outcome]:
+    async def _send(self, writes: Sequence[Write], perform: Perform) -> list[Outcome]:
         if self._simulation.rng.random() < self._fault_rate:
             await pause()
             raise self._failed(Fault.UNREACHABLE)
