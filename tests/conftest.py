@@ -1,10 +1,14 @@
-"""Hypothesis profiles, and the engines that a test run starts and stops.
+"""Hypothesis profiles, the engines that a test run starts and stops, and a folder that is not root's.
 
 Hypothesis explores by default and is reproducible when the environment sets `CI`.
 """
 
 import os
+import shutil
 import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -19,6 +23,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 pytest_plugins = ["tests.fuzz.figures"]
 
 
+NOBODY = 65534
 ENGINE = pytest.StashKey[subprocess.Popen[bytes] | None]()
 
 
@@ -32,3 +37,21 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Stop the engines, also after an interrupt."""
     dynamodb_local.stop(config.stash.get(ENGINE, None))
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user can reach, and a process that is no longer root."""
+    folder = Path(tempfile.mkdtemp(prefix="zae-limiter-", dir="/tmp"))
+    folder.chmod(0o755)
+    root = os.geteuid() == 0
+    if root:
+        os.chown(folder, NOBODY, -1)
+        os.seteuid(NOBODY)
+    try:
+        yield folder
+    finally:
+        if root:
+            os.seteuid(0)
+        folder.chmod(0o755)
+        shutil.rmtree(folder)

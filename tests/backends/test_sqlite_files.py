@@ -3,10 +3,8 @@
 import asyncio
 import contextlib
 import os
-import shutil
 import sqlite3
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +22,6 @@ from zae_limiter.exceptions import (
 )
 from zae_limiter.repository_protocol import Key, Put
 from zae_limiter.world import World
-
-NOBODY = 65534
 
 
 def open_sync(path: Path | str, timeout_ms: int = 2000) -> SqliteBackend:
@@ -136,24 +132,6 @@ def test_bad_timeout(tmp_path: Path, timeout_ms: Any) -> None:
     """A deadline is a whole number of milliseconds."""
     with pytest.raises(ValidationError, match="timeout_ms"):
         SqliteBackend(tmp_path / "x.db", sync=True, timeout_ms=timeout_ms, world=World())
-
-
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that every user can reach, and a process that is no longer root."""
-    folder = Path(tempfile.mkdtemp(prefix="zae-limiter-", dir="/tmp"))
-    folder.chmod(0o755)
-    root = os.geteuid() == 0
-    if root:
-        os.chown(folder, NOBODY, -1)
-        os.seteuid(NOBODY)
-    try:
-        yield folder
-    finally:
-        if root:
-            os.seteuid(0)
-        folder.chmod(0o755)
-        shutil.rmtree(folder)
 
 
 class TestReadOnly:

@@ -10,30 +10,21 @@ Like the engine of all other tests it runs under a shell that ends it when its s
 """
 
 import shutil
-import socket
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
 from tests.engines import dynamodb_local
-from tests.engines.dynamodb_local import JARS, ROOT, STARTUP_SECONDS_MAX
 
 MEMORY = Path("/dev/shm")
 UNTIL_TOLD = '"$@" & engine=$!; read -r how; kill "-${how:-KILL}" $engine; wait'
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Engine:
     def __init__(self) -> None:
         place = MEMORY if MEMORY.is_dir() else None
         self._folder = tempfile.mkdtemp(prefix="zae-limiter-storm-", dir=place)
-        self.port = free_port()
+        self.port = dynamodb_local.free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -41,19 +32,8 @@ class Engine:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        jar = next(iter(sorted(ROOT.glob(JARS))), None)
-        assert jar is not None, "DynamoDB Local is not installed; run: make engines"
-        java = ["java", "-Djava.library.path=DynamoDBLocal_lib", "-jar", jar.name]
-        options = ["-dbPath", self._folder, "-sharedDb", "-disableTelemetry", "-port", str(self.port)]
-        self._process = subprocess.Popen(
-            ["sh", "-c", UNTIL_TOLD, "sh", *java, *options],
-            cwd=jar.parent,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        wait_for_port(self.port)
+        self._process = dynamodb_local.launched(self.port, "-dbPath", self._folder, until=UNTIL_TOLD)
+        dynamodb_local.wait_for_port(self.port)
 
     def kill(self) -> None:
         """End it with SIGKILL, wherever it is."""
@@ -81,15 +61,3 @@ class BorrowedEngine:
 
     def remove(self) -> None:
         """It stays."""
-
-
-def wait_for_port(port: int) -> None:
-    """Wait until somebody listens."""
-    deadline = time.monotonic() + STARTUP_SECONDS_MAX
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        except OSError:
-            assert time.monotonic() < deadline, f"nobody listens on port {port}"
-            time.sleep(0.05)

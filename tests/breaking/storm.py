@@ -25,11 +25,12 @@ import botocore.session
 
 from tests.breaking.books import KILLED, Ledger, read_books
 from tests.breaking.client import BUGS
-from tests.breaking.engine import BorrowedEngine, Engine, free_port, wait_for_port
+from tests.breaking.engine import BorrowedEngine, Engine
 from tests.breaking.gale import FAULTS
 from tests.breaking.rest import buckets_of_table, by_entity, complaints, use_complaints
 from tests.breaking.scene import RESOURCE, furnish
 from tests.engines import dynamodb_local
+from tests.engines.dynamodb_local import free_port, wait_for_port
 from zae_limiter import Limit, SyncRateLimiter
 from zae_limiter._colour import run_sync
 from zae_limiter.backends.dynamodb.table import create_table_request

@@ -22,7 +22,6 @@ from tests.breaking.patrons import CAPACITY, LIMITS, WAYS, Patron, check_books, 
 from zae_limiter import InfrastructureError, RateLimiterUnavailable, ValidationError
 from zae_limiter.backends.sqlite import database
 
-NOBODY = 65534
 TIMEOUT_MS, SHORTLY_MS = 200, 50
 EVERY_WAY = pytest.mark.parametrize("way", WAYS)
 
@@ -197,22 +196,6 @@ class TestLocked:
 
 
 class TestReadOnly:
-    @pytest.fixture
-    def open_folder(self) -> Iterator[Path]:
-        """A folder that every user can reach, and a process that is no longer root."""
-        folder = Path(tempfile.mkdtemp(prefix="zae-limiter-", dir="/tmp"))
-        root = os.geteuid() == 0
-        if root:
-            os.chown(folder, NOBODY, -1)
-            os.seteuid(NOBODY)
-        try:
-            yield folder
-        finally:
-            if root:
-                os.seteuid(0)
-            folder.chmod(0o755)
-            shutil.rmtree(folder)
-
     @EVERY_WAY
     @pytest.mark.parametrize("what", ["limits.db", "."])
     def test_while_in_use(self, open_folder: Path, way: str, what: str) -> None:

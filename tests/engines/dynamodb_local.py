@@ -48,27 +48,57 @@ _own: list[subprocess.Popen[bytes]] = []
 
 def start() -> subprocess.Popen[bytes] | None:
     """Start the engine and publish its address; publish the problem if it cannot be started."""
+    port = free_port()
+    try:
+        engine = launched(port, "-inMemory")
+    except EngineMissing as problem:
+        os.environ[ADDRESS] = str(problem)
+        return None
+    os.environ[ADDRESS] = f"http://127.0.0.1:{port}"
+    return engine
+
+
+class EngineMissing(Exception):
+    """What the engine needs is not installed."""
+
+
+def launched(port: int, *options: str, until: str = UNTIL_STDIN_CLOSES) -> subprocess.Popen[bytes]:
+    """An engine that was told where to keep its items; it takes a moment until it listens."""
     jar = next(iter(sorted(ROOT.glob(JARS))), None)
     if jar is None:
-        os.environ[ADDRESS] = "DynamoDB Local is not installed; run: make engines"
-        return None
+        raise EngineMissing("DynamoDB Local is not installed; run: make engines")
     if shutil.which("java") is None:
-        os.environ[ADDRESS] = "DynamoDB Local needs Java 17 or newer, and there is no java on the PATH"
-        return None
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    java = ["java", "-Djava.library.path=DynamoDBLocal_lib", "-jar", jar.name]
-    options = ["-inMemory", "-sharedDb", "-disableTelemetry", "-port", str(port)]
-    os.environ[ADDRESS] = f"http://127.0.0.1:{port}"
+        raise EngineMissing("DynamoDB Local needs Java 17 or newer, and there is no java on the PATH")
+    java = ["java", "-Djava.library.path=DynamoDBLocal_lib", "-jar", jar.name, *options]
     return subprocess.Popen(
-        ["sh", "-c", UNTIL_STDIN_CLOSES, "sh", *java, *options],
+        ["sh", "-c", until, "sh", *java, "-sharedDb", "-disableTelemetry", "-port", str(port)],
         cwd=jar.parent,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,  # an interrupt from the keyboard is for the tests, which then stop it
     )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for_port(port: int) -> None:
+    """Wait until somebody listens."""
+    deadline = time.monotonic() + STARTUP_SECONDS_MAX
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                pytest.fail(
+                    f"nobody listens on port {port} within {STARTUP_SECONDS_MAX} seconds", pytrace=False
+                )
+            time.sleep(0.05)
 
 
 def stop(engine: subprocess.Popen[bytes] | None) -> None:
@@ -88,19 +118,8 @@ def endpoint() -> str:
     address = os.environ[ADDRESS]
     if not address.startswith("http"):
         pytest.fail(address, pytrace=False)
-    host, _, port = address.removeprefix("http://").partition(":")
-    deadline = time.monotonic() + STARTUP_SECONDS_MAX
-    while True:
-        try:
-            socket.create_connection((host, int(port)), timeout=1).close()
-        except OSError:
-            if time.monotonic() > deadline:
-                pytest.fail(
-                    f"DynamoDB Local did not start within {STARTUP_SECONDS_MAX} seconds", pytrace=False
-                )
-            time.sleep(0.05)
-        else:
-            return address
+    wait_for_port(int(address.rpartition(":")[2]))
+    return address
 
 
 def fresh_table() -> str:
