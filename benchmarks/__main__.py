@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ from .process import WorkerFailed
 from .report import CHARTS, charts, page, readme_table, terminal
 from .run import run
 
+README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 PUBLISHED = DOCS / CHARTS / "results.json"
 LATEST = ROOT / "build" / "bench"
@@ -31,11 +33,10 @@ def arguments() -> argparse.Namespace:
         help=f"measure only these: {', '.join([*names, *GROUPS, *OTHER_PARTS])}",
     )
     parser.add_argument("--quick", action="store_true", help="shorter rounds, for a first look")
-    parser.add_argument("--publish", action="store_true", help="write the result and its page into docs")
-    parser.add_argument("--report", type=Path, metavar="JSON", help="measure nothing, show this result")
     parser.add_argument(
-        "--readme", action="store_true", help="print the README's table of the published result"
+        "--publish", action="store_true", help="write the result into docs, its page and the README"
     )
+    parser.add_argument("--report", type=Path, metavar="JSON", help="measure nothing, show this result")
     asked = parser.parse_args()
     if unknown := set(asked.only) - {*names, *GROUPS, *OTHER_PARTS}:
         parser.error(f"no case is called {', '.join(sorted(unknown))}")
@@ -55,15 +56,22 @@ def write_report(result: dict[str, Any], stored: Path, shown: Path) -> None:
         (folder / name).write_text(svg, encoding="utf-8")
 
 
+def update_readme(result: dict[str, Any]) -> None:
+    """Put the result's table where the README has one."""
+    text = README.read_text(encoding="utf-8")
+    shown, count = re.subn(
+        r"^Taken on .*\n\n(?:\|.*\n)+", lambda _: readme_table(result), text, flags=re.MULTILINE
+    )
+    assert count == 1, "the README has one table of this kind"
+    README.write_text(shown, encoding="utf-8")
+
+
 def progress(started: float, line: str) -> None:
     print(f"[{time.monotonic() - started:4.0f} s] {line}", file=sys.stderr, flush=True)
 
 
 def main() -> int:
     asked = arguments()
-    if asked.readme:
-        print(readme_table(json.loads(PUBLISHED.read_text(encoding="utf-8"))), end="")
-        return 0
     if asked.report:
         result = json.loads(asked.report.read_text(encoding="utf-8"))
     else:
@@ -80,6 +88,7 @@ def main() -> int:
         write_report(result, LATEST / "results.json", LATEST / "benchmarks.md")
     if asked.publish:
         write_report(result, PUBLISHED, DOCS / "benchmarks.md")
+        update_readme(result)
     print(terminal(result))
     return 0
 

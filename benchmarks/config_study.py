@@ -21,6 +21,13 @@ RESOURCES = [f"model-{number}" for number in range(10)]
 PREMIUM_EVERY = 20
 TASKS = 10
 SEED = 4
+CACHE_TTL_SECONDS = 60
+
+
+def some_limits() -> list[Any]:
+    from zae_limiter import Limit
+
+    return [Limit.per_hour(LIMIT, PLENTY)]
 
 
 def is_premium(user: int) -> bool:
@@ -36,24 +43,33 @@ class ConfigBench:
 
     def __init__(self, contestant: str, endpoint: str, users: int) -> None:
         self._contestant, self._endpoint, self._users = contestant, endpoint, users
+        self._table = table_name(contestant, "config")
         self._runner = asyncio.Runner()
 
-    def prepare(self, *, fill: bool, cache_ttl_seconds: int = 60) -> None:
-        """Open the table; fill it first if nobody has."""
-        self._runner.run(self._prepare(fill, cache_ttl_seconds))
+    def found(self) -> None:
+        """Make the table and store the first limits."""
+        self._runner.run(self._found())
 
-    async def _prepare(self, fill: bool, cache_ttl_seconds: int) -> None:
-        from zae_limiter import Limit
+    async def _found(self) -> None:
+        await make_table(self._contestant, self._endpoint, self._table)
+        await self._open(CACHE_TTL_SECONDS)
+        await self._repository.set_system_defaults(some_limits())
 
-        table = table_name(self._contestant, "config")
-        await make_table(self._contestant, self._endpoint, table)
+    def fill(self) -> None:
+        """Store all other limits, and make the bucket that is asked for again and again."""
+        self._runner.run(self._fill())
+
+    def open(self, cache_ttl_seconds: int = CACHE_TTL_SECONDS) -> None:
+        """Open the table that another process has filled."""
+        self._runner.run(self._open(cache_ttl_seconds))
+
+    async def _open(self, cache_ttl_seconds: int) -> None:
         self._limiter, self._repository = await open_async(
-            self._contestant, self._endpoint, table, config_cache_ttl=cache_ttl_seconds
+            self._contestant, self._endpoint, self._table, config_cache_ttl=cache_ttl_seconds
         )
-        if not fill:
-            return
-        limits = [Limit.per_hour(LIMIT, PLENTY)]
-        await self._repository.set_system_defaults(limits)
+
+    async def _fill(self) -> None:
+        limits = some_limits()
         for resource in RESOURCES:
             await self._repository.set_resource_defaults(resource, limits)
         for user in filter(is_premium, range(self._users)):

@@ -87,7 +87,7 @@ class BareBench:
     """One conditional addition to one item, again and again."""
 
     def __init__(self, endpoint: str) -> None:
-        self._requests = Requests(endpoint)
+        self._endpoint, self._requests = endpoint, Requests(endpoint)
         key = {"PK": {"S": "key"}, "SK": {"S": "#STATE"}}
         self._update = json.dumps(
             {
@@ -104,7 +104,7 @@ class BareBench:
         ).encode()
         self._item = key | {"tk": {"N": "0"}, "tc": {"N": "0"}}
 
-    def prepare(self) -> None:
+    def found(self) -> None:
         columns = [{"AttributeName": name, "AttributeType": "S"} for name in ("PK", "SK")]
         keys = [
             {"AttributeName": "PK", "KeyType": "HASH"},
@@ -113,6 +113,11 @@ class BareBench:
         table = {"AttributeDefinitions": columns, "KeySchema": keys, "BillingMode": "PAY_PER_REQUEST"}
         self._requests.send("CreateTable", json.dumps({"TableName": TABLE, **table}).encode())
         self._requests.send("PutItem", json.dumps({"TableName": TABLE, "Item": self._item}).encode())
+
+    def prepare(self) -> None:
+        """Connect late: the engine does not keep a connection that nobody uses."""
+        self._requests.close()
+        self._requests = Requests(self._endpoint)
 
     def arrange(self) -> None:
         """Nothing."""

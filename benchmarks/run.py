@@ -2,6 +2,10 @@
 
 First everything that is timed, one contestant at a time. Then everything that is only counted, while a
 process in the background fills caches and watches its memory.
+
+All tables are made and written to before there is any load: with each write the engine looks for the
+first record of the table's stream, and passes all records that were there before it. A table that comes
+after a hundred thousand writes to others needs ten times the engine's time for each of its own.
 """
 
 from __future__ import annotations
@@ -20,10 +24,8 @@ from .cases import (
     CASES,
     COLD,
     EMBEDDED,
-    FEW,
     GROUPS,
     OURS,
-    POPULATIONS,
     REFERENCE,
     WARM_UP,
     Case,
@@ -33,6 +35,7 @@ from .config_study import can_forget_absence
 from .machine import described
 from .meter import Meter
 from .process import Worker, output
+from .tables import table_name
 
 AT_ONCE_MAX = 2
 COUNTED_ENTITIES_MAX = 20
@@ -47,22 +50,12 @@ def run(scale: Scale, mode: str, wanted: Sequence[str], say: Say) -> dict[str, A
     """Everything that was asked for, as it is stored."""
     result: dict[str, Any] = {"format": FORMAT, "mode": mode, **described()}
     chosen = [case for case in CASES if not wanted or case.name in wanted]
-    result["cases"] = {}
     result["embedded"] = {
         group: timed_embedded(group, scale, say) for group in GROUPS if not wanted or group in wanted
     }
     others = [part for part in ("config", "cold") if not wanted or part in wanted]
-    for population in POPULATIONS:
-        cases = [case for case in chosen if case.population == population]
-        parts = others if population == FEW else []
-        if cases or parts:
-            say("warming an engine up")
-            with warm_engine(scale) as endpoint:
-                result["cases"] |= timed_cases(cases, endpoint, scale, say)
-                if "config" in parts:
-                    result["config"] = config_study(endpoint, scale, say)
-                if "cold" in parts:
-                    result["cold"] = cold_starts(endpoint, scale, say)
+    if chosen or others:
+        result |= on_warm_engine(chosen, others, scale, say)
     with ExitStack() as stack:
         idle = None
         if not wanted or "idle" in wanted:
@@ -75,36 +68,47 @@ def run(scale: Scale, mode: str, wanted: Sequence[str], say: Say) -> dict[str, A
     return result
 
 
-@contextmanager
-def warm_engine(scale: Scale) -> Iterator[str]:
-    """A fresh engine whose virtual machine has compiled what it will need, so nobody pays for being first."""
-    with engine.running() as endpoint:
-
-        def warm(contestant: str) -> None:
-            with Worker(contestant, bench="table", case=WARM_UP.name, endpoint=endpoint) as worker:
-                worker.ask("prepare")
-                worker.ask("round", seconds=scale.engine_seconds)
-
-        at_once(warm, WARM_UP.contestants)
-        yield endpoint
-
-
-def timed_cases(cases: Sequence[Case], endpoint: str, scale: Scale, say: Say) -> dict[str, Any]:
-    timed: dict[str, Any] = {}
-    for case in cases:
-        say(f"{case.name}: {case.title}")
-        timed[case.name] = {"rounds": timed_rounds(case, endpoint, scale)}
-    return timed
-
-
-def timed_rounds(case: Case, endpoint: str, scale: Scale) -> dict[str, list[Any]]:
-    with ExitStack() as stack:
-        workers = [
-            stack.enter_context(Worker(name, bench="table", case=case.name, endpoint=endpoint))
-            for name in case.contestants
+def on_warm_engine(
+    cases: Sequence[Case], others: Sequence[str], scale: Scale, say: Say
+) -> dict[str, dict[str, Any]]:
+    """What is timed on DynamoDB, on an engine whose virtual machine has compiled what it will need."""
+    result: dict[str, dict[str, Any]] = {"cases": {}}
+    with engine.running() as endpoint, ExitStack() as stack:
+        workers = {
+            name: stack.enter_context(Worker(name, bench="cases", endpoint=endpoint))
+            for name in (OURS, REFERENCE, BARE)
+        }
+        students = [
+            stack.enter_context(Worker(name, bench="config", endpoint=endpoint, users=scale.users))
+            for name in ((OURS, REFERENCE) if "config" in others else ())
         ]
-        at_once(lambda worker: worker.ask("prepare"), workers)
-        return alternated(workers, scale.rounds, scale.seconds * case.stretch, scale.warm_up_seconds)
+        say("making tables")
+        founded = [
+            (worker, [case.name for case in (WARM_UP, *cases, COLD) if name in case.contestants])
+            for name, worker in workers.items()
+        ]
+        at_once(lambda it: it[0].ask("found", cases=it[1]), [it for it in founded if it[1]])
+        at_once(lambda student: student.ask("found"), students)
+        say("warming the engine up")
+        limiters = [workers[OURS], workers[REFERENCE]]
+        at_once(lambda worker: worker.ask("prepare", case=WARM_UP.name), limiters)
+        at_once(lambda worker: worker.ask("round", case=WARM_UP.name, seconds=scale.engine_seconds), limiters)
+        for case in cases:
+            say(f"{case.name}: {case.title}")
+            entrants = [workers[name] for name in case.contestants]
+            result["cases"][case.name] = {"rounds": timed_rounds(case.name, case.stretch, entrants, scale)}
+        if students:
+            say("config: reads, cache hits, sparse traffic, negative caching")
+            result["config"] = {it.contestant: studied(it, endpoint, scale) for it in students}
+        if "cold" in others:
+            say("cold: import and open")
+            result["cold"] = cold_starts(endpoint, scale)
+    return result
+
+
+def timed_rounds(case: str, stretch: float, workers: Sequence[Worker], scale: Scale) -> dict[str, list[Any]]:
+    at_once(lambda worker: worker.ask("prepare", case=case), workers)
+    return alternated(workers, scale.rounds, scale.seconds * stretch, scale.warm_up_seconds, case=case)
 
 
 def at_once(function: Callable[[T], Any], arguments: Sequence[T]) -> list[Any]:
@@ -114,17 +118,17 @@ def at_once(function: Callable[[T], Any], arguments: Sequence[T]) -> list[Any]:
 
 
 def alternated(
-    workers: Sequence[Worker], rounds: int, seconds: float, warm_up_seconds: float
+    workers: Sequence[Worker], rounds: int, seconds: float, warm_up_seconds: float, **asked: str
 ) -> dict[str, list[Any]]:
     """A B A B …: whatever disturbs the machine for a while disturbs all of them."""
-    at_once(lambda worker: worker.ask("arrange"), workers)
+    at_once(lambda worker: worker.ask("arrange", **asked), workers)
     for worker in workers:
-        worker.ask("round", seconds=warm_up_seconds)
+        worker.ask("round", seconds=warm_up_seconds, **asked)
     samples: dict[str, list[Any]] = {worker.contestant: [] for worker in workers}
     for _ in range(rounds):
-        at_once(lambda worker: worker.ask("arrange"), workers)
+        at_once(lambda worker: worker.ask("arrange", **asked), workers)
         for worker in workers:
-            samples[worker.contestant].append(worker.ask("round", seconds=seconds))
+            samples[worker.contestant].append(worker.ask("round", seconds=seconds, **asked))
     return samples
 
 
@@ -146,54 +150,42 @@ def counted_cases(cases: Sequence[Case], scale: Scale, say: Say) -> dict[str, An
     if not cases:
         return {}
     say("counting requests and capacity units")
-    counted: dict[str, Any] = {}
+    contestants = (OURS, REFERENCE)
     with engine.running() as endpoint:
-        entries = [(case, name) for case in cases for name in case.contestants if name != BARE]
-        for (case, name), found in zip(
-            entries, at_once(lambda entry: counts(*entry, endpoint, scale), entries), strict=True
-        ):
-            counted.setdefault(case.name, {})[name] = found
-    return counted
+        bills = at_once(lambda name: billed_cases(name, cases, endpoint, scale), contestants)
+    return {
+        case.name: {name: bill[case.name] for name, bill in zip(contestants, bills, strict=True)}
+        for case in cases
+    }
 
 
-def counts(case: Case, contestant: str, endpoint: str, scale: Scale) -> dict[str, Any]:
+def billed_cases(contestant: str, cases: Sequence[Case], endpoint: str, scale: Scale) -> dict[str, Any]:
+    bills: dict[str, Any] = {}
     meter = Meter(endpoint)
-    with (
-        meter.running() as address,
-        Worker(
-            contestant,
-            bench="table",
-            case=case.name,
-            endpoint=address,
-            entities_max=COUNTED_ENTITIES_MAX,
-        ) as worker,
-    ):
-        worker.ask("prepare")
-        worker.ask("arrange")
-        worker.ask("round", seconds=scale.warm_up_seconds)
-        worker.ask("arrange")
-        meter.reset()
-        sample = worker.ask("round", seconds=scale.counting_seconds)
-        reading = meter.reading()
-    return {"operations": sample["operations"] + sample["unwanted"], **reading}
+    asked = {"bench": "cases", "entities_max": COUNTED_ENTITIES_MAX}
+    with meter.running() as address, Worker(contestant, endpoint=address, **asked) as worker:
+        worker.ask("found", cases=[case.name for case in cases])
+        for case in cases:
+            worker.ask("prepare", case=case.name)
+            worker.ask("arrange", case=case.name)
+            worker.ask("round", case=case.name, seconds=scale.warm_up_seconds)
+            worker.ask("arrange", case=case.name)
+            meter.reset()
+            sample = worker.ask("round", case=case.name, seconds=scale.counting_seconds)
+            bills[case.name] = {"operations": sample["operations"] + sample["unwanted"], **meter.reading()}
+    return bills
 
 
-def cold_starts(endpoint: str, scale: Scale, say: Say) -> dict[str, list[Any]]:
+def cold_starts(endpoint: str, scale: Scale) -> dict[str, list[Any]]:
     """Importing and opening, in processes that have done nothing yet."""
-    say("cold: import and open")
     samples: dict[str, list[Any]] = {OURS: [], REFERENCE: [], **{name: [] for name in IMPORTS}}
-    tables = {}
-    for contestant in (OURS, REFERENCE):
-        with Worker(contestant, bench="table", case=COLD.name, endpoint=endpoint) as worker:
-            worker.ask("prepare")
-            tables[contestant] = worker.ask("table")
     # The first process of each finds files that are not in the machine's cache.
     for attempt in range(scale.openings + 1):
         for name, kept in samples.items():
-            if name in tables:
-                sample = output(name, "benchmarks.cold", "open", name, endpoint, tables[name])
-            else:
+            if name in IMPORTS:
                 sample = output(name, "benchmarks.cold", "import", name)
+            else:
+                sample = output(name, "benchmarks.cold", "open", name, endpoint, table_name(name, COLD.name))
             if attempt:
                 kept.append(sample)
     return samples
@@ -214,18 +206,14 @@ def idle_entities(entities: int) -> Iterator[subprocess.Popen[str]]:
         process.wait()
 
 
-def config_study(endpoint: str, scale: Scale, say: Say) -> dict[str, Any]:
-    say("config: reads, cache hits, sparse traffic, negative caching")
-    return {contestant: studied(contestant, endpoint, scale) for contestant in (OURS, REFERENCE)}
-
-
-def studied(contestant: str, endpoint: str, scale: Scale) -> dict[str, Any]:
+def studied(student: Worker, endpoint: str, scale: Scale) -> dict[str, Any]:
     kinds = [(order, cold) for order in ("read", "acquire") for cold in (True, False)]
-    found: dict[str, Any] = {}
-    with Worker(contestant, bench="config", endpoint=endpoint, users=scale.users) as worker:
-        worker.ask("prepare", fill=True)
-        for order, cold in kinds:
-            found[f"{order}-{warmth(cold)}"] = worker.ask(order, times=scale.readings, cold=cold)
+    contestant = student.contestant
+    student.ask("fill")
+    found: dict[str, Any] = {
+        f"{order}-{warmth(cold)}": student.ask(order, times=scale.readings, cold=cold)
+        for order, cold in kinds
+    }
     meter = Meter(endpoint)
     with meter.running() as address:
 
@@ -235,7 +223,7 @@ def studied(contestant: str, endpoint: str, scale: Scale) -> dict[str, Any]:
             return answer | meter.reading()
 
         with Worker(contestant, bench="config", endpoint=address, users=scale.users) as worker:
-            worker.ask("prepare", fill=False)
+            worker.ask("open")
             for order, cold in kinds:
                 # One more than the operations: the first one makes the cache warm.
                 reading = billed(order, times=scale.readings, cold=cold)
@@ -249,7 +237,7 @@ def studied(contestant: str, endpoint: str, scale: Scale) -> dict[str, Any]:
             if can_forget_absence(contestant):
                 found["regular-later-without"] = billed("window", premium=False, forget_absence=True)
         with Worker(contestant, bench="config", endpoint=address, users=scale.users) as worker:
-            worker.ask("prepare", fill=False, cache_ttl_seconds=0)
+            worker.ask("open", cache_ttl_seconds=0)
             found["no-cache"] = billed("window", premium=False)
     return found
 

@@ -104,7 +104,7 @@ def amounts_of(case: Case) -> dict[str, int]:
 
 
 class AsyncBench:
-    """One contestant in one async case: prepared once, then asked for rounds."""
+    """One contestant in one async case: founded and prepared once, then asked for rounds."""
 
     def __init__(self, contestant: str, endpoint: str, case: Case) -> None:
         self._contestant, self._endpoint, self._case = contestant, endpoint, case
@@ -114,14 +114,16 @@ class AsyncBench:
         self._step: Callable[[], Any] = self._acquire_next
         self._amounts = amounts_of(case)
 
+    def found(self) -> None:
+        """Make the table, open it and store the limits."""
+        self._runner.run(self._found())
+
     def prepare(self) -> None:
+        """Make the buckets that the case starts with."""
         self._runner.run(self._prepare())
 
     def round(self, seconds: float) -> dict[str, Any]:
         return self._runner.run(self._round(seconds))
-
-    def table(self) -> str:
-        return table_name(self._contestant, self._case.name)
 
     def arrange(self) -> None:
         """What a round needs beforehand and nobody measures."""
@@ -132,14 +134,17 @@ class AsyncBench:
         self._runner.run(self._limiter.close())
         self._runner.close()
 
-    async def _prepare(self) -> None:
+    async def _found(self) -> None:
         from zae_limiter import RateLimitExceeded
 
         self._refusal = RateLimitExceeded
-        case, table = self._case, table_name(self._contestant, self._case.name)
+        table = table_name(self._contestant, self._case.name)
         await make_table(self._contestant, self._endpoint, table)
-        self._limiter, repository = await open_async(self._contestant, self._endpoint, table)
-        await repository.set_resource_defaults(RESOURCE, limits_of(case))
+        self._limiter, self._repository = await open_async(self._contestant, self._endpoint, table)
+        await self._repository.set_resource_defaults(RESOURCE, limits_of(self._case))
+
+    async def _prepare(self) -> None:
+        case, repository = self._case, self._repository
         entities = [f"key-{number:04}" for number in range(case.entities)]
         if case.cascade:
             await repository.create_entity(PARENT)
@@ -195,7 +200,7 @@ class SyncBench:
         self._contestant, self._endpoint, self._case = contestant, endpoint, case
         self._amounts = amounts_of(case)
 
-    def prepare(self) -> None:
+    def found(self) -> None:
         from zae_limiter import RateLimitExceeded
 
         self._refusal = RateLimitExceeded
@@ -203,6 +208,8 @@ class SyncBench:
         asyncio.run(make_table(self._contestant, self._endpoint, table))
         self._limiter, repository = open_sync(self._contestant, self._endpoint, table)
         repository.set_resource_defaults(RESOURCE, limits_of(self._case))
+
+    def prepare(self) -> None:
         self._acquire()
 
     def arrange(self) -> None:

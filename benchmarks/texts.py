@@ -41,8 +41,8 @@ grows by is what the limiter remembers of them."""
 METHOD = """- Each contestant has a process of its own and the environment that its drivers need. The rounds
   of a case alternate (A B A B …) after a warm-up, so that noise hits all of them. They share an
   engine, which both limiters have warmed up until its virtual machine has compiled what they need, and each
-  has a table of its own in each case. As the engine gets slower the more items it holds, cases that make
-  few, many and ever new ones have an engine each.
+  has a table of its own in each case. All tables are made before anybody is measured: the
+  engine is slow at writing to a table that is younger than many writes to others.
 - Tasks and threads repeat their step without a pause until the time is over. The latency of every step is
   kept. Client CPU is that of the whole process; the engine is another process.
 - Both limiters on DynamoDB run the same code through their public API, with limits stored as the resource's

@@ -1,4 +1,4 @@
-"""The process of one contestant in one case: it does what it is told, a line of JSON at a time.
+"""The process of one contestant: it does what it is told, a line of JSON at a time.
 
 Started as ``python -m benchmarks.worker '{"bench": …}'`` with the interpreter of the contestant's
 environment. Answers go to the standard output it was started with; whatever a library prints goes to
@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from .cases import BARE, CASES, COLD, MEMORY_ASYNC, WARM_UP
+from .cases import BARE, CASES, COLD, MEMORY_ASYNC, WARM_UP, Case
 
 
 def bench_of(asked: dict[str, Any]) -> Any:
@@ -31,15 +32,50 @@ def bench_of(asked: dict[str, Any]) -> Any:
         from .config_study import ConfigBench
 
         return ConfigBench(contestant, asked["endpoint"], asked["users"])
-    if contestant == BARE:
-        from .floors import BareBench
+    return CaseBenches(contestant, asked["endpoint"], asked.get("entities_max"))
 
-        return BareBench(asked["endpoint"])
-    from .tables import AsyncBench, SyncBench
 
-    case = next(case for case in (*CASES, WARM_UP, COLD) if case.name == asked["case"])
-    case = replace(case, entities=min(case.entities, asked.get("entities_max", case.entities)))
-    return (SyncBench if case.sync else AsyncBench)(contestant, asked["endpoint"], case)
+class CaseBenches:
+    """All cases of one contestant on DynamoDB, each with a table of its own."""
+
+    def __init__(self, contestant: str, endpoint: str, entities_max: int | None) -> None:
+        self._contestant, self._endpoint, self._entities_max = contestant, endpoint, entities_max
+        self._benches: dict[str, Any] = {}
+
+    def found(self, cases: list[str]) -> None:
+        """Make the tables of some cases, and write something into each.
+
+        At once, because theirs waits for seconds for a CloudFormation that the engine has not.
+        """
+        for name in cases:
+            case = next(case for case in (*CASES, WARM_UP, COLD) if case.name == name)
+            if self._entities_max is not None:
+                case = replace(case, entities=min(case.entities, self._entities_max))
+            self._benches[name] = self._bench(case)
+        with ThreadPoolExecutor(len(cases)) as threads:
+            list(threads.map(lambda bench: bench.found(), self._benches.values()))
+
+    def prepare(self, case: str) -> None:
+        self._benches[case].prepare()
+
+    def arrange(self, case: str) -> None:
+        self._benches[case].arrange()
+
+    def round(self, case: str, seconds: float) -> Any:
+        return self._benches[case].round(seconds)
+
+    def close(self) -> None:
+        for bench in self._benches.values():
+            bench.close()
+
+    def _bench(self, case: Case) -> Any:
+        if self._contestant == BARE:
+            from .floors import BareBench
+
+            return BareBench(self._endpoint)
+        from .tables import AsyncBench, SyncBench
+
+        return (SyncBench if case.sync else AsyncBench)(self._contestant, self._endpoint, case)
 
 
 def main() -> None:
