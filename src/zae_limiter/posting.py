@@ -189,19 +189,17 @@ def _rebase(account: Account, posting: Posting, image: Item, now_ms: int) -> Upd
     if terms.version is not None:
         set_["cv"] = terms.version
     full_in_ms = 0
-    held = bucket_limit_names(image)
-    for name in dict.fromkeys((*terms.rates, *held)):
+    for name in dict.fromkeys((*terms.rates, *bucket_limit_names(image))):
         names, before, rate = limit_attributes(name), stored_rate(image, name), terms.rates.get(name)
         if rate is None:
             if terms.version is not None:
                 set_.update(dict.fromkeys((*names, *shard_attributes(name))))
                 continue
-            if before is None:
-                continue
+            assert before is not None, "every limit that a bucket holds has a rate"
             rate = before  # limits brought along say nothing of the others, but the origin moves for them too
         need = posting.need.get(name, 0)
         taken, credit = need + posting.debit.get(name, 0), posting.credit.get(name, 0)
-        if before is None or name not in held:
+        if before is None:
             left = rate.capacity_milli - taken
             set_[names.tk], set_[names.tc] = left, taken
             when += pinned(image, names.tk)
@@ -359,14 +357,15 @@ def _keep_alive(
 ) -> tuple[Condition, ...]:
     """Move ``ttl`` ahead when a write would leave a bucket that could disappear before it is full.
 
-    It is pinned when it moves, lest a client that knows of less debt should move it back.
+    It is pinned when it moves, lest a client that knows of less debt should move it back. It moves while
+    there is still time to fill twice: a till goes by that, and must not find less for long.
     """
     present = number(image, "ttl") or None
     if not terms.ttl_fills:
         if present is not None:
             set_["ttl"] = None
         return ()
-    if present is not None and present * 1000 >= now_ms + full_in_ms + terms.fill_ms:
+    if present is not None and present * 1000 >= now_ms + max(full_in_ms, terms.fill_ms) + terms.fill_ms:
         return ()
     if present is None and has_terms(image, terms):
         return ()
@@ -376,7 +375,7 @@ def _keep_alive(
 
 def _ttl_seconds(terms: Terms, now_ms: int, full_in_ms: int) -> int:
     idle_ms = terms.ttl_fills * terms.fill_ms
-    return math.ceil((now_ms + max(idle_ms, full_in_ms + 2 * terms.fill_ms)) / 1000)
+    return math.ceil((now_ms + max(idle_ms, full_in_ms + 3 * terms.fill_ms)) / 1000)
 
 
 def _fill_ms(rate: Rate, missing_milli: int) -> int:

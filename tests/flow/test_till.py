@@ -135,6 +135,15 @@ def test_limits_that_nobody_used_yet_count_when_the_cache_expires(traffic: Traff
     assert traffic.left == 9
 
 
+def test_the_short_way_is_seldom_left(traffic: Traffic) -> None:
+    """Once a minute to read the limits anew, and now and then to prolong the life of the bucket."""
+    ways = []
+    for _ in range(600):
+        ways.append(traffic.take())
+        traffic.clock.advance(1)
+    assert 10 <= ways.count(False) <= 14
+
+
 def test_an_invalidated_cache_is_read_again(traffic: Traffic) -> None:
     traffic.take()
     traffic.limiter.invalidate_config_cache()
