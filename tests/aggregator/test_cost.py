@@ -48,7 +48,7 @@ def test_a_thousand_acquires_in_batches_of_a_hundred(
 ) -> None:
     """One unit for each row and batch: at most three in a hundred records."""
     wire = Metered()
-    backend = DynamoDBBackend(Calls(make_table(), wire, World(), 20_000))
+    backend = DynamoDBBackend(Calls(make_table(with_stream=True), wire, World(), 20_000))
     records = records_of(history([Step(3, NOW + second * 1000) for second in range(1000)]))
     bills = []
     for at in range(0, 1000, 100):

@@ -29,7 +29,7 @@ USAGE = Key("ns/ENTITY#user-1", "#USAGE#gpt-4#2023-11-14T22:00:00Z")
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A function that is deployed beside a table of its own."""
-    name = make_table()
+    name = make_table(with_stream=True)
     monkeypatch.setenv("TABLE_NAME", name)
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
@@ -184,7 +184,7 @@ def test_the_filters_let_pass_what_matters() -> None:
 
 def test_real_records_pass_the_filters() -> None:
     """What the engine's own stream says of a bucket and of a condition that failed."""
-    table = make_table()
+    table = make_table(with_stream=True)
     key = {"PK": {"S": "ns/BUCKET#u#r#0"}, "SK": {"S": "#STATE"}}
     driver().put_item(TableName=table, Item=key | {"born": {"N": "1"}, "b_wcu_tc": {"N": "1000"}})
     stream = Stream(table)

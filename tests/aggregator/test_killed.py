@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_killed_at_random_points_and_restarted() -> None:
     """Twenty times by SIGKILL, with writes half done and notes not taken: the totals are the client's."""
-    table = make_table()
+    table = make_table(with_stream=True)
     url = dynamodb_local.url(table, timeout_ms=20_000)
     client, stream, namespace_id = asyncio.run(days_of_work(table, ENTITIES, [0, 1, 2, 3], 4))
     command = [sys.executable, "-m", "tests.aggregator.follower", url, str(KILLS), "1"]

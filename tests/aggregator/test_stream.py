@@ -39,7 +39,7 @@ def test_usage_equals_the_books_of_the_client() -> None:
     Then the whole stream comes again, twice over, in a random order and cut anew: no row changes. And
     where it comes like that from the beginning, it makes the same rows, byte for byte.
     """
-    table, rng = make_table(), random.Random(1)
+    table, rng = make_table(with_stream=True), random.Random(1)
     client, stream, namespace_id = asyncio.run(days_of_work(table, ENTITIES, HOURS, 18))
     operations = client.operations
     assert sum(operations.values()) - operations["refusal"] >= 10_000

@@ -217,7 +217,7 @@ def test_what_is_not_understood_is_passed_over() -> None:
 
 def test_the_command_on_a_real_table() -> None:
     """``zae-limiter aggregate --once`` counts what happened so far, and a second run nothing."""
-    table = make_table()
+    table = make_table(with_stream=True)
     url = dynamodb_local.url(table, timeout_ms=20_000)
     client, _, namespace_id = asyncio.run(days_of_work(table, ["user-1", "user-2"], [0, 1], 3))
     for rows_written in (4, 0):
@@ -239,7 +239,7 @@ def test_the_command_on_a_real_table() -> None:
 
 def test_a_table_without_a_stream_is_named() -> None:
     """With the way out."""
-    table = make_table(StreamSpecification={"StreamEnabled": False})
+    table = make_table()
     assert driver().describe_table(TableName=table)["Table"].get("LatestStreamArn") is None
     with pytest.raises(InfrastructureNotFoundError, match="has no stream"):
         stream_of(dynamodb_local.url(table))

@@ -92,7 +92,7 @@ class Uses:
 @pytest.fixture(scope="module")
 def uses() -> Uses:
     """Every use once, on one table; each by a process of its own, so that nothing is known before."""
-    found, table, clock = Uses(), make_table(), ManualClock()
+    found, table, clock = Uses(), make_table(with_stream=True), ManualClock()
     with opened(table, clock) as (repository, requests):
         found.namespace_id = repository.namespace_id
     found.requests["making"] = list(requests)
@@ -123,7 +123,7 @@ def following(table: str, clock: ManualClock) -> list[Request]:
 @pytest.fixture
 def aggregator(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Request]]:
     """The requests of a function that counts, refills, splits and archives."""
-    table = make_table()
+    table = make_table(with_stream=True)
     for name, value in {
         "TABLE_NAME": table,
         "AWS_DEFAULT_REGION": "eu-west-1",

@@ -191,7 +191,7 @@ def test_the_filters_are_those_of_the_aggregator() -> None:
 @pytest.fixture(scope="module")
 def records() -> list[dict[str, Any]]:
     """Stream records of every kind of item, made by the library itself, as Lambda gets them."""
-    table, clock = make_table(), ManualClock(4_000_000_000_000)
+    table, clock = make_table(with_stream=True), ManualClock(4_000_000_000_000)
     with flows.opened(table, clock) as (repository, _):
         flows.administration(repository)
     stream = Stream(table)

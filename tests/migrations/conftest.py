@@ -28,7 +28,7 @@ def sqlite(path: Path, clock: ManualClock) -> Stage:
 
 def dynamodb(path: Path, clock: ManualClock) -> Stage:
     del path
-    table = make_table(StreamSpecification={"StreamEnabled": False})  # nobody follows it here
+    table = make_table()
     return Stage("dynamodb", lambda: open_table(True, table, clock.world), clock)
 
 
