@@ -20,7 +20,10 @@ SEEDS_SHORT = tuple(
 )
 FLOW = tuple(
     f"tests/flow/test_{name}.py"
-    for name in ("lease", "round_trips", "config_changes", "cascade", "cancellation", "unavailable", "sync")
+    for name in (
+        *("lease", "till", "round_trips", "config_changes", "cascade", "cancellation", "unavailable"),
+        "sync",
+    )
 )
 HOT = ("tests/hot/test_refusals.py", "tests/hot/test_groups.py", "tests/hot/test_shards.py")
 EXHAUSTIVE = tuple(
@@ -36,7 +39,7 @@ EXHAUSTIVE = tuple(
         "three in line",
     )
 )
-CORE = (*EXHAUSTIVE, *SEEDS_SHORT, *FLOW, *HOT)
+CORE = (*SEEDS_SHORT, *FLOW, *HOT, *EXHAUSTIVE)
 STORES = tuple(f"tests/backends/test_{name}.py" for name in ("conformance", "swap", "state_machine"))
 SQLITE = ("tests/backends/test_sqlite.py", "tests/backends/test_sqlite_files.py")
 
@@ -61,16 +64,16 @@ def _aggregator(*names: str) -> tuple[str, ...]:
 TARGETS = (
     Target("zae_limiter/posting.py", (*_facts("posting", "posting_beside", "posting_law"), HOT[2]), CORE),
     Target("zae_limiter/till.py", (*_facts("till"), *FLOW, HOT[0]), CORE),
-    Target("zae_limiter/bucket.py", _facts("bucket"), CORE),
+    Target("zae_limiter/bucket.py", (*_facts("bucket"), "tests/fuzz/test_facts.py"), CORE),
     Target("zae_limiter/acquire.py", (*FLOW, *EXHAUSTIVE), CORE),
     Target("zae_limiter/lease.py", FLOW, CORE),
     Target("zae_limiter/teller.py", (*HOT[:2], *FLOW, *EXHAUSTIVE), CORE),
-    Target("zae_limiter/terms.py", (*_facts("terms", "posting"), HOT[2]), CORE),
+    Target("zae_limiter/terms.py", (*_facts("terms", "posting", "splitting"), HOT[2]), CORE),
     Target("zae_limiter/repository_protocol.py", STORES, (*SQLITE, *CORE)),
     Target("zae_limiter/backends/memory.py", STORES, ("tests/backends", *CORE)),
     Target("zae_limiter/backends/sqlite/statements.py", (*STORES, *SQLITE), ("tests/backends", *CORE)),
-    Target("zae_limiter/sharding.py", ("tests/hot/test_shards.py",), CORE),
-    Target("zae_limiter/shards.py", ("tests/hot/test_shards.py",), CORE),
+    Target("zae_limiter/sharding.py", (*_facts("sharding", "splitting"), HOT[2]), CORE),
+    Target("zae_limiter/shards.py", (*_facts("splitting"), HOT[2]), CORE),
     Target("zae_limiter/config_cache.py", ("tests/records/test_cache.py", *FLOW), CORE),
     Target(
         "zae_limiter/backends/dynamodb/expressions.py",

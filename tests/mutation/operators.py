@@ -112,6 +112,8 @@ def _walk(node: ast.AST) -> Iterator[Change]:
     """Changes of a node and of what is in it, without what only speaks to people."""
     if isinstance(node, (ast.Assert, ast.JoinedStr, ast.arguments)) or _is_silent(node):
         return
+    if isinstance(node, ast.keyword) and node.arg == "strict":
+        return  # an assertion that two lists are equally long
     if isinstance(node, ast.stmt):
         yield from _dropped(node)
     if isinstance(node, ast.expr):

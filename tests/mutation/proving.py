@@ -25,8 +25,8 @@ from .operators import Mutant
 COPIED = ("src", "tests")
 NEIGHBOURS_MAX = 5
 LIMIT_SECONDS = 900.0
-TEST_SECONDS_MAX = 60
-"""No test takes a tenth of that, even on a busy machine."""
+TEST_SECONDS_MAX = 30
+"""No test takes a third of that, even on a busy machine."""
 
 PASSED, NONE_FOUND = 0, 5
 HUNG = "hung: "
