@@ -19,7 +19,6 @@ from .proving import LIMIT_SECONDS, Trial, Yard
 
 RESULTS = ROOT / ".mutation.json"
 PAGE = ROOT / "docs" / "mutation.md"
-WORKERS = 2
 
 
 def main() -> int:
@@ -59,6 +58,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="give up on a mutant after the tests that know it best"
     )
+    parser.add_argument("--workers", type=int, default=2, help="how many to try at once")
     parser.add_argument("--list", action="store_true", help="show what would be tried")
     parser.add_argument(
         "--limit", type=float, default=LIMIT_SECONDS, help="seconds until a trial counts as hung"
@@ -68,7 +68,7 @@ def _options() -> argparse.Namespace:
 
 
 def _try_all(yard: Yard, due: list[Mutant], known: dict[str, Trial], options: argparse.Namespace) -> None:
-    with ThreadPoolExecutor(WORKERS) as workers:
+    with ThreadPoolExecutor(options.workers) as workers:
         trials = [workers.submit(yard.try_out, m, _target(m, quick=options.quick)) for m in due]
         for done, future in enumerate(as_completed(trials), 1):
             trial = future.result()
