@@ -159,8 +159,6 @@ async def write_usage(sheets: Iterable[Sheet], backend: Backend, tally: Tally) -
             else:
                 reason = "somebody else kept writing the row"
                 rows[write.key] = outcome.item
-        if not owed:
-            return
     for sheet in owed.values():
         _fail(tally, sheet, f"usage row {sheet.key.sort!r} was not written: {reason}")
 

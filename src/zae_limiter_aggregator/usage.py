@@ -61,11 +61,12 @@ def extract_deltas(change: Change) -> dict[str, int]:
     """
     if change.new is None or (change.old is None and MOVED in change.new):
         return {}
-    held = bucket_limit_names(change.old or {})
+    old = change.old or {}
+    held = bucket_limit_names(old)
     deltas = {}
     for name in filter(_is_counted, bucket_limit_names(change.new)):
         count = limit_attributes(name).tc
-        before = number(change.old or {}, count) if name in held else 0
+        before = number(old, count) if name in held else 0
         if delta := number(change.new, count) - before:
             deltas[name] = delta
     return deltas
@@ -110,7 +111,7 @@ def update_snapshot(sheet: Sheet, row: Item | None) -> Update | None:
     row = row or {}
     if SEEN in row and text(row, SEEN) is None:
         raise ValueError(f"{SEEN} is {shown(row[SEEN])}")
-    seen = read_seen(text(row, SEEN) or "")
+    seen = read_seen(text(row, SEEN))
     rest = row.get(REST)
     remainders = rest if isinstance(rest, dict) else {}
     counted = usage_counters(row)
@@ -121,9 +122,9 @@ def update_snapshot(sheet: Sheet, row: Item | None) -> Update | None:
             continue
         events += 1
         for name, delta in extract_deltas(change).items():
-            if name not in totals and name not in counted and len(totals) + len(counted) >= COUNTERS_MAX:
-                continue
             if name not in totals:
+                if name not in counted and len({*counted, *totals}) >= COUNTERS_MAX:
+                    continue
                 totals[name] = counted.get(name, 0) * 1000 + number(remainders, name)
             totals[name] += delta
     if not events:
@@ -142,8 +143,8 @@ def update_snapshot(sheet: Sheet, row: Item | None) -> Update | None:
 # Which versions were counted.
 
 
-def read_seen(text: str) -> Seen:
-    """Read ``shard@life:0-57,60-61;…`` back."""
+def read_seen(text: str | None) -> Seen:
+    """Read ``shard@life:0-57,60-61;…`` back; a row that has none has seen nothing."""
     seen: Seen = {}
     for part in text.split(";") if text else ():
         place, _, runs = part.partition(":")
@@ -169,7 +170,7 @@ def write_seen(seen: Seen) -> str:
 
 def gaps_of(row: Item) -> int:
     """How many stretches of versions are missing between those that a row counted."""
-    return sum(len(runs) - 1 for runs in read_seen(text(row, SEEN) or "").values())
+    return sum(len(runs) - 1 for runs in read_seen(text(row, SEEN)).values())
 
 
 def _note(seen: Seen, change: Change) -> bool:

@@ -104,6 +104,19 @@ def test_what_will_come_again_is_not_archived_yet() -> None:
     assert archive.events == events
 
 
+def test_the_first_failure_decides_what_comes_again() -> None:
+    """An event between two failures comes again, and so does one in the place of the first."""
+    archive, changes = Files(), history([Step(1, NOW)] * 3)
+    first, second, third = (int(change.sequence) for change in changes)
+    places = (first - 1, first, second)
+    events = [removal(event(n), place) for n, place in enumerate(places)]
+    faulty = FaultyBackend(MemoryBackend())
+    faulty.always = Fault.UNREACHABLE
+    tally = run([*events, *records_of([changes[0], changes[2]])], archive, "first", faulty)
+    assert list(tally.failed) == [str(first), str(third)]
+    assert (tally.archived, archive.events) == (1, [event(0)])
+
+
 def test_a_record_that_comes_twice_in_a_batch_is_one_event() -> None:
     """Also if it is the whole batch that was doubled."""
     archive = Files()

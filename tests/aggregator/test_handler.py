@@ -8,20 +8,16 @@ from typing import Any
 import pytest
 
 from tests.aggregator.images import NOW, Step, bucket, expired, history, record, records_of
-from tests.aggregator.stage import Stream, usage_rows
+from tests.aggregator.stage import Stream
 from tests.dynamodb.stage import driver, make_table
 from tests.engines import dynamodb_local
 from zae_limiter._colour import run_sync
-from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.exceptions import ValidationError
 from zae_limiter.models import UsageWindow
-from zae_limiter.repository_protocol import Equal, Key, Update
+from zae_limiter.repository_protocol import Equal, Key
 from zae_limiter.schema import audit_key, bucket_key
-from zae_limiter.testing.stores import Fault, FaultyBackend
-from zae_limiter.world import World
-from zae_limiter_aggregator import FILTERS, Settings, change_of, process_stream_records
+from zae_limiter_aggregator import FILTERS, Settings, change_of
 from zae_limiter_aggregator import handler as lambda_function
-from zae_limiter_aggregator.usage import SEEN
 
 USAGE = Key("ns/ENTITY#user-1", "#USAGE#gpt-4#2023-11-14T22:00:00Z")
 
@@ -79,56 +75,6 @@ def test_an_unreadable_record_is_passed_over_and_the_others_count(
     assert summary["passed_over"] == 1
     assert table
     lambda_function.logger.handlers.clear()
-
-
-def test_a_store_that_does_not_answer_fails_the_records_of_its_rows() -> None:
-    """They are delivered again, and then count once, also if the lost write had arrived."""
-    store = MemoryBackend()
-    records = records_of(history([Step(3, NOW), Step(4, NOW)]))
-    settings = Settings((UsageWindow.HOURLY,), tend_buckets=False)
-    for fault in (Fault.LOST_REPLY, Fault.LOST_REQUEST, Fault.UNREACHABLE):
-        faulty = FaultyBackend(store)
-        faulty.always = fault
-        tally = run_sync(process_stream_records(records, faulty, World(), settings))
-        assert set(tally.failed) == {r["dynamodb"]["SequenceNumber"] for r in records}
-    # One lost reply is put right within the batch: the row itself tells that it was written.
-    shaky = FaultyBackend(store, [None, Fault.LOST_REPLY])
-    tally = run_sync(process_stream_records(records, shaky, World(), settings))
-    assert tally.failed == {}
-    (row,) = usage_rows(store, "ns", ["user-1"]).values()
-    assert (row["tpm"], row["total_events"]) == (7, 2)
-
-
-@pytest.mark.parametrize("damage", ["nonsense", 5, ["0@1:0-1"], {"a": 1}], ids=repr)
-def test_a_damaged_row_costs_its_own_usage_only(damage: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing is written over what is not understood, and nobody waits for it."""
-    store = MemoryBackend()
-    run_sync(store.write_each([Update(USAGE, set={SEEN: damage, "window": "hourly"})]))
-    settings = Settings((UsageWindow.HOURLY, UsageWindow.DAILY), tend_buckets=False)
-    records = records_of(history([Step(3, NOW)]))
-    tally = run_sync(process_stream_records(records, store, World(), settings))
-    assert (tally.failed, tally.passed_over, tally.rows_written) == ({}, 1, 1)
-    (passed,) = [record for record in caplog.records if record.message == "passed over"]
-    assert passed.sequences == [records[0]["dynamodb"]["SequenceNumber"]]  # type: ignore[attr-defined]
-    assert "damaged" in passed.reason  # type: ignore[attr-defined]
-
-
-def test_somebody_else_may_write_the_same_row() -> None:
-    """A refusal brings the row, and the batch is merged into it."""
-    store = MemoryBackend()
-    first, second = history([Step(3, NOW), Step(4, NOW)])
-    settings = Settings((UsageWindow.HOURLY,), tend_buckets=False)
-
-    class Late(FaultyBackend):
-        async def batch_get(self, keys: Any) -> Any:
-            rows = await super().batch_get(keys)
-            await process_stream_records(records_of([first]), store, World(), settings)
-            return rows
-
-    tally = run_sync(process_stream_records(records_of([second]), Late(store), World(), settings))
-    assert tally.failed == {}
-    (row,) = usage_rows(store, "ns", ["user-1"]).values()
-    assert (row["tpm"], row["total_events"]) == (7, 2)
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ from tests.aggregator.stage import ALL_WINDOWS, HOUR_MS, batches, booked, usage_
 from zae_limiter._colour import run_sync
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.models import UsageWindow
-from zae_limiter.repository_protocol import Item, Key
+from zae_limiter.repository_protocol import Equal, Item, Key, Update
 from zae_limiter.schema import bucket_key
 from zae_limiter.schema_records import usage_snapshot_of, window_of
 from zae_limiter.world import World
-from zae_limiter_aggregator import Change, Settings, process_changes
+from zae_limiter_aggregator import Change, Settings, process_changes, usage
 from zae_limiter_aggregator.changes import Span, numbered
 from zae_limiter_aggregator.usage import (
     LIVES_MAX,
@@ -25,6 +25,7 @@ from zae_limiter_aggregator.usage import (
     SEEN,
     extract_deltas,
     gaps_of,
+    is_event,
     read_seen,
     sheets_of,
     update_snapshot,
@@ -77,6 +78,48 @@ def test_any_delivery_makes_the_same_rows(lives: Any, rng: random.Random) -> Non
     assert booked(rows) == Counter({place: amount for place, amount in books.items() if amount})
     counted = {key.sort.rpartition("#")[2]: usage_snapshot_of(row).total_events for key, row in rows.items()}
     assert counted == events
+
+
+def test_a_removed_bucket_consumed_nothing() -> None:
+    """Nor was it used, whatever version it had reached."""
+    removed = Change(KEY, bucket({"tpm": 5}, 7), None, NOW, Span(NOW, 7, 8), "8")
+    assert extract_deltas(removed) == {}
+    assert not is_event(removed)
+
+
+def test_a_bucket_that_moved_was_counted_where_it_came_from() -> None:
+    """Its first image consumed nothing here; what comes afterwards did."""
+    came, used = bucket({"tpm": 5}, 1, moved=1), bucket({"tpm": 9}, 2, moved=1)
+    assert extract_deltas(Change(KEY, None, came, NOW, Span(NOW, 0, 1))) == {}
+    assert extract_deltas(Change(KEY, came, used, NOW, Span(NOW, 1, 2))) == {"tpm": 4000}
+    assert extract_deltas(Change(KEY, None, bucket({"tpm": 5}, 1), NOW, Span(NOW, 0, 1))) == {"tpm": 5000}
+
+
+def test_what_cannot_be_a_limit_is_not_counted() -> None:
+    """A bucket may hold numbers of strangers, under names that nobody can have configured."""
+    image = bucket({"tpm": 5, "two words": 7}, 1)
+    assert extract_deltas(Change(KEY, None, image, NOW, Span(NOW, 0, 1))) == {"tpm": 5000}
+
+
+def test_a_row_is_written_as_a_whole_once() -> None:
+    """A new row gets its attributes, a known one its numbers; each if nobody else wrote it since."""
+    first, second = history([Step(5, NOW), Step(3, NOW)])
+    (sheet,) = sheets_of([first], [UsageWindow.MONTHLY], None)
+    numbers: dict[str, Any] = {"tpm": 5, "total_events": 1, SEEN: f"0@{NOW}:0-1"}
+    created = Update(sheet.key, set={**sheet.attributes, **numbers}, when=(Equal(SEEN, None),))
+    assert update_snapshot(sheet, None) == created
+    (sheet,) = sheets_of([second], [UsageWindow.MONTHLY], None)
+    more: dict[str, Any] = {"tpm": 8, "total_events": 2, SEEN: f"0@{NOW}:0-2"}
+    assert update_snapshot(sheet, created.set) == Update(
+        sheet.key, set=more, when=(Equal(SEEN, numbers[SEEN]),)
+    )
+
+
+@pytest.mark.parametrize("damage", [5, None, {"a": 1}], ids=repr)
+def test_a_row_that_does_not_tell_what_it_counted_is_not_written(damage: Any) -> None:
+    """It would count everything twice."""
+    with pytest.raises(ValueError, match=SEEN):
+        row_of(history([Step(5, NOW)]), {SEEN: damage, "window": "monthly"})
 
 
 def test_the_time_of_a_change_decides_the_window() -> None:
@@ -174,6 +217,82 @@ def test_a_row_has_a_limit_on_what_it_remembers() -> None:
     full = {SEEN: write_seen({(0, NOW): many}), "window": "monthly"}
     late = Change(KEY, None, bucket({"tpm": 1}, 1), NOW, Span(NOW, 99_998, 99_999), "1")
     assert gaps_of(row_of([late], full)) == RUNS_MAX - 1
+
+
+def seen_after(seen: str, *spans: tuple[int, Span]) -> str:
+    """What a row has seen after some changes of shards, one by one."""
+    row: dict[str, Any] = {SEEN: seen, "window": "monthly"}
+    for shard_id, span in spans:
+        key = bucket_key("ns", "user-1", "gpt-4", shard_id)
+        row = row_of([Change(key, None, bucket({"tpm": 1}, 1), NOW, span, "1")], row)
+    found: str = row[SEEN]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("seen", "shard_id", "span", "expected"),
+    [
+        ("0@10:0-1;0@30:0-1", 0, Span(40, 0, 1), "0@30:0-1;0@40:0-1"),
+        ("0@10:0-1;0@30:0-1", 0, Span(20, 0, 1), "0@20:0-1;0@30:0-1"),
+        ("0@10:0-1;0@30:0-1", 0, Span(5, 0, 1), "0@10:0-1;0@30:0-1"),
+        ("0@10:0-1;0@30:0-1", 0, Span(30, 1, 2), "0@10:0-1;0@30:0-2"),
+        ("0@10:0-1;0@30:0-1", 1, Span(40, 0, 1), "0@10:0-1;0@30:0-1;1@40:0-1"),
+        ("0@10:0-1;0@30:0-1", 0, numbered(7), "0@-1:0-7;0@10:0-1;0@30:0-1"),
+        ("0@-1:0-7;0@10:0-1", 0, Span(30, 0, 1), "0@-1:0-7;0@10:0-1;0@30:0-1"),
+    ],
+    ids=["newer", "between", "older", "known", "another shard", "in order", "beside what is in order"],
+)
+def test_the_oldest_life_is_closed_for_a_newer_one(
+    monkeypatch: pytest.MonkeyPatch, seen: str, shard_id: int, span: Span, expected: str
+) -> None:
+    """Each shard has its own, and what comes in order is no life."""
+    monkeypatch.setattr(usage, "LIVES_MAX", 2)
+    assert seen_after(seen, (shard_id, span)) == expected
+
+
+def test_a_run_swallows_those_within_it() -> None:
+    """It ends where the longer of them does."""
+    assert seen_after("0@5:0-1,3-4", (0, Span(5, 2, 6))) == "0@5:0-1,2-6"
+
+
+def test_the_oldest_gap_is_given_up_for_a_newer_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many runs as are allowed are kept."""
+    monkeypatch.setattr(usage, "RUNS_MAX", 3)
+    three = seen_after("0@5:0-1,2-3", (0, Span(5, 4, 5)))
+    assert three == "0@5:0-1,2-3,4-5"
+    assert seen_after(three, (0, Span(5, 6, 7))) == "0@5:0-3,4-5,6-7"
+
+
+def test_a_row_with_too_many_gaps_forgets_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs of all its shards and lives count."""
+    monkeypatch.setattr(usage, "ROW_RUNS_MAX", 4)
+    four = seen_after("0@5:1-2,3-4,5-6", (1, Span(5, 0, 1)))
+    assert four == "0@5:1-2,3-4,5-6;1@5:0-1"
+    assert seen_after(four, (1, Span(5, 2, 3))) == "0@5:1-6;1@5:0-3"
+
+
+def test_a_row_has_a_limit_on_what_it_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first names stay and go on counting; batches that are cut otherwise end in the same row."""
+    monkeypatch.setattr(usage, "COUNTERS_MAX", 3)
+    images = [
+        bucket(consumed, version)
+        for version, consumed in enumerate(
+            [{"a": 1, "b": 2}, {"a": 2, "b": 4, "c": 4}, {"a": 3, "c": 9, "d": 8}, {"c": 10, "d": 9}], 1
+        )
+    ]
+    changes = [
+        Change(KEY, old, new, NOW, Span(NOW, n, n + 1), str(n))
+        for n, (old, new) in enumerate(zip([None, *images], images, strict=False))
+    ]
+    whole = row_of(changes)
+    assert {name: whole.get(name) for name in "abcd"} == {"a": 3, "b": 4, "c": 10, "d": None}
+    for cut in range(1, len(changes)):
+        assert row_of(changes[cut:], row_of(changes[:cut])) == whole
+
+
+def test_a_row_without_versions_has_no_gaps() -> None:
+    """A row from elsewhere has counted nothing that is known."""
+    assert gaps_of({"window": "monthly"}) == 0
 
 
 @pytest.mark.parametrize("text", ["0@17:0-5", "0@17:0-5,7-9;3@-1:0-123456789012345678901", ""])
