@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from zae_limiter._colour import run_sync
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.backends.sqlite import SqliteBackend
-from zae_limiter.repository_protocol import Backend, Item, Key, Put, Update
+from zae_limiter.repository_protocol import Backend, Check, Item, Key, Put, Update
 from zae_limiter.world import World
 
 NOW_MS = 2_000_500
@@ -19,7 +20,7 @@ STORES: dict[str, Open] = {
 }
 
 
-@pytest.fixture(params=STORES.values(), ids=STORES.keys())
+@pytest.fixture(params=STORES.values(), ids=list(STORES))
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
     """A blocking store in the year 1970."""
     backend: Backend = request.param(tmp_path, World(now_ms=lambda: NOW_MS))
@@ -75,4 +76,52 @@ def test_every_thousand_writes(store: Backend) -> None:
     assert left(store, items) == ["gone", "kept"]
     run_sync(store.write_each([count]))
     assert left(store, items) == ["kept"]
+    run_sync(store.close())
+
+
+@pytest.mark.parametrize(("now_ms", "kept"), [(2_000_000, ["this", "next"]), (2_000_001, ["next"])])
+@pytest.mark.parametrize("open_store", STORES.values(), ids=list(STORES))
+def test_an_item_lasts_to_the_millisecond(
+    open_store: Open, now_ms: int, kept: list[str], tmp_path: Path
+) -> None:
+    """In the millisecond of its ttl an item is still there, in the one after it has passed."""
+    items: dict[str, Item] = {"last": {"ttl": 1999}, "this": {"ttl": 2000}, "next": {"ttl": 2001}}
+    store = open_store(tmp_path, World(now_ms=lambda: now_ms))
+    run_sync(store.setup())
+    run_sync(store.write_each([Put(Key("p", name), item) for name, item in items.items()]))
+    run_sync(store.setup())
+    assert left(store, items) == kept
+    run_sync(store.close())
+
+
+def test_a_swap_counts_like_any_write(store: Any) -> None:
+    """Of 998 writes and two swaps the last one is the thousandth."""
+    gone: dict[str, Item] = {"gone": {"ttl": 1}}
+    put, _ = run_sync(store.write_each([Put(Key("p", "n"), {"n": 0}), Put(Key("p", "gone"), gone["gone"])]))
+    run_sync(store.write_each([Check(Key("p", "n"))] * 996))
+    image = store.swap(Key("p", "n"), put.item, {"n": 1})
+    assert left(store, gone) == ["gone"]
+    assert store.swap(Key("p", "n"), image, {"n": 2}) == {"n": 2}
+    assert left(store, gone) == []
+    run_sync(store.close())
+
+
+def test_a_sweep_that_left_something_comes_again_soon(store: Backend) -> None:
+    """After a hundred writes more; one that left nothing comes after a thousand."""
+    items: dict[str, Item] = {f"{i}": {"ttl": 1} for i in range(250)}
+    count = Update(Key("p", "n"), add={"n": 1})
+    run_sync(store.write_each([Put(Key("p", name), item) for name, item in items.items()]))
+    run_sync(store.write_each([count] * 749))
+    assert len(left(store, items)) == 250
+    run_sync(store.write_each([count]))
+    assert len(left(store, items)) == 50
+    run_sync(store.write_each([count] * 99))
+    assert len(left(store, items)) == 50
+    run_sync(store.write_each([count]))
+    assert left(store, items) == []
+    late: dict[str, Item] = {"late": {"ttl": 1}}
+    run_sync(store.write_each([Put(Key("p", "late"), late["late"]), *[count] * 998]))
+    assert left(store, late) == ["late"]
+    run_sync(store.write_each([count]))
+    assert left(store, late) == []
     run_sync(store.close())

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zae_limiter.backends.dynamodb.expressions import (
+    batch_get_request,
     decode,
     decode_item,
     encode,
@@ -28,6 +29,7 @@ from zae_limiter.repository_protocol import (
     Equal,
     Exists,
     Key,
+    Page,
     Put,
     Query,
     Row,
@@ -36,7 +38,7 @@ from zae_limiter.repository_protocol import (
 )
 
 KEY = Key("p", "s")
-ENCODED_KEY = {"PK": {"S": "p"}, "SK": {"S": "s"}}
+ENCODED_KEY: dict[str, Any] = {"PK": {"S": "p"}, "SK": {"S": "s"}}
 
 
 def spelled(payload: dict[str, Any], expression: str) -> str:
@@ -140,6 +142,7 @@ def test_a_transaction_names_each_write_by_its_verb() -> None:
         (Query("p", "a"), "PK = p AND SK >= a"),
         (Query("p", last="z"), "PK = p AND SK <= z"),
         (Query("p", "a", "a" + LAST), f"PK = p AND SK BETWEEN a AND a{LAST}"),
+        (Query("p", "a", "a"), "PK = p AND SK BETWEEN a AND a"),
         (Query("p", "a", index="GSI2"), "GSI2PK = p AND GSI2SK >= a"),
     ],
 )
@@ -191,6 +194,23 @@ def test_a_page_of_an_index_has_keys_only() -> None:
     assert page.after == Cursor(KEY, "place")
 
 
+def test_a_page_of_the_table_has_its_items() -> None:
+    """An item that has nothing but its key is a row as well; without a last key there is no other page."""
+    found = [ENCODED_KEY | {"n": {"N": "1"}}, {"PK": {"S": "p"}, "SK": {"S": "t"}}]
+    rows = (Row(KEY, {"n": 1}), Row(Key("p", "t"), {}))
+    assert page_of({"Items": found}, Query("p")) == Page(rows, None)
+    assert page_of({"Items": found, "LastEvaluatedKey": found[1]}, Query("p")) == Page(
+        rows, Cursor(Key("p", "t"), "t")
+    )
+
+
+def test_a_batch_is_read_as_it_is_now() -> None:
+    """A read that may lag behind would show what somebody has already changed."""
+    assert batch_get_request("t", [KEY]) == {
+        "RequestItems": {"t": {"Keys": [ENCODED_KEY], "ConsistentRead": True}}
+    }
+
+
 integers = st.integers(-(10**38) + 1, 10**38 - 1)
 fractions = st.floats(allow_nan=False, allow_infinity=False).filter(lambda x: x % 1 and abs(x) > 1e-130)
 leaves = st.none() | st.booleans() | integers | fractions | st.text()
@@ -214,6 +234,8 @@ def test_values_survive_the_codec(value: Any) -> None:
         ("-5", -5),
         ("1E+3", 1000),
         ("1.50", 1.5),
+        ("1E+126", 10**126),
+        ("1E+127", 1e127),
         ("12345678901234567890123456789012345678", 12345678901234567890123456789012345678),
     ],
 )
@@ -223,12 +245,47 @@ def test_numbers_are_read_in_every_spelling(text: str, number: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [10**38, -(10**38), math.nan, math.inf, 1e200, 1e-200, object(), {1, 2}, {"": 1}]
+    ("value", "attribute"),
+    [
+        (10**38 - 1, {"N": "9" * 38}),
+        (1 - 10**38, {"N": "-" + "9" * 38}),
+        (0.0, {"N": "0.0"}),
+        (1e-130, {"N": "1e-130"}),
+        (-1e-130, {"N": "-1e-130"}),
+        (9.99e125, {"N": "9.99e+125"}),
+        (True, {"BOOL": True}),
+        (None, {"NULL": True}),
+        ((1, "a"), {"L": [{"N": "1"}, {"S": "a"}]}),
+        ({"a": {}}, {"M": {"a": {"M": {}}}}),
+    ],
+)
+def test_what_dynamodb_can_just_keep_is_spelled_out(value: object, attribute: dict[str, Any]) -> None:
+    """The largest and smallest numbers are kept as they are."""
+    assert encode(value) == attribute
+
+
+@pytest.mark.parametrize(
+    "value",
+    [10**38, -(10**38), math.nan, math.inf, -math.inf, 1e126, 1e200, 1e-200, object(), {1, 2}, {"": 1}],
 )
 def test_what_dynamodb_cannot_keep_is_refused(value: object) -> None:
     """A clear error instead of a changed value."""
     with pytest.raises(ValidationError):
         encode(value)
+
+
+def test_an_item_is_read_without_its_key() -> None:
+    """Every kind of attribute, in whatever order it comes."""
+    attributes = ENCODED_KEY | {
+        "n": {"N": "-7"},
+        "half": {"N": "0.5"},
+        "thousand": {"N": "1E+3"},
+        "s": {"S": ""},
+        "b": {"BOOL": False},
+        "l": {"L": [{"N": "1"}]},
+    }
+    expected = {"n": -7, "half": 0.5, "thousand": 1000, "s": "", "b": False, "l": [1]}
+    assert repr(decode_item(attributes)) == repr(expected)
 
 
 def test_null_is_read_as_not_there() -> None:

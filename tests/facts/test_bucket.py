@@ -1,10 +1,12 @@
 """The balance law: integers, gains that telescope, waits that are exact on both sides."""
 
 import ast
+import dataclasses
 import inspect
 import math
 from fractions import Fraction
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import assume, example, given
@@ -29,7 +31,8 @@ from zae_limiter.bucket import (
     wait_ms,
     would_refill_satisfy,
 )
-from zae_limiter.models import PERIOD_SECONDS_MAX, TOKENS_MAX, BucketState, Limit
+from zae_limiter.exceptions import ValidationError
+from zae_limiter.models import NUMBER_MAX, PERIOD_SECONDS_MAX, TOKENS_MAX, BucketState, Limit
 
 NOW = 1_700_000_000_000
 
@@ -211,6 +214,64 @@ def test_what_is_consumed_is_gone(state: BucketState, requested: int, data: st.D
     after = balance(rate, taken.new_tokens_milli, taken.new_last_refill_ms, now)
     assert before - after == (requested * 1000 if taken.success else 0)
     assert after >= 0 or not taken.success
+
+
+STATE = BucketState("user-1", "gpt-4", "rpm", 5000, NOW, 10_000, 1000, 1000)
+PLAIN: dict[str, Any] = {"state": STATE, "requested": 1, "amount": 1, "now_ms": NOW}
+PLAIN |= {"tokens_milli": 5000, "last_refill_ms": NOW, "rate": rate_of(STATE)}
+FUNCTIONS = (
+    *(refill_bucket, try_consume, force_consume, calculate_retry_after, calculate_available),
+    *(build_limit_status, would_refill_satisfy, rate_of),
+)
+CHECKED = [(function, name) for function in FUNCTIONS for name in inspect.signature(function).parameters]
+
+
+def called(function: Any, **other: Any) -> Any:
+    """A plain call, some of whose arguments are others."""
+    plain = {name: PLAIN[name] for name in inspect.signature(function).parameters}
+    return function(**(plain | other))
+
+
+@pytest.mark.parametrize("value", [0.5, True, "1", NUMBER_MAX + 1, -NUMBER_MAX - 1])
+@pytest.mark.parametrize(("function", "name"), CHECKED, ids=lambda it: getattr(it, "__name__", it))
+def test_every_argument_is_checked(function: Any, name: str, value: Any) -> None:
+    """By every function, under its own name, before anything is worked out."""
+    called(function)
+    with pytest.raises(ValidationError) as refused:
+        called(function, **{name: value})
+    assert (refused.value.field, refused.value.value) == (name, value)
+
+
+@pytest.mark.parametrize("value", [0.5, True, "1", NUMBER_MAX + 1, -NUMBER_MAX - 1])
+@pytest.mark.parametrize(
+    "name", ["tokens_milli", "last_refill_ms", "capacity_milli", "refill_amount_milli", "refill_period_ms"]
+)
+def test_every_number_of_a_state_and_of_a_rate_is_checked(name: str, value: Any) -> None:
+    """Whoever made it; a rate moreover brings something."""
+    with pytest.raises(ValidationError) as refused:
+        rate_of(dataclasses.replace(STATE, **{name: value}))
+    assert refused.value.field == name
+    if name in Rate._fields:
+        with pytest.raises(ValidationError) as refused:
+            called(refill_bucket, rate=rate_of(STATE)._replace(**{name: value}))
+        assert refused.value.field == name
+
+
+@pytest.mark.parametrize("name", ["refill_amount_milli", "refill_period_ms"])
+def test_a_rate_brings_something(name: str) -> None:
+    """Nothing is divided by zero."""
+    nothing: Any = {name: 0}
+    with pytest.raises(ValidationError, match="at least 1"):
+        rate_of(dataclasses.replace(STATE, **nothing))
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda it: it.__name__)
+def test_the_largest_numbers_can_be_worked_with(function: Any) -> None:
+    """On both sides of zero."""
+    for name in inspect.signature(function).parameters:
+        if name not in ("state", "rate"):
+            called(function, **{name: NUMBER_MAX})
+            called(function, **{name: -NUMBER_MAX})
 
 
 def test_floats_stay_out_of_the_arithmetic() -> None:

@@ -42,6 +42,8 @@ EXHAUSTIVE = tuple(
 CORE = (*SEEDS_SHORT, *FLOW, *HOT, *EXHAUSTIVE)
 STORES = tuple(f"tests/backends/test_{name}.py" for name in ("conformance", "swap", "state_machine"))
 SQLITE = ("tests/backends/test_sqlite.py", "tests/backends/test_sqlite_files.py")
+FOLLOWERS = ("tests/aggregator/test_embedded.py", *SEEDS_SHORT)
+"""Who follows the log of an embedded store; a stream needs an engine."""
 
 
 class Target(NamedTuple):
@@ -57,6 +59,10 @@ def _facts(*names: str) -> tuple[str, ...]:
     return tuple(f"tests/facts/test_{name}.py" for name in names)
 
 
+def _backends(*names: str) -> tuple[str, ...]:
+    return tuple(f"tests/backends/test_{name}.py" for name in names)
+
+
 def _aggregator(*names: str) -> tuple[str, ...]:
     return tuple(f"tests/aggregator/test_{name}.py" for name in names)
 
@@ -65,13 +71,21 @@ TARGETS = (
     Target("zae_limiter/posting.py", (*_facts("posting", "posting_beside", "posting_law"), HOT[2]), CORE),
     Target("zae_limiter/till.py", (*_facts("till"), *FLOW, HOT[0]), CORE),
     Target("zae_limiter/bucket.py", (*_facts("bucket"), "tests/fuzz/test_facts.py"), CORE),
-    Target("zae_limiter/acquire.py", (*FLOW, *EXHAUSTIVE), CORE),
-    Target("zae_limiter/lease.py", FLOW, CORE),
-    Target("zae_limiter/teller.py", (*HOT[:2], *FLOW, *EXHAUSTIVE), CORE),
+    Target("zae_limiter/acquire.py", (*_facts("acquire"), *FLOW, *EXHAUSTIVE), CORE),
+    Target("zae_limiter/lease.py", (*_facts("lease"), *FLOW), CORE),
+    Target("zae_limiter/teller.py", (*_facts("teller", "acquire"), *HOT[:2], *FLOW, *EXHAUSTIVE), CORE),
     Target("zae_limiter/terms.py", (*_facts("terms", "posting", "splitting"), HOT[2]), CORE),
-    Target("zae_limiter/repository_protocol.py", STORES, (*SQLITE, *CORE)),
-    Target("zae_limiter/backends/memory.py", STORES, ("tests/backends", *CORE)),
-    Target("zae_limiter/backends/sqlite/statements.py", (*STORES, *SQLITE), ("tests/backends", *CORE)),
+    Target("zae_limiter/repository_protocol.py", (*_facts("waist"), *STORES), (*SQLITE, *CORE)),
+    Target(
+        "zae_limiter/backends/memory.py",
+        (*_backends("memory", "open", "expiry", "swap"), *STORES),
+        ("tests/backends", *CORE),
+    ),
+    Target(
+        "zae_limiter/backends/sqlite/statements.py",
+        (*_backends("statements", "expiry", "swap"), *STORES, *SQLITE),
+        ("tests/backends", *CORE),
+    ),
     Target("zae_limiter/sharding.py", (*_facts("sharding", "splitting"), HOT[2]), CORE),
     Target("zae_limiter/shards.py", (*_facts("splitting"), HOT[2]), CORE),
     Target("zae_limiter/config_cache.py", ("tests/records/test_cache.py", *FLOW), CORE),
@@ -81,9 +95,13 @@ TARGETS = (
         STORES,
         on_dynamodb=True,
     ),
-    Target("zae_limiter_aggregator/usage.py", _aggregator("usage"), _aggregator("stream", "embedded")),
-    Target("zae_limiter_aggregator/processor.py", _aggregator("usage", "stream"), _aggregator("embedded")),
-    Target("zae_limiter_aggregator/buckets.py", _aggregator("buckets"), _aggregator("stream", "embedded")),
+    Target("zae_limiter_aggregator/usage.py", _aggregator("usage"), FOLLOWERS),
+    Target(
+        "zae_limiter_aggregator/processor.py",
+        _aggregator("processor", "usage", "buckets", "archiver"),
+        FOLLOWERS,
+    ),
+    Target("zae_limiter_aggregator/buckets.py", _aggregator("buckets"), FOLLOWERS),
 )
 
 
@@ -110,7 +128,12 @@ PLANTED = (
     Planted("zae_limiter/lease.py", "_settlement", "in reversed(held)", "in held"),
     Planted("zae_limiter/lease.py", "Lease._take", "self._later += taken", "self._later = taken"),
     Planted("zae_limiter/teller.py", "_unknown", "ambiguous=True", "ambiguous=False"),
-    Planted("zae_limiter/teller.py", "Teller._judge", "image, sent_ms)", "image, self.world.now_ms())"),
+    Planted(
+        "zae_limiter/teller.py",
+        "Teller._fitting",
+        "account.terms, image, sent_ms)",
+        "account.terms, image, self.world.now_ms())",
+    ),
     Planted(
         "zae_limiter/teller.py", "Teller._hand_over", "line.extendleft(reversed(", "line.extend(reversed("
     ),

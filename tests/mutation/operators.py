@@ -147,9 +147,13 @@ def _dropped(statement: ast.stmt) -> Iterator[Change]:
     stores = isinstance(statement, ast.Assign) and all(
         isinstance(target, (ast.Attribute, ast.Subscript)) for target in statement.targets
     )
-    ends = isinstance(statement, (ast.Break, ast.Continue, ast.Raise, ast.Delete, ast.AugAssign))
+    # To forget a plain name changes nothing but what can be read further down.
+    forgets = isinstance(statement, ast.Delete) and not all(
+        isinstance(t, ast.Name) for t in statement.targets
+    )
+    ends = isinstance(statement, (ast.Break, ast.Continue, ast.Raise, ast.AugAssign))
     returns = isinstance(statement, ast.Return) and statement.value is None
-    if calls or stores or ends or returns:
+    if calls or stores or forgets or ends or returns:
         yield Change(statement, "pass", _short(statement), "pass")
     if isinstance(statement, ast.AugAssign) and isinstance(statement.op, (ast.Add, ast.Sub)):
         op = ast.Sub() if isinstance(statement.op, ast.Add) else ast.Add()

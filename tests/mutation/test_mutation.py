@@ -106,6 +106,8 @@ def test_sample_is_the_same_every_time() -> None:
         ("x[a] = b", {"x[a] = b => pass"}),
         ("x = [Exists(), Equal(a, b)]", {"[Exists(), Equal(a, b)] => [Equal(a, b)]"}),
         ("return a and b", {"a and b => a", "a and b => b"}),
+        ("del x[a], b", {"del x[a], b => pass"}),
+        ("del a, b", set()),
         ("assert a < b, f'{a + b}'", set()),
         ("logger.warning(a + 1)", set()),
     ],

@@ -30,6 +30,8 @@ class Gated(Wrapper):
         super().__init__(inner)
         self.open = asyncio.Event()
         self.open.set()
+        self.reached = asyncio.Event()
+        """Set when an answer stands before the gate."""
         self.reads: list[tuple[Key, ...]] = []
         self.failure: RateLimiterUnavailable | None = None
 
@@ -41,6 +43,7 @@ class Gated(Wrapper):
         self.reads.append(tuple(keys))
         items = await super().batch_get(keys)
         if len(keys) > 1:
+            self.reached.set()
             await self.open.wait()
         if self.failure is not None:
             raise self.failure
@@ -48,6 +51,7 @@ class Gated(Wrapper):
 
     def close_gate(self) -> None:
         self.open.clear()
+        self.reached.clear()
         self.reads.clear()
 
 
@@ -150,7 +154,7 @@ async def test_a_slow_read_does_not_undo_a_change(store: Store) -> None:
     repository.invalidate_config_cache()
     gate.close_gate()
     slow = asyncio.create_task(repository.resolve_limits("key-1", "gpt-4"))
-    await settle()
+    await gate.reached.wait()
     await repository.set_resource_defaults("gpt-4", [TPM])
     gate.open.set()
     assert (await slow)[0] == [RPM]
@@ -304,6 +308,61 @@ def test_what_was_read_before_an_invalidation_is_a_miss() -> None:
     cache.put(key, {}, 0, read)
     assert cache.get(key, 0) is None
     assert cache.last_known(key) is not None
+
+
+def test_an_invalidated_entry_is_out_of_date_at_any_time() -> None:
+    """Who keeps one sees it, those that were not meant stay fresh, and a later read counts again."""
+    cache, key, other = ConfigCache(1000), Key("p", "s"), Key("p", "t")
+    for one in (key, other):
+        cache.put(one, {}, 0, cache.set_out())
+    kept = cache.get(key, 0)
+    assert kept is not None
+    cache.invalidate(lambda it: it == key)
+    assert kept.expires_ms == 0
+    assert cache.get(key, 0) is None
+    assert cache.get(other, 0) is not None
+    cache.put(key, {"v": 2}, 0, cache.set_out())
+    assert cache.get(key, 999) is not None
+
+
+def test_withdrawals_are_counted_one_by_one() -> None:
+    """Replaced, invalidated and crowded out count; a read that comes too late changes nothing."""
+    cache, keys = ConfigCache(1000, entries_max=2), [Key("p", f"{n}") for n in range(3)]
+    assert cache.withdrawals == 0
+    early = cache.set_out()
+    cache.put(keys[0], {"v": 1}, 0, cache.set_out())
+    assert cache.withdrawals == 0
+    cache.put(keys[0], {"v": 0}, 0, early)
+    assert cache.withdrawals == 0
+    cache.put(keys[0], {"v": 2}, 0, cache.set_out())
+    assert cache.withdrawals == 1
+    cache.put(keys[1], {}, 0, cache.set_out())
+    assert cache.withdrawals == 1
+    crowded = cache.get(keys[0], 0)
+    cache.put(keys[2], {}, 0, cache.set_out())
+    assert cache.withdrawals == 2
+    assert crowded is not None
+    assert crowded.expires_ms == 0
+    assert [cache.last_known(key) is not None for key in keys] == [False, True, True]
+    cache.invalidate(lambda _: True)
+    assert cache.withdrawals == 4
+
+
+def test_an_entry_may_give_way_while_others_are_invalidated() -> None:
+    """Another thread crowds out what is yet to be looked at; there is nothing left to do for it."""
+    cache, keys = ConfigCache(1000, entries_max=2), [Key("p", f"{n}") for n in range(4)]
+    for key in keys[:2]:
+        cache.put(key, {}, 0, cache.set_out())
+
+    def matches(key: Key) -> bool:
+        if key == keys[0]:
+            for late in keys[2:]:
+                cache.put(late, {}, 0, cache.set_out())
+        return True
+
+    cache.invalidate(matches)
+    assert [cache.last_known(key) is not None for key in keys] == [False, False, True, True]
+    assert [cache.get(key, 0) is not None for key in keys[2:]] == [True, True]
 
 
 def test_an_entry_is_as_old_as_its_question() -> None:

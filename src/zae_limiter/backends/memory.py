@@ -74,7 +74,7 @@ def open_backend(url: str, *, sync: bool, world: World, timeout_ms: int | None =
     """Open ``memory://`` or ``memory://name``; there is nothing to wait for, so nothing to time out."""
     del sync, timeout_ms
     parts = urlsplit(url)
-    if parts.path or parts.query or parts.fragment or not url.lower().startswith("memory://"):
+    if parts.path or parts.query or parts.fragment:
         raise ValidationError("store", url, "use memory:// or memory://name, which take no options")
     # The name is cut from the text because a host name would lose its case.
     name = url[len("memory://") :]
@@ -130,7 +130,8 @@ class MemoryBackend:
         with self._shelf.lock:
             found = sorted(self._matching(query), reverse=query.backwards)
             page = [
-                Row(key, {} if query.index else self._image(key) or {}) for _, key in found[: query.rows_max]
+                Row(key, {} if query.index else _own(self._shelf.items[key]))
+                for _, key in found[: query.rows_max]
             ]
         more = len(found) > query.rows_max
         return Page(tuple(page), Cursor(page[-1].key, found[len(page) - 1][0]) if more else None)

@@ -10,7 +10,6 @@ integer and a float with a whole value (only metadata has floats) comes back as 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, TypeAlias
@@ -88,7 +87,8 @@ def encode(value: object) -> Attribute:
             raise ValidationError("number", value, "DynamoDB keeps at most 38 digits")
         return {"N": str(value)}
     if isinstance(value, float):
-        if not (math.isfinite(value) and (value == 0 or FLOAT_MIN <= abs(value) <= FLOAT_MAX)):
+        # Neither infinity nor what is no number lies between the two.
+        if not (value == 0 or FLOAT_MIN <= abs(value) <= FLOAT_MAX):
             raise ValidationError("number", value, "DynamoDB keeps finite numbers from 1e-130 to 9.99e125")
         return {"N": repr(value)}
     if value is None:

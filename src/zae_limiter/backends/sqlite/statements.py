@@ -96,7 +96,7 @@ def changed_body(image: Stored, changed: Mapping[str, int]) -> str | None:
     ways; of a name that stands there twice the last one counts.
     """
     body = image.body
-    if body.find("{", 1) >= 0:
+    if body.rfind("{") > 0:
         return None
     for name, value in changed.items():
         before, found, after = body.rpartition(f'"{name}":{image[name]}')
