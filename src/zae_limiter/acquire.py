@@ -199,7 +199,7 @@ def _remembered(teller: Teller, demands: Sequence[Demand]) -> RateLimitExceeded 
     """The refusal that a bucket's last one calls for, if that was a moment ago."""
     lately = [demand for demand in demands if teller.refused_lately(demand.account.key)]
     now_ms = teller.world.now_ms()
-    if not lately or _refusal(teller, (), lately, now_ms) is None:
+    if _refusal(teller, (), lately, now_ms) is None:
         return None
     return _refusal(teller, (), demands, now_ms)
 

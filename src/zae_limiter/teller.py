@@ -391,8 +391,9 @@ class Teller:
     def _refresh(self, account: Account, now_ms: int) -> Write | None:
         """The write that gives a bucket the numbers of its terms, if it has others."""
         image = self.image(account.key)
-        current = image is None or has_terms(image, account.terms)
-        return None if image is None or current else rebased(account, image, now_ms)
+        if image is None or has_terms(image, account.terms):
+            return None
+        return rebased(account, image, now_ms)
 
     def _learn(self, write: Write, outcome: Outcome) -> None:
         if outcome.failure is not None:

@@ -166,7 +166,7 @@ class Till:
         account = self.plan.accounts[0]
         if not has_family(image, account) or not has_terms(image, account.terms):
             return False
-        if self._is_metered and is_split(account, image):
+        if is_split(account, image):
             return False
         ttl = image.get("ttl")
         if ttl is not None and (type(ttl) is not int or not account.terms.ttl_fills):

@@ -73,7 +73,9 @@ TARGETS = (
     Target("zae_limiter/bucket.py", (*_facts("bucket"), "tests/fuzz/test_facts.py"), CORE),
     Target("zae_limiter/acquire.py", (*_facts("acquire"), *FLOW, *EXHAUSTIVE), CORE),
     Target("zae_limiter/lease.py", (*_facts("lease"), *FLOW), CORE),
-    Target("zae_limiter/teller.py", (*_facts("teller", "acquire"), *HOT[:2], *FLOW, *EXHAUSTIVE), CORE),
+    Target(
+        "zae_limiter/teller.py", (*_facts("teller", "lines", "acquire"), *HOT[:2], *FLOW, *EXHAUSTIVE), CORE
+    ),
     Target("zae_limiter/terms.py", (*_facts("terms", "posting", "splitting"), HOT[2]), CORE),
     Target("zae_limiter/repository_protocol.py", (*_facts("waist"), *STORES), (*SQLITE, *CORE)),
     Target(

@@ -1,0 +1,123 @@
+"""What the tests of one teller share: a store that is watched, a bucket of ten tokens, orders on it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from zae_limiter._colour import Blocking, Colour, Signal, run_sync
+from zae_limiter.backends.memory import MemoryBackend, Shelf
+from zae_limiter.bucket import Rate
+from zae_limiter.posting import Posting
+from zae_limiter.repository_protocol import Item, Key, Outcome, Write
+from zae_limiter.schema import bucket_key, limit_attributes
+from zae_limiter.teller import Order, Teller, Ticket, Visit
+from zae_limiter.terms import Account, Terms
+from zae_limiter.testing import ManualClock
+from zae_limiter.testing.stores import Wrapper
+
+NOW = 1_700_000_000_000
+RATE = Rate(10_000, 1_000, 1_000)
+"""Ten tokens, one a second: a millitoken a millisecond."""
+KEY, OTHER, THIRD = (bucket_key("ns", entity_id, "r") for entity_id in "efg")
+
+
+class Store(Wrapper):
+    """A store that notes what it is asked, and lets a test act while a call is on its way."""
+
+    def __init__(self, **images: dict[str, Any]) -> None:
+        self.clock, self.shelf = ManualClock(NOW), Shelf()
+        super().__init__(MemoryBackend(self.clock.world, self.shelf))
+        for entity_id, image in images.items():
+            self.shelf.items[bucket_key("ns", entity_id, "r")] = image
+        self.calls: list[tuple[str, list[Any]]] = []
+        self.meanwhile: Callable[[], None] = lambda: None
+        self.replies: list[Outcome] = []
+
+    def tokens(self, key: Key = KEY) -> Any:
+        return self.shelf.items[key]["b_a_tk"]
+
+    @property
+    def sent(self) -> list[list[int]]:
+        """What each call added to the tokens of each bucket."""
+        return [[write.add.get("b_a_tk") for write in given] for _, given in self.calls]
+
+    async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
+        self.calls.append(("batch_get", list(keys)))
+        return await super().batch_get(keys)
+
+    async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
+        self.calls.append(("write_each", list(writes)))
+        self.meanwhile()
+        return self.replies or await super().write_each(writes)
+
+    async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
+        self.calls.append(("transact_write", list(writes)))
+        return self.replies or await super().transact_write(writes)
+
+
+def image_of(a: int = 10_000, /, **more: Any) -> dict[str, Any]:
+    return {"rf": NOW, "cv": 1, **dict(zip(limit_attributes("a"), (a, *RATE, 0), strict=True)), **more}
+
+
+def account_of(key: Key = KEY, /, version: int | None = 1, rate: Rate = RATE, **more: Any) -> Account:
+    return Account(key, "ns", "e", "r", Terms({"a": rate}, version), **more)
+
+
+def need(amount: int, account: Account | None = None) -> Order:
+    return Order(account or account_of(), Posting(need={"a": amount}))
+
+
+def debit(amount: int, account: Account | None = None) -> Order:
+    return Order(account or account_of(), Posting(debit={"a": amount}))
+
+
+def credit(amount: int, account: Account | None = None, name: str = "a") -> Order:
+    return Order(account or account_of(), Posting(credit={name: amount}))
+
+
+class Scripted(Blocking):
+    """Waiting is what a test does: it is told for how long, and may give the signal or raise."""
+
+    def __init__(self, *steps: Callable[[], None]) -> None:
+        super().__init__()
+        self.steps, self.waits = list(steps), list[float | None]()
+
+    def signal(self) -> Any:
+        return Flag(self)
+
+
+class Flag:
+    """A signal that nobody really waits for."""
+
+    def __init__(self, colour: Scripted) -> None:
+        self.colour, self.given = colour, False
+
+    def give(self) -> None:
+        self.given = True
+
+    async def wait(self, seconds: float | None = None) -> None:
+        self.colour.waits.append(seconds)
+        if self.colour.steps:
+            self.colour.steps.pop(0)()
+
+
+class Bounded(Teller):
+    """A teller that does not go on for ever when something is wrong with it."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, store.clock.world)
+        self.colour: Colour = Scripted()
+        self._calls = 0
+
+    def call_of(self, visit: Visit) -> tuple[list[list[Ticket]], Signal | None]:
+        self._calls += 1
+        if self._calls > 1_000:
+            raise GeneratorExit  # anything else would be taken for an interruption
+        return super().call_of(visit)
+
+
+def teller_of(store: Store) -> Teller:
+    """A teller that has seen all there is."""
+    teller = Bounded(store)
+    run_sync(teller.look(tuple(store.shelf.items)))
+    store.calls.clear()
+    return teller
