@@ -173,6 +173,14 @@ def test_an_export(run: Run, file: Path, tmp_path: Path) -> None:
     assert file.read_text() == printed.stdout
 
 
+def test_an_export_to_a_name_that_no_file_can_have(run: Run) -> None:
+    """It is told like any file that cannot be written."""
+    result = run("limits", "export", "-f", "x" * 300)
+    assert result.exit_code == 1
+    assert "cannot write" in result.stderr
+    assert "File name too long" in result.stderr
+
+
 def test_a_manifest_on_standard_input(run: Run, tmp_path: Path) -> None:
     """A dash reads it there, and mistakes say so."""
     assert run("limits", "apply", "-f", "-", answer=MANIFEST).exit_code == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -137,7 +138,8 @@ def export(session: Session, file: str | None, yes: bool) -> None:
         else:
             click.echo(to_yaml(manifest), nl=False)
         return
-    if Path(file).exists():
+    # Unlike a path's own method this says no of a name that no file can have; writing it tells why.
+    if os.path.exists(file):
         make_sure(yes, f"Overwrite {file!r}?")
     _write(file, to_yaml(manifest).encode())
     session.output.done(
