@@ -44,7 +44,7 @@ async def attempt(limiter: RateLimiter, amount: int = 1, entity_id: str = "key")
         return False
 
 
-def test_a_thousand_tasks_on_one_key_take_a_few_writes_and_the_first_come_are_served() -> None:
+def test_a_thousand_tasks_on_one_key_of_dynamodb_take_a_few_writes_in_their_order() -> None:
     """1,000 concurrent acquires cost at most 30 writes; the 100 that fit are the first 100."""
 
     async def run() -> None:
@@ -56,7 +56,7 @@ def test_a_thousand_tasks_on_one_key_take_a_few_writes_and_the_first_come_are_se
     asyncio.run(run())
 
 
-def test_fifty_threads_on_one_key_share_writes_and_admit_what_fits() -> None:
+def test_fifty_threads_on_one_key_share_writes_and_admit_what_fits_on_dynamodb() -> None:
     """The same over the sync API: 1,000 acquires by 50 threads."""
 
     async def run() -> None:
@@ -82,7 +82,7 @@ def test_fifty_threads_on_one_key_share_writes_and_admit_what_fits() -> None:
     run_sync(run())
 
 
-def test_children_of_one_parent_share_the_writes_to_it() -> None:
+def test_children_of_one_parent_share_the_writes_to_it_on_dynamodb() -> None:
     """1,000 acquires over 100 children: the parent's bucket sees at most 30 writes, and 1,000 tokens go."""
 
     async def run() -> None:
@@ -100,7 +100,7 @@ def test_children_of_one_parent_share_the_writes_to_it() -> None:
     asyncio.run(run())
 
 
-def test_a_thousand_leases_with_adjustments_take_few_writes() -> None:
+def test_a_thousand_leases_with_adjustments_take_few_writes_on_dynamodb() -> None:
     """acquire + adjust of 1,000 concurrent leases: at most 60 writes in all, and the sum is exact."""
 
     async def lease(limiter: RateLimiter, change: int) -> None:
