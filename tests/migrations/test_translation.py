@@ -346,6 +346,7 @@ def test_events_keep_their_order_under_ids_of_today() -> None:
         (("AUDIT#a", "#AUDIT#1"), {"timestamp": "2024-01-01", "action": "danced"}),
         (("AUDIT#a", "#AUDIT#1"), {"timestamp": "yesterday", "action": "limits_set"}),
         (("ENTITY#a", "#USAGE#gpt-4#x"), {"window": "weekly", "window_start": "2024-01-01"}),
+        (("ENTITY#a", "#USAGE#gpt-4#x"), {"window": "hourly", "window_start": "9999-12-31T23:59:59Z"}),
         (("ENTITY#a", "#USAGE#gpt-4#x"), {"window": "daily"}),
         (("ENTITY#a", "#META"), {"parent_id": "not a name"}),
     ],

@@ -314,12 +314,16 @@ def _event_id(source: Source, item: Mapping[str, Any]) -> str:
     return "".join(ULID_LETTERS[number >> shift & 31] for shift in range(125, -1, -5))
 
 
+_END_MS = int(datetime(9999, 12, 1, tzinfo=UTC).timestamp() * 1000)
+"""The last month that a calendar knows: what begins in it may not end."""
+
+
 def _time_ms(field: str, value: object) -> int:
     try:
         moment = datetime.fromisoformat(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise ValidationError(field, value, "it is no instant such as 2024-01-01T14:00:00Z") from None
     ms = round(moment.replace(tzinfo=moment.tzinfo or UTC).timestamp() * 1000)
-    if not 0 <= ms < 2**48:
+    if not 0 <= ms < _END_MS:
         raise ValidationError(field, value, "it is too far away")
     return ms
