@@ -335,7 +335,7 @@ def lasts(terms: Terms, image: Item, now_ms: int) -> bool:
     """Whether a glance shows that a bucket is full before it disappears: it has no debts, and time enough."""
     if "ttl" not in image:
         return True
-    if number(image, "ttl") * 1000 < now_ms + 2 * terms.fill_ms or not has_terms(image, terms):
+    if number(image, "ttl") * 1000 < now_ms + terms.lasting_ms or not has_terms(image, terms):
         return False
     return all(number(image, limit_attributes(name).tk) >= 0 for name in terms.rates)
 
@@ -357,15 +357,15 @@ def _keep_alive(
 ) -> tuple[Condition, ...]:
     """Move ``ttl`` ahead when a write would leave a bucket that could disappear before it is full.
 
-    It is pinned when it moves, lest a client that knows of less debt should move it back. It moves while
-    there is still time to fill twice: a till goes by that, and must not find less for long.
+    It is pinned when it moves, lest a client that knows of less debt should move it back. It moves
+    before a till would find it too short, which otherwise took the long way until it moves.
     """
     present = number(image, "ttl") or None
     if not terms.ttl_fills:
         if present is not None:
             set_["ttl"] = None
         return ()
-    if present is not None and present * 1000 >= now_ms + max(full_in_ms, terms.fill_ms) + terms.fill_ms:
+    if present is not None and present * 1000 >= now_ms + max(full_in_ms + terms.fill_ms, terms.lasting_ms):
         return ()
     if present is None and has_terms(image, terms):
         return ()

@@ -39,6 +39,11 @@ class Terms:
         fill_ms = max((rate.fill_ms for rate in self.rates.values()), default=0)
         object.__setattr__(self, "fill_ms", fill_ms)
 
+    @property
+    def lasting_ms(self) -> int:
+        """A bucket without debts that is kept for so long is full a fill before it disappears."""
+        return 2 * self.fill_ms
+
     @classmethod
     def of(cls, limits: Iterable[Limit], version: int | None = None, ttl_fills: int = 0) -> Self:
         return cls({limit.name: Rate.of(limit) for limit in limits}, version, ttl_fills)

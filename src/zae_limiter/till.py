@@ -72,8 +72,7 @@ class Till:
         """The image that was last found in order."""
         account = plan.accounts[0]
         self._key = account.key
-        self._lasting_ms = 2 * account.terms.fill_ms
-        """A bucket without debts that is kept for so long is full before it disappears."""
+        self._lasting_ms = account.terms.lasting_ms
         self._is_metered = account.meter is not Meter.NONE
         self._slots: dict[str, Slot] = {}
         if len(plan.accounts) == 1:

@@ -123,6 +123,7 @@ def test_no_limits_take_no_time_to_fill() -> None:
     """Otherwise the slowest one tells."""
     assert Terms({}).fill_ms == 0
     assert Terms.of([A, Limit("b", 100, 1, 1)]).fill_ms == 100_000
+    assert Terms.of([A]).lasting_ms == 20_000
 
 
 def test_shard_0_stands_for_the_bucket() -> None:
