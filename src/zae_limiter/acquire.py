@@ -198,6 +198,8 @@ def _contended(order: Order) -> RateLimiterUnavailable:
 def _remembered(teller: Teller, demands: Sequence[Demand]) -> RateLimitExceeded | None:
     """The refusal that a bucket's last one calls for, if that was a moment ago."""
     lately = [demand for demand in demands if teller.refused_lately(demand.account.key)]
+    if not lately:
+        return None
     now_ms = teller.world.now_ms()
     if _refusal(teller, (), lately, now_ms) is None:
         return None
