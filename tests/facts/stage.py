@@ -121,3 +121,8 @@ def teller_of(store: Store) -> Teller:
     run_sync(teller.look(tuple(store.shelf.items)))
     store.calls.clear()
     return teller
+
+
+def throw_away() -> None:
+    """What happens to a coroutine that nobody waits for any more."""
+    raise GeneratorExit

@@ -5,7 +5,19 @@ from typing import Any
 
 import pytest
 
-from tests.facts.stage import KEY, NOW, OTHER, RATE, Store, account_of, credit, debit, image_of, teller_of
+from tests.facts.stage import (
+    KEY,
+    NOW,
+    OTHER,
+    RATE,
+    Store,
+    account_of,
+    credit,
+    debit,
+    image_of,
+    teller_of,
+    throw_away,
+)
 from zae_limiter import RateLimiterUnavailable, RateLimitExceeded, ValidationError
 from zae_limiter._colour import run_sync
 from zae_limiter.acquire import (
@@ -121,9 +133,6 @@ def test_what_was_taken_is_given_back_to_who_is_interrupted() -> None:
 def test_an_acquire_that_is_thrown_away_does_nothing_more() -> None:
     store = Store(e=image_of())
     teller = teller_of(store)
-
-    def throw_away() -> None:
-        raise GeneratorExit
 
     store.meanwhile = throw_away
     with pytest.raises(GeneratorExit):

@@ -20,6 +20,7 @@ from tests.facts.stage import (
     image_of,
     need,
     teller_of,
+    throw_away,
 )
 from zae_limiter import teller as module
 from zae_limiter._colour import Signal, run_sync
@@ -433,12 +434,12 @@ def test_a_visit_that_is_thrown_away_lets_the_next_lead() -> None:
     visit = Visit(teller, [need(1_000)], binding=True)
     others: list[Visit] = []
 
-    def throw_away() -> None:
+    def called_and_thrown_away() -> None:
         others.extend(in_line(teller, need(2_000)))
         teller._release(KEY)
-        raise GeneratorExit
+        throw_away()
 
-    teller.colour = Scripted(throw_away)
+    teller.colour = Scripted(called_and_thrown_away)
     with pytest.raises(GeneratorExit):
         run_sync(visit.run())
     assert visit.tickets[0].outcome is WITHDRAWN
@@ -449,9 +450,6 @@ def test_a_visit_that_is_thrown_away_lets_the_next_lead() -> None:
 def test_a_write_that_is_thrown_away_frees_the_bucket() -> None:
     store = Store(e=image_of())
     teller = teller_of(store)
-
-    def throw_away() -> None:
-        raise GeneratorExit
 
     store.meanwhile = throw_away
     with pytest.raises(GeneratorExit):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from enum import Enum
@@ -248,7 +249,7 @@ class Spell(NamedTuple):
 Perform = Callable[[Sequence[Write]], Coroutine[Any, Any, list[Outcome]]]
 
 
-class Way(Wrapper):
+class Way(Wrapper, ABC):
     """The way from one process to the store: each write travels on its own, a transaction as one."""
 
     def __init__(self, process: Process, inner: Backend) -> None:
@@ -272,8 +273,9 @@ class Way(Wrapper):
             return Outcome(False, None, failure=error)
         return outcome
 
+    @abstractmethod
     async def _send(self, writes: Sequence[Write], perform: Perform) -> list[Outcome]:
-        raise NotImplementedError
+        """Bring writes to the store that performs them, and its answer back."""
 
 
 class Network(Way):
