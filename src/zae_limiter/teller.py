@@ -152,14 +152,15 @@ class Teller:
         outcomes, interruption = await self.colour.finish(visit.run(), visit.withdraw)
         return outcomes, visit.interruption or interruption
 
-    async def post_alone(self, order: Order) -> tuple[Outcome | None, BaseException | None]:
-        """Carry out one order without a credit, like ``post``, unless somebody is in line for its bucket.
+    async def post_one(self, order: Order) -> tuple[Outcome | None, BaseException | None]:
+        """Carry out one order without a credit, like ``post``, with less ado if nobody else is in line.
 
-        No outcome means that nothing happened: there was somebody, or the bucket changed meanwhile.
+        No outcome means that nothing happened because the bucket changed meanwhile.
         """
         key = order.account.key
         if not self.claim(key):
-            return None, None
+            (answer,), interruption = await self.post([order])
+            return answer, interruption
         outcome, interruption = await self.colour.finish(self.write_alone(order))
         if outcome is None:
             self._release(key)
@@ -191,10 +192,6 @@ class Teller:
             self._learn(write, outcome)
 
     # The lines.
-
-    def is_busy(self, key: Key) -> bool:
-        """Whether a write to this bucket is in flight."""
-        return key in self._lines.get().by_key
 
     def claim(self, key: Key) -> bool:
         """Begin a line for a bucket that is idle."""

@@ -122,17 +122,15 @@ class Till:
         return True
 
     async def order(self, needs: Mapping[str, int]) -> tuple[Outcome | None, BaseException | None]:
-        """Take some millitokens by a write of their own, like ``Teller.post_alone``.
+        """Take some millitokens by one write, like ``Teller.post_one``, if that may be all it takes.
 
         A refusal that the bucket's new image calls for is raised.
         """
         teller, slots = self._teller, self._slots
-        if teller.is_busy(self._key):
-            return None, None
         is_known = self._image_in_order(teller.world.now_ms()) is not None
         if not is_known or any(name not in slots for name in needs):
             return None, None
-        outcome, interruption = await teller.post_alone(Order(self.plan.accounts[0], Posting(needs)))
+        outcome, interruption = await teller.post_one(Order(self.plan.accounts[0], Posting(needs)))
         if outcome is None or outcome.failure is not None:
             return outcome, interruption
         if outcome.applied:

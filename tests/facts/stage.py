@@ -123,6 +123,11 @@ def teller_of(store: Store) -> Teller:
     return teller
 
 
+def is_busy(teller: Teller, key: Key) -> bool:
+    """Whether a write to this bucket is in flight."""
+    return key in teller._lines.get().by_key
+
+
 def throw_away() -> None:
     """What happens to a coroutine that nobody waits for any more."""
     raise GeneratorExit

@@ -18,6 +18,7 @@ from tests.facts.stage import (
     account_of,
     credit,
     image_of,
+    is_busy,
     need,
     teller_of,
     throw_away,
@@ -35,7 +36,7 @@ PATIENCE_S = 4.0
 
 def in_line(teller: Teller, *orders: Order) -> list[Visit]:
     """Visits in line for a bucket that is busy."""
-    assert teller.is_busy(orders[0].account.key)
+    assert is_busy(teller, orders[0].account.key)
     visits = [Visit(teller, [order], binding=False) for order in orders]
     for visit in visits:
         assert teller.line_up(visit.tickets) == []
@@ -74,7 +75,7 @@ def test_those_in_line_go_out_in_one_write() -> None:
     run_sync(teller.serve([group]))
     assert [outcome is not None and outcome.applied for outcome in outcomes(visits)] == [True] * 3
     assert (store.sent, store.tokens()) == ([[-2_500]], 7_500)
-    assert not teller.is_busy(KEY)
+    assert not is_busy(teller, KEY)
 
 
 def test_those_believed_not_to_fit_stay_behind_and_are_refused_by_the_reply() -> None:
@@ -122,7 +123,7 @@ def test_groups_of_several_buckets_travel_together() -> None:
     assert [answer.applied for answer in answers] == [True, True, True]
     assert answers[1] is MOOT
     assert store.sent == [[-1_000, -3_000]]
-    assert not any(teller.is_busy(key) for key in (KEY, OTHER, THIRD))
+    assert not any(is_busy(teller, key) for key in (KEY, OTHER, THIRD))
 
 
 def test_only_the_groups_without_an_answer_are_sent_again() -> None:
@@ -140,7 +141,7 @@ def test_a_group_without_writes_asks_nothing() -> None:
     visits, group = group_of(teller, credit(1_000, name="b"), credit(2_000, name="b"))
     run_sync(teller.serve([group]))
     assert outcomes(visits) == [MOOT, MOOT]
-    assert (store.calls, teller.is_busy(KEY)) == ([], False)
+    assert (store.calls, is_busy(teller, KEY)) == ([], False)
 
 
 def test_a_failure_answers_those_who_were_sent() -> None:
@@ -204,7 +205,7 @@ def test_a_bucket_that_never_holds_still_answers_only_who_leads(followers: int) 
     assert len(store.calls) == WRITE_ATTEMPTS_MAX
     seen = image_of(9_000, rf=NOW - WRITE_ATTEMPTS_MAX)
     assert outcomes(visits) == [Outcome(False, seen, held=False), *[None] * followers]
-    assert teller.is_busy(KEY) is bool(followers)
+    assert is_busy(teller, KEY) is bool(followers)
     if followers:
         assert [ticket.visit for ticket in teller.call_of(visits[1])[0][0]] == visits[1:]
 
@@ -242,7 +243,7 @@ def test_those_at_the_head_of_a_line_who_have_an_answer_are_passed_over() -> Non
     assert [ticket.visit for ticket in teller.call_of(visits[2])[0][0]] == visits[2:]
     teller.withdraw(visits[2], WITHDRAWN)
     teller._hand_over(visits[2].tickets)
-    assert not teller.is_busy(KEY)
+    assert not is_busy(teller, KEY)
 
 
 def test_a_group_ends_where_it_is_large_enough_or_the_terms_are_others(
@@ -259,7 +260,7 @@ def test_a_group_ends_where_it_is_large_enough_or_the_terms_are_others(
         teller._hand_over(group)
         if expected[-1] is not visits[-1]:
             (group,) = teller.call_of(visits[visits.index(expected[-1]) + 1])[0]
-    assert not teller.is_busy(KEY)
+    assert not is_busy(teller, KEY)
 
 
 def test_what_is_in_flight_cannot_be_taken_back() -> None:
@@ -379,7 +380,7 @@ def test_who_is_called_leads() -> None:
     store, teller, colour = busy_with(lambda: teller._release(KEY))
     (outcome,), _ = run_sync(teller.post([need(1_000)]))
     assert outcome.applied
-    assert (store.sent, colour.waits, teller.is_busy(KEY)) == ([[-1_000]], [PATIENCE_S], False)
+    assert (store.sent, colour.waits, is_busy(teller, KEY)) == ([[-1_000]], [PATIENCE_S], False)
 
 
 def interrupted() -> None:
@@ -392,7 +393,7 @@ def test_who_is_interrupted_leaves_the_line() -> None:
     assert outcomes == [WITHDRAWN]
     assert isinstance(interruption, KeyboardInterrupt)
     teller._release(KEY)
-    assert (store.calls, teller.is_busy(KEY)) == ([], False)
+    assert (store.calls, is_busy(teller, KEY)) == ([], False)
 
 
 def test_who_is_interrupted_in_line_with_a_binding_order_stays() -> None:
@@ -454,4 +455,4 @@ def test_a_write_that_is_thrown_away_frees_the_bucket() -> None:
     store.meanwhile = throw_away
     with pytest.raises(GeneratorExit):
         run_sync(Visit(teller, [need(1_000)], binding=True).run())
-    assert not teller.is_busy(KEY)
+    assert not is_busy(teller, KEY)

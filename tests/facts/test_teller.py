@@ -12,11 +12,13 @@ from tests.facts.stage import (
     NOW,
     OTHER,
     THIRD,
+    Scripted,
     Store,
     account_of,
     credit,
     debit,
     image_of,
+    is_busy,
     need,
     teller_of,
 )
@@ -120,7 +122,7 @@ def test_an_order_that_fits_is_one_write() -> None:
     assert (outcome.applied, interruption) == (True, None)
     assert (store.sent, store.tokens()) == ([[-4_000]], 6_000)
     assert teller.image(KEY) == outcome.item == store.shelf.items[KEY]
-    assert not teller.is_busy(KEY)
+    assert not is_busy(teller, KEY)
 
 
 def test_an_order_that_does_not_fit_is_refused_by_the_image_in_the_reply() -> None:
@@ -131,7 +133,7 @@ def test_an_order_that_does_not_fit_is_refused_by_the_image_in_the_reply() -> No
     assert outcome == Outcome(False, image_of(3_000), held=False)
     assert len(store.calls) == 1
     assert teller.refused_lately(KEY)
-    assert not teller.is_busy(KEY)
+    assert not is_busy(teller, KEY)
 
 
 def test_a_wrong_belief_costs_one_write_more() -> None:
@@ -143,30 +145,36 @@ def test_a_wrong_belief_costs_one_write_more() -> None:
     assert outcome.applied
     assert (store.sent, store.tokens()) == ([[-4_000], [-4_000]], 1_000)
     assert not teller.refused_lately(KEY)
-    assert not teller.is_busy(KEY)
+    assert not is_busy(teller, KEY)
 
 
-def test_an_order_alone_gives_way_to_a_bucket_that_is_busy_or_has_changed() -> None:
+def test_a_single_order_gives_way_to_a_bucket_that_has_changed() -> None:
     store = Store(e=image_of())
     teller = teller_of(store)
     store.shelf.items[KEY] = image_of(5_000, rf=NOW - 1)
-    assert run_sync(teller.post_alone(need(4_000))) == (None, None)
-    assert (len(store.calls), teller.is_busy(KEY)) == (1, False)
-    outcome, _ = run_sync(teller.post_alone(need(4_000)))
+    assert run_sync(teller.post_one(need(4_000))) == (None, None)
+    assert (len(store.calls), is_busy(teller, KEY)) == (1, False)
+    outcome, _ = run_sync(teller.post_one(need(4_000)))
     assert outcome is not None
     assert outcome.applied
-    assert (len(store.calls), teller.is_busy(KEY)) == (2, False)
+    assert (len(store.calls), is_busy(teller, KEY)) == (2, False)
+
+
+def test_a_single_order_waits_for_a_bucket_that_is_busy() -> None:
+    store = Store(e=image_of())
+    teller = teller_of(store)
     assert teller.claim(KEY)
     assert not teller.claim(KEY)
-    assert run_sync(teller.post_alone(need(4_000))) == (None, None)
-    assert (len(store.calls), teller.is_busy(KEY)) == (2, True)
+    teller.colour = Scripted(lambda: teller._release(KEY))
+    assert run_sync(teller.post_one(need(4_000))) == (Outcome(True, store.shelf.items[KEY]), None)
+    assert (store.sent, is_busy(teller, KEY)) == ([[-4_000]], False)
 
 
 def test_a_refund_to_a_limit_that_is_gone_is_no_write() -> None:
     store = Store(e=image_of())
     teller = teller_of(store)
     assert run_sync(teller.post([credit(1_000, name="b")])) == ([MOOT], None)
-    assert (store.calls, teller.is_busy(KEY)) == ([], False)
+    assert (store.calls, is_busy(teller, KEY)) == ([], False)
 
 
 def test_a_store_that_does_not_answer_is_asked_once() -> None:
@@ -174,7 +182,7 @@ def test_a_store_that_does_not_answer_is_asked_once() -> None:
     teller = teller_of(store)
     store.replies = [Outcome(False, None, failure=GONE)]
     assert run_sync(teller.post([need(1_000)])) == (store.replies, None)
-    assert (len(store.calls), teller.is_busy(KEY)) == (1, False)
+    assert (len(store.calls), is_busy(teller, KEY)) == (1, False)
     assert not teller.refused_lately(KEY)
 
 
@@ -193,7 +201,7 @@ def test_an_interruption_is_returned_beside_an_outcome_that_nobody_knows() -> No
     assert not outcome.applied
     assert outcome.failure is not None
     assert outcome.failure.ambiguous
-    assert not teller.is_busy(KEY)
+    assert not is_busy(teller, KEY)
 
     class Interrupted(Blocking):
         async def finish(self, coroutine: Any, *_: Any) -> tuple[Any, BaseException]:

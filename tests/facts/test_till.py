@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.facts.stage import Scripted, is_busy
 from zae_limiter import OnUnavailable, RateLimitExceeded
 from zae_limiter._colour import Blocking, run_sync
 from zae_limiter.backends.memory import MemoryBackend, Shelf
@@ -315,12 +316,26 @@ def test_an_order_is_one_write() -> None:
     assert (counter.work, counter.cache.hits) == ((0, 1), 2)
 
 
-def test_nothing_is_ordered_for_a_limit_that_is_not_there_or_a_bucket_that_is_busy() -> None:
+def test_nothing_is_ordered_for_a_limit_that_is_not_there() -> None:
     counter = Counter(account_of(), image_of())
     assert counter.order(a=1_000, c=1_000) == (None, None)
-    assert counter.teller.claim(counter.key)
-    assert counter.order(a=1_000) == (None, None)
     assert (counter.work, counter.cache.hits) == ((0, 0), 0)
+
+
+def test_an_order_waits_for_a_bucket_that_is_busy() -> None:
+    """What it is told then is told by the image that others left."""
+    counter = Counter(account_of(), image_of())
+    assert counter.teller.claim(counter.key)
+    counter.teller.colour = Scripted(lambda: counter.teller._release(counter.key))
+    outcome, _ = counter.order(a=8_000)
+    assert outcome is not None
+    assert outcome.applied
+    assert (counter.work, counter.cache.hits) == ((0, 1), 2)
+    assert counter.teller.claim(counter.key)
+    counter.teller.colour = Scripted(lambda: counter.teller._release(counter.key))
+    with pytest.raises(RateLimitExceeded):
+        counter.order(a=3_000)
+    assert counter.left == (2_000, 10_000)
 
 
 def test_an_order_that_does_not_fit_raises_the_refusal() -> None:
@@ -373,7 +388,7 @@ def test_a_bucket_that_changed_under_an_order_is_tried_again_the_long_way() -> N
     counter = Counter(account_of(), image_of())
     counter.shelf.items[counter.key] = image_of(cv=0)
     assert counter.order(a=1_000) == (None, None)
-    assert not counter.teller.is_busy(counter.key)
+    assert not is_busy(counter.teller, counter.key)
 
 
 def test_a_store_that_does_not_answer_says_nothing_of_the_bucket() -> None:
