@@ -1,8 +1,8 @@
 """The one place through which all writes of a process to its buckets pass.
 
 A bucket has at most one write of this process in flight. Orders that arrive meanwhile stand in line,
-and when the reply is there the first of them leads the next group: one write for all of them. A lone
-order is written at once and alone.
+and when the reply is there the first of them is called to lead all who are in line when it comes: one
+write for all of them. A lone order is written at once and alone.
 
 A group is decided as if its orders came one after another: in the order of arrival, each against what
 those before it left. Beliefs about a bucket only shape writes; that an order does not fit is told only
@@ -55,13 +55,13 @@ WITHDRAWN = Outcome(False, None)
 class Ticket:
     """An order in line."""
 
-    __slots__ = ("group", "order", "outcome", "sent", "visit")
+    __slots__ = ("called", "order", "outcome", "sent", "visit")
 
     def __init__(self, order: Order, visit: Visit) -> None:
         self.order, self.visit = order, visit
         self.outcome: Outcome | None = None
-        self.group: list[Ticket] | None = None
-        """The group that this ticket has been asked to lead."""
+        self.called = False
+        """First in line, and to lead the next group."""
         self.sent = False
         """Part of the write that is in flight."""
 
@@ -252,7 +252,6 @@ class Teller:
                     self._tell(some, Outcome(False, None, failure=_unknown(error)))
                     self._hand_over(group)
                 raise
-            unanswered = []
             for group, some, write in zip(groups, chosen, writes, strict=True):
                 if write is None:
                     self._tell(some, MOOT)
@@ -260,16 +259,23 @@ class Teller:
                     outcome = next(landed)
                     self._learn(write, outcome)
                     self._judge(group, some, outcome, sent_ms)
-                if group[0].outcome is None:
-                    unanswered.append(group)
-                else:
-                    self._hand_over(group)
+            unanswered = [group for group in groups if group[0].outcome is None]
             if not unanswered:
-                return
+                break
+            for group in groups:
+                if group[0].outcome is not None:
+                    self._hand_over(group)
             groups = unanswered
-        for group in groups:  # a bucket that would not hold still
-            self._tell(group[:1], Outcome(False, self.image(group[0].order.account.key), held=False))
-            self._hand_over(group)
+        else:
+            for group in groups:  # a bucket that would not hold still
+                self._tell(group[:1], Outcome(False, self.image(group[0].order.account.key), held=False))
+        try:
+            if any(len(group) > 1 for group in groups):
+                # Who was answered just now often has another order, and is in line for the next write then.
+                await self.colour.sleep(0)
+        finally:
+            for group in groups:
+                self._hand_over(group)
 
     def _chosen(self, group: Sequence[Ticket], now_ms: int) -> list[Ticket]:
         """Those who go out now: the ones believed to fit; if nobody is, the first asks for the truth."""
@@ -335,44 +341,55 @@ class Teller:
             self._call_next(lines, key)
 
     def _call_next(self, lines: Lines, key: Key) -> None:
-        """Ask the first in line to lead a group; end the line if there is nobody."""
+        """Call the first in line to lead a group; end the line if there is nobody."""
         line = lines.by_key[key]
         while line and line[0].outcome is not None:
             line.popleft()
-        if not line:
+        if line:
+            line[0].called = True
+            line[0].visit.wake()
+        else:
             del lines.by_key[key]
-            return
-        account, together = line[0].order.account, [line.popleft()]
-        while line and len(together) < GROUP_MAX and has_same_terms(line[0].order.account, account):
-            together.append(line.popleft())
-        together[0].group = together
-        together[0].visit.wake()
 
     def withdraw(self, visit: Visit, outcome: Outcome) -> None:
         """Take the tickets of a visit back; those that are in flight, when they are not any more."""
-        with self._lines.get().lock:
+        lines = self._lines.get()
+        with lines.lock:
             visit.withdrawn = outcome
             for ticket in visit.tickets:
                 if ticket.outcome is None and not ticket.sent:
                     ticket.outcome = outcome
+                    if ticket.called:
+                        self._call_next(lines, ticket.order.account.key)
             visit.wake()
 
     def call_of(self, visit: Visit) -> tuple[list[list[Ticket]], Signal | None]:
         """What a visitor has to do next: lead groups, or wait for a signal, or neither."""
-        with self._lines.get().lock:
-            leading = [ticket.group for ticket in visit.tickets if ticket.group is not None]
+        lines, leading, waits = self._lines.get(), [], False
+        with lines.lock:
             for ticket in visit.tickets:
-                ticket.group = None
-            if leading or all(ticket.outcome is not None for ticket in visit.tickets):
+                if ticket.outcome is None:
+                    waits = True
+                    if ticket.called:
+                        leading.append(self._group_of(lines, ticket))
+            if leading or not waits:
                 return leading, None
             visit.signal = self.colour.signal()
             return [], visit.signal
 
-    def pass_on(self, visit: Visit) -> None:
-        """Let others lead the groups that a visitor was asked to lead and will not."""
-        groups, _ = self.call_of(visit)
-        for group in groups:
-            self._hand_over(group)
+    def _group_of(self, lines: Lines, leader: Ticket) -> list[Ticket]:
+        """Whom a ticket that was called leads: those behind it whose orders one write can carry out.
+
+        They are counted when the leader comes and not when it is called. Those who were answered just now
+        often have another order by then, and would else have to wait for this write.
+        """
+        leader.called = False
+        account = leader.order.account
+        line = lines.by_key[account.key]
+        group = [line.popleft()]
+        while line and len(group) < GROUP_MAX and has_same_terms(line[0].order.account, account):
+            group.append(line.popleft())
+        return group
 
     # Writes and what they teach.
 
@@ -449,7 +466,6 @@ class Visit:
                     return [ticket.outcome for ticket in self.tickets if ticket.outcome is not None]
             except GeneratorExit:  # a coroutine that is thrown away may not await any more
                 self._teller.withdraw(self, WITHDRAWN)
-                self._teller.pass_on(self)
                 raise
             except BaseException as error:  # returned beside the outcomes
                 self.interruption, leading = error, []

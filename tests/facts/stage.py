@@ -128,6 +128,37 @@ def is_busy(teller: Teller, key: Key) -> bool:
     return key in teller._lines.get().by_key
 
 
+def in_line(teller: Teller, *orders: Order) -> list[Visit]:
+    """Visits in line for a bucket that is busy."""
+    assert is_busy(teller, orders[0].account.key)
+    visits = [Visit(teller, [order], binding=False) for order in orders]
+    for visit in visits:
+        assert teller.line_up(visit.tickets) == []
+    return visits
+
+
+def group_of(teller: Teller, *orders: Order) -> tuple[list[Visit], list[Ticket]]:
+    """Visits whose first has been asked to lead them all."""
+    assert teller.claim(orders[0].account.key)
+    visits = in_line(teller, *orders)
+    teller._release(orders[0].account.key)
+    (group,) = teller.call_of(visits[0])[0]
+    return visits, group
+
+
+def waiting(teller: Teller, visit: Visit) -> Signal:
+    """What a visitor waits for who has nothing to do."""
+    groups, signal = teller.call_of(visit)
+    assert groups == []
+    assert signal is not None
+    assert not signal.given
+    return signal
+
+
+def outcomes(visits: Sequence[Visit]) -> list[Outcome | None]:
+    return [visit.tickets[0].outcome for visit in visits]
+
+
 def throw_away() -> None:
     """What happens to a coroutine that nobody waits for any more."""
     raise GeneratorExit

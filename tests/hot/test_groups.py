@@ -140,6 +140,25 @@ def test_a_group_is_decided_in_the_order_of_arrival() -> None:
     asyncio.run(run())
 
 
+def test_who_comes_again_at_once_shares_the_next_write() -> None:
+    """Ten tasks of ten acquires each: the first write is for the first task, then each is for all ten."""
+
+    async def run() -> None:
+        async with on_dynamodb() as (limiter, record):
+
+            async def work() -> None:
+                for _ in range(10):
+                    assert await attempt(limiter)
+
+            async with limiter.acquire("key", RESOURCE, {"rpm": 1}) as lease:
+                await lease.release(rpm=1)
+            record.forget()
+            await asyncio.gather(*(work() for _ in range(10)))
+            assert all_bucket_writes(record) == 11
+
+    asyncio.run(run())
+
+
 def test_a_lone_caller_pays_nothing() -> None:
     """With nothing in flight an acquire is one write, sent at once."""
 

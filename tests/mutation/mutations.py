@@ -74,7 +74,9 @@ TARGETS = (
     Target("zae_limiter/acquire.py", (*_facts("acquire"), *FLOW, *EXHAUSTIVE), CORE),
     Target("zae_limiter/lease.py", (*_facts("lease"), *FLOW), CORE),
     Target(
-        "zae_limiter/teller.py", (*_facts("teller", "lines", "acquire"), *HOT[:2], *FLOW, *EXHAUSTIVE), CORE
+        "zae_limiter/teller.py",
+        (*_facts("teller", "lines", "groups", "acquire"), *HOT[:2], *FLOW, *EXHAUSTIVE),
+        CORE,
     ),
     Target("zae_limiter/terms.py", (*_facts("terms", "posting", "splitting"), HOT[2]), CORE),
     Target("zae_limiter/repository_protocol.py", (*_facts("waist"), *STORES), (*SQLITE, *CORE)),

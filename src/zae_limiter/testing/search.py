@@ -32,6 +32,8 @@ class Place(Enum):
     """Before time passes, for everybody."""
     CHANGE = "change"
     """Before something happens to records of the store, all at once."""
+    PAUSE = "pause"
+    """While others are given a chance to go first."""
     REQUEST = "request"
     """Before a call reaches the store."""
     REPLY = "reply"
@@ -160,13 +162,18 @@ NOWHERE: tuple[Place, frozenset[Key], frozenset[Key]] = Place.STEP, frozenset(),
 def stop_of(task: Task[Any]) -> Stop | None:
     """Where a task waits to be let on, if it waits for that."""
     waiting: object = task.waiting
-    return waiting if isinstance(waiting, Stop) else None
+    if isinstance(waiting, Stop):
+        return waiting
+    return PAUSED if task.waiting.signal is None else None
 
+
+PAUSED = Stop(Place.PAUSE)
 
 ACTS: Mapping[Place, Sequence[Act]] = {
     Place.STEP: (Act.GO,),
     Place.PATIENCE: (Act.GO,),
     Place.CHANGE: (Act.GO,),
+    Place.PAUSE: (Act.GO,),
     Place.REQUEST: (Act.GO, Act.LOST_REQUEST, Act.UNREACHABLE),
     Place.REPLY: (Act.GO, Act.LOST_REPLY),
 }
