@@ -23,6 +23,8 @@ from .world import World
 class SyncLease:
     """The sync twin of ``Lease``."""
 
+    __slots__ = ("_async",)
+
     def __init__(self, lease: Lease) -> None:
         self._async = lease
 
@@ -41,6 +43,8 @@ class SyncLease:
 
 class SyncAcquisition:
     """The sync twin of ``Acquisition``."""
+
+    __slots__ = ("_async",)
 
     def __init__(self, acquisition: Acquisition) -> None:
         self._async = acquisition

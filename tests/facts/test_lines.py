@@ -116,6 +116,18 @@ def test_the_leader_of_others_lets_them_line_up_again_before_it_calls() -> None:
     assert [ticket.visit for ticket in teller.call_of(again[0])[0][0]] == again
 
 
+def test_who_leads_others_at_one_of_two_buckets_waits_for_them_before_it_calls_at_both() -> None:
+    store = Store(e=image_of(), f=image_of())
+    teller = teller_of(store)
+    _, group = group_of(teller, need(1_000), need(1_000))
+    _, alone = group_of(teller, need(1_000, account_of(OTHER)))
+    seen: list[bool] = []
+    teller.colour = Polite(lambda: seen.extend(is_busy(teller, key) for key in (KEY, OTHER)))
+    run_sync(teller.serve([alone, group]))
+    assert seen == [True, True]
+    assert not any(is_busy(teller, key) for key in (KEY, OTHER))
+
+
 def test_who_leads_nobody_else_calls_at_once() -> None:
     store = Store(e=image_of())
     teller = teller_of(store)

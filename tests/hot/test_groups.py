@@ -140,7 +140,7 @@ def test_a_group_is_decided_in_the_order_of_arrival() -> None:
     asyncio.run(run())
 
 
-def test_who_comes_again_at_once_shares_the_next_write() -> None:
+def test_who_comes_again_at_once_shares_the_next_write_on_dynamodb() -> None:
     """Ten tasks of ten acquires each: the first write is for the first task, then each is for all ten."""
 
     async def run() -> None:
