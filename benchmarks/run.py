@@ -38,8 +38,6 @@ from .process import Worker, output
 from .tables import table_name
 
 AT_ONCE_MAX = 2
-COUNTED_ENTITIES_MAX = 20
-"""What one acquire costs does not depend on how many entities take turns."""
 FORMAT = 1
 IMPORTS = ("limits", "pyrate_limiter", "throttled", "aiolimiter")
 Say = Callable[[str], None]
@@ -162,8 +160,7 @@ def counted_cases(cases: Sequence[Case], scale: Scale, say: Say) -> dict[str, An
 def billed_cases(contestant: str, cases: Sequence[Case], endpoint: str, scale: Scale) -> dict[str, Any]:
     bills: dict[str, Any] = {}
     meter = Meter(endpoint)
-    asked = {"bench": "cases", "entities_max": COUNTED_ENTITIES_MAX}
-    with meter.running() as address, Worker(contestant, endpoint=address, **asked) as worker:
+    with meter.running() as address, Worker(contestant, endpoint=address, bench="cases") as worker:
         worker.ask("found", cases=[case.name for case in cases])
         for case in cases:
             worker.ask("prepare", case=case.name)

@@ -11,7 +11,6 @@ import json
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 from .cases import BARE, CASES, COLD, MEMORY_ASYNC, WARM_UP, Case
@@ -32,14 +31,14 @@ def bench_of(asked: dict[str, Any]) -> Any:
         from .config_study import ConfigBench
 
         return ConfigBench(contestant, asked["endpoint"], asked["users"])
-    return CaseBenches(contestant, asked["endpoint"], asked.get("entities_max"))
+    return CaseBenches(contestant, asked["endpoint"])
 
 
 class CaseBenches:
     """All cases of one contestant on DynamoDB, each with a table of its own."""
 
-    def __init__(self, contestant: str, endpoint: str, entities_max: int | None) -> None:
-        self._contestant, self._endpoint, self._entities_max = contestant, endpoint, entities_max
+    def __init__(self, contestant: str, endpoint: str) -> None:
+        self._contestant, self._endpoint = contestant, endpoint
         self._benches: dict[str, Any] = {}
 
     def found(self, cases: list[str]) -> None:
@@ -49,8 +48,6 @@ class CaseBenches:
         """
         for name in cases:
             case = next(case for case in (*CASES, WARM_UP, COLD) if case.name == name)
-            if self._entities_max is not None:
-                case = replace(case, entities=min(case.entities, self._entities_max))
             self._benches[name] = self._bench(case)
         with ThreadPoolExecutor(len(cases)) as threads:
             list(threads.map(lambda bench: bench.found(), self._benches.values()))
