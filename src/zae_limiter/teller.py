@@ -437,19 +437,16 @@ class Visit:
 
     async def run(self) -> list[Outcome]:
         """Stand in line, lead when it is one's turn, and return when every order has its outcome."""
-        order = self.tickets[0].order
-        if len(self.tickets) == 1 and self._teller.claim(order.account.key):
+        leading = self._teller.line_up(self.tickets)
+        if leading and len(self.tickets) == 1:
             try:
-                outcome = await self._teller.write_alone(order)
+                outcome = await self._teller.write_alone(self.tickets[0].order)
             except GeneratorExit:
                 raise
             except BaseException as error:  # returned beside the outcome
                 self.interruption, outcome = error, Outcome(False, None, failure=_unknown(error))
             if outcome is not None:
                 return [outcome]
-            leading = [[*self.tickets]]
-        else:
-            leading = self._teller.line_up(self.tickets)
         patience_ms = PATIENCE_CALLS * self._teller.backend.capabilities.timeout_ms
         give_up_ms = self._teller.world.ticks_ms() + patience_ms
         while True:
