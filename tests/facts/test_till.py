@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.facts.stage import Scripted, is_busy
+from tests.facts.stage import NOW, RATE, Scripted, is_busy
 from zae_limiter import OnUnavailable, RateLimitExceeded
 from zae_limiter._colour import Blocking, run_sync
 from zae_limiter.backends.memory import MemoryBackend, Shelf
@@ -22,7 +22,6 @@ from zae_limiter.testing import Fault, ManualClock
 from zae_limiter.testing.stores import Wrapper
 from zae_limiter.till import Plan, Slot, Till, spent
 
-NOW = 1_700_000_000_000
 NAMES = ("a", "b", "a_tk")
 
 rates = st.builds(
@@ -91,8 +90,6 @@ def test_all_that_is_there_is_spent_at_once_and_no_more() -> None:
     assert spent(slots, {"a": 10_001}, image, NOW + 20_000) is None
 
 
-RATE = Rate(10_000, 1_000, 1_000)
-"""Ten tokens, one a second: a millitoken a millisecond."""
 FRESH_MS = 60_000
 TTL = (NOW + 2 * RATE.fill_ms) // 1000
 """As soon as a bucket may disappear that is full by then, whatever is taken from it now."""
