@@ -18,9 +18,19 @@ from .exceptions import RateLimiterUnavailable, RateLimitExceeded, ValidationErr
 from .models import LimitStatus
 from .posting import Posting, lasts, merged, prolong
 from .repository_protocol import Item, Key, Outcome
-from .shards import gather, known_images, levels, place, relieve
+from .shards import gather, known_images, levels, place, relieve, shard_account
 from .teller import Order, Teller
-from .terms import Account, is_outdated, is_overloaded, is_split, put_back, shard_count, status, stored_terms
+from .terms import (
+    Account,
+    has_terms,
+    is_outdated,
+    is_overloaded,
+    is_split,
+    put_back,
+    shard_count,
+    status,
+    stored_terms,
+)
 
 logger = logging.getLogger("zae_limiter")
 
@@ -197,13 +207,21 @@ def _contended(order: Order) -> RateLimiterUnavailable:
 
 def _remembered(teller: Teller, demands: Sequence[Demand]) -> RateLimitExceeded | None:
     """The refusal that a bucket's last one calls for, if that was a moment ago."""
-    lately = [demand for demand in demands if teller.refused_lately(demand.account.key)]
+    lately = [demand for demand in demands if _refused_lately(teller, demand.account)]
     if not lately:
         return None
     now_ms = teller.world.now_ms()
     if _refusal(teller, (), lately, now_ms) is None:
         return None
     return _refusal(teller, (), demands, now_ms)
+
+
+def _refused_lately(teller: Teller, account: Account) -> bool:
+    """Whether a bucket refused a moment ago under the limits that this caller has too."""
+    if not teller.refused_lately(account.key):
+        return False
+    image = teller.image(account.key)
+    return image is None or has_terms(image, shard_account(account, 0, image).terms)
 
 
 def _refusal(

@@ -15,6 +15,8 @@ from typing import NamedTuple
 from .exceptions import ValidationError
 from .models import NUMBER_MAX, BucketState, Limit, LimitStatus, check_count
 
+TOKEN_MILLI = 1_000
+
 
 class Rate(NamedTuple):
     """The numbers of one limit in the units of the arithmetic."""
@@ -63,6 +65,31 @@ def balance(rate: Rate, tokens_milli: int, origin_ms: int, now_ms: int) -> int:
     return min(rate.capacity_milli, tokens_milli + gain(rate, origin_ms, now_ms))
 
 
+ORIGIN_JUMP_MS = 1_000
+
+
+def moved_origin(origin_ms: int, at_ms: int) -> int:
+    """An origin that no write was shaped for: whoever moves it takes off what the new one would count again.
+
+    It goes to the instant if that is far ahead. Else it goes back, for an origin ahead of the clock would
+    give out what has not accrued yet, and one that came back to where it was would not tell old from new.
+    """
+    return at_ms if at_ms - origin_ms >= ORIGIN_JUMP_MS else origin_ms - 1
+
+
+def is_cut(before: Rate, after: Rate) -> bool:
+    """Whether a change of numbers takes something away: capacity, or speed."""
+    if after.capacity_milli < before.capacity_milli:
+        return True
+    slower = after.refill_amount_milli * before.refill_period_ms
+    return slower < before.refill_amount_milli * after.refill_period_ms
+
+
+def floored(balance_milli: int, before_milli: int, capacity_milli: int) -> int:
+    """A balance after a cut, given the one before: no debt that was not there, and none beyond a refill."""
+    return max(balance_milli, min(0, max(before_milli, TOKEN_MILLI - capacity_milli)))
+
+
 def wait_ms(rate: Rate, deficit_milli: int, now_ms: int) -> int:
     """The smallest wait in which at least ``deficit_milli`` accrues, exactly."""
     if deficit_milli <= 0:
@@ -80,6 +107,25 @@ def retry_after_ms(rate: Rate, tokens_milli: int, origin_ms: int, need_milli: in
     start_ms = now_ms + early_ms
     deficit_milli = need_milli - balance(rate, tokens_milli, origin_ms, start_ms)
     return early_ms + wait_ms(rate, deficit_milli, start_ms) if deficit_milli > 0 else 0
+
+
+class Level(NamedTuple):
+    """One limit of a bucket as its users see it: a rate, and what was stored when."""
+
+    rate: Rate
+    tokens_milli: int
+    origin_ms: int
+    cut_milli: int | None = None
+    """What a cut that is still to be carried out takes away."""
+
+    def balance(self, now_ms: int) -> int:
+        held = balance(self.rate, self.tokens_milli, self.origin_ms, now_ms)
+        if self.cut_milli is None:
+            return held
+        return floored(held, held + self.cut_milli, self.rate.capacity_milli)
+
+    def retry_after_ms(self, need_milli: int, now_ms: int) -> float:
+        return retry_after_ms(self.rate, self.tokens_milli, self.origin_ms, need_milli, now_ms)
 
 
 def refill_bucket(tokens_milli: int, last_refill_ms: int, now_ms: int, rate: Rate) -> Refill:

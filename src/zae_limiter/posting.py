@@ -8,7 +8,8 @@ only has to add and compare. Each limit of a write takes one of two shapes:
 
 Spends commute, so a busy bucket needs no lock. A wrong belief is refused and brings back the image
 that corrects it. When the numbers of a bucket change it is *rebased* by the same write: every limit
-is credited its gain, what was consumed stays consumed, and the origin moves.
+is credited its gain, a raise gives the difference, a cut takes it without making debt, and the origin
+moves.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from .bucket import Rate, gain
+from .bucket import Rate, gain, moved_origin
 from .naming import WCU
 from .repository_protocol import (
     NOTHING,
@@ -35,8 +36,10 @@ from .repository_protocol import (
     Write,
 )
 from .schema import (
+    FORGIVEN,
     bucket_entries,
     bucket_limit_names,
+    forgiven,
     limit_attributes,
     number,
     pinned,
@@ -50,8 +53,10 @@ from .terms import (
     Account,
     Meter,
     Terms,
+    carry,
     has_terms,
     is_outdated,
+    is_renewed,
     level,
     shard_count,
     stored_terms,
@@ -145,6 +150,8 @@ def _spend(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
             left = min(brim, brim - taken + returned)
             set_[tokens] = left
             when.append(AtLeast(tokens, brim + 1))
+            if FORGIVEN in image:  # a limit that was full again has made up for everything
+                set_[FORGIVEN] = {n: v for n, v in forgiven(image).items() if n != name} or None
         else:
             left = stored - taken + returned
             add[tokens] = returned - taken
@@ -178,53 +185,101 @@ def _rebase(account: Account, posting: Posting, image: Item, now_ms: int) -> Upd
     """Take from a bucket and change its numbers to those of the terms.
 
     Version and origin together identify the numbers, so that a write which was shaped for the old
-    ones is refused: where the version stays, the origin moves by a millisecond at least.
+    ones is refused: where the version stays, the origin moves.
     """
     terms, origin = account.terms, number(image, "rf")
-    renewed = terms.version is not None and terms.version != image.get("cv")
-    at_ms = max(now_ms, origin if renewed else origin + 1)
-    when: list[Condition] = [Exists(), *pinned(image, "rf"), *pinned(image, "cv")]
-    add: dict[str, int] = {}
-    set_: dict[str, Value] = {"rf": at_ms}
+    renewed, at_ms = is_renewed(terms, image), max(now_ms, origin)
+    rebase = _Rebase(image, at_ms, at_ms if renewed else moved_origin(origin, at_ms), renewed, posting)
+    rebase.when += [Exists(), *pinned(image, "rf"), *pinned(image, "cv")]
+    set_ = rebase.set
+    set_["rf"] = rebase.origin_ms
     if terms.version is not None:
         set_["cv"] = terms.version
     full_in_ms = 0
     for name in dict.fromkeys((*terms.rates, *bucket_limit_names(image))):
-        names, before, rate = limit_attributes(name), stored_rate(image, name), terms.rates.get(name)
+        before, rate = stored_rate(image, name), terms.rates.get(name)
         if rate is None:
             if terms.version is not None:
-                set_.update(dict.fromkeys((*names, *shard_attributes(name))))
+                set_.update(dict.fromkeys((*limit_attributes(name), *shard_attributes(name))))
                 continue
             assert before is not None, "every limit that a bucket holds has a rate"
             rate = before  # limits brought along say nothing of the others, but the origin moves for them too
-        need = posting.need.get(name, 0)
-        taken, credit = need + posting.debit.get(name, 0), posting.credit.get(name, 0)
-        if before is None:
-            left = rate.capacity_milli - taken
-            set_[names.tk], set_[names.tc] = left, taken
-            when += pinned(image, names.tk)
-            if need > rate.capacity_milli:
-                when.append(Absent())
-        else:
-            gained, stored = gain(before, origin, at_ms), number(image, names.tk)
-            brim, raised = before.capacity_milli - gained, rate.capacity_milli - before.capacity_milli
-            if stored > brim and need <= rate.capacity_milli:
-                left = min(rate.capacity_milli, rate.capacity_milli - taken + credit)
-                set_[names.tk] = left
-                when.append(AtLeast(names.tk, brim + 1))
-            else:
-                left = stored + gained + raised - taken + credit
-                add[names.tk] = left - stored
-                when.append(AtMost(names.tk, brim))
-                if need:
-                    when.append(AtLeast(names.tk, need - gained - raised))
-            add[names.tc] = taken - credit
+        left = rebase.joining(name, rate) if before is None else rebase.carried(name, before, rate)
+        names = limit_attributes(name)
         set_[names.cp], set_[names.ra], set_[names.rp] = rate
         full_in_ms = max(full_in_ms, _fill_ms(rate, rate.capacity_milli - left))
-    when += _keep_alive(terms, image, set_, at_ms, full_in_ms)
+    if rebase.spared or FORGIVEN in image:
+        set_[FORGIVEN] = rebase.spared or None
+    rebase.when += _keep_alive(terms, image, set_, at_ms, full_in_ms)
     if account.meter is not Meter.NONE:
-        when += _measure(account, posting, image, add, set_, at_ms)
-    return Update(account.key, {a: n for a, n in add.items() if n}, set_, tuple(when))
+        rebase.when += _measure(account, posting, image, rebase.add, set_, at_ms)
+    return Update(account.key, {a: n for a, n in rebase.add.items() if n}, set_, tuple(rebase.when))
+
+
+class _Rebase:
+    """A change of a bucket's numbers in the making, as of an instant: what each limit adds to the write."""
+
+    def __init__(self, image: Item, at_ms: int, origin_ms: int, renewed: bool, posting: Posting) -> None:
+        self.image, self.at_ms, self.origin_ms, self.posting = image, at_ms, origin_ms, posting
+        self.forgiven = {} if renewed else forgiven(image)
+        self.renewed = renewed
+        self.spared: dict[str, Value] = {}
+        """What cuts have spared so far and callers who disagree must make up for."""
+        self.add: dict[str, int] = {}
+        self.set: dict[str, Value] = {}
+        self.when: list[Condition] = []
+
+    def joining(self, name: str, rate: Rate) -> int:
+        """A limit that the bucket did not have starts full; returns what is left of it."""
+        need = self.posting.need.get(name, 0)
+        taken = need + self.posting.debit.get(name, 0)
+        tokens, _, _, _, counter = limit_attributes(name)
+        left = rate.capacity_milli - taken
+        self.set[tokens], self.set[counter] = left - gain(rate, self.origin_ms, self.at_ms), taken
+        self.when += pinned(self.image, tokens)
+        if need > rate.capacity_milli:
+            self.when.append(Absent())
+        return left
+
+    def carried(self, name: str, before: Rate, rate: Rate) -> int:
+        """A limit whose numbers change, or its origin only; returns what is left of it."""
+        need, credit = self.posting.need.get(name, 0), self.posting.credit.get(name, 0)
+        taken = need + self.posting.debit.get(name, 0)
+        tokens, _, _, _, counter = limit_attributes(name)
+        stored, gained = number(self.image, tokens), gain(before, number(self.image, "rf"), self.at_ms)
+        # What lies between the new origin and now would else be gained once more.
+        counted = gain(rate, self.origin_ms, self.at_ms)
+        brim, change = before.capacity_milli - gained, carry(before, rate, self.forgiven.get(name, 0))
+        self.add[counter] = taken - credit
+        if stored > brim and need <= rate.capacity_milli:
+            found = change.found(before.capacity_milli, rate.capacity_milli)
+            left = min(rate.capacity_milli, found - taken + credit)
+            self.set[tokens] = left - counted
+            self.when.append(AtLeast(tokens, brim + 1))
+            if need > found:
+                self.when.append(Absent())
+            return left
+        held = stored + gained
+        found = change.found(held, rate.capacity_milli)
+        spared = found - held - change.shift_milli
+        left = found - taken + credit
+        self._spare(name, change.spared_milli + spared)
+        if spared and not need:
+            self.set[tokens] = left - counted
+            self.when.append(Equal(tokens, stored))
+            return left
+        self.add[tokens] = left - counted - stored
+        self.when.append(AtMost(tokens, brim))
+        least = [need - change.shift_milli] if need else []
+        if change.is_cut:
+            least.append(change.least(rate.capacity_milli))
+        if least:
+            self.when.append(AtLeast(tokens, max(least) - gained))
+        return left
+
+    def _spare(self, name: str, spared_milli: int) -> None:
+        if spared_milli and not self.renewed:
+            self.spared[name] = spared_milli
 
 
 def _measure(
@@ -247,7 +302,8 @@ def _measure(
         return (*_pinned_count(account, image), *pinned(image, names.tk))
     gained, stored = gain(rate, origin, at_ms), number(image, names.tk)
     if "rf" in set_:
-        set_[names.tk] = min(rate.capacity_milli, stored + gained) - WRITE_MILLI
+        counted = gain(rate, number(set_, "rf"), at_ms)
+        set_[names.tk] = min(rate.capacity_milli, stored + gained) - WRITE_MILLI - counted
     elif stored + gained > rate.capacity_milli:
         set_[names.tk] = rate.capacity_milli - gained - WRITE_MILLI
     else:

@@ -366,6 +366,16 @@ MOVED = "moved"
 """On a bucket that came from a table of an older shape: when, in milliseconds."""
 
 
+FORGIVEN = "forgiven"
+"""On a bucket whose callers bring differing limits along: what cuts spared it, in millitokens by limit."""
+
+
+def forgiven(image: Item) -> dict[str, int]:
+    """What cuts spared each limit of a bucket, where the next raise must not give it once more."""
+    kept = image.get(FORGIVEN)
+    return {n: v for n, v in kept.items() if is_number(v) and v > 0} if isinstance(kept, dict) else {}
+
+
 class ShardAttributes(NamedTuple):
     """What a bucket also keeps of a limit where buckets can be sharded, each only when it matters."""
 

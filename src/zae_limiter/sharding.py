@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from .bucket import Rate, balance, retry_after_ms
+from .bucket import Level, Rate
 
 SHARDS_MAX = 32
 
@@ -57,22 +57,20 @@ def birth_count(shard_id: int) -> int:
 class Spread:
     """One limit over its shards: several balances that count as one."""
 
-    def __init__(self, parts: Sequence[tuple[Rate, int, int]]) -> None:
+    def __init__(self, parts: Sequence[Level]) -> None:
         self._parts = parts
-        """The rate, the stored tokens and the origin of each shard."""
 
     @property
     def capacity_milli(self) -> int:
-        return sum(rate.capacity_milli for rate, _, _ in self._parts)
+        return sum(part.rate.capacity_milli for part in self._parts)
 
     def balance(self, now_ms: int) -> int:
-        return sum(balance(rate, tokens, origin, now_ms) for rate, tokens, origin in self._parts)
+        return sum(part.balance(now_ms) for part in self._parts)
 
     def retry_after_ms(self, need_milli: int, now_ms: int) -> float:
         """The smallest wait after which all shards together cover the need; ``inf`` if they never can."""
         if len(self._parts) == 1:
-            ((rate, tokens, origin),) = self._parts
-            return retry_after_ms(rate, tokens, origin, need_milli, now_ms)
+            return self._parts[0].retry_after_ms(need_milli, now_ms)
         if self.balance(now_ms) >= need_milli:
             return 0
         if need_milli > self.capacity_milli:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from .bucket import gain
+from .bucket import Level, Rate, gain, moved_origin
 from .naming import WCU
 from .repository_protocol import (
     Absent,
@@ -46,7 +46,7 @@ from .sharding import (
     splits_further,
 )
 from .teller import Teller
-from .terms import WRITES, Account, Level, Meter, Terms, in_shards, level, shard_count
+from .terms import WRITES, Account, Meter, Terms, in_shards, level, shard_count
 
 
 def spread_of(image: Item, name: str) -> int:
@@ -179,20 +179,22 @@ def split(
     the shard has less than that by the time of the write, it is refused.
     """
     count, origin = shard_count(image), number(image, "rf")
-    new_id, at_ms = shard_id + count, max(now_ms, origin + 1)
+    new_id, at_ms = shard_id + count, max(now_ms, origin)
+    origin_after = moved_origin(origin, at_ms)
     when: list[Condition] = [Exists(), Equal("rf", origin), Equal("cv", number(image, "cv"))]
     when += pinned(image, "shard_count")
     add: dict[str, int] = {}
-    set_: dict[str, Value] = {"rf": at_ms, "shard_count": count * 2, "ttl": None}
+    set_: dict[str, Value] = {"rf": origin_after, "shard_count": count * 2, "ttl": None}
     made = _new_shard(account, new_id, image, at_ms)
     for name in bucket_limit_names(image):
         names, rate = limit_attributes(name), stored_rate(image, name)
         assert rate is not None
         gained, stored = gain(rate, origin, at_ms), number(image, names.tk)
-        brim, moved, kept_capacity = rate.capacity_milli - gained, 0, rate.capacity_milli
+        brim, moved, kept = rate.capacity_milli - gained, 0, rate
         if spread_of(image, name) == count and target.get(name, 1) > count:
             kept_capacity, new_capacity = halves(rate.capacity_milli)
             kept_refill, new_refill = halves(rate.refill_amount_milli)
+            kept = Rate(kept_capacity, kept_refill, rate.refill_period_ms)
             moved = min(rate.capacity_milli, stored + gained) * new_capacity // rate.capacity_milli
             set_[names.cp], set_[names.ra], set_[shard_attributes(name).sc] = (
                 kept_capacity,
@@ -207,11 +209,12 @@ def split(
             }
             made |= {names.tc: 0, shard_attributes(name).sc: count * 2}
             made[shard_attributes(name).mx] = image.get(shard_attributes(name).mx)
+        counted = gain(kept, origin_after, at_ms)
         if stored > brim:
-            set_[names.tk] = kept_capacity
+            set_[names.tk] = kept.capacity_milli - counted
             when.append(AtLeast(names.tk, brim + 1))
         else:
-            add[names.tk] = gained - moved
+            add[names.tk] = gained - moved - counted
             when.append(AtMost(names.tk, brim))
             if moved > 0:
                 when.append(AtLeast(names.tk, moved - gained))

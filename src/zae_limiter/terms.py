@@ -12,11 +12,19 @@ from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple, Self
 
-from .bucket import Rate, balance, retry_after_ms
+from .bucket import TOKEN_MILLI, Level, Rate, balance, floored, is_cut
 from .models import Limit, LimitStatus
 from .naming import WCU
 from .repository_protocol import Item, Key
-from .schema import bucket_key, bucket_limit_names, is_number, limit_attributes, number, stored_rate
+from .schema import (
+    bucket_key,
+    bucket_limit_names,
+    forgiven,
+    is_number,
+    limit_attributes,
+    number,
+    stored_rate,
+)
 from .sharding import SHARDS_MAX, Spread
 
 
@@ -87,18 +95,39 @@ class Account(NamedTuple):
         return bucket_key(self.namespace_id, self.entity_id, self.resource)
 
 
-class Level(NamedTuple):
-    """One limit of a bucket as its terms see it: a rate, and what was stored when."""
+class Carry(NamedTuple):
+    """What becomes of the balance of a limit when its numbers change."""
 
-    rate: Rate
-    tokens_milli: int
-    origin_ms: int
+    shift_milli: int
+    """What a raise gives, or a cut takes."""
+    is_cut: bool
+    spared_milli: int
+    """What earlier cuts had spared and a raise has still to make up for."""
 
-    def balance(self, now_ms: int) -> int:
-        return balance(self.rate, self.tokens_milli, self.origin_ms, now_ms)
+    def found(self, balance_milli: int, capacity_milli: int) -> int:
+        """The balance under the new numbers."""
+        moved = balance_milli + self.shift_milli
+        return floored(moved, balance_milli, capacity_milli) if self.is_cut else moved
 
-    def retry_after_ms(self, need_milli: int, now_ms: int) -> float:
-        return retry_after_ms(self.rate, self.tokens_milli, self.origin_ms, need_milli, now_ms)
+    def least(self, capacity_milli: int) -> int:
+        """The smallest balance from which a cut can take all it would."""
+        return -self.shift_milli if self.shift_milli < 0 else TOKEN_MILLI - capacity_milli - self.shift_milli
+
+
+def carry(before: Rate, after: Rate, spared_milli: int) -> Carry:
+    """How a balance is carried over to other numbers.
+
+    A raise gives the difference at once and a cut takes it, but a cut makes no debt. What it spared is
+    taken off the next raise, lest callers who disagree about the limits make tokens by turns.
+    """
+    difference = after.capacity_milli - before.capacity_milli
+    made_up = min(spared_milli, max(0, difference))
+    return Carry(difference - made_up, is_cut(before, after), spared_milli - made_up)
+
+
+def is_renewed(terms: Terms, image: Item) -> bool:
+    """Whether the terms are of another configuration than the bucket; then nobody has to be made up for."""
+    return terms.version is not None and terms.version != image.get("cv")
 
 
 def stored_terms(image: Item, ttl_fills: int = 0) -> Terms:
@@ -170,9 +199,11 @@ def level(terms: Terms, name: str, image: Item | None, now_ms: int) -> Level:
     tokens, origin = number(image, limit_attributes(name).tk), number(image, "rf")
     if before == rate:
         return Level(rate, tokens, origin)
-    # What was consumed is kept, and until that write the bucket goes on to fill at the rate it has.
+    # Until that write the bucket goes on to fill at the rate it has.
     filling = Rate(rate.capacity_milli, before.refill_amount_milli, before.refill_period_ms)
-    return Level(filling, tokens + rate.capacity_milli - before.capacity_milli, origin)
+    change = carry(before, rate, 0 if is_renewed(terms, image) else forgiven(image).get(name, 0))
+    shift = change.shift_milli
+    return Level(filling, tokens + shift, origin, -shift if change.is_cut else None)
 
 
 def status(account: Account, name: str, need_milli: int, at: Level | Spread, now_ms: int) -> LimitStatus:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from .bucket import Level
 from .config_cache import ConfigCache, Entry
 from .exceptions import RateLimitExceeded
 from .models import Limit, OnUnavailable
@@ -19,7 +20,7 @@ from .posting import Posting
 from .repository_protocol import Item, Outcome
 from .schema import limit_attributes
 from .teller import Order, Teller
-from .terms import Account, Level, Meter, has_family, has_terms, is_outdated, is_split, status
+from .terms import Account, Meter, has_family, has_terms, is_outdated, is_split, status
 
 
 class Plan(NamedTuple):

@@ -5,10 +5,10 @@ from typing import Any
 
 from zae_limiter._colour import Blocking, Colour, Signal, run_sync
 from zae_limiter.backends.memory import MemoryBackend, Shelf
-from zae_limiter.bucket import Rate
+from zae_limiter.bucket import Rate, balance
 from zae_limiter.posting import Posting
 from zae_limiter.repository_protocol import Item, Key, Outcome, Write
-from zae_limiter.schema import bucket_key, limit_attributes
+from zae_limiter.schema import bucket_key, limit_attributes, number, stored_rate
 from zae_limiter.teller import Order, Teller, Ticket, Visit
 from zae_limiter.terms import Account, Terms
 from zae_limiter.testing import ManualClock
@@ -34,6 +34,13 @@ class Store(Wrapper):
 
     def tokens(self, key: Key = KEY) -> Any:
         return self.shelf.items[key]["b_a_tk"]
+
+    def held(self, key: Key = KEY) -> int:
+        """What the bucket holds now."""
+        item = self.shelf.items[key]
+        rate = stored_rate(item, "a")
+        assert rate is not None
+        return balance(rate, number(item, "b_a_tk"), number(item, "rf"), self.clock.now_ms)
 
     @property
     def sent(self) -> list[list[int]]:

@@ -288,7 +288,7 @@ def test_a_bucket_that_is_written_too_often_is_split() -> None:
     (taken,) = take(teller_of(store), demand(1_000, account_of(meter=Meter.LIMIT)))
     assert taken.account.meter is Meter.COUNT
     assert calls(store)[:2] == [("write_each", 1), ("transact_write", 2)]
-    assert sum(store.tokens(key) for key in (KEY, SHARD)) == 9_000
+    assert sum(store.held(key) for key in (KEY, SHARD)) == 9_000
 
 
 # Giving back.

@@ -246,9 +246,9 @@ SHAPES: dict[str, tuple[Account, Posting, Item | None, int, Write | None]] = {
         NOW,
         Update(
             KEY,
-            {"b_a_tk": 1, "b_a_tc": 1000},  # a millisecond gained, 1,000 more capacity, 1,000 taken
-            {"rf": NOW + 1, "b_a_cp": 11_000, "b_a_ra": 1000, "b_a_rp": 1000},
-            (Exists(), *PINNED, AtMost("b_a_tk", 9999), AtLeast("b_a_tk", -1)),
+            {"b_a_tk": -1, "b_a_tc": 1000},  # 1,000 more capacity, 1,000 taken; the origin counts one more
+            {"rf": NOW - 1, "b_a_cp": 11_000, "b_a_ra": 1000, "b_a_rp": 1000},
+            (Exists(), *PINNED, AtMost("b_a_tk", 10_000), AtLeast("b_a_tk", 0)),
         ),
     ),
     "stored limits replace the others": (
@@ -272,18 +272,18 @@ SHAPES: dict[str, tuple[Account, Posting, Item | None, int, Write | None]] = {
         account(A, version=None),
         Posting(need={"a": 1000}),
         bucket(b=(B, 4000)),
-        NOW + 500,
+        NOW + 1500,
         Update(
             KEY,
-            {"b_b_tk": 500},
+            {"b_b_tk": 1500},
             {
-                "rf": NOW + 500,
+                "rf": NOW + 1500,
                 **stored("a", A, 9000, 1000),
                 "b_b_cp": 100_000,
                 "b_b_ra": 1000,
                 "b_b_rp": 1000,
             },
-            (Exists(), *PINNED, Equal("b_a_tk", None), AtMost("b_b_tk", 99_500)),
+            (Exists(), *PINNED, Equal("b_a_tk", None), AtMost("b_b_tk", 98_500)),
         ),
     ),
     "a bucket that overflows gives all that it can hold": (

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from zae_limiter.bucket import Rate, balance
+from zae_limiter.bucket import Level, Rate, balance
 from zae_limiter.sharding import Spread, birth_count, gathered, parent_of, splits_further
 
 NOW = 1_700_000_000_000
@@ -49,7 +49,7 @@ def test_the_wait_for_several_shards_is_the_shortest_that_is_enough(
     def held(now_ms: int) -> int:
         return sum(balance(rate, tokens, origin, now_ms) for rate, tokens, origin in parts)
 
-    spread = Spread(parts)
+    spread = Spread([Level(*part) for part in parts])
     wait_ms = spread.retry_after_ms(need_milli, NOW)
     assert (wait_ms == float("inf")) is (need_milli > sum(rate.capacity_milli for rate, _, _ in parts))
     if wait_ms == 0:

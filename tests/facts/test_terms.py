@@ -82,11 +82,20 @@ def test_whether_a_bucket_has_its_terms(change: dict[str, Any], version: int | N
         (bucket(limit=Limit("a", 6, 2, 1)), NOW, 8000),
         (bucket(limit=Limit("a", 6, 2, 1)), NOW + 500, 9000),
         (bucket(limit=Limit("a", 6, 2, 1)), NOW + 10**6, 10_000),
-        (bucket(limit=Limit("a", 30, 1, 1)), NOW, -16_000),
+        (bucket(limit=Limit("a", 30, 1, 1)), NOW, 0),
+        (bucket(limit=Limit("a", 12, 1, 1)), NOW, 2000),
+        (bucket(limit=Limit("a", 30, 1, 1)) | {"b_a_tk": -4000}, NOW, -4000),
+        (bucket(limit=Limit("a", 30, 1, 1)) | {"b_a_tk": -40_000}, NOW, -9000),
+        (bucket(limit=Limit("a", 10, 2, 1)) | {"b_a_tk": -40_000}, NOW, -9000),
+        (bucket(limit=Limit("a", 6, 1, 1)) | {"forgiven": {"a": 1500}}, NOW, 6500),
+        (bucket(limit=Limit("a", 6, 1, 1)) | {"forgiven": {"a": 9000}}, NOW, 4000),
     ],
 )
 def test_a_level_keeps_what_was_consumed(image: Any, now_ms: int, balance_milli: int) -> None:
-    """Under other numbers a bucket lacks what it lacked; a limit it does not have yet is full."""
+    """A raise gives the difference, what a cut once spared aside; a cut takes it and makes no debt.
+
+    A limit that the bucket does not have yet is full.
+    """
     assert level(Terms.of([A]), "a", image, now_ms).balance(now_ms) == balance_milli
 
 

@@ -18,6 +18,17 @@ def slow(capacity: int) -> Limit:
     return Limit("rpm", capacity, 1, SLOW)
 
 
+def hourly(capacity: int) -> Limit:
+    return Limit.per_hour("rpm", capacity)
+
+
+async def put(client: Client, limit: Limit, *, stored: bool) -> list[Limit]:
+    """Store a limit, or return it to be brought along."""
+    if stored:
+        await client.repository.set_resource_defaults(RESOURCE, [limit])
+    return [] if stored else [limit]
+
+
 async def test_explicit_limits_are_honoured_on_an_existing_bucket(store: Store) -> None:
     """``limits=`` counts from the very next acquire, up and down, in any process."""
     client, other = await store.client(), await store.client()
@@ -43,19 +54,13 @@ async def test_explicit_limits_win_over_stored_ones(store: Store) -> None:
 
 @pytest.mark.parametrize("stored", [True, False], ids=["stored", "explicit"])
 @pytest.mark.parametrize(
-    ("capacity", "left"), [(150, 120), (101, 71), (100, 70), (31, 1), (30, 0), (10, -20), (1, -29)]
+    ("capacity", "left"), [(150, 120), (101, 71), (100, 70), (31, 1), (30, 0), (10, 0), (1, 0)]
 )
 async def test_consumed_amount_survives(store: Store, stored: bool, capacity: int, left: int) -> None:
-    """Capacity +50 gives +50 and a cut may leave debt: the 30 that were used stay used."""
+    """Capacity +50 gives +50, and a cut leaves nothing but makes no debt: the 30 that were used stay used."""
     client = await store.client()
-
-    async def limits(limit: Limit) -> list[Limit]:
-        if stored:
-            await client.repository.set_resource_defaults(RESOURCE, [limit])
-        return [] if stored else [limit]
-
-    await client.take("key", {"rpm": 30}, *(await limits(slow(100))))
-    given = await limits(slow(capacity))
+    await client.take("key", {"rpm": 30}, *(await put(client, slow(100), stored=stored)))
+    given = await put(client, slow(capacity), stored=stored)
     assert await client.limiter.available("key", RESOURCE, given or None) == {"rpm": left}
     if left > 0:
         await client.take("key", {"rpm": left}, *given)
@@ -64,19 +69,63 @@ async def test_consumed_amount_survives(store: Store, stored: bool, capacity: in
     assert await store.used("key") == 30 + max(left, 0)
 
 
-async def test_debt_of_a_cut_refills_at_the_new_rate(store: Store) -> None:
-    """A cut leaves debt that the new numbers pay off, to the millisecond."""
+@pytest.mark.parametrize("stored", [True, False], ids=["stored", "explicit"])
+async def test_cut_makes_nobody_wait_for_more_than_one_token(store: Store, stored: bool) -> None:
+    """After a cut from 1,000 an hour to 5 the next token comes within 12 minutes, to the millisecond."""
     client = await store.client()
-    await client.repository.set_resource_defaults(RESOURCE, [rpm(6000)])
-    await client.take("key", {"rpm": 90})
-    await client.repository.set_resource_defaults(RESOURCE, [rpm(60)])
-    refusal = await client.refused("key", {"rpm": 1})
-    assert refusal.primary_violation.available == -30
-    assert refusal.retry_after_seconds == 31
-    store.clock.advance(30.999)
-    await client.refused("key", {"rpm": 1})
+    await client.take("key", {"rpm": 500}, *(await put(client, hourly(1000), stored=stored)))
+    given = await put(client, hourly(5), stored=stored)
+    refusal = await client.refused("key", {"rpm": 1}, *given)
+    assert refusal.primary_violation.available == 0
+    assert 719 < refusal.retry_after_seconds <= 720
+    store.clock.advance(refusal.retry_after_seconds - 0.001)
+    await client.refused("key", {"rpm": 1}, *given)
     store.clock.advance(0.001)
-    await client.take("key", {"rpm": 1})
+    await client.take("key", {"rpm": 1}, *given)
+
+
+async def test_raise_after_a_cut_gives_the_difference(store: Store) -> None:
+    """An operator who takes a cut back gives 995 more, at once."""
+    client = await store.client()
+    await client.take("key", {"rpm": 500}, *(await put(client, hourly(1000), stored=True)))
+    await put(client, hourly(5), stored=True)
+    await client.refused("key", {"rpm": 1})
+    await put(client, hourly(1000), stored=True)
+    assert await client.limiter.available("key", RESOURCE) == {"rpm": 995}
+    await client.take("key", {"rpm": 995})
+    await client.refused("key", {"rpm": 1})
+
+
+async def test_debt_is_carried_over_a_cut_but_nobody_waits_longer_than_a_refill(store: Store) -> None:
+    """400 in debt at 1,000 an hour; cut to 5 an hour, the next token comes when an empty bucket were full."""
+    client = await store.client()
+    await put(client, hourly(1000), stored=True)
+    async with client.limiter.acquire("key", RESOURCE, {"rpm": 1000}) as lease:
+        await lease.adjust(rpm=400)
+    await put(client, hourly(500), stored=True)
+    assert (await client.limiter.available("key", RESOURCE))["rpm"] == -400
+    await put(client, hourly(5), stored=True)
+    refusal = await client.refused("key", {"rpm": 1})
+    assert refusal.primary_violation.available == -4
+    assert 3599 < refusal.retry_after_seconds <= 3600
+
+
+@pytest.mark.parametrize("others", [[11], [11, 12, 10], [1], [1000]])
+async def test_callers_who_disagree_do_not_make_tokens(store: Store, others: list[int]) -> None:
+    """While the clock stands still they get by turns what the largest of their limits allows, once."""
+    client = await store.client()
+    capacities, admitted = [10, *others], 0
+    for turn in range(300):
+        given = hourly(capacities[turn % len(capacities)])
+        try:
+            await client.take("key", {"rpm": 1}, given)
+            admitted += 1
+        except RateLimitExceeded:
+            pass
+    assert admitted <= max(capacities)
+    assert admitted == (max(capacities) if max(capacities) < 100 else admitted)
+    refusal = await client.refused("key", {"rpm": 1}, hourly(10))
+    assert refusal.retry_after_seconds <= 3600 / 10, "and nobody starves because the others had their turn"
 
 
 async def test_gain_under_the_old_rate_is_kept(store: Store) -> None:

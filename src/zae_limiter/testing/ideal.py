@@ -21,6 +21,9 @@ from ..teller import Order, Teller, Ticket
 from ..terms import Account
 from .simulation import Process
 
+SLOWLY_MS = 10**12
+"""Long enough to tell which of two rates is slower."""
+
 
 class Ideal:
     """One limit of one bucket."""
@@ -40,7 +43,13 @@ class Ideal:
     def change(self, rate: Rate, span_ms: int) -> None:
         """Go on with other numbers; at which instant they changed is never settled any more."""
         self._lasting += max(accrued(rate, span_ms), accrued(self.rate, span_ms)) + 2
+        before = self.level
         self.level += rate.capacity_milli - self.rate.capacity_milli
+        smaller = rate.capacity_milli < self.rate.capacity_milli
+        if smaller or accrued(rate, SLOWLY_MS) < accrued(self.rate, SLOWLY_MS):
+            # A cut makes no debt, and whoever was in debt waits for no more than a refill.
+            least = 0 if before >= 0 else max(before, 1000 - rate.capacity_milli)
+            self.level = max(self.level, min(0, least))
         self.rate = rate
 
 
