@@ -2,7 +2,8 @@
 
 One entry for each record, so that a change of a resource's limits reaches all of its entities with
 one read. A record that is known to be missing is remembered too. An entry past its time is a miss,
-but it is kept: while the store is down the last known value still serves.
+but it is kept: while the store is down the last known value still serves. Instants are ticks: who sets the
+machine's clock neither prolongs nor ends what is remembered.
 
 Reads may overtake each other and invalidations. So each is numbered when it sets out, and what it
 brings counts only as far as nothing was learnt or asked to be forgotten since. No lock is taken:
@@ -21,7 +22,10 @@ from .repository_protocol import Item, Key
 
 
 class Entry:
-    """A record as it was read. Who keeps an entry sees when it is out of date: ``expires_ms`` is 0 then."""
+    """A record as it was read, and the tick at which that is out of date.
+
+    Who keeps an entry sees when it is put out of date before: ``expires_ms`` is 0 then.
+    """
 
     __slots__ = ("expires_ms", "item", "read")
 
@@ -43,10 +47,10 @@ class ConfigCache:
         self.hits = 0
         self.misses = 0
 
-    def get(self, key: Key, now_ms: float) -> Entry | None:
+    def get(self, key: Key, ticks_ms: float) -> Entry | None:
         """The entry if it is fresh."""
         entry = self._entries.get(key)
-        if entry is not None and now_ms < entry.expires_ms:
+        if entry is not None and ticks_ms < entry.expires_ms:
             self.hits += 1
             return entry
         self.misses += 1
@@ -61,7 +65,7 @@ class ConfigCache:
         return next(self._reads)
 
     def put(self, key: Key, item: Item | None, since_ms: float, read: int) -> None:
-        """Remember what a read brought that set out at ``since_ms``."""
+        """Remember what a read brought that set out at the tick ``since_ms``."""
         known = self._entries.pop(key, None)
         if known is not None and known.read > read:
             entry = known

@@ -81,11 +81,11 @@ class Till:
                 names = limit_attributes(name)
                 self._slots[name] = Slot(*rate, names.tk, names.tc)
 
-    def stands(self, needed: Collection[str], now_ms: int) -> bool:
+    def stands(self, needed: Collection[str], ticks_ms: float) -> bool:
         """Whether the plan is still right: every record is fresh, and no image says otherwise."""
         accounts, images = self.plan.accounts, self._teller.images
         rates = accounts[0].terms.rates
-        if not self._is_fresh(now_ms) or any(name not in rates for name in needed):
+        if not self._is_fresh(ticks_ms) or any(name not in rates for name in needed):
             return False
         for account in accounts:
             image = images.get(account.key)
@@ -103,10 +103,11 @@ class Till:
         swap = None if self._is_metered else teller.swap
         if swap is None and not teller.refused_lately(key):
             return False
-        now_ms = teller.world.now_ms()
-        image = self._image_in_order(now_ms)
+        world = teller.world
+        image = self._image_in_order(world.ticks_ms())
         if image is None:
             return False
+        now_ms = world.now_ms()
         changed = spent(self._slots, needs, image, now_ms)
         if changed is None:
             if teller.refused_lately(key):
@@ -128,7 +129,7 @@ class Till:
         A refusal that the bucket's new image calls for is raised.
         """
         teller, slots = self._teller, self._slots
-        is_known = self._image_in_order(teller.world.now_ms()) is not None
+        is_known = self._image_in_order(teller.world.ticks_ms()) is not None
         if not is_known or any(name not in slots for name in needs):
             return None, None
         outcome, interruption = await teller.post_one(Order(self.plan.accounts[0], Posting(needs)))
@@ -142,11 +143,11 @@ class Till:
             self._refuse(needs, outcome.item, teller.world.now_ms())
         return outcome, interruption
 
-    def _image_in_order(self, now_ms: int) -> Item | None:
+    def _image_in_order(self, ticks_ms: float) -> Item | None:
         """The bucket as last seen, if the plan still stands and it can simply be taken from."""
         if not self._slots or (
-            (now_ms >= self._expires_ms or self._cache.withdrawals != self._withdrawals)
-            and not self._is_fresh(now_ms)
+            (ticks_ms >= self._expires_ms or self._cache.withdrawals != self._withdrawals)
+            and not self._is_fresh(ticks_ms)
         ):
             return None
         image = self._teller.images.get(self._key)
@@ -154,10 +155,10 @@ class Till:
             return None
         return image
 
-    def _is_fresh(self, now_ms: int) -> bool:
+    def _is_fresh(self, ticks_ms: float) -> bool:
         self._withdrawals = self._cache.withdrawals
         self._expires_ms = min(entry.expires_ms for entry in self._entries)
-        return now_ms < self._expires_ms
+        return ticks_ms < self._expires_ms
 
     def _is_in_order(self, image: Item) -> bool:
         """Whether a bucket has the numbers of the terms, and no write would do more than take from it."""

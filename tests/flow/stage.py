@@ -21,6 +21,7 @@ from zae_limiter.records.connection import Options
 from zae_limiter.repository_protocol import Backend, Item, Key, Outcome, Page, Query, Write
 from zae_limiter.testing import Fault, FaultyBackend, ManualClock, RecordingBackend
 from zae_limiter.testing.stores import Wrapper
+from zae_limiter.world import World
 
 T = TypeVar("T")
 
@@ -141,11 +142,12 @@ class Store:
         *,
         speculative_writes: bool = True,
         wrap: Callable[[Backend], Backend] = lambda backend: backend,
+        world: World | None = None,
     ) -> Client:
-        """One more process that uses the store."""
+        """One more process that uses the store, under the clock of all unless it has a world of its own."""
         faulty = FaultyBackend(wrap(self.open_backend()))
         recording = RecordingBackend(faulty)
-        repository = await Repository.over(recording, options=options, world=self.clock.world)
+        repository = await Repository.over(recording, options=options, world=world or self.clock.world)
         recording.forget()
         client = Client(RateLimiter(repository, speculative_writes), recording, faulty)
         self.clients.append(client)

@@ -44,7 +44,7 @@ class BucketRecords(EntityRecords):
         A limit that is ``needed`` and not remembered may be new, so it is looked for before it is missed.
         """
         till = self.tills.get((entity_id, resource))
-        if till is not None and till.given == limits and till.stands(needed, self._world.now_ms()):
+        if till is not None and till.given == limits and till.stands(needed, self._world.ticks_ms()):
             return till.plan
         account, resolved = await self._current(entity_id, resource, limits)
         if limits is None and not account.terms.rates.keys() >= set(needed):

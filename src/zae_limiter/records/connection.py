@@ -71,11 +71,11 @@ class Connection:
         While the store is down, the last known value of a record stands in for it, unless it must be
         ``fresh``.
         """
-        now_ms = self.world.now_ms()
+        ticks_ms = self.world.ticks_ms()
         found: dict[Key, Item | None] = {}
         missing: list[Key] = []
         for key in records:
-            entry = None if fresh else self.cache.get(key, now_ms)
+            entry = None if fresh else self.cache.get(key, ticks_ms)
             if entry is None:
                 missing.append(key)
             else:
@@ -98,7 +98,7 @@ class Connection:
 
     def learn(self, key: Key, item: Item | None) -> None:
         """Remember a record as this process has just written it."""
-        self.cache.put(key, item, self.world.now_ms(), self.cache.set_out())
+        self.cache.put(key, item, self.world.ticks_ms(), self.cache.set_out())
         self._ground({key}.__contains__)
 
     def invalidate(self, matches: Callable[[Key], bool]) -> None:
@@ -138,7 +138,7 @@ class Connection:
         return found
 
     async def _fly(self, flight: Flight, mine: Sequence[Key], buckets: frozenset[Key]) -> None:
-        read, since_ms = self.cache.set_out(), self.world.now_ms()
+        read, since_ms = self.cache.set_out(), self.world.ticks_ms()
         try:
             items = await self.backend.batch_get(mine)
         except RateLimiterUnavailable as error:
