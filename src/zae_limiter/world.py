@@ -2,31 +2,157 @@
 
 Nothing else in the package reads a clock or rolls dice, so a test or a simulation that passes its
 own ``World`` decides everything that happens.
+
+There are two clocks. ``ticks_ms`` is for how long something lasts: deadlines and the lifetimes of what is
+remembered. ``now_ms`` is for what others see: the instants in buckets and records. Who sets the clock of
+a machine moves the second, never the first.
+
+The instants in a bucket are compared by everybody who uses it, so they should be the store's. A store that
+has a clock of its own is opened with ``World.for_store()`` and tells its time by ``observe``, with each
+reply; ``now_ms`` is the machine's time, pushed to where the replies say that the store's is.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
+AHEAD_MS_MAX = 5_000
+"""How far an instant may lie ahead of the store's time and still be an honest mistake.
 
-def _system_now_ms() -> int:
-    return time.time_ns() // 1_000_000
+The coarsest store tells its time by the second, and a reply may take some seconds more. A clock that goes by
+a store and turns out to be ahead by no more than this stands still until the store's has caught up, so that
+nobody sees time run backwards; if it is further ahead the store has changed its mind, and it goes back.
+"""
 
+DRIFT = 500e-6
+"""How far the ticks of a machine may stray, as a share of the time that passes: what a daemon that keeps
+the time allows itself, and several times what an oscillator does."""
+
+LOOK_MS = 10
+"""How long the machine's clock is taken at its word before it is compared with the ticks again."""
+
+Observe = Callable[[float, float, float, float], None]
 
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+
+class Bounds(NamedTuple):
+    """Between what the store's time less the ticks lay, at a tick."""
+
+    least_ms: float
+    most_ms: float
+    at_ms: float
+
+    def by(self, ticks_ms: float) -> tuple[float, float]:
+        """The same at a later tick: what is known of a clock is worth less as time goes by."""
+        stray_ms = DRIFT * (ticks_ms - self.at_ms)
+        return self.least_ms - stray_ms, self.most_ms + stray_ms
+
+
+class StoreClock:
+    """The time of a store, as well as a process can know it; without a word from one, the machine's.
+
+    A machine's clock that is set back does not take this one along: it goes on by the ticks. One that is
+    set forward does, for that is how a machine wakes up. What a store says of its time overrules both.
+
+    Threads may share it: every step is one assignment, and losing one of two costs a millisecond at most.
+    """
+
+    __slots__ = (
+        "_bounds",
+        "_lead_ms",
+        "_look_at_ms",
+        "_looked_ms",
+        "_shift_ms",
+        "_ticks_ms",
+        "_told_ms",
+        "_wall_ns",
+    )
+
+    def __init__(self, wall_ns: Callable[[], int], ticks_ms: Callable[[], float]) -> None:
+        self._wall_ns, self._ticks_ms = wall_ns, ticks_ms
+        self._shift_ms = 0
+        """What is added to the machine's time."""
+        self._told_ms = 0
+        self._look_at_ms = 0
+        self._lead_ms, self._looked_ms = -math.inf, 0.0
+        """How far this clock was before the ticks, and when."""
+        self._bounds: Bounds | None = None
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch."""
+        now_ms = self._wall_ns() // 1_000_000 + self._shift_ms
+        if self._told_ms <= now_ms < self._look_at_ms:
+            self._told_ms = now_ms
+            return now_ms
+        return self._look()
+
+    def observe(self, earliest_ms: float, latest_ms: float, sent_ms: float, received_ms: float) -> None:
+        """Learn what a reply says, see ``World.observe``; what contradicts earlier ones replaces them."""
+        least_ms, most_ms, at_ms = earliest_ms - received_ms, latest_ms - sent_ms, received_ms
+        if self._bounds is None:
+            self._told_ms = 0  # what was told before was a guess
+        else:
+            at_ms = max(at_ms, self._bounds.at_ms)
+            known_least_ms, known_most_ms = self._bounds.by(at_ms)
+            if least_ms <= known_most_ms and known_least_ms <= most_ms:
+                least_ms, most_ms = max(least_ms, known_least_ms), min(most_ms, known_most_ms)
+        self._bounds = Bounds(least_ms, most_ms, at_ms)
+        self._look_at_ms = 0
+
+    def _look(self) -> int:
+        """Compare the machine's clock with the ticks, and with what the store has said."""
+        wall_ms, ticks_ms = self._wall_ns() // 1_000_000, self._ticks_ms()
+        now_ms = wall_ms + self._shift_ms
+        # A millisecond less may be rounding.
+        steady_ms = ticks_ms + self._lead_ms - DRIFT * (ticks_ms - self._looked_ms) - 1
+        if now_ms < steady_ms:
+            now_ms = math.ceil(steady_ms)
+        if self._bounds is not None:
+            least_ms, most_ms = self._bounds.by(ticks_ms)
+            now_ms = max(min(now_ms, math.floor(most_ms + ticks_ms)), math.ceil(least_ms + ticks_ms))
+        self._shift_ms = now_ms - wall_ms
+        self._lead_ms, self._looked_ms = now_ms - ticks_ms, ticks_ms
+        self._look_at_ms = now_ms + LOOK_MS
+        if 0 < self._told_ms - now_ms <= AHEAD_MS_MAX:
+            return self._told_ms
+        self._told_ms = now_ms
+        return now_ms
+
+
+def _ticks_ms(monotonic: Callable[[], float] = time.monotonic) -> float:
+    return monotonic() * 1000
+
+
+_MACHINE = StoreClock(time.time_ns, _ticks_ms)
+"""One for the whole process, so that all who share a store in it have the same time."""
+
+
+def _nothing_to_learn(earliest_ms: float, latest_ms: float, sent_ms: float, received_ms: float) -> None:
+    """The clock of this world goes by no store."""
 
 
 @dataclass(frozen=True, slots=True)
 class World:
     """``now_ms`` counts milliseconds since the epoch; ``ticks_ms`` never runs backwards."""
 
-    now_ms: Callable[[], int] = _system_now_ms
-    ticks_ms: Callable[[], float] = lambda: time.monotonic() * 1000
+    now_ms: Callable[[], int] = _MACHINE.now_ms
+    ticks_ms: Callable[[], float] = _ticks_ms
     random: random.Random = field(default_factory=random.SystemRandom)
+    observe: Observe = _nothing_to_learn
+    """How a store tells its time: its clock showed something between the first two, in milliseconds since
+    the epoch, at some instant between the other two, which are ticks."""
+
+    def for_store(self) -> World:
+        """This world for one store that has a clock of its own, and the store's time as its ``now_ms``."""
+        clock = StoreClock(lambda: self.now_ms() * 1_000_000, self.ticks_ms)
+        return replace(self, now_ms=clock.now_ms, observe=clock.observe)
 
     def new_ulid(self) -> str:
         """An id of 26 letters that sorts by the millisecond in which it was made."""
