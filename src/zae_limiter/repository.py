@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, TypeVar, Unpack
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from ._colour import Blocking, Colour
-from .backends import default_url, open_backend
+from .backends import default_url, open_backend, store_world
 from .exceptions import InfrastructureError, NamespaceNotFoundError, ValidationError
 from .models import (
     BackendCapabilities,
@@ -113,8 +113,8 @@ class Repository(ConfigRecords, CapacityRecords, UsageRecords, NamespaceRecords,
         register: bool = True,
         prepare: Callable[[Repository], Awaitable[None]] | None = None,
     ) -> Self:
-        url, options, world = settings_of(settings)
-        client = client_of(settings)
+        url, options, given = settings_of(settings)
+        world, client = store_world(url, given), client_of(settings)
         backend = open_backend(url, sync=sync, world=world, timeout_ms=settings.get("timeout_ms"), **client)
         connection = Connection(backend, world, options, url)
         connection.client = client
@@ -131,7 +131,10 @@ class Repository(ConfigRecords, CapacityRecords, UsageRecords, NamespaceRecords,
         url: str = "",
         register: bool = True,
     ) -> Self:
-        """A repository over a backend of your own making."""
+        """A repository over a backend of your own making.
+
+        ``world`` is the one that the backend was opened with, if it has a clock of its own to tell.
+        """
         connection = Connection(backend, world or World(), options or Options(), url)
         return await cls._enter_connection(connection, namespace, register=register)
 

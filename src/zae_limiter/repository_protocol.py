@@ -10,6 +10,10 @@ image. The only exception that comes out of a store is ``RateLimiterUnavailable`
 
 ``None`` is not a value: setting an attribute to ``None`` removes it, and an attribute that is not
 there equals ``None``. Stores may drop an item once its ``ttl`` (epoch seconds) has passed.
+
+A store that has a clock of its own tells its time with every reply, by ``observe`` of the world that it was
+opened with: Redis's ``TIME`` and PostgreSQL's ``clock_timestamp()`` as one instant, DynamoDB's ``Date`` as
+the second that it is cut to. A store of this machine has the machine's time, and tells nothing.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def service() -> Service:
     table = os.environ.get("TABLE_NAME", "")
     if not table:
         raise ValidationError("TABLE_NAME", table, "set it to the name of the table")
-    world = World()
+    world = World().for_store()
     backend = open_backend(f"dynamodb://{table}", sync=True, world=world, timeout_ms=TIMEOUT_MS)
     return Service(backend, world, settings_from(os.environ), archive_from(os.environ))
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from zae_limiter._colour import run_sync
-from zae_limiter.backends import open_backend
+from zae_limiter.backends import open_backend, store_world
 from zae_limiter.exceptions import InfrastructureError, InfrastructureNotFoundError, RateLimiterUnavailable
 from zae_limiter.following import log_of
 from zae_limiter.repository_protocol import Backend
@@ -54,7 +54,7 @@ def aggregate(
     tell: Tell = lambda _: None,
 ) -> Tally:
     """Follow the store behind a URL until ``stop`` is set, or until there is nothing new."""
-    world = World()
+    world = store_world(url, World())
     backend = open_backend(url, sync=True, world=world)
     try:
         run_sync(backend.setup())

@@ -7,7 +7,8 @@
     dynamodb://table               a DynamoDB table; needs zae-limiter[dynamodb]
 
 Other packages add a scheme with an entry point in the group ``zae_limiter.backends``: its name is
-the scheme, its value a callable ``(url, *, sync, world, timeout_ms) -> Backend``.
+the scheme, its value a callable ``(url, *, sync, world, timeout_ms) -> Backend``. A store that has a clock
+tells its time with each reply, by ``world.observe``.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ DRIVERS = {
 }
 EXTRAS = {"dynamodb": "dynamodb"}
 """Which extra of this package installs the driver of a scheme."""
+
+EMBEDDED = frozenset({"memory", "sqlite"})
+"""Stores of this machine, whose time is the machine's."""
 
 LATER = frozenset({"redis", "rediss", "postgres", "postgresql"})
 
@@ -65,6 +69,11 @@ def open_backend(
         if (error.name or "").partition(".")[0] == __name__.partition(".")[0]:
             raise
         raise InfrastructureError(_missing_driver(scheme, found, error)) from error
+
+
+def store_world(url: str, world: World) -> World:
+    """The world to open a store with and to use it in: one that is elsewhere has a clock of its own."""
+    return world if _scheme(url) in EMBEDDED else world.for_store()
 
 
 def default_url() -> str:

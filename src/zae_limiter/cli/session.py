@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 import click
 
 from .._colour import run_sync
-from ..backends import open_backend
+from ..backends import open_backend, store_world
 from ..exceptions import ValidationError
 from ..models import Limit
 from ..naming import validate_namespace
@@ -79,7 +79,8 @@ class Session:
 
     @cached_property
     def connection(self) -> Connection:
-        url, (_, options, world) = self.url, settings_of(self._settings)
+        url, (_, options, given) = self.url, settings_of(self._settings)
+        world = store_world(url, given)
         backend = open_backend(url, sync=True, world=world)
         try:
             run_sync(backend.setup())

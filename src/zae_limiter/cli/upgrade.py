@@ -14,7 +14,7 @@ from rich.progress import Progress as Bars
 from rich.text import Text
 
 from .._colour import run_sync
-from ..backends import open_backend
+from ..backends import open_backend, store_world
 from ..exceptions import (
     IncompatibleSchemaError,
     InfrastructureError,
@@ -66,9 +66,10 @@ def upgrade(
     if lambda_only:
         _upgrade_lambda(session, force, dry_run)
         return
-    backend = open_backend(session.url, sync=True, world=World(), timeout_ms=TIMEOUT_MS)
+    world = store_world(session.url, World())
+    backend = open_backend(session.url, sync=True, world=world, timeout_ms=TIMEOUT_MS)
     try:
-        work = Work(session, backend, force=force, keep_old=keep_old)
+        work = Work(session, backend, world, force=force, keep_old=keep_old)
         work.look()
         if dry_run:
             session.output.show(work.plan(), work.plan_table)
@@ -88,11 +89,13 @@ def upgrade(
 class Work:
     """What is to be done to one store, and what was."""
 
-    def __init__(self, session: Session, backend: Backend, *, force: bool, keep_old: bool) -> None:
-        self._session, self._backend = session, backend
+    def __init__(
+        self, session: Session, backend: Backend, world: World, *, force: bool, keep_old: bool
+    ) -> None:
+        self._session, self._backend, self._world = session, backend, world
         self._force, self._keep_old = force, keep_old
         self.bar = Bar()
-        self.migration = Migration(backend, keep_old=keep_old, tell=self.bar.show)
+        self.migration = Migration(backend, world, keep_old=keep_old, tell=self.bar.show)
         self.indexes: list[str] = []
         self.state = State(None, None, None)
         self.survey = Survey()
@@ -152,7 +155,7 @@ class Work:
                 run_sync(self.migration.follow())
                 run_sync(self.migration.clean())
                 return
-            if writes := renew(self.state, World().now_ms()):
+            if writes := renew(self.state, self._world.now_ms()):
                 run_sync(self._backend.write_each(writes))
         self.update_lambda()
 

@@ -17,6 +17,7 @@ from ...models import check_count
 from ...world import World
 from .backend import DynamoDBBackend
 from .calls import Calls
+from .dates import Dates
 from .transport import Transport
 
 if TYPE_CHECKING:
@@ -53,16 +54,17 @@ def open_backend(
     lean = options.pop("transport", "lean") == "lean"
     from .access import Access
 
-    access = Access(session=session, config=config, **options)
-    transport = open_transport(access, sync=sync) if lean else open_driver(access, sync=sync)
-    return DynamoDBBackend(Calls(table_name, transport, world or World(), access.timeout_ms))
+    access, world = Access(session=session, config=config, **options), world or World()
+    open_ = open_transport if lean else open_driver
+    transport = open_(access, sync=sync, dates=Dates(world))
+    return DynamoDBBackend(Calls(table_name, transport, world, access.timeout_ms))
 
 
-def open_transport(access: Access, *, sync: bool) -> Transport:
+def open_transport(access: Access, *, sync: bool, dates: Dates | None = None) -> Transport:
     """Our own way to DynamoDB; it turns to the driver by itself for what it cannot do."""
     from .lean.transport import LeanTransport, Wire
 
-    ticks_ms = World().ticks_ms
+    ticks_ms, told = World().ticks_ms, dates or Dates(World())
     wire: Wire
     if sync:
         from .lean.blocking import BlockingWire
@@ -72,18 +74,18 @@ def open_transport(access: Access, *, sync: bool) -> Transport:
         from .lean.loop import LoopWire
 
         wire = LoopWire(ticks_ms)
-    return LeanTransport(access, wire, lambda: open_driver(access, sync=sync))
+    return LeanTransport(access, wire, lambda: open_driver(access, sync=sync, dates=told), told)
 
 
-def open_driver(access: Access, *, sync: bool) -> Transport:
+def open_driver(access: Access, *, sync: bool, dates: Dates | None = None) -> Transport:
     """The way through botocore or aiobotocore."""
     if sync:
         from .boto import BotocoreTransport
 
-        return BotocoreTransport(access)
+        return BotocoreTransport(access, dates)
     from .aioboto import AiobotocoreTransport
 
-    return AiobotocoreTransport(access)
+    return AiobotocoreTransport(access, dates)
 
 
 def parse_url(url: str) -> tuple[str, dict[str, Any]]:

@@ -17,8 +17,10 @@ from aiohttp import ClientConnectorError
 from botocore import xform_name
 
 from ..._colour import Asyncio
+from ...world import World
 from .access import Access
-from .boto import limit_wait, read_timeout_s, transport_error
+from .boto import date_of, limit_wait, read_timeout_s, transport_error
+from .dates import Dates
 from .expressions import Payload, Request
 from .transport import NoReply
 
@@ -26,15 +28,15 @@ CONNECT_SLACK_S = 0.05
 
 
 class AiobotocoreTransport:
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, dates: Dates | None = None) -> None:
         self.colour = self.lanes = Asyncio()
-        self._access = access
+        self._access, self._dates = access, dates or Dates(World())
         self._client: Any = None
 
     async def call(self, operation: str, payload: Request, timeout_ms: float) -> Payload:
         seconds = max(timeout_ms, 1) / 1000
         client = self._client or await self._connected(seconds)
-        token = read_timeout_s.set(seconds)
+        token, sent_ms = read_timeout_s.set(seconds), self._dates.ticks_ms()
         try:
             # The client times connecting and reading by itself and tells them apart. This bounds the
             # whole, so it leaves an attempt that has little time left enough to fail at connecting.
@@ -42,9 +44,11 @@ class AiobotocoreTransport:
                 max(seconds, self._access.connect_timeout_s + CONNECT_SLACK_S),
                 getattr(client, xform_name(operation))(**payload),
             )
+            self._dates.read(date_of(reply), sent_ms)
         except TimeoutError as error:
             raise NoReply(f"no answer within {timeout_ms:.0f} ms", ambiguous=True) from error
         except Exception as error:
+            self._dates.read(date_of(getattr(error, "response", None)), sent_ms)
             never_connected = (ClientConnectorError, socket.gaierror)
             raise transport_error(error, never_connected=never_connected) from error
         finally:

@@ -17,7 +17,9 @@ from botocore import xform_name
 from botocore.config import Config
 
 from ..._colour import Blocking, ForkSafe
+from ...world import World
 from .access import Access
+from .dates import Dates
 from .expressions import Payload, Request
 from .transport import NoReply, NotConfigured, TransportError, discreet, refusal
 
@@ -46,18 +48,20 @@ read_timeout_s: contextvars.ContextVar[float] = contextvars.ContextVar("read_tim
 class BotocoreTransport:
     """One client per process, safe for threads."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, dates: Dates | None = None) -> None:
         self.colour = self.lanes = Blocking()
-        self._access = access
+        self._access, self._dates = access, dates or Dates(World())
         self._lock = threading.Lock()
         self._client = ForkSafe(self._connect)
 
     async def call(self, operation: str, payload: Request, timeout_ms: float) -> Payload:
         client = self._client.get()
-        token = read_timeout_s.set(max(timeout_ms, 1) / 1000)
+        token, sent_ms = read_timeout_s.set(max(timeout_ms, 1) / 1000), self._dates.ticks_ms()
         try:
             reply: Payload = getattr(client, xform_name(operation))(**payload)
+            self._dates.read(date_of(reply), sent_ms)
         except Exception as error:
+            self._dates.read(date_of(getattr(error, "response", None)), sent_ms)
             raise transport_error(error, never_connected=(Exception,)) from error
         finally:
             read_timeout_s.reset(token)
@@ -81,6 +85,13 @@ class BotocoreTransport:
                 raise transport_error(error, never_connected=(Exception,)) from error
         client.meta.events.register("before-parameter-build.dynamodb", limit_wait)
         return client
+
+
+def date_of(answer: Any) -> str | None:
+    """The date of an answer of botocore, or of the refusal that it raised; a server that broke has none."""
+    about = answer.get("ResponseMetadata", {}) if isinstance(answer, dict) else {}
+    date = about.get("HTTPHeaders", {}).get("date") if about.get("HTTPStatusCode", 500) < 500 else None
+    return date if isinstance(date, str) else None
 
 
 def limit_wait(context: dict[str, Any], **_: Any) -> None:

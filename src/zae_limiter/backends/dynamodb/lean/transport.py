@@ -11,13 +11,13 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Hashable
-from email.utils import parsedate_to_datetime
 from json.scanner import make_scanner
 from typing import Any, Protocol
 
 from ...._colour import Colour, ForkSafe, Signal
 from ....world import World
 from ..access import Access
+from ..dates import Dates, seconds_of
 from ..expressions import Payload, Request
 from ..rendered import Rendered
 from ..transport import NoReply, Transport, TransportError, refusal
@@ -67,8 +67,9 @@ class Wire(Workers, Protocol):
 class LeanTransport:
     """A way to DynamoDB without a driver, unless something was asked for that only the driver does."""
 
-    def __init__(self, access: Access, wire: Wire, driver: Callable[[], Transport]) -> None:
-        world = World()
+    def __init__(self, access: Access, wire: Wire, driver: Callable[[], Transport], dates: Dates) -> None:
+        # What is signed is dated by the machine and, once AWS complains, by AWS: a world may be of any time.
+        world, self._dates = World(), dates
         self._now_ms, self._ticks_ms = world.now_ms, world.ticks_ms
         self._access, self._wire, self._driver = access, wire, driver
         self.colour, self.lanes = wire.colour, wire.lanes
@@ -119,11 +120,13 @@ class LeanTransport:
             signer = await identity.renew(at_s, until_ms)
         connection = pool.take_idle(now_ms) or await pool.take(until_ms)
         try:
-            request = signer.request(operation, body, at_s)
+            request, sent_ms = signer.request(operation, body, at_s), self._dates.ticks_ms()
             response = await connection.exchange(request, until_ms)
         except BaseException:
             pool.drop(connection)
             raise
+        if response.status < 500:
+            self._dates.read(_date(response), sent_ms)
         if response.reusable:
             pool.give(connection, now_ms)
         else:
@@ -141,12 +144,10 @@ class LeanTransport:
 
     def _learns_time(self, response: Response) -> bool:
         """Whether a refusal was about the date, and the service's own date helps."""
-        date = response.fields.get(b"date")
-        if response.status >= 500 or date is None or _code(_content(response)) not in DATE_CODES:
+        if response.status >= 500 or _code(_content(response)) not in DATE_CODES:
             return False
-        try:
-            theirs_s = int(parsedate_to_datetime(date.decode("latin-1")).timestamp())
-        except ValueError:
+        theirs_s = seconds_of(_date(response))
+        if theirs_s is None:
             return False
         skew_s = theirs_s - self._now_ms() // 1000
         if abs(skew_s - self._skew_s) < SKEW_MIN_S:
@@ -156,6 +157,10 @@ class LeanTransport:
         )
         self._skew_s = skew_s
         return True
+
+
+def _date(response: Response) -> str:
+    return response.fields.get(b"date", b"").decode("latin-1")
 
 
 def _reply(response: Response) -> Payload:
