@@ -158,10 +158,13 @@ class RateLimiterUnavailable(InfrastructureError):
 
     ``ambiguous`` is true when a write was sent and its reply was lost: it may have been applied.
     ``denied`` is true when the store answered that the caller may not do this.
+    ``impossible`` is true when the store answered that nobody can: nothing happened, and nothing ever will.
     """
 
-    def __init__(self, message: str, *, ambiguous: bool = False, denied: bool = False) -> None:
-        self.ambiguous, self.denied = ambiguous, denied
+    def __init__(
+        self, message: str, *, ambiguous: bool = False, denied: bool = False, impossible: bool = False
+    ) -> None:
+        self.ambiguous, self.denied, self.impossible = ambiguous, denied, impossible
         super().__init__(message)
 
 

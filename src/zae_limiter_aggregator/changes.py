@@ -44,6 +44,9 @@ _SEQUENCE = re.compile(r"[0-9]{1,60}")
 IN_ORDER = -1
 """The life of changes that are numbered by their source, which delivers them in order."""
 
+CLOSED = -2
+"""Stands for the lives that count no more; its versions are the lives themselves."""
+
 
 class Span(NamedTuple):
     """The versions of an item that a change is made of: after ``since``, up to ``until``."""
@@ -119,10 +122,15 @@ def span_of(old: Item | None, new: Item | None, sequence: str) -> Span:
     stream, so they count once as long as they come in order.
     """
     count = limit_attributes(WCU).tc
-    life, since, until = number(new or {}, "born"), 0, number(new or {}, count) // WRITE_MILLI
-    if old is not None and number(old, "born") == life:
-        since = number(old, count) // WRITE_MILLI
+    life, since, until = _life_of(new), 0, number(new or {}, count) // WRITE_MILLI
+    if old is not None and _life_of(old) == life:
+        since = max(0, number(old, count) // WRITE_MILLI)
     return Span(life, since, until) if since < until else numbered(int(sequence))
+
+
+def _life_of(image: Item | None) -> int:
+    """When an item was made; what is below that is used for other things."""
+    return max(0, number(image or {}, "born"))
 
 
 def _by_ttl(record: Mapping[str, Any]) -> bool:

@@ -112,4 +112,5 @@ def handler(event: Mapping[str, Any], context: Any = None) -> dict[str, Any]:
     tally = run_sync(process_stream_records(records, backend, world, settings, archive, request_id))
     logger.info("batch", extra={"request_id": request_id, "failed": len(tally.failed), **tally.counts()})
     failures = [{"itemIdentifier": sequence} for sequence in sorted(tally.failed, key=lambda s: int(s or 0))]
-    return {"batchItemFailures": failures, "refills_written": tally.refills_written}
+    told = {"refills_written": tally.refills_written, "passed_over": tally.passed_over}
+    return {"batchItemFailures": failures, **told}

@@ -2,20 +2,23 @@
 
 Whatever is not certain to be stored is reported by the name of its record, to be delivered again; that
 costs nothing but the work, because usage counts every change once. What would not be understood the
-next time either is told and passed over: all tenants share a stream, and nobody may hold it up. Trouble
-with the health of a bucket is no reason to repeat a batch: the next one looks again.
+next time either, and what the store says can never be stored, is told and passed over: all tenants share
+a stream, and nobody may hold it up. Trouble with the health of a bucket is no reason to repeat a batch:
+the next one looks again.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from zae_limiter.exceptions import RateLimiterUnavailable, shown
-from zae_limiter.models import UsageWindow
-from zae_limiter.repository_protocol import Backend, Item, Key, Update
+from zae_limiter.exceptions import RateLimiterUnavailable, ValidationError, shown
+from zae_limiter.models import LIMITS_MAX, UsageWindow
+from zae_limiter.repository_protocol import Backend, Item, Key, Outcome
+from zae_limiter.schema import bucket_limit_names
 from zae_limiter.world import World
 
 from .archiver import Archive, archive_events
@@ -27,7 +30,7 @@ from .buckets import (
     try_refill_bucket,
 )
 from .changes import Change, Expired, change_of, sequence_of
-from .usage import Sheet, sheets_of, update_snapshot
+from .usage import Entry, Sheet, extract_deltas, sheets_of, update_snapshot
 
 logger = logging.getLogger("zae_limiter_aggregator")
 
@@ -35,7 +38,13 @@ ATTEMPTS_MAX = 8
 """How often a row is tried that others write at the same time."""
 
 FAILURES_MAX = 2
-"""How often a store may fail to answer before a batch is given back."""
+"""How often a store may fail to answer about a row before its records are given back."""
+
+ROWS_AT_ONCE = 25
+"""How many rows are read together: not more than one answer can hold, however large somebody made them."""
+
+TENDING_MS_MAX = 10_000
+"""How long the buckets of a batch are looked after; slow ones must not keep the stream waiting."""
 
 RETENTION_DAYS = 90
 
@@ -60,7 +69,11 @@ class Tally:
     splits: int = 0
     archived: int = 0
     passed_over: int = 0
-    """Records that are not ours, and changes whose usage row is not."""
+    """Records that are not ours, and changes whose usage row is not or can never be stored."""
+    left_out: int = 0
+    """Amounts of limits beyond those that a usage row can count."""
+    closed: int = 0
+    """Gaps and lives that a usage row gave up to stay within its budget."""
     troubles: int = 0
     failed: dict[str, str] = field(default_factory=dict)
     """Why a record has to be delivered again, by its sequence number."""
@@ -118,70 +131,118 @@ async def process_changes(
 ) -> Tally:
     """Count the changes of a batch, and look after the buckets that it shows."""
     tally = Tally(len(changes), len(changes))
-    await write_usage(sheets_of(changes, settings.windows, settings.retention_days), backend, tally)
+    ours = [change for change in changes if _is_ours(change, tally)]
+    await write_usage(sheets_of(ours, settings.windows, settings.retention_days), backend, tally)
     if settings.tend_buckets:
-        for bucket in aggregate_bucket_states(changes).values():
+        until_ms = world.ticks_ms() + TENDING_MS_MAX
+        for bucket in aggregate_bucket_states(ours).values():
+            if world.ticks_ms() >= until_ms:
+                break
             await _tend(bucket, backend, world, tally)
     return tally
 
 
+def _is_ours(change: Change, tally: Tally) -> bool:
+    """Whether a client of ours can have written this: a bucket has no more limits than can be configured."""
+    many = max(len(extract_deltas(change)), len(bucket_limit_names(change.new or {})))
+    if many > LIMITS_MAX:
+        where = change.key.partition
+        _pass_over(
+            tally, [change.sequence], f"bucket {where!r} has {many} limits, at most {LIMITS_MAX} count"
+        )
+    return many <= LIMITS_MAX
+
+
 async def write_usage(sheets: Iterable[Sheet], backend: Backend, tally: Tally) -> None:
-    """Bring rows up to date: one read for all of them, one write for each that changed.
+    """Bring rows up to date: one read for some of them, one write for each that changed."""
+    waiting = list(sheets)
+    for at in range(0, len(waiting), ROWS_AT_ONCE):
+        await _write_rows(waiting[at : at + ROWS_AT_ONCE], backend, tally)
+
+
+async def _write_rows(sheets: Sequence[Sheet], backend: Backend, tally: Tally) -> None:
+    """Write some rows, each until it is stored, given back or passed over.
 
     A refused write brings back the row that somebody else wrote meanwhile. One that got no answer may
     have happened or not, which the row itself tells.
     """
     owed = {sheet.key: sheet for sheet in sheets}
     rows: dict[Key, Item | None] = {}
-    reason, failures = "", 0
+    failures: Counter[Key] = Counter()
+    reasons: dict[Key, str] = {}
     for _ in range(ATTEMPTS_MAX):
-        if failures == FAILURES_MAX:
-            break
+        if spent := [key for key in owed if failures[key] == FAILURES_MAX]:
+            _fail(tally, [owed.pop(key) for key in spent], reasons)
+        unknown = [key for key in owed if key not in rows]
         try:
-            unknown = [key for key in owed if key not in rows]
-            if unknown:
-                rows |= zip(unknown, await backend.batch_get(unknown), strict=True)
+            rows |= zip(unknown, await backend.batch_get(unknown), strict=True) if unknown else ()
         except RateLimiterUnavailable as error:
-            reason, failures = str(error), failures + 1
-            continue
-        writes = _writes(owed, rows, tally)
-        if not writes:
-            return
-        outcomes = await backend.write_each(writes)
-        failures += any(outcome.failure is not None for outcome in outcomes)
-        for write, outcome in zip(writes, outcomes, strict=True):
+            failures.update(unknown)
+            reasons |= dict.fromkeys(unknown, str(error))
+        entries = _entries(owed, rows, tally)
+        for key, outcome in zip(entries, await _written(backend, list(entries.values())), strict=True):
             if outcome.applied:
-                tally.rows_written += 1
-                del owed[write.key]
-            elif outcome.failure is not None:
-                reason = str(outcome.failure)
-                del rows[write.key]
+                _applied(tally, owed.pop(key), entries[key])
+            elif outcome.failure is None:
+                rows[key], reasons[key] = outcome.item, "somebody else kept writing the row"
+            elif outcome.failure.impossible:
+                _pass_over_row(tally, owed.pop(key), f"can never be written: {outcome.failure}")
             else:
-                reason = "somebody else kept writing the row"
-                rows[write.key] = outcome.item
-    for sheet in owed.values():
-        _fail(tally, sheet, f"usage row {sheet.key.sort!r} was not written: {reason}")
+                failures[key] += 1
+                reasons[key] = str(outcome.failure)
+                del rows[key]
+        if not owed:
+            return
+    _fail(tally, list(owed.values()), reasons)
 
 
-def _writes(owed: dict[Key, Sheet], rows: Mapping[Key, Item | None], tally: Tally) -> list[Update]:
-    """The writes that are still owed; what is up to date or beyond repair is owed no more."""
-    writes = []
-    for key, sheet in list(owed.items()):
+async def _written(backend: Backend, entries: Sequence[Entry]) -> list[Outcome]:
+    """What became of each write; one that no store takes does not keep the others from being written."""
+    if not entries:
+        return []
+    try:
+        return await backend.write_each([entry.write for entry in entries])
+    except ValidationError as error:
+        if len(entries) == 1:
+            return [Outcome(False, None, failure=RateLimiterUnavailable(shown(error), impossible=True))]
+        return [outcome for entry in entries for outcome in await _written(backend, [entry])]
+
+
+def _entries(owed: dict[Key, Sheet], rows: Mapping[Key, Item | None], tally: Tally) -> dict[Key, Entry]:
+    """The writes that are still owed to rows that are known; what is up to date or beyond repair is owed
+    no more."""
+    entries = {}
+    for key in [key for key in owed if key in rows]:
         try:
-            write = update_snapshot(sheet, rows[key])
+            entry = update_snapshot(owed[key], rows[key])
         except ValueError as error:
-            sequences = [change.sequence for change in sheet.changes]
-            _pass_over(tally, sequences, f"usage row {key.sort!r} is damaged: {shown(error)}")
-            write = None
-        if write is None:
+            _pass_over_row(tally, owed.pop(key), f"is damaged: {shown(error)}")
+            continue
+        if entry is None:
             del owed[key]
         else:
-            writes.append(write)
-    return writes
+            entries[key] = entry
+    return entries
 
 
-def _fail(tally: Tally, sheet: Sheet, reason: str) -> None:
-    tally.failed |= dict.fromkeys((change.sequence for change in sheet.changes), reason)
+def _applied(tally: Tally, sheet: Sheet, entry: Entry) -> None:
+    tally.rows_written += 1
+    if entry.left_out or entry.closed:
+        tally.left_out += entry.left_out
+        tally.closed += entry.closed
+        given_up = {"left_out": entry.left_out, "closed": entry.closed}
+        logger.warning("usage row is full", extra={"row": tuple(sheet.key), **given_up})
+
+
+def _fail(tally: Tally, sheets: Sequence[Sheet], reasons: Mapping[Key, str]) -> None:
+    for sheet in sheets:
+        reason = f"usage row {sheet.key.sort!r} was not written: {reasons.get(sheet.key, '')}"
+        tally.failed |= dict.fromkeys((change.sequence for change in sheet.changes), reason)
+
+
+def _pass_over_row(tally: Tally, sheet: Sheet, reason: str) -> None:
+    row = f"usage row {sheet.key.sort!r} of {sheet.key.partition!r}"
+    _pass_over(tally, [change.sequence for change in sheet.changes], f"{row} {reason}")
 
 
 def _pass_over(tally: Tally, sequences: Sequence[str], reason: str) -> None:

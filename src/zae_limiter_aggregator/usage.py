@@ -5,15 +5,18 @@ shards they are made of. A change that is in there counts no more, so a row is a
 *set* of changes that reached it: replaying, duplicating, reordering or splitting batches ends in the
 same row. Versions are consecutive, so the set is nearly always one run per shard, a few bytes.
 
+A row has a budget of bytes, whatever its bucket does. What it gives up for that counts too little later,
+never twice, and is told.
+
 Counters are whole tokens; what a sharded bucket consumed in fractions is kept until it makes a whole one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from zae_limiter.exceptions import ValidationError, shown
 from zae_limiter.models import UsageWindow
@@ -22,23 +25,22 @@ from zae_limiter.repository_protocol import Equal, Item, Key, Update, Value
 from zae_limiter.schema import MOVED, bucket_limit_names, limit_attributes, number, parse_bucket_pk, text
 from zae_limiter.schema_records import USAGE_SEEN, usage_counter, usage_counters, usage_row, window_of
 
-from .changes import IN_ORDER, Change
+from .changes import CLOSED, IN_ORDER, Change
 
 SEEN, REST = USAGE_SEEN, "_rest"
 """What a row keeps for itself: the versions it counted, and the millitokens that make no whole token."""
 
 DAY_SECONDS = 86_400
-LIVES_MAX = 64
-"""How many buckets of the same key, one after another, a row tells apart. Older ones are closed."""
+COUNTERS_MAX = 128
+"""How many limits a row counts: whoever keeps renaming them must not outgrow it, nor the write that adds."""
 
-RUNS_MAX = 1_000
-"""How many gaps a row remembers in the versions of one bucket item; then the oldest gap is given up."""
+SEEN_BYTES_MAX = 32_000
+"""How long the text of the versions may be: a thousand gaps or lives and more. Then the oldest are closed."""
 
-ROW_RUNS_MAX = 4_000
-"""The same for a whole row, which must stay well below what one item can hold."""
+ROW_BYTES_MAX = 64_000
+"""How large a row may be. Ours never get there: what is larger was planted, and each write to it costs."""
 
-COUNTERS_MAX = 1_000
-"""How many limits a row counts: whoever keeps renaming them must not outgrow it."""
+HALVES = (2048, 1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1, 0)
 
 Run: TypeAlias = tuple[int, int]
 Seen: TypeAlias = dict[tuple[int, int], list[Run]]
@@ -51,6 +53,16 @@ class Sheet(NamedTuple):
     key: Key
     attributes: dict[str, Value]
     changes: list[Change]
+
+
+class Entry(NamedTuple):
+    """The write that brings a row up to date, and what the row gives up with it."""
+
+    write: Update
+    left_out: int
+    """Amounts of limits beyond those that a row can count."""
+    closed: int
+    """Gaps and lives whose missing changes will count no more."""
 
 
 def extract_deltas(change: Change) -> dict[str, int]:
@@ -106,26 +118,30 @@ def sheets_of(
     return list(sheets.values())
 
 
-def update_snapshot(sheet: Sheet, row: Item | None) -> Update | None:
-    """The write that brings a row up to date, on condition that nobody else did; ``None`` if it is."""
+def update_snapshot(sheet: Sheet, row: Item | None) -> Entry | None:
+    """What brings a row up to date, on condition that nobody else did; ``None`` if it is.
+
+    A row that cannot be ours, or would outgrow its budget, is a ``ValueError``.
+    """
     row = row or {}
+    _check_size(row)
     if SEEN in row and text(row, SEEN) is None:
         raise ValueError(f"{SEEN} is {shown(row[SEEN])}")
     seen = read_seen(text(row, SEEN))
-    rest = row.get(REST)
-    remainders = rest if isinstance(rest, dict) else {}
     counted = usage_counters(row)
+    remainders = _remainders(row, counted)
     totals: dict[str, int] = {}
-    events = 0
+    events = left_out = 0
     for change in sorted(sheet.changes, key=lambda change: change.span):
         if not _note(seen, change):
             continue
         events += 1
         for name, delta in extract_deltas(change).items():
             if name not in totals:
-                if name not in counted and len({*counted, *totals}) >= COUNTERS_MAX:
+                if not _has_room(name, counted, totals):
+                    left_out += 1
                     continue
-                totals[name] = counted.get(name, 0) * 1000 + number(remainders, name)
+                totals[name] = counted.get(name, 0) * 1000 + remainders.get(name, 0)
             totals[name] += delta
     if not events:
         return None
@@ -133,11 +149,43 @@ def update_snapshot(sheet: Sheet, row: Item | None) -> Update | None:
     set_ |= {usage_counter(name): total // 1000 for name, total in totals.items()}
     left = {**remainders, **{name: total % 1000 for name, total in totals.items()}}
     left = {name: milli for name, milli in sorted(left.items()) if milli}
-    if left != remainders:
-        set_[REST] = left or None
+    if left != row.get(REST, {}):
+        set_[REST] = dict(left) or None
     set_["total_events"] = number(row, "total_events") + events
-    set_[SEEN] = write_seen(_shortened(seen))
-    return Update(sheet.key, set=set_, when=(Equal(SEEN, text(row, SEEN)),))
+    closed = shorten(seen)
+    set_[SEEN] = write_seen(seen)
+    _check_size({**row, **set_})
+    return Entry(Update(sheet.key, set=set_, when=(Equal(SEEN, text(row, SEEN)),)), left_out, closed)
+
+
+def _has_room(name: str, counted: dict[str, int], totals: dict[str, int]) -> bool:
+    """Whether a row can count one more limit, and one more in this write."""
+    return len(totals) < COUNTERS_MAX and (name in counted or len({*counted, *totals}) < COUNTERS_MAX)
+
+
+def _remainders(row: Item, counted: dict[str, int]) -> dict[str, int]:
+    """The millitokens that a row keeps for its counters; what else is there somebody planted."""
+    rest = row.get(REST)
+    kept = {name: number(rest, name) for name in counted} if isinstance(rest, dict) else {}
+    return {name: milli for name, milli in kept.items() if 0 < milli < 1000}
+
+
+def _check_size(row: Item) -> None:
+    if (size := _bytes_of(row)) > ROW_BYTES_MAX:
+        raise ValueError(f"it holds {size} bytes, and a row has at most {ROW_BYTES_MAX}")
+
+
+def _bytes_of(value: Any) -> int:
+    """About as many bytes as DynamoDB counts for a value, never less."""
+    if isinstance(value, str):
+        return len(value.encode(errors="replace"))
+    if isinstance(value, bytes):
+        return len(value)
+    if isinstance(value, Mapping):
+        return 3 + sum(1 + _bytes_of(name) + _bytes_of(inner) for name, inner in value.items())
+    if isinstance(value, list | tuple | set | frozenset):
+        return 3 + sum(1 + _bytes_of(inner) for inner in value)
+    return 21  # a number, or less
 
 
 # Which versions were counted.
@@ -154,11 +202,41 @@ def read_seen(text: str | None) -> Seen:
     return seen
 
 
-def _shortened(seen: Seen) -> Seen:
-    """The same without gaps, if there are more of them than one row can note."""
-    if sum(map(len, seen.values())) <= ROW_RUNS_MAX:
-        return seen
-    return {place: [(runs[0][0], runs[-1][1])] for place, runs in seen.items()}
+def shorten(seen: Seen) -> int:
+    """Close gaps, and then lives, the oldest first, until a row can keep the rest; how many were closed.
+
+    Half of them go at a time, so that it does not happen again with the next change.
+    """
+    closed = 0
+    for kept in HALVES:
+        if len(write_seen(seen)) <= SEEN_BYTES_MAX:
+            return closed
+        for runs in seen.values():
+            closed += _close_gaps(runs, kept)
+    for kept in HALVES[:-1]:
+        if len(write_seen(seen)) <= SEEN_BYTES_MAX:
+            return closed
+        for shard_id in {shard_id for shard_id, _ in seen}:
+            closed += _close_lives(seen, shard_id, kept)
+    return closed
+
+
+def _close_gaps(runs: list[Run], kept: int) -> int:
+    """Keep so many gaps: the versions in the older ones are taken as counted."""
+    if (many := len(runs) - 1 - kept) <= 0:
+        return 0
+    runs[: many + 1] = [(runs[0][0], runs[many][1])]
+    return many
+
+
+def _close_lives(seen: Seen, shard_id: int, kept: int) -> int:
+    """Keep so many lives of a shard: the older ones are taken as counted, also those that never came."""
+    lives = sorted(life for shard, life in seen if shard == shard_id and life >= 0)[:-kept]
+    for life in lives:
+        del seen[shard_id, life]
+    if lives:
+        seen[shard_id, CLOSED] = [(0, lives[-1])]
+    return len(lives)
 
 
 def write_seen(seen: Seen) -> str:
@@ -180,11 +258,8 @@ def _note(seen: Seen, change: Change) -> bool:
     runs = seen.get((shard_id, life), [])
     if any(first < until <= last for first, last in runs):
         return False
-    lives = sorted(known for shard, known in seen if shard == shard_id and known != IN_ORDER)
-    if not runs and life != IN_ORDER and len(lives) >= LIVES_MAX:
-        if life < lives[0]:
-            return False
-        del seen[shard_id, lives[0]]
+    if 0 <= life <= max((last for _, last in seen.get((shard_id, CLOSED), ())), default=-1):
+        return False
     seen[shard_id, life] = _joined([*runs, (since, until)])
     return True
 
@@ -197,8 +272,6 @@ def _joined(runs: list[Run]) -> list[Run]:
             joined[-1] = joined[-1][0], max(joined[-1][1], until)
         else:
             joined.append((since, until))
-    if len(joined) > RUNS_MAX:
-        joined[:2] = [(joined[0][0], joined[1][1])]
     return joined
 
 

@@ -50,7 +50,7 @@ def test_a_batch_becomes_usage(table: str) -> None:
     """And the answer names no failures."""
     context = SimpleNamespace(aws_request_id="request-1")
     answer = lambda_function.handler({"Records": records_of(history([Step(3, NOW), Step(4, NOW)]))}, context)
-    assert answer == {"batchItemFailures": [], "refills_written": 0}
+    assert answer == {"batchItemFailures": [], "refills_written": 0, "passed_over": 0}
     stored = driver().get_item(TableName=table, Key={"PK": {"S": USAGE.partition}, "SK": {"S": USAGE.sort}})
     assert stored["Item"]["tpm"] == {"N": "7"}
     assert lambda_function.handler({"Records": []}, None)["batchItemFailures"] == []

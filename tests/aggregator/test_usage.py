@@ -20,14 +20,17 @@ from zae_limiter.world import World
 from zae_limiter_aggregator import Change, Settings, process_changes, usage
 from zae_limiter_aggregator.changes import Span, numbered
 from zae_limiter_aggregator.usage import (
-    LIVES_MAX,
-    RUNS_MAX,
+    COUNTERS_MAX,
+    ROW_BYTES_MAX,
     SEEN,
+    SEEN_BYTES_MAX,
+    Entry,
     extract_deltas,
     gaps_of,
     is_event,
     read_seen,
     sheets_of,
+    shorten,
     update_snapshot,
     write_seen,
 )
@@ -55,8 +58,8 @@ def delivered(changes: list[Change], rng: random.Random) -> dict[Key, Item]:
 def row_of(changes: list[Change], row: Item | None = None) -> dict[str, Any]:
     """The monthly row after some changes, starting from another one."""
     (sheet,) = sheets_of(changes, [UsageWindow.MONTHLY], None)
-    write = update_snapshot(sheet, row)
-    return {**(row or {}), **(write.set if write is not None else {})}
+    entry = update_snapshot(sheet, row)
+    return {**(row or {}), **(entry.write.set if entry is not None else {})}
 
 
 @given(histories, st.randoms(use_true_random=False))
@@ -107,12 +110,11 @@ def test_a_row_is_written_as_a_whole_once() -> None:
     (sheet,) = sheets_of([first], [UsageWindow.MONTHLY], None)
     numbers: dict[str, Any] = {"tpm": 5, "total_events": 1, SEEN: f"0@{NOW}:0-1"}
     created = Update(sheet.key, set={**sheet.attributes, **numbers}, when=(Equal(SEEN, None),))
-    assert update_snapshot(sheet, None) == created
+    assert update_snapshot(sheet, None) == Entry(created, 0, 0)
     (sheet,) = sheets_of([second], [UsageWindow.MONTHLY], None)
     more: dict[str, Any] = {"tpm": 8, "total_events": 2, SEEN: f"0@{NOW}:0-2"}
-    assert update_snapshot(sheet, created.set) == Update(
-        sheet.key, set=more, when=(Equal(SEEN, numbers[SEEN]),)
-    )
+    added = Update(sheet.key, set=more, when=(Equal(SEEN, numbers[SEEN]),))
+    assert update_snapshot(sheet, created.set) == Entry(added, 0, 0)
 
 
 @pytest.mark.parametrize("damage", [5, None, {"a": 1}], ids=repr)
@@ -205,20 +207,6 @@ def test_missing_changes_are_gaps() -> None:
     assert row_of(changes, row)[SEEN] == f"0@{NOW}:0-5"
 
 
-def test_a_row_has_a_limit_on_what_it_remembers() -> None:
-    """Lives and gaps beyond it are closed: what comes that late does not count any more."""
-    row: Any = None
-    for life in range(LIVES_MAX + 3):
-        row = row_of(history([Step(1, NOW)], born=NOW + life), row)
-    assert len(read_seen(row[SEEN])) == LIVES_MAX
-    assert row["tpm"] == LIVES_MAX + 3
-    assert row_of(history([Step(1, NOW)], born=NOW), row) == row
-    many = [(2 * n, 2 * n + 1) for n in range(RUNS_MAX)]
-    full = {SEEN: write_seen({(0, NOW): many}), "window": "monthly"}
-    late = Change(KEY, None, bucket({"tpm": 1}, 1), NOW, Span(NOW, 99_998, 99_999), "1")
-    assert gaps_of(row_of([late], full)) == RUNS_MAX - 1
-
-
 def seen_after(seen: str, *spans: tuple[int, Span]) -> str:
     """What a row has seen after some changes of shards, one by one."""
     row: dict[str, Any] = {SEEN: seen, "window": "monthly"}
@@ -229,46 +217,112 @@ def seen_after(seen: str, *spans: tuple[int, Span]) -> str:
     return found
 
 
-@pytest.mark.parametrize(
-    ("seen", "shard_id", "span", "expected"),
-    [
-        ("0@10:0-1;0@30:0-1", 0, Span(40, 0, 1), "0@30:0-1;0@40:0-1"),
-        ("0@10:0-1;0@30:0-1", 0, Span(20, 0, 1), "0@20:0-1;0@30:0-1"),
-        ("0@10:0-1;0@30:0-1", 0, Span(5, 0, 1), "0@10:0-1;0@30:0-1"),
-        ("0@10:0-1;0@30:0-1", 0, Span(30, 1, 2), "0@10:0-1;0@30:0-2"),
-        ("0@10:0-1;0@30:0-1", 1, Span(40, 0, 1), "0@10:0-1;0@30:0-1;1@40:0-1"),
-        ("0@10:0-1;0@30:0-1", 0, numbered(7), "0@-1:0-7;0@10:0-1;0@30:0-1"),
-        ("0@-1:0-7;0@10:0-1", 0, Span(30, 0, 1), "0@-1:0-7;0@10:0-1;0@30:0-1"),
-    ],
-    ids=["newer", "between", "older", "known", "another shard", "in order", "beside what is in order"],
-)
-def test_the_oldest_life_is_closed_for_a_newer_one(
-    monkeypatch: pytest.MonkeyPatch, seen: str, shard_id: int, span: Span, expected: str
-) -> None:
-    """Each shard has its own, and what comes in order is no life."""
-    monkeypatch.setattr(usage, "LIVES_MAX", 2)
-    assert seen_after(seen, (shard_id, span)) == expected
-
-
 def test_a_run_swallows_those_within_it() -> None:
     """It ends where the longer of them does."""
     assert seen_after("0@5:0-1,3-4", (0, Span(5, 2, 6))) == "0@5:0-1,2-6"
 
 
-def test_the_oldest_gap_is_given_up_for_a_newer_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many runs as are allowed are kept."""
-    monkeypatch.setattr(usage, "RUNS_MAX", 3)
-    three = seen_after("0@5:0-1,2-3", (0, Span(5, 4, 5)))
-    assert three == "0@5:0-1,2-3,4-5"
-    assert seen_after(three, (0, Span(5, 6, 7))) == "0@5:0-3,4-5,6-7"
+@pytest.mark.parametrize(
+    ("room", "kept", "closed"),
+    [
+        (100, "0@5:0-1,2-3,4-5,6-7,8-9;0@7:0-1;1@5:0-1,2-3", 0),
+        (40, "0@5:0-5,6-7,8-9;0@7:0-1;1@5:0-1,2-3", 2),
+        (33, "0@5:0-7,8-9;0@7:0-1;1@5:0-1,2-3", 3),
+        (25, "0@5:0-9;0@7:0-1;1@5:0-3", 5),
+        (22, "0@-2:0-5;0@7:0-1;1@5:0-3", 6),
+    ],
+)
+def test_a_row_closes_what_it_has_no_room_for(
+    monkeypatch: pytest.MonkeyPatch, room: int, kept: str, closed: int
+) -> None:
+    """Old gaps first, half of them at a time, then old lives; never the newest."""
+    monkeypatch.setattr(usage, "SEEN_BYTES_MAX", room)
+    seen = read_seen("0@5:0-1,2-3,4-5,6-7,8-9;0@7:0-1;1@5:0-1,2-3")
+    assert (shorten(seen), write_seen(seen)) == (closed, kept)
 
 
-def test_a_row_with_too_many_gaps_forgets_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The runs of all its shards and lives count."""
-    monkeypatch.setattr(usage, "ROW_RUNS_MAX", 4)
-    four = seen_after("0@5:1-2,3-4,5-6", (1, Span(5, 0, 1)))
-    assert four == "0@5:1-2,3-4,5-6;1@5:0-1"
-    assert seen_after(four, (1, Span(5, 2, 3))) == "0@5:1-6;1@5:0-3"
+@pytest.mark.parametrize(
+    ("shard_id", "span", "expected"),
+    [
+        (0, Span(10, 0, 1), "0@-2:0-20;0@30:0-1"),
+        (0, Span(20, 7, 8), "0@-2:0-20;0@30:0-1"),
+        (0, Span(0, 7, 8), "0@-2:0-20;0@30:0-1"),
+        (0, Span(21, 0, 1), "0@-2:0-20;0@21:0-1;0@30:0-1"),
+        (0, Span(30, 1, 2), "0@-2:0-20;0@30:0-2"),
+        (1, Span(10, 0, 1), "0@-2:0-20;0@30:0-1;1@10:0-1"),
+        (0, numbered(7), "0@-2:0-20;0@-1:0-7;0@30:0-1"),
+    ],
+    ids=["older", "the last", "without", "between", "known", "another shard", "in order"],
+)
+def test_a_closed_life_counts_no_more(shard_id: int, span: Span, expected: str) -> None:
+    """Also one that never came. Each shard has its own, and what comes in order is no life."""
+    assert seen_after("0@-2:0-20;0@30:0-1", (shard_id, span)) == expected
+
+
+spans = st.builds(
+    lambda life, since, long: Span(life, since, since + long),
+    st.sampled_from([0, 1, 2, 10**27]),
+    st.integers(0, 40),
+    st.just(1),
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), spans), max_size=80), st.integers(70, 400))
+def test_a_row_that_has_no_room_never_counts_twice(arrivals: list[tuple[int, Span]], room: int) -> None:
+    """Whatever was closed: a change counts at most once, and all of it if nothing was closed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(usage, "SEEN_BYTES_MAX", room)
+        row: Item | None = None
+        closed = 0
+        for shard_id, span in [*arrivals, *arrivals]:
+            key = bucket_key("ns", "user-1", "gpt-4", shard_id)
+            change = Change(key, None, bucket({"tpm": 1}, 1), NOW, span, "1")
+            (sheet,) = sheets_of([change], [UsageWindow.MONTHLY], None)
+            if (entry := update_snapshot(sheet, row)) is not None:
+                row = {**(row or {}), **entry.write.set}
+                closed += entry.closed
+    total = row["tpm"] if row else 0
+    assert isinstance(total, int)
+    assert total <= len(set(arrivals))
+    assert closed or total == len(set(arrivals))
+
+
+def test_a_row_keeps_its_budget_with_the_longest_numbers() -> None:
+    """Every shard, two thousand lives of each with gaps, and limits with the longest names."""
+    row: Item | None = None
+    given_up = 0
+    big = 10**26
+    for turn in range(200):
+        changes = []
+        for n in range(40):
+            image = bucket({f"{'x' * 55}-{turn * 40 + n}": 1}, 1)
+            span = Span(big + turn * 2, big + n * 2, big + n * 2 + 1)
+            changes.append(Change(bucket_key("ns", "u" * 256, "r" * 64, n % 32), None, image, NOW, span, "1"))
+        (sheet,) = sheets_of(changes, [UsageWindow.MONTHLY], None)
+        entry = update_snapshot(sheet, row)
+        assert entry is not None
+        row = {**(row or {}), **entry.write.set}
+        given_up += entry.closed
+        assert len(str(row[SEEN])) <= SEEN_BYTES_MAX
+    assert given_up > 0
+    assert row is not None
+    assert sum(name.startswith("xx") for name in row) == COUNTERS_MAX
+    # A number has at most 21 bytes there, and here as many as it has digits.
+    assert len(repr(row)) < ROW_BYTES_MAX
+
+
+@pytest.mark.parametrize("planted", [{"x": "y" * ROW_BYTES_MAX}, {f"a{n}": n for n in range(3000)}])
+def test_a_row_that_is_larger_than_ours_is_not_written(planted: dict[str, Any]) -> None:
+    """Each write to it would cost what it holds, until it holds too much."""
+    with pytest.raises(ValueError, match="bytes"):
+        row_of(history([Step(5, NOW)]), {SEEN: "", "window": "monthly", **planted})
+
+
+def test_what_was_planted_among_the_fractions_is_dropped() -> None:
+    """Only fractions of its counters are a row's own."""
+    planted = {"tpm": 500, "rpm": 500, "x": b"y", "deep": {"a": [1]}, "y": 10**30}
+    row = row_of(history([Step(5, NOW)]), {"window": "monthly", "tpm": 1, "_rest": planted})
+    assert (row["tpm"], row["_rest"]) == (6, {"tpm": 500})
 
 
 def test_a_row_has_a_limit_on_what_it_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,6 +340,10 @@ def test_a_row_has_a_limit_on_what_it_counts(monkeypatch: pytest.MonkeyPatch) ->
     ]
     whole = row_of(changes)
     assert {name: whole.get(name) for name in "abcd"} == {"a": 3, "b": 4, "c": 10, "d": None}
+    (sheet,) = sheets_of(changes, [UsageWindow.MONTHLY], None)
+    entry = update_snapshot(sheet, None)
+    assert entry is not None
+    assert entry.left_out == 2
     for cut in range(1, len(changes)):
         assert row_of(changes[cut:], row_of(changes[:cut])) == whole
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +16,9 @@ from .session import Session, with_session
 
 if TYPE_CHECKING:
     from zae_limiter_aggregator.runner import Progress
+
+TOLD_MAX = 20
+"""How much of what was passed over is told line by line; the rest is counted."""
 
 
 @click.command()
@@ -65,7 +71,7 @@ def aggregate(
     archive = S3Archive(archive_bucket) if archive_bucket else None
     source = source_of(connection.backend, connection.url, connection.world, settings, archive)
     line = ProgressLine()
-    with stopping_on_signals() as stop:
+    with stopping_on_signals() as stop, telling(line):
         try:
             total = follow(source, until_idle=once, stop=stop, tell=line.show)
         finally:
@@ -93,9 +99,44 @@ class ProgressLine:
             self._shown = False
 
 
+class Complaints(logging.Handler):
+    """What the aggregator passes over or gives up, a line each as long as there is little of it."""
+
+    def __init__(self, line: ProgressLine) -> None:
+        super().__init__(logging.WARNING)
+        self._line, self._told = line, 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._told += 1
+        if self._told > TOLD_MAX:
+            return
+        self._line.end()
+        about = getattr(record, "reason", None) or getattr(record, "row", "")
+        click.echo(f"{record.getMessage()}: {about}", err=True)
+        if self._told == TOLD_MAX:
+            click.echo("further ones are only counted", err=True)
+
+
+@contextmanager
+def telling(line: ProgressLine) -> Iterator[None]:
+    """Show complaints beside the progress."""
+    logger, complaints = logging.getLogger("zae_limiter_aggregator"), Complaints(line)
+    logger.addHandler(complaints)
+    try:
+        yield
+    finally:
+        logger.removeHandler(complaints)
+
+
 def summary(counts: dict[str, int]) -> str:
-    return (
+    done = (
         f"{counts['records']:,} records, {counts['changes']:,} changes of buckets, "
         f"{counts['rows_written']:,} rows written, {counts['refills_written']:,} refills, "
         f"{counts['splits']:,} splits, {counts['archived']:,} events archived"
     )
+    lost = {
+        "passed over": counts["passed_over"],
+        "amounts left out": counts["left_out"],
+        "gaps closed": counts["closed"],
+    }
+    return ", ".join([done, *(f"{count:,} {what}" for what, count in lost.items() if count)])

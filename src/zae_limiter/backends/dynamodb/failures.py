@@ -10,6 +10,18 @@ from .transport import NoReply, NotConfigured, ServiceError, TransportError
 
 NOT_FOUND = "ResourceNotFoundException"
 
+# The request itself is wrong or too large: it was not carried out, and never will be.
+IMPOSSIBLE_CODES = frozenset(
+    {
+        "ItemCollectionSizeLimitExceeded",
+        "ItemCollectionSizeLimitExceededException",
+        "RequestEntityTooLarge",
+        "SerializationException",
+        "ValidationError",
+        "ValidationException",
+    }
+)
+
 # The caller is known but may not do this.
 DENIED_CODES = frozenset({"AccessDenied", "AccessDeniedException", "NotAuthorized", "UnauthorizedOperation"})
 
@@ -34,6 +46,7 @@ def failure(error: TransportError, operation: str, table: str, *, ambiguous: boo
     """The exception that leaves the store; ``ambiguous`` if a write may have been applied."""
     what = f"DynamoDB {operation} on table {table!r}"
     denied = isinstance(error, ServiceError) and error.code in DENIED_CODES
+    impossible = isinstance(error, ServiceError) and not ambiguous and _is_impossible(error)
     match error:
         case ServiceError(code=code) if code == NOT_FOUND:
             text = missing_table(table)
@@ -51,7 +64,13 @@ def failure(error: TransportError, operation: str, table: str, *, ambiguous: boo
             text = f"{what} was not sent: {error}"
         case _:
             text = f"{what} got no answer: {error}"
-    return RateLimiterUnavailable(text, ambiguous=ambiguous, denied=denied)
+    return RateLimiterUnavailable(text, ambiguous=ambiguous, denied=denied, impossible=impossible)
+
+
+def _is_impossible(error: ServiceError) -> bool:
+    """Whether the same request can never succeed; a transaction cannot if one of its writes cannot."""
+    codes = {error.code, *(reason.get("Code") for reason in error.reasons)}
+    return not error.transient and not codes.isdisjoint(IMPOSSIBLE_CODES)
 
 
 def missing_table(table: str) -> str:
