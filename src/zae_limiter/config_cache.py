@@ -13,7 +13,7 @@ every step is one operation on the dictionary, and a fork finds nothing held.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
 
@@ -42,6 +42,10 @@ class ConfigCache:
         self._entries_max = entries_max
         self._reads = count(1)
         self._invalidated = 0
+        self._floor = 0
+        """Reads up to this one count no more, whatever they brought."""
+        self.changes: int | None = None
+        """By which count of the store's changes the entries are right, if the store counts them."""
         self.withdrawals = 0
         """How often an entry that somebody may keep was put out of date before its time."""
         self.hits = 0
@@ -50,7 +54,7 @@ class ConfigCache:
     def get(self, key: Key, ticks_ms: float) -> Entry | None:
         """The entry if it is fresh."""
         entry = self._entries.get(key)
-        if entry is not None and ticks_ms < entry.expires_ms:
+        if entry is not None and ticks_ms < entry.expires_ms and entry.read > self._floor:
             self.hits += 1
             return entry
         self.misses += 1
@@ -59,6 +63,22 @@ class ConfigCache:
     def last_known(self, key: Key) -> Entry | None:
         """The entry however old."""
         return self._entries.get(key)
+
+    def expiry_ms(self, entries: Sequence[Entry]) -> float:
+        """Until when all of some entries are fresh."""
+        floor = self._floor
+        return min(entry.expires_ms if entry.read > floor else 0 for entry in entries)
+
+    def notice(self, changes: int) -> None:
+        """The store's count of changes; if it is a new one, every entry may be wrong."""
+        if changes != self.changes:
+            self.invalidate_all()
+            self.changes = changes  # last, for another thread that finds it here trusts the entries
+
+    def invalidate_all(self) -> None:
+        """Let every entry expire, however many there are."""
+        self._floor = self._invalidated = self.set_out()
+        self.withdrawals += 1
 
     def set_out(self) -> int:
         """The number of a read that begins now, or of a write that has just ended."""

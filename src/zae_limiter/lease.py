@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from .acquire import Demand, acquire, give_back, logger, settle
-from .exceptions import LeaseExpiredError, RateLimiterUnavailable, ValidationError, shown
+from .exceptions import LeaseExpiredError, RateLimiterUnavailable, RateLimitExceeded, ValidationError, shown
 from .models import TOKENS_MAX, Limit, OnUnavailable, check_count, check_mapping, check_tokens
 from .posting import Posting, merged
 from .records.buckets import BucketRecords, demands_on
@@ -19,6 +19,9 @@ from .repository_protocol import NOTHING, Key
 from .teller import Order
 from .terms import Account
 from .till import Till
+
+PLANS_MAX = 8
+"""How often an acquire is planned anew because its entity was given another family meanwhile."""
 
 
 class Lease:
@@ -243,17 +246,32 @@ class Acquisition:
         """The lease, by whatever it takes."""
         buckets, till = self._buckets, self._till
         try:
+            await buckets.notice_changes()
             if till is not None and (lease := await self._ordered(till)) is not None:
                 self._lease = lease
                 return lease
-            plan = await buckets.plan(self._entity_id, self._resource, self._limits, self._needs)
-            self._policy = policy = self._on_unavailable or plan.on_unavailable
-            lease = Lease(buckets, plan.accounts, policy, self._speculative)
-            await lease._take(self._needs)
-            self._lease = lease
+            self._lease = await self._planned()
         except RateLimiterUnavailable as error:
             self._lease = self._degraded(error)
         return self._lease
+
+    async def _planned(self) -> Lease:
+        """The lease by a plan; by another one if the replies tell that this one charged the wrong family."""
+        buckets = self._buckets
+        for attempt in range(1, PLANS_MAX + 1):
+            plan = await buckets.plan(self._entity_id, self._resource, self._limits, self._needs)
+            self._policy = policy = self._on_unavailable or plan.on_unavailable
+            lease = Lease(buckets, plan.accounts, policy, self._speculative)
+            try:
+                await lease._take(self._needs)
+            except RateLimitExceeded:
+                if attempt == PLANS_MAX or not buckets.is_moved(plan.accounts[0]):
+                    raise
+            else:
+                if not buckets.is_moved(plan.accounts[0]):
+                    return lease
+                await lease._abandon()
+        raise RateLimiterUnavailable(f"the family of {self._entity_id!r} changed {PLANS_MAX} times meanwhile")
 
     async def _ordered(self, till: Till) -> Lease | None:
         """The lease if one write of the till is all it takes."""
@@ -261,7 +279,7 @@ class Acquisition:
         if outcome is not None and outcome.applied:
             assert self._policy is not None
             lease = Lease(self._buckets, till.plan.accounts, self._policy, True, self._needs)
-            if interruption is None:
+            if interruption is None and not self._buckets.is_moved(till.plan.accounts[0]):
                 return lease
             await lease._abandon()
         if interruption is not None:

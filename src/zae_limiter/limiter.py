@@ -153,6 +153,7 @@ class RateLimiter:
         repository = self._repository
         given = None if limits is None else check_limits(limits)
         needs = {} if needed is None else needs_milli(needed)
+        await repository.notice_changes()
         accounts = (await repository.plan(entity_id, resource, given, needs)).accounts
         images = await survey(repository.teller, accounts)
         now_ms = repository.teller.world.now_ms()

@@ -18,7 +18,7 @@ the second that it is cut to. A store of this machine has the machine's time, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -228,11 +228,31 @@ class Backend(Protocol):
     async def close(self) -> None: ...
 
 
-Swap: TypeAlias = Callable[[Key, Item, Mapping[str, int]], Item | None]
-"""What a store may offer besides, as ``swap``, if it can answer at once and without waiting.
+# What a store may offer besides.
 
-It replaces integers of an item that is still exactly the image which this store last returned, and
-returns the new image. ``None`` means that nothing happened, for whatever reason: the other verbs tell.
+
+class Swap(Protocol):
+    """``swap``, of a store that can answer at once and without waiting.
+
+    It replaces integers of an item that is still exactly the image which this store last returned, and
+    returns the new image; with ``changes``, only as long as that is still the number which the verb of
+    this name tells. ``None`` means that nothing happened, for whatever reason: the other verbs tell.
+    """
+
+    def __call__(
+        self, key: Key, image: Item, changed: Mapping[str, int], changes: int | None = None, /
+    ) -> Item | None: ...
+
+
+Changes: TypeAlias = Callable[[], Awaitable[int]]
+"""``changes``, of a store that knows for less than a read costs whether anybody changed a record.
+
+The number is another one whenever somebody else has changed an entity, a config level or a namespace,
+that is any record which clients remember, since it was last told. Somebody else is whoever does not
+write through this very backend, in this process or another. What was changed it does not say.
+
+A client that has seen the number, and read its records since, need not believe a clock: as long
+as the number stands nobody has changed them. Stores without this verb leave their clients to what expires.
 """
 
 

@@ -202,6 +202,19 @@ def nsid_key(namespace_id: str) -> Key:
     return Key(pk_system(REGISTRY), sk_nsid(namespace_id))
 
 
+def changes_key() -> Key:
+    """Where an embedded store counts how often a record was changed that clients remember."""
+    return Key(pk_system(REGISTRY), "#CHANGES")
+
+
+REMEMBERED = (sk_meta(), sk_config(), sk_nsid(""))
+"""How the sort keys of records begin that clients remember: entities, config levels, namespaces."""
+
+
+def is_remembered(key: Key) -> bool:
+    return key.sort.startswith(REMEMBERED)
+
+
 def checkpoint_key(stream_shard: str) -> Key:
     """Where an aggregator notes how far it has read a shard of the store's stream."""
     return Key(pk_system(REGISTRY), sk_checkpoint(stream_shard))

@@ -110,13 +110,13 @@ class Till:
         now_ms = world.now_ms()
         changed = spent(self._slots, needs, image, now_ms)
         if changed is None:
-            if teller.refused_lately(key):
+            if self._cache.changes is None and teller.refused_lately(key):
                 self._refuse(needs, image, now_ms)
             return False
         ttl = image.get("ttl")
         if swap is None or (ttl is not None and ttl * 1000 < now_ms + self._lasting_ms):  # type: ignore[operator]
             return False
-        new = swap(key, image, changed)
+        new = swap(key, image, changed, self._cache.changes)
         if new is None:
             return False
         self._image = teller.images[key] = new
@@ -128,10 +128,12 @@ class Till:
 
         A refusal that the bucket's new image calls for is raised.
         """
-        teller, slots = self._teller, self._slots
-        is_known = self._image_in_order(teller.world.ticks_ms()) is not None
-        if not is_known or any(name not in slots for name in needs):
+        teller, slots, world = self._teller, self._slots, self._teller.world
+        image = self._image_in_order(world.ticks_ms())
+        if image is None or any(name not in slots for name in needs):
             return None, None
+        if teller.refused_lately(self._key):
+            self._refuse(needs, image, world.now_ms())
         outcome, interruption = await teller.post_one(Order(self.plan.accounts[0], Posting(needs)))
         if outcome is None or outcome.failure is not None:
             return outcome, interruption
@@ -157,7 +159,7 @@ class Till:
 
     def _is_fresh(self, ticks_ms: float) -> bool:
         self._withdrawals = self._cache.withdrawals
-        self._expires_ms = min(entry.expires_ms for entry in self._entries)
+        self._expires_ms = self._cache.expiry_ms(self._entries)
         return ticks_ms < self._expires_ms
 
     def _is_in_order(self, image: Item) -> bool:

@@ -218,6 +218,13 @@ class Shop:
         self.asked.append("order")
         return self.orders
 
+    async def notice_changes(self) -> None:
+        """Nobody else is there who could change anything."""
+
+    def is_moved(self, account: Account) -> bool:
+        assert account == self.plan_of_till.accounts[0]
+        return False
+
     async def plan(self, *asked: Any) -> Plan:
         assert asked[:2] == ("e", "r")
         self.asked.append("plan")

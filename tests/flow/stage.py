@@ -26,6 +26,8 @@ from zae_limiter.world import World
 T = TypeVar("T")
 
 RESOURCE = "api"
+EMBEDDED = ("memory", "sqlite")
+"""Stores that tell at once when somebody else changed a record."""
 
 
 def rpm(capacity: int, refill: int | None = None, seconds: int = 60) -> Limit:

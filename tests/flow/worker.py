@@ -98,5 +98,15 @@ def fork(url: str, threads: str, children: str) -> None:
     say(sum(counts) + int(children) + 1, 10**9 - left, *codes)
 
 
+def change(url: str, entity_id: str, capacity: str) -> None:
+    """Set the limits of an entity, or without one those of the resource, and be gone."""
+    limits = [Limit("rpm", int(capacity), int(capacity), 3600)]
+    with SyncRateLimiter.open(url) as limiter:
+        if entity_id:
+            limiter.set_limits(entity_id, limits)
+        else:
+            limiter.set_resource_defaults(RESOURCE, limits)
+
+
 if __name__ == "__main__":
-    {"spend": spend, "fork": fork}[sys.argv[1]](*sys.argv[2:])
+    {"spend": spend, "fork": fork, "change": change}[sys.argv[1]](*sys.argv[2:])

@@ -50,9 +50,15 @@ async def test_a_client_learns_for_all_its_entities(store: Store) -> None:
         await take(RateLimiter(user), "key-2", "gpt-4", rpm=6)
 
 
+async def forget_to_tell(repository: Repository) -> None:
+    """Take the store's word for changes away, as on a store that has none."""
+    repository._connection._changes, repository._connection.teller.swap = None, None
+
+
 async def test_a_cut_binds_at_the_latest_when_the_cache_expires(store: Store) -> None:
     """Nobody told this client, but its memory lasts 60 seconds."""
     admin, user = await store.repository(), await store.repository()
+    await forget_to_tell(user)
     await admin.set_resource_defaults("gpt-4", [rpm(100)])
     await take(RateLimiter(user), "key-1", "gpt-4", rpm=1)
     await admin.set_resource_defaults("gpt-4", [rpm(5)])

@@ -33,6 +33,7 @@ from ..repository_protocol import (
     apply,
     apply_all,
 )
+from ..schema import is_remembered
 from ..world import World
 
 SWEEP_ITEMS_MAX = 200
@@ -56,6 +57,8 @@ class Shelf:
         self.lock = threading.Lock()
         _shelves.add(self)
         self.writes = 0
+        self.changes = 0
+        """How often a record was changed that clients remember."""
         self.watchers: list[Watcher] = []
 
 
@@ -91,6 +94,7 @@ class MemoryBackend:
         self.colour: Colour = Blocking()
         self._world = world or World()
         self._shelf = shelf or Shelf()
+        self._own_changes = 0
 
     async def setup(self) -> None:
         """Drop some of what has expired; a dictionary needs nothing else."""
@@ -106,10 +110,14 @@ class MemoryBackend:
             self._count(len(writes))
             return [self._keep(write, apply(write, self._image(write.key))) for write in writes]
 
-    def swap(self, key: Key, image: Item, changed: Mapping[str, int]) -> Item | None:
+    def swap(
+        self, key: Key, image: Item, changed: Mapping[str, int], changes: int | None = None
+    ) -> Item | None:
         shelf = self._shelf
         with shelf.lock:
             if shelf.items.get(key) is not image:
+                return None
+            if changes is not None and shelf.changes - self._own_changes != changes:
                 return None
             new: Item = {**image, **changed}
             for watcher in shelf.watchers:
@@ -117,6 +125,10 @@ class MemoryBackend:
             shelf.items[key] = new
             self._count(1)
         return new
+
+    async def changes(self) -> int:
+        with self._shelf.lock:
+            return self._shelf.changes - self._own_changes
 
     async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
         with self._shelf.lock:
@@ -170,6 +182,9 @@ class MemoryBackend:
         if outcome.applied:
             for watcher in self._shelf.watchers:
                 watcher(write.key, self._shelf.items.get(write.key), outcome.item)
+            if is_remembered(write.key):
+                self._shelf.changes += 1
+                self._own_changes += 1
             if outcome.item is None:
                 self._shelf.items.pop(write.key, None)
             else:

@@ -18,7 +18,7 @@ from ..naming import validate_entity_id, validate_resource
 from ..repository_protocol import Equal, Key, Update
 from ..schema import bucket_address, bucket_key, bucket_states, entity_key, number
 from ..teller import Teller
-from ..terms import Account, Meter, Terms, is_outdated
+from ..terms import Account, Meter, Terms, has_family, is_outdated
 from ..till import Plan, Till
 from .connection import Connection
 from .entities import EntityRecords, copy_family, family_of
@@ -76,6 +76,10 @@ class BucketRecords(EntityRecords):
         policy = resolve([None if entry is None else entry.item for entry in known]).on_unavailable
         return policy or self._connection.options.on_unavailable
 
+    async def notice_changes(self) -> None:
+        """See whether somebody else changed a record, where the store can tell; every acquire begins so."""
+        await self._connection.notice_changes()
+
     def _levels(self, entity_id: str, resource: str) -> tuple[Key, ...]:
         return level_keys(self._namespace_id, entity_id, resource)
 
@@ -126,6 +130,11 @@ class BucketRecords(EntityRecords):
             await self._must_write([Update(k, set={"cv": resolved.version}, when=(lost,)) for k in shards])
             await self._connection.teller.look(shards)
         return account, resolved
+
+    def is_moved(self, account: Account) -> bool:
+        """Whether the bucket's last image names another family than the one the account was charged for."""
+        image = self._connection.teller.image(account.key)
+        return image is not None and not has_family(image, account)
 
     async def notice_family(self, account: Account) -> None:
         """Compare the family an account was charged for with the copy in its bucket's last image.

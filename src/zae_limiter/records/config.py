@@ -12,23 +12,26 @@ from what was made, deleted and made again by somebody else.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..exceptions import RateLimiterUnavailable, ValidationError
 from ..models import AuditAction, CacheStats, ConfigSource, Limit, LimiterConfig, OnUnavailable, check_limits
 from ..naming import DEFAULT_RESOURCE, validate_entity_id, validate_resource
-from ..repository_protocol import Check, Delete, Equal, Item, Key, Put, Value, Write
+from ..repository_protocol import AtMost, Check, Delete, Equal, Item, Key, Put, Update, Value, Write
 from ..schema import (
     GSI3,
     GSI4,
     RESOURCE_AUDIT,
     SYSTEM_AUDIT,
+    bucket_key,
     configured_names,
     entity_config_key,
     entity_key,
     gsi3_pk_entity_config,
     number,
+    parse_bucket_pk,
     pinned,
     pk_entity,
     pk_resource,
@@ -40,9 +43,9 @@ from ..schema import (
     text,
     within_namespace,
 )
-from ..schema_records import config_item, config_of, readable_config
+from ..schema_records import changes_of, config_item, config_of, readable_config
 from .buckets import BucketRecords
-from .resolution import resolve
+from .resolution import combined_version, resolve
 from .view import cursor_text
 
 CHANGE_ATTEMPTS_MAX = 16
@@ -180,6 +183,7 @@ class ConfigRecords(BucketRecords):
         """The limits that apply, the policy when the store is down, and the level of the limits."""
         validate_entity_id(entity_id)
         validate_resource(resource)
+        await self.notice_changes()
         found = resolve(await self._connection.fetch(self._levels(entity_id, resource)))
         return None if found.limits is None else list(found.limits), found.on_unavailable, found.source
 
@@ -259,6 +263,8 @@ class ConfigRecords(BucketRecords):
             outcomes = await self._backend.transact_write(writes)
             if outcomes[0].applied:
                 self._connection.learn(at.key, {a: v for a, v in item.items() if v is not None})
+                if at.entity_id is not None and at.resource is not None:
+                    await self._stamp_buckets(at.entity_id, at.resource)
                 return True
             if at.entity_id is not None and at.resource is not None:
                 if not outcomes[2].held:
@@ -268,6 +274,44 @@ class ConfigRecords(BucketRecords):
                         alive = (Equal("status", None),)
                 await self._mend_counts(writes, outcomes)
         raise RateLimiterUnavailable(f"{CHANGE_ATTEMPTS_MAX} attempts to change the limits were overtaken")
+
+    async def _stamp_buckets(self, entity_id: str, resource: str) -> None:
+        """Let the entity's buckets refuse whoever goes by its older limits, if the store tells nobody.
+
+        A bucket that is missed, because the index lags or this process dies, is used under the older limits
+        until caches expire.
+        """
+        if self._connection.tells_changes:
+            return
+        whole = None if resource == DEFAULT_RESOURCE else resource
+        with suppress(RateLimiterUnavailable):
+            if whole is not None:  # which is there even if its index entry is not yet
+                await self._stamp([bucket_key(self._namespace_id, entity_id, whole)])
+            async for keys in self._bucket_keys(entity_id, whole):
+                await self._stamp(
+                    [key for key in keys if whole is None or parse_bucket_pk(key.partition).shard_id]
+                )
+
+    async def _stamp(self, buckets: Sequence[Key]) -> None:
+        """Raise the version of buckets to that of the levels as they are stored now."""
+        if not buckets:
+            return
+        addresses = [parse_bucket_pk(key.partition) for key in buckets]
+        levels = {at.resource: self._levels(at.entity_id, at.resource) for at in addresses}
+        wanted = list(dict.fromkeys(key for keys in levels.values() for key in keys))
+        items = dict(zip(wanted, await self._backend.batch_get(wanted), strict=True))
+        versions = {
+            name: combined_version([changes_of(items[key] or {}) for key in keys])
+            for name, keys in levels.items()
+        }
+        stamps = [
+            Update(key, set={"cv": versions[at.resource]}, when=(AtMost("cv", versions[at.resource] - 1),))
+            for key, at in zip(buckets, addresses, strict=True)
+        ]
+        for stamp, outcome in zip(stamps, await self._backend.write_each(stamps), strict=True):
+            if outcome.failure is not None:
+                raise outcome.failure
+            self._connection.teller.remember({stamp.key: outcome.item})
 
     def _level_entries(self, at: Level, *, listed: bool) -> dict[str, Value]:
         """The index entries of a level; one that was deleted is found by its namespace only."""

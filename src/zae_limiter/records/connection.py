@@ -15,7 +15,7 @@ from .._colour import ForkSafe, Signal
 from ..config_cache import ConfigCache
 from ..exceptions import RateLimiterUnavailable
 from ..models import OnUnavailable
-from ..repository_protocol import Backend, Item, Key
+from ..repository_protocol import Backend, Changes, Item, Key
 from ..teller import Teller
 from ..world import World
 
@@ -62,6 +62,18 @@ class Connection:
         self.client: Mapping[str, object] = {}
         """The session and config of botocore that the store was opened with, if any."""
         self._flights = ForkSafe(Flights)
+        self._changes: Changes | None = getattr(backend, "changes", None)
+        """How this store tells that somebody else changed a record, if it can."""
+
+    @property
+    def tells_changes(self) -> bool:
+        """Whether the store tells everybody of changes by itself."""
+        return self._changes is not None
+
+    async def notice_changes(self) -> None:
+        """Remember no record that somebody else may have changed, as far as the store can tell."""
+        if self._changes is not None:
+            self.cache.notice(await self._changes())
 
     async def fetch(
         self, records: Sequence[Key], buckets: Sequence[Key] = (), *, fresh: bool = False

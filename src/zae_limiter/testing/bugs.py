@@ -47,9 +47,11 @@ def _spent_without_floor(slots: Any, needs: Any, image: Any, now_ms: int) -> dic
     return spent(slots, needs, rich, now_ms)
 
 
-def _swap_unseen(store: MemoryBackend, key: Key, image: Item, changed: Mapping[str, int]) -> Item:
+def _swap_unseen(
+    store: MemoryBackend, key: Key, image: Item, changed: Mapping[str, int], changes: int | None = None
+) -> Item:
     """A swap that does not look whether somebody else was faster."""
-    del image
+    del image, changes
     new = {**store._shelf.items[key], **changed}
     store._shelf.items[key] = new
     return new

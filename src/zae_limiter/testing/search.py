@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
 from ..exceptions import RateLimiterUnavailable
-from ..repository_protocol import Backend, Item, Key, Outcome, Page, Query, Swap, Update, Write
+from ..repository_protocol import Backend, Changes, Item, Key, Outcome, Page, Query, Swap, Update, Write
 from .simulation import Cancelled, Perform, Process, Simulation, Task, Way
 from .stores import Fault
 
@@ -293,6 +293,7 @@ class Line(Way):
         self._explorer = process.simulation
         self._on_call, self._on_apply = on_call, on_apply
         self.swap: Swap | None = self._swap if swaps else None
+        self._tells = swaps
 
     async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
         await Stop(Place.REQUEST, sees=keys)
@@ -319,10 +320,17 @@ class Line(Way):
         await Stop(Place.REPLY, writes)
         return outcomes
 
-    def _swap(self, key: Key, image: Item, changed: Mapping[str, int]) -> Item | None:
+    @property
+    def changes(self) -> Changes | None:
+        """Told at once, by a store that answers at once."""
+        return super().changes if self._tells else None
+
+    def _swap(
+        self, key: Key, image: Item, changed: Mapping[str, int], changes: int | None = None
+    ) -> Item | None:
         swap: Swap = self.inner.swap  # type: ignore[attr-defined]
         self._on_call([key])
-        new = swap(key, image, changed)
+        new = swap(key, image, changed, changes)
         if new is not None:
             self._on_apply(Update(key, set=dict(changed)), image, Outcome(True, new))
             if self._explorer.losing_commit:

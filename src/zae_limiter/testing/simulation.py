@@ -17,7 +17,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from .._colour import Signal
 from ..exceptions import RateLimiterUnavailable
-from ..repository_protocol import Backend, Item, Key, Outcome, Query, Swap, Update, Write
+from ..repository_protocol import Backend, Changes, Item, Key, Outcome, Query, Swap, Update, Write
 from ..world import World
 from .stores import Fault, Wrapper
 
@@ -297,8 +297,14 @@ class Network(Way):
         super().__init__(process, inner)
         self._process, self._weather = process, weather
         self.swap: Swap | None = self._swap if swaps else None
+        self._tells = swaps
         self._simulation = process.simulation
         self._fault_rate, self._on_apply = fault_rate, on_apply
+
+    @property
+    def changes(self) -> Changes | None:
+        """Told at once, by a store that answers at once."""
+        return super().changes if self._tells else None
 
     def calm(self) -> None:
         """Lose nothing any more."""
@@ -316,13 +322,15 @@ class Network(Way):
         await self._travel(Fault.LOST_REPLY)
         return page
 
-    def _swap(self, key: Key, image: Item, changed: Mapping[str, int]) -> Item | None:
+    def _swap(
+        self, key: Key, image: Item, changed: Mapping[str, int], changes: int | None = None
+    ) -> Item | None:
         """At once or not at all, as with a file of this machine; now and then nobody knows which."""
         swap: Swap = self.inner.swap  # type: ignore[attr-defined]
         fate = self._simulation.rng.random()
         if fate < self._fault_rate or self._weather(self._process) is not None:
             return None
-        new = swap(key, image, changed)
+        new = swap(key, image, changed, changes)
         if new is not None:
             self._on_apply(Update(key, set=dict(changed)), image, Outcome(True, new))
             if fate < 2 * self._fault_rate:

@@ -9,7 +9,7 @@ from enum import Enum
 from .._colour import Colour
 from ..exceptions import RateLimiterUnavailable
 from ..models import BackendCapabilities
-from ..repository_protocol import Backend, Item, Key, Outcome, Page, Query, Write
+from ..repository_protocol import Backend, Changes, Item, Key, Outcome, Page, Query, Write
 
 
 class Wrapper:
@@ -40,6 +40,11 @@ class Wrapper:
 
     async def query(self, query: Query) -> Page:
         return await self.inner.query(query)
+
+    @property
+    def changes(self) -> Changes | None:
+        found: Changes | None = getattr(self.inner, "changes", None)
+        return found
 
     async def close(self) -> None:
         await self.inner.close()

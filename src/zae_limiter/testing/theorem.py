@@ -129,9 +129,10 @@ class Scenario:
         def seen(write: Write, before: Item | None, outcome: Outcome) -> None:
             self._on_apply(write, before, outcome, process)
 
-        network = Network(
-            process, self.store, self.fault_rate, seen, swaps=self.local, weather=self.weather.over
-        )
+        # Each process has a way of its own to the one shelf, for what it changes itself is no news to it.
+        store = MemoryBackend(process.world, self.store._shelf)
+        store.capabilities = self.store.capabilities
+        network = Network(process, store, self.fault_rate, seen, swaps=self.local, weather=self.weather.over)
         self.networks.append(network)
         return network
 

@@ -55,6 +55,8 @@ class SqliteBackend:
         self._database = Database(Path(text).absolute(), world.ticks_ms)
         self._threads = ForkSafe(lambda: ThreadPoolExecutor(THREADS_MAX, "zae-limiter-sqlite"))
         self._writes = 0
+        self._own_changes = 0
+        """How many of the file's changes were made here; counted while the connection is held."""
 
     @property
     def path(self) -> Path:
@@ -70,20 +72,26 @@ class SqliteBackend:
     async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
         """All in one transaction, which costs as much as one write."""
         try:
-            outcomes = await self._ask(statements.write_each, writes)
+            outcomes = await self._ask(self._write_each, writes)
         except RateLimiterUnavailable as failure:
             return [Outcome(False, None, failure=failure) for _ in writes]
         self._count(len(writes))
         return outcomes
 
-    def swap(self, key: Key, image: Item, changed: Mapping[str, int]) -> Item | None:
+    def swap(
+        self, key: Key, image: Item, changed: Mapping[str, int], changes: int | None = None
+    ) -> Item | None:
         if not isinstance(image, statements.Stored):
             return None
         body = statements.changed_body(image, changed)
         if body is None:
             return None
         try:
-            if not self._database.attempt(statements.swap, (body, *key, image.body)):
+            given: tuple[str, ...] = (body, *key, image.body)
+            if changes is not None:
+                # If a change of our own lands meanwhile the count is another one, and nothing happens.
+                given = (*given, str(changes + self._own_changes))
+            if not self._database.attempt(statements.swap, given):
                 return None
         except Busy:
             return None
@@ -94,9 +102,12 @@ class SqliteBackend:
         return new
 
     async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
-        outcomes = await self._ask(statements.transact_write, writes)
+        outcomes = await self._ask(self._transact_write, writes)
         self._count(len(writes))
         return outcomes
+
+    async def changes(self) -> int:
+        return await self._ask(self._changes, None)
 
     async def query(self, query: Query) -> Page:
         return await self._ask(statements.query, query)
@@ -107,6 +118,19 @@ class SqliteBackend:
             self._database.close()
         else:
             await in_thread(self._threads.get(), self._database.close)
+
+    def _changes(self, connection: sqlite3.Connection, _: None) -> int:
+        return statements.changes(connection, None) - self._own_changes
+
+    def _write_each(self, connection: sqlite3.Connection, writes: Sequence[Write]) -> list[Outcome]:
+        outcomes = statements.write_each(connection, writes)
+        self._own_changes += statements.is_change(writes, outcomes)
+        return outcomes
+
+    def _transact_write(self, connection: sqlite3.Connection, writes: Sequence[Write]) -> list[Outcome]:
+        outcomes = statements.transact_write(connection, writes)
+        self._own_changes += statements.is_change(writes, outcomes)
+        return outcomes
 
     async def _ask(self, work: Callable[[sqlite3.Connection, A], T], argument: A) -> T:
         """Run it for a caller who expects nothing but an answer or ``RateLimiterUnavailable``."""

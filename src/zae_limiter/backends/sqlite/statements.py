@@ -25,6 +25,7 @@ from ...repository_protocol import (
     apply,
     apply_all,
 )
+from ...schema import changes_key, is_remembered
 from .file import COLUMNS, INDEXED, INDEXES
 
 SWEEP_ITEMS_MAX = 200
@@ -32,6 +33,13 @@ SCAN_ROWS_MAX = 10_000
 """The most rows that one page looks at when a filter drops most of them."""
 
 SWAP = "UPDATE items SET body = ? WHERE pk = ? AND sk = ? AND body = ?"
+_CHANGED = "SELECT body FROM items WHERE pk = '{}' AND sk = '{}'".format(*changes_key())
+CHANGES = f"SELECT coalesce(({_CHANGED}), '0')"
+SWAP_UNLESS_CHANGED = f"{SWAP} AND coalesce(({_CHANGED}), '0') = ?"
+COUNT_CHANGE = (
+    "INSERT INTO items (pk, sk, body) VALUES ('{}', '{}', '1') "
+    "ON CONFLICT (pk, sk) DO UPDATE SET body = CAST(body AS INTEGER) + 1"
+).format(*changes_key())
 SELECT = "SELECT body FROM items WHERE pk = ? AND sk = ?"
 UPDATE_BODY = "UPDATE items SET body = ? WHERE pk = ? AND sk = ?"
 DELETE = "DELETE FROM items WHERE pk = ? AND sk = ?"
@@ -78,10 +86,14 @@ class LostCommit(Exception):
     """``COMMIT`` failed in a way that does not tell whether the transaction happened."""
 
 
-def swap(connection: sqlite3.Connection, swapped: tuple[str, str, str, str]) -> bool:
-    """Replace the body of an item, if it still is what it was: new body, key, old body."""
+def swap(connection: sqlite3.Connection, swapped: tuple[str, ...]) -> bool:
+    """Replace the body of an item, if it still is what it was: new body, key, old body.
+
+    A fifth text is the count of changes, which must be what it was too.
+    """
     try:
-        return connection.execute(SWAP, swapped).rowcount == 1
+        statement = SWAP_UNLESS_CHANGED if len(swapped) == 5 else SWAP
+        return connection.execute(statement, swapped).rowcount == 1
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in HARMLESS_CODES:
             raise
@@ -118,6 +130,22 @@ def read_body(body: str) -> dict[str, Any]:
     return item if isinstance(item, dict) else {}
 
 
+def changes(connection: sqlite3.Connection, _: None) -> int:
+    """How often a record was changed that clients remember, by whomever."""
+    (counted,) = connection.execute(CHANGES).fetchone()
+    try:
+        return int(counted)
+    except ValueError:  # not ours; any count will do that is told twice
+        return 0
+
+
+def is_change(writes: Sequence[Write], outcomes: Sequence[Outcome]) -> bool:
+    """Whether what was done here changed a record that clients remember."""
+    return any(
+        outcome.applied and is_remembered(write.key) for write, outcome in zip(writes, outcomes, strict=True)
+    )
+
+
 def write_each(connection: sqlite3.Connection, writes: Sequence[Write]) -> list[Outcome]:
     connection.execute("BEGIN IMMEDIATE")
     outcomes = []
@@ -125,6 +153,8 @@ def write_each(connection: sqlite3.Connection, writes: Sequence[Write]) -> list[
         item = _get(connection, write.key)
         outcome = apply(write, item)
         outcomes.append(_keep(connection, write, item, outcome) if outcome.applied else outcome)
+    if is_change(writes, outcomes):
+        connection.execute(COUNT_CHANGE)
     _commit(connection)
     return outcomes
 
@@ -136,6 +166,8 @@ def transact_write(connection: sqlite3.Connection, writes: Sequence[Write]) -> l
         _keep(connection, write, item, outcome) if outcome.applied else outcome
         for write, item, outcome in zip(writes, items, apply_all(writes, items), strict=True)
     ]
+    if is_change(writes, outcomes):
+        connection.execute(COUNT_CHANGE)
     _commit(connection)
     return outcomes
 
