@@ -156,6 +156,9 @@ class RateLimiter:
         await repository.notice_changes()
         accounts = (await repository.plan(entity_id, resource, given, needs)).accounts
         images = await survey(repository.teller, accounts)
+        newer = (await repository.plan(entity_id, resource, given, needs)).accounts
+        if newer != accounts:  # which the images have told
+            accounts, images = newer, await survey(repository.teller, newer)
         now_ms = repository.teller.world.now_ms()
         there: dict[str, int] = {}
         for account, shards in zip(accounts, images, strict=True):

@@ -179,3 +179,15 @@ async def test_another_process_cuts(url: str) -> None:
             with pytest.raises(RateLimitExceeded):
                 async with limiter.acquire("other", RESOURCE, {"rpm": 6}):
                     pass
+
+
+async def test_a_cut_and_a_raise_leave_the_same_everywhere(store: Store) -> None:
+    """Where buckets are stamped the numbers become what they become where nobody is told anything."""
+    admin, user = await stage(store, entity, FULL)
+    await user.take("key", {"rpm": 497})
+    await entity(admin, CUT)
+    await user.refused("key", {"rpm": 1})
+    await entity(admin, FULL)
+    store.clock.advance(1.001)
+    assert (await user.limiter.available("key", RESOURCE))["rpm"] == 995
+    await user.take("key", {"rpm": 995})

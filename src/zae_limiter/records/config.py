@@ -43,9 +43,9 @@ from ..schema import (
     text,
     within_namespace,
 )
-from ..schema_records import changes_of, config_item, config_of, readable_config
+from ..schema_records import config_item, config_of, readable_config
 from .buckets import BucketRecords
-from .resolution import combined_version, resolve
+from .resolution import least_version, resolve
 from .view import cursor_text
 
 CHANGE_ATTEMPTS_MAX = 16
@@ -293,17 +293,14 @@ class ConfigRecords(BucketRecords):
                 )
 
     async def _stamp(self, buckets: Sequence[Key]) -> None:
-        """Raise the version of buckets to that of the levels as they are stored now."""
+        """Raise the version of buckets above that of whoever has not seen the levels as they are now."""
         if not buckets:
             return
         addresses = [parse_bucket_pk(key.partition) for key in buckets]
         levels = {at.resource: self._levels(at.entity_id, at.resource) for at in addresses}
         wanted = list(dict.fromkeys(key for keys in levels.values() for key in keys))
         items = dict(zip(wanted, await self._backend.batch_get(wanted), strict=True))
-        versions = {
-            name: combined_version([changes_of(items[key] or {}) for key in keys])
-            for name, keys in levels.items()
-        }
+        versions = {name: least_version([items[key] for key in keys]) for name, keys in levels.items()}
         stamps = [
             Update(key, set={"cv": versions[at.resource]}, when=(AtMost("cv", versions[at.resource] - 1),))
             for key, at in zip(buckets, addresses, strict=True)

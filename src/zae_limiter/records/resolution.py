@@ -64,6 +64,14 @@ def resolve(items: Sequence[Item | None]) -> Resolved:
     return Resolved(limits, on_unavailable, source, combined_version(counts))
 
 
+def least_version(items: Sequence[Item | None]) -> int:
+    """A version above all that have seen fewer changes of these levels, and not above those that saw them.
+
+    It is no version of any view, so the next use of a bucket that has it is under other numbers.
+    """
+    return sum(changes_of(item or {}) for item in items) * FINGERPRINTS
+
+
 def combined_version(counts: Sequence[int]) -> int:
     """One number for the changes of all levels: their sum, then six digits of fingerprint."""
     changes = sum(counts)
