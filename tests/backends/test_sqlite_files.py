@@ -4,12 +4,18 @@ import asyncio
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.backends.worker import write_until_failure
 from zae_limiter._colour import run_sync
 from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.backends.sqlite.file import APPLICATION_ID
@@ -20,8 +26,12 @@ from zae_limiter.exceptions import (
     ValidationError,
     ZAELimiterError,
 )
-from zae_limiter.repository_protocol import Key, Put
+from zae_limiter.repository_protocol import Key, Put, Update
 from zae_limiter.world import World
+
+WORKER = Path(__file__).with_name("worker.py")
+PATIENCE_SECONDS = 300
+"""What nobody ever waits, unless something hangs."""
 
 
 def open_sync(path: Path | str, timeout_ms: int = 2000) -> SqliteBackend:
@@ -212,3 +222,169 @@ class TestGoodFiles:
         it = open_sync(path)
         assert run_sync(it.write_each([Put(Key("p", "s"), {"n": 1})]))[0].applied
         run_sync(it.close())
+
+
+class TestMode:
+    @pytest.fixture(params=[0, 0o022, 0o077], ids=oct)
+    def _umask(self, request: pytest.FixtureRequest) -> Iterator[None]:
+        before = os.umask(request.param)
+        yield
+        os.umask(before)
+
+    def modes(self, folder: Path) -> dict[str, int]:
+        return {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
+
+    @pytest.mark.usefixtures("_umask")
+    def test_a_new_file_is_its_owners_alone(self, tmp_path: Path) -> None:
+        """File, log and shared memory are for the owner, whatever the umask would have allowed."""
+        it = open_sync(tmp_path / "limits.db")
+        assert self.modes(tmp_path) == {f"limits.db{end}": 0o600 for end in ("", "-wal", "-shm")}
+        run_sync(it.close())
+        assert self.modes(tmp_path) == {"limits.db": 0o600}
+
+    @pytest.mark.usefixtures("_umask")
+    @pytest.mark.parametrize("mode", [0o600, 0o660, 0o644])
+    def test_an_existing_file_keeps_its_mode(self, tmp_path: Path, mode: int) -> None:
+        """Whoever shares the file with a group or shows it to all has a reason, for its log too."""
+        (tmp_path / "limits.db").touch()
+        (tmp_path / "limits.db").chmod(mode)
+        it = open_sync(tmp_path / "limits.db")
+        assert self.modes(tmp_path) == {f"limits.db{end}": mode for end in ("", "-wal", "-shm")}
+        run_sync(it.close())
+
+    @pytest.mark.usefixtures("_umask")
+    def test_the_target_of_a_link_is_made(self, tmp_path: Path) -> None:
+        """A link that leads nowhere yet leads to a file for its owner alone."""
+        (tmp_path / "link.db").symlink_to(tmp_path / "limits.db")
+        run_sync(open_sync(tmp_path / "link.db").close())
+        assert self.modes(tmp_path)["limits.db"] == 0o600
+
+    def test_a_file_that_cannot_be_made(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The error names the path and what is wrong."""
+
+        def full(*_: object) -> int:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "open", full)
+        with pytest.raises(InfrastructureError, match=r"cannot make '.*limits\.db': No space left"):
+            open_sync(tmp_path / "limits.db")
+        assert list(tmp_path.iterdir()) == []
+
+    def test_made_by_another_meanwhile(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A file that another process makes in the same moment is opened, and keeps its mode."""
+        path, really_open = tmp_path / "limits.db", os.open
+
+        def late(name: Any, flags: int, mode: int) -> int:
+            monkeypatch.setattr(os, "open", really_open)
+            path.touch()
+            path.chmod(0o640)
+            return really_open(name, flags, mode)
+
+        monkeypatch.setattr(os, "open", late)
+        it = open_sync(path)
+        assert run_sync(it.write_each([Put(Key("p", "s"), {"n": 1})]))[0].applied
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640
+        run_sync(it.close())
+
+
+class TestAnotherFile:
+    """What a path names is looked at before any call that begins a millisecond after the last look."""
+
+    def clock(self) -> tuple[list[float], World]:
+        now_ms = [0.0]
+        return now_ms, World(ticks_ms=lambda: now_ms[0])
+
+    @pytest.mark.parametrize("end", ["deleted", "replaced"])
+    def test_bound(self, tmp_path: Path, end: str) -> None:
+        """A millisecond after the end of the file no call is answered from what is left of it."""
+        path, (now_ms, world) = tmp_path / "limits.db", self.clock()
+        it = SqliteBackend(path, sync=True, timeout_ms=1000, world=world)
+        key = Key("p", "s")
+        (outcome,) = run_sync(it.write_each([Put(key, {"n": 1})]))
+        assert outcome.item is not None
+        if end == "replaced":
+            run_sync(open_sync(tmp_path / "other.db").close())
+            (tmp_path / "other.db").rename(path)
+        else:
+            path.unlink()
+        now_ms[0] += 1
+        for _ in range(2):
+            with pytest.raises(RateLimiterUnavailable, match="deleted or replaced"):
+                it.swap(key, outcome.item, {"n": 2})
+            (failed,) = run_sync(it.write_each([Update(key, add={"n": 1})]))
+            assert "deleted or replaced" in str(failed.failure)
+            with pytest.raises(RateLimiterUnavailable, match="deleted or replaced"):
+                run_sync(it.batch_get([key]))
+        run_sync(it.close())
+
+    def test_while_a_call_waits(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A call that waited for a lock does not write to a file that was deleted meanwhile."""
+        path, (now_ms, world) = tmp_path / "limits.db", self.clock()
+        it = SqliteBackend(path, sync=True, timeout_ms=60_000, world=world)
+        run_sync(it.setup())
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+
+            def sleep(_: float) -> None:
+                now_ms[0] += 1
+                path.unlink(missing_ok=True)
+                if other.in_transaction:
+                    other.execute("COMMIT")
+
+            monkeypatch.setattr(time, "sleep", sleep)
+            (failed,) = run_sync(it.write_each([Put(Key("p", "s"), {"n": 1})]))
+        assert "deleted or replaced" in str(failed.failure)
+        run_sync(it.close())
+
+    def test_while_it_is_opened(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A file that is replaced in the moment in which it is opened is not taken for its successor."""
+        path, connect = tmp_path / "limits.db", sqlite3.connect
+        run_sync(open_sync(path).close())
+        run_sync(open_sync(tmp_path / "other.db").close())
+
+        def and_replace(*args: Any, **kw: Any) -> sqlite3.Connection:
+            connection: sqlite3.Connection = connect(*args, **kw)
+            connection.execute("PRAGMA schema_version")  # which opens the file at the latest
+            (tmp_path / "other.db").rename(path)
+            return connection
+
+        monkeypatch.setattr(sqlite3, "connect", and_replace)
+        it = SqliteBackend(path, sync=True, timeout_ms=1000, world=World())
+        with pytest.raises(RateLimiterUnavailable, match="deleted or replaced"):
+            run_sync(it.setup())
+        run_sync(it.close())
+
+    def takers(self, path: Path, names: list[str]) -> list[subprocess.Popen[str]]:
+        command = [sys.executable, str(WORKER), "until_failure", str(path)]
+        return [
+            subprocess.Popen([*command, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for name in names
+        ]
+
+    def test_under_load(self, tmp_path: Path) -> None:
+        """Of what processes and threads write all the time, nothing was begun a millisecond after the end."""
+        path = tmp_path / "limits.db"
+        run_sync(open_sync(path).close())
+        begun: list[float] = []
+        running = threading.Event()
+        own = threading.Thread(target=write_until_failure, args=(path, "own", begun, running))
+        others = self.takers(path, ["a", "b"])
+        own.start()
+        try:
+            for process in others:
+                assert process.stdout is not None
+                assert process.stdout.readline() == "writing\n"
+            assert running.wait(PATIENCE_SECONDS)
+            path.unlink()
+            gone = time.monotonic()
+            own.join(PATIENCE_SECONDS)
+            for process in others:
+                begun += map(float, process.communicate(timeout=PATIENCE_SECONDS)[0].split())
+                assert process.returncode == 0
+        finally:
+            for process in others:
+                process.kill()
+                process.communicate()
+        assert not own.is_alive()
+        assert len(begun) >= 3, "all three were writing"
+        assert [since - gone for since in begun if since >= gone + 0.001] == []

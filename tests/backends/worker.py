@@ -3,14 +3,17 @@
 It answers on standard output, one line at a time, so that whoever started it knows what it has seen.
 """
 
+import contextlib
 import os
 import sqlite3
 import sys
 import threading
+import time
 from pathlib import Path
 
 from zae_limiter._colour import run_sync
 from zae_limiter.backends.sqlite import SqliteBackend
+from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.repository_protocol import Key, Update
 from zae_limiter.world import World
 
@@ -41,6 +44,37 @@ def count(path: str, name: str, times: str) -> None:
     for _ in range(int(times)):
         say(add(it, name))
     run_sync(it.close())
+
+
+def write_until_failure(path: Path, name: str, begun: list[float], running: threading.Event) -> None:
+    """Write as fast as possible until the store fails; note when each write was begun that was done."""
+    it = backend(str(path))
+    while True:
+        since = time.monotonic()
+        (outcome,) = run_sync(it.write_each([Update(COUNTER, add={name: 1})]))
+        if not outcome.applied:
+            break
+        begun.append(since)
+        running.set()
+    with contextlib.suppress(RateLimiterUnavailable):
+        run_sync(it.close())
+
+
+class FirstWrite(threading.Event):
+    """Tells the test that this process is writing."""
+
+    def set(self) -> None:
+        if not self.is_set():
+            super().set()
+            say("writing")
+
+
+def until_failure(path: str, name: str) -> None:
+    """The same in this process; the instants are told at the end."""
+    begun: list[float] = []
+    write_until_failure(Path(path), name, begun, FirstWrite())
+    for since in begun:
+        say(since)
 
 
 def hold(path: str) -> None:
@@ -99,4 +133,4 @@ def say(what: object) -> None:
 
 
 if __name__ == "__main__":
-    {"count": count, "hold": hold, "fork": fork}[sys.argv[1]](*sys.argv[2:])
+    {"count": count, "hold": hold, "fork": fork, "until_failure": until_failure}[sys.argv[1]](*sys.argv[2:])

@@ -221,7 +221,7 @@ class TestReadOnly:
 class TestAnotherFile:
     @pytest.fixture(autouse=True)
     def _watchful(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Look at the path at every call instead of once a second."""
+        """Look at the path at every call instead of once a millisecond."""
         monkeypatch.setattr(database, "LOOK_EVERY_MS", 0)
 
     def move(self, path: Path, prefix: str, into: str) -> None:

@@ -2,7 +2,8 @@
 
 The file is looked at through SQLite only. Opening it in any other way would, on closing, drop the
 locks that other connections of this process hold on it: POSIX gives locks to processes, not to
-file descriptors.
+file descriptors. Only a file that is missing is made without it, since SQLite would let everybody
+read it; its log and shared memory get the mode of the file from SQLite.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ import os
 import shlex
 import sqlite3
 import stat
+import threading
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
+from ..._colour import ForkSafe
 from ...exceptions import IncompatibleSchemaError, InfrastructureError, ValidationError
 
 APPLICATION_ID = 0x7A61656C
@@ -22,6 +26,9 @@ APPLICATION_ID = 0x7A61656C
 LAYOUT_VERSION = 1
 CHECKPOINT_PAGES = 4000
 """Where a commit itself moves the log back into the file. Tidying up gets there first."""
+
+FILE_MODE = 0o600
+"""A new file is its owner's alone: it names customers and what they use. An existing one keeps its mode."""
 
 INDEXES = ("GSI1", "GSI2", "GSI3", "GSI4")
 INDEXED = tuple(f"{index}{half}" for index in INDEXES for half in ("PK", "SK"))
@@ -44,14 +51,50 @@ LAYOUT = (
 )
 
 
+class FileId(NamedTuple):
+    """Which file a path names."""
+
+    device: int
+    inode: int
+
+
+_making = ForkSafe(threading.Lock)
+
+
+def file_id(path: Path) -> FileId | None:
+    """Which file a path names now, if any."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return FileId(found.st_dev, found.st_ino)
+
+
+def make_file(path: Path) -> None:
+    """Make a file that is missing, for its owner alone whatever the umask says."""
+    _check_place(path)
+    # One at a time: closing it here would drop the locks of a connection that found it just made.
+    with _making.get():
+        if path.exists():
+            return
+        try:
+            os.close(os.open(os.path.realpath(path), os.O_CREAT | os.O_EXCL | os.O_RDWR, FILE_MODE))
+        except FileExistsError:
+            pass  # another process was faster
+        except OSError as error:
+            raise InfrastructureError(
+                f"cannot make {str(path)!r}: {error.strerror}; check the path"
+            ) from error
+
+
 def open_file(path: Path) -> sqlite3.Connection:
     """A connection to a file that is ours, made if it was missing.
 
     ``sqlite3.Error`` passes through: the caller knows which of them are worth another try.
     """
-    _check_place(path)
+    make_file(path)
     connection = sqlite3.connect(
-        f"file:{quote(str(path))}?mode=rwc",
+        f"file:{quote(str(path))}?mode=rw",
         uri=True,
         # SQLite's own waiting polls up to every 100 ms, which starves whoever came late.
         timeout=0,
