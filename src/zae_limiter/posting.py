@@ -55,6 +55,7 @@ from .terms import (
     Terms,
     carry,
     has_terms,
+    is_ahead,
     is_outdated,
     is_renewed,
     level,
@@ -95,7 +96,7 @@ def write_for(account: Account, posting: Posting, image: Item | None, now_ms: in
         return _charge(account, posting, image, now_ms)
     if is_outdated(account.terms, image):
         return _ask(account.key)  # never turn a bucket back to older limits
-    if has_terms(image, account.terms):
+    if has_terms(image, account.terms) and not is_ahead(image, now_ms):
         return _spend(account, posting, image, now_ms)
     return _rebase(account, posting, image, now_ms)
 
@@ -173,7 +174,8 @@ def _charge(account: Account, posting: Posting, image: Item, now_ms: int) -> Upd
     debit, credit = ({n: a for n, a in part.items() if n in terms.rates} for part in posting[1:3])
     if not debit and not credit:
         return None
-    return _spend(account._replace(terms=terms), Posting(NOTHING, debit, credit), image, now_ms)
+    charge = _rebase if is_ahead(image, now_ms) else _spend
+    return charge(account._replace(terms=terms), Posting(NOTHING, debit, credit), image, now_ms)
 
 
 def rebased(account: Account, image: Item, now_ms: int) -> Update:
@@ -185,11 +187,14 @@ def _rebase(account: Account, posting: Posting, image: Item, now_ms: int) -> Upd
     """Take from a bucket and change its numbers to those of the terms.
 
     Version and origin together identify the numbers, so that a write which was shaped for the old
-    ones is refused: where the version stays, the origin moves.
+    ones is refused: where the version stays, the origin moves. One that lies ahead by mistake moves to the
+    present; nothing accrued before it.
     """
     terms, origin = account.terms, number(image, "rf")
-    renewed, at_ms = is_renewed(terms, image), max(now_ms, origin)
-    rebase = _Rebase(image, at_ms, at_ms if renewed else moved_origin(origin, at_ms), renewed, posting)
+    renewed, ahead = is_renewed(terms, image), is_ahead(image, now_ms)
+    at_ms = now_ms if ahead else max(now_ms, origin)
+    origin_after = at_ms if renewed or ahead else moved_origin(origin, at_ms)
+    rebase = _Rebase(image, at_ms, origin_after, renewed, posting)
     rebase.when += [Exists(), *pinned(image, "rf"), *pinned(image, "cv")]
     set_ = rebase.set
     set_["rf"] = rebase.origin_ms

@@ -11,6 +11,7 @@ by an image which the store returned after the order had been placed.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
@@ -19,9 +20,12 @@ from typing import NamedTuple
 from ._colour import ForkSafe, Signal
 from .exceptions import RateLimiterUnavailable
 from .posting import Posting, fitting, merged, rebased, write_for
-from .repository_protocol import Backend, Item, Key, Outcome, Swap, Write
-from .terms import Account, has_same_terms, has_terms, is_outdated, is_overloaded, is_split
-from .world import World
+from .repository_protocol import Backend, Item, Key, Outcome, Swap, Update, Write
+from .schema import number
+from .terms import Account, has_same_terms, has_terms, is_ahead, is_outdated, is_overloaded, is_split
+from .world import AHEAD_MS_MAX, World
+
+logger = logging.getLogger("zae_limiter")
 
 GROUP_MAX = 1_000
 """How many orders travel in one write."""
@@ -403,15 +407,20 @@ class Teller:
         return write_for(account, posting, self.image(account.key), now_ms)
 
     def _refresh(self, account: Account, now_ms: int) -> Write | None:
-        """The write that gives a bucket the numbers of its terms, if it has others."""
+        """The write that gives a bucket the numbers of its terms, if it has others, and a right origin."""
         image = self.image(account.key)
-        if image is None or has_terms(image, account.terms):
+        if image is None or (has_terms(image, account.terms) and not is_ahead(image, now_ms)):
             return None
         return rebased(account, image, now_ms)
 
     def _learn(self, write: Write, outcome: Outcome) -> None:
         if outcome.failure is not None:
             return
+        if outcome.applied and type(write) is Update and "rf" in write.set:
+            ahead_ms = number(self.image(write.key) or {}, "rf") - number(write.set, "rf")
+            if ahead_ms > AHEAD_MS_MAX:
+                told = "%s began %d s in the future, by a wrong clock; it begins now with what it has"
+                logger.warning(told, write.key.partition, ahead_ms // 1000)
         if outcome.item is not None or not outcome.held:
             self.remember({write.key: outcome.item})
         elif outcome.applied:

@@ -26,6 +26,7 @@ from .schema import (
     stored_rate,
 )
 from .sharding import SHARDS_MAX, Spread
+from .world import AHEAD_MS_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +169,14 @@ def is_outdated(terms: Terms, image: Item | None) -> bool:
     return terms.version is not None and image is not None and number(image, "cv") > terms.version
 
 
+def is_ahead(image: Item, now_ms: int) -> bool:
+    """Whether a bucket's origin lies further in the future than a client that knows the time can have put it.
+
+    Nothing would accrue until then. The next write begins the bucket anew at the present, with what it has.
+    """
+    return number(image, "rf") - now_ms > AHEAD_MS_MAX
+
+
 def is_split(account: Account, image: Item | None) -> bool:
     """Whether the shares of this shard were cut anew since the account's were, or the shard is gone."""
     return account.meter is not Meter.NONE and shard_count(image) != account.shard_count
@@ -185,7 +194,7 @@ def in_shards(count: int) -> int:
 def is_overloaded(account: Account, image: Item | None, now_ms: int) -> bool:
     """Whether a bucket refuses because it is written too often."""
     rate = None if image is None or account.meter is not Meter.LIMIT else stored_rate(image, WCU)
-    if image is None or rate is None:
+    if image is None or rate is None or is_ahead(image, now_ms):
         return False
     return balance(rate, number(image, limit_attributes(WCU).tk), number(image, "rf"), now_ms) < WRITE_MILLI
 
@@ -196,7 +205,8 @@ def level(terms: Terms, name: str, image: Item | None, now_ms: int) -> Level:
     before = None if image is None else stored_rate(image, name)
     if image is None or before is None:
         return Level(rate, rate.capacity_milli, now_ms)
-    tokens, origin = number(image, limit_attributes(name).tk), number(image, "rf")
+    tokens = number(image, limit_attributes(name).tk)
+    origin = now_ms if is_ahead(image, now_ms) else number(image, "rf")
     if before == rate:
         return Level(rate, tokens, origin)
     # Until that write the bucket goes on to fill at the rate it has.

@@ -20,7 +20,7 @@ from .posting import Posting
 from .repository_protocol import Item, Outcome
 from .schema import limit_attributes
 from .teller import Order, Teller
-from .terms import Account, Meter, has_family, has_terms, is_outdated, is_split, status
+from .terms import Account, Meter, has_family, has_terms, is_ahead, is_outdated, is_split, status
 
 
 class Plan(NamedTuple):
@@ -167,7 +167,7 @@ class Till:
         account = self.plan.accounts[0]
         if not has_family(image, account) or not has_terms(image, account.terms):
             return False
-        if is_split(account, image):
+        if is_split(account, image) or is_ahead(image, self._teller.world.now_ms()):
             return False
         ttl = image.get("ttl")
         if ttl is not None and (type(ttl) is not int or not account.terms.ttl_fills):
