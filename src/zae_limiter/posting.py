@@ -40,6 +40,7 @@ from .schema import (
     bucket_entries,
     bucket_limit_names,
     forgiven,
+    is_deleted,
     limit_attributes,
     number,
     pinned,
@@ -92,6 +93,8 @@ def write_for(account: Account, posting: Posting, image: Item | None, now_ms: in
         return _give_back(account, posting.credit, image)
     if image is None:
         return _create(account, posting, now_ms) if account.shard_id == 0 else _ask(account.key)
+    if is_deleted(image):
+        return _create_anew(account, posting, image, now_ms)
     if not posting.need:
         return _charge(account, posting, image, now_ms)
     if is_outdated(account.terms, image):
@@ -363,6 +366,18 @@ def _create(account: Account, posting: Posting, now_ms: int) -> Put:
     if terms.ttl_fills:
         item["ttl"] = _ttl_seconds(terms, now_ms, full_in_ms)
     return Put(account.key, {name: value for name, value in item.items() if value is not None}, tuple(when))
+
+
+def _create_anew(account: Account, posting: Posting, mark: Item, now_ms: int) -> Write | None:
+    """The first use after the entity was deleted; what was owed before that nobody owes any more."""
+    if not posting.need:
+        return None
+    if account.shard_id or is_outdated(account.terms, mark):
+        return _ask(account.key)
+    made = _create(account, posting._replace(debit=NOTHING, credit=NOTHING), now_ms)
+    if len(made.when) > 1:  # it can never be admitted
+        return made
+    return made._replace(when=(*pinned(mark, "status"), *pinned(mark, "cv")))
 
 
 def _ask(key: Key) -> Update:

@@ -287,6 +287,11 @@ def number(item: Item, attribute: str, default: int = 0) -> int:
     return value if is_number(value) else default
 
 
+def is_deleted(item: Item | None) -> bool:
+    """Whether a record, or what is where a bucket was, only says that it was deleted."""
+    return item is not None and item.get("status") == "deleted"
+
+
 def text(item: Item, attribute: str) -> str | None:
     value = item.get(attribute)
     return value if isinstance(value, str) else None

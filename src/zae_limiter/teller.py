@@ -21,7 +21,7 @@ from ._colour import ForkSafe, Signal
 from .exceptions import RateLimiterUnavailable
 from .posting import Posting, fitting, merged, rebased, write_for
 from .repository_protocol import Backend, Item, Key, Outcome, Swap, Update, Write
-from .schema import number
+from .schema import is_deleted, number
 from .terms import Account, has_same_terms, has_terms, is_ahead, is_outdated, is_overloaded, is_split
 from .world import AHEAD_MS_MAX, World
 
@@ -409,7 +409,11 @@ class Teller:
     def _refresh(self, account: Account, now_ms: int) -> Write | None:
         """The write that gives a bucket the numbers of its terms, if it has others, and a right origin."""
         image = self.image(account.key)
-        if image is None or (has_terms(image, account.terms) and not is_ahead(image, now_ms)):
+        if (
+            image is None
+            or is_deleted(image)
+            or (has_terms(image, account.terms) and not is_ahead(image, now_ms))
+        ):
             return None
         return rebased(account, image, now_ms)
 

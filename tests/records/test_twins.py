@@ -30,6 +30,8 @@ ASYNC_ONLY: dict[str, str] = {
     "teller": "the core's own",
     "plan": "the core's own",
     "renewed": "the core's own",
+    "notice_changes": "the core's own",
+    "is_moved": "the core's own",
     "notice_family": "the core's own",
     "policy_when_down": "the core's own",
 }

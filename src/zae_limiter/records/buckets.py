@@ -16,7 +16,7 @@ from ..exceptions import ValidationError
 from ..models import BucketState, Limit, OnUnavailable
 from ..naming import validate_entity_id, validate_resource
 from ..repository_protocol import Equal, Key, Update
-from ..schema import bucket_address, bucket_key, bucket_states, entity_key, number
+from ..schema import bucket_address, bucket_key, bucket_states, entity_key, is_deleted, number
 from ..teller import Teller
 from ..terms import Account, Meter, Terms, has_family, is_outdated
 from ..till import Plan, Till
@@ -105,6 +105,8 @@ class BucketRecords(EntityRecords):
         image = self._connection.teller.image(account.key)
         if image is None:
             return account, resolved
+        if is_deleted(image):  # which says that nothing remembered of the entity is to be believed
+            return await self._fresh(entity_id, resource, limits, required=required)
         if family_of(image) != (account.parent_id, account.cascade):
             await self.notice_family(account)
             account, resolved = await self._account(entity_id, resource, limits, required=required)
@@ -134,7 +136,7 @@ class BucketRecords(EntityRecords):
     def is_moved(self, account: Account) -> bool:
         """Whether the bucket's last image names another family than the one the account was charged for."""
         image = self._connection.teller.image(account.key)
-        return image is not None and not has_family(image, account)
+        return image is not None and not is_deleted(image) and not has_family(image, account)
 
     async def notice_family(self, account: Account) -> None:
         """Compare the family an account was charged for with the copy in its bucket's last image.
@@ -143,7 +145,7 @@ class BucketRecords(EntityRecords):
         is, because somebody changed the record and died; then it is put right.
         """
         image = self._connection.teller.image(account.key)
-        if image is None or family_of(image) == (account.parent_id, account.cascade):
+        if image is None or is_deleted(image) or family_of(image) == (account.parent_id, account.cascade):
             return
         key = entity_key(self._namespace_id, account.entity_id)
         (item,) = await self._connection.fetch([key], fresh=True)

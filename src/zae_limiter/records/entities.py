@@ -27,7 +27,7 @@ from ..exceptions import (
     ValidationError,
 )
 from ..models import NUMBER_MAX, AuditAction, Entity, check_count
-from ..naming import validate_entity_id, validate_parent_id
+from ..naming import DEFAULT_RESOURCE, validate_entity_id, validate_parent_id
 from ..repository_protocol import (
     Absent,
     Check,
@@ -47,6 +47,7 @@ from ..repository_protocol import (
 from ..schema import (
     GSI3,
     bucket_found,
+    bucket_key,
     buckets_of_entity,
     children_of,
     entity_configs_key,
@@ -55,8 +56,10 @@ from ..schema import (
     gsi3_pk_entities,
     gsi3_pk_entity_config,
     identifier,
+    is_deleted,
     iso_time,
     number,
+    parse_bucket_pk,
     pinned,
     pk_entity,
     pk_resource,
@@ -68,6 +71,7 @@ from ..schema import (
 from ..schema_records import entity_item, entity_of
 from .audit import DAY_SECONDS, AuditRecords
 from .described import check_cascade, check_metadata, check_name
+from .resolution import least_version, level_keys
 from .view import cursor_text
 
 Conditions: TypeAlias = tuple[Condition, ...]
@@ -119,12 +123,12 @@ class EntityRecords(AuditRecords):
                 await self._tell_buckets(entity)
                 return entity
             if not outcomes[0].held:
-                if not _is_deleted(outcomes[0].item):
+                if not is_deleted(outcomes[0].item):
                     raise EntityExistsError(entity_id)
                 await self._clear_out(entity_id)
             elif parent_id is not None and not outcomes[2].held:
                 parent = outcomes[2].item
-                if parent is None or _is_deleted(parent):
+                if parent is None or is_deleted(parent):
                     raise EntityNotFoundError(parent_id, f"create it before its child {entity_id!r}")
                 alive = pinned(parent, "status")
                 await self._mend_counts(writes, outcomes)
@@ -132,7 +136,7 @@ class EntityRecords(AuditRecords):
 
     async def get_entity(self, entity_id: str) -> Entity | None:
         item = await self._get(entity_key(self._namespace_id, validate_entity_id(entity_id)))
-        return None if item is None or _is_deleted(item) else entity_of(item, entity_id)
+        return None if item is None or is_deleted(item) else entity_of(item, entity_id)
 
     async def update_entity(
         self,
@@ -160,7 +164,7 @@ class EntityRecords(AuditRecords):
             check_count("expected_version", expected_version, NUMBER_MAX)
         for _ in range(ATTEMPTS_MAX):
             item = await self._get(key)
-            if item is None or _is_deleted(item):
+            if item is None or is_deleted(item):
                 raise EntityNotFoundError(entity_id)
             before = entity_of(item, entity_id)
             if expected_version is not None and before.version != expected_version:
@@ -190,7 +194,7 @@ class EntityRecords(AuditRecords):
         key = entity_key(self._namespace_id, validate_entity_id(entity_id))
         for _ in range(ATTEMPTS_MAX):
             item = await self._get(key)
-            if _is_deleted(item):
+            if is_deleted(item):
                 break
             if item is None and not await self._has_belongings(entity_id):
                 raise EntityNotFoundError(entity_id)
@@ -230,7 +234,7 @@ class EntityRecords(AuditRecords):
         return [
             entity_of(item, entity_id)
             for entity_id, item in zip(ids.values(), items, strict=True)
-            if item is not None and not _is_deleted(item)
+            if item is not None and not is_deleted(item)
         ]
 
     def _count_child(self, parent_id: str, change: int, *when: Equal) -> Update:
@@ -262,7 +266,7 @@ class EntityRecords(AuditRecords):
                 raise ValidationError("parent_id", parent_id, f"it has {ANCESTORS_MAX} or more ancestors")
             key = entity_key(self._namespace_id, ancestor_id)
             item = await self._get(key)
-            if item is None or _is_deleted(item):
+            if item is None or is_deleted(item):
                 if ancestor_id == parent_id:
                     raise EntityNotFoundError(parent_id, f"create it before its child {entity_id!r}")
                 break
@@ -317,16 +321,20 @@ class EntityRecords(AuditRecords):
         return writes
 
     async def _clear_out(self, entity_id: str) -> None:
-        """Delete what belongs to an entity that is marked as deleted, then the mark."""
-        partition = pk_entity(self._namespace_id, entity_id)
-        async for keys in self._bucket_keys(entity_id):
-            await self._must_write([Delete(key) for key in keys])
-            for key in keys:
-                self._connection.teller.forget(key)
+        """Delete what belongs to an entity that is marked as deleted, then the mark.
+
+        Its limits go first: who then finds a bucket gone, and looks at them again, does not revive them.
+        """
+        await self._clear_limits(entity_id)
+        await self._clear_buckets(entity_id)
         usage = usage_of_entity(self._namespace_id, entity_id)
         async for page in self._pages(usage._replace(rows_max=DELETE_PAGE)):
             await self._must_write([Delete(row.key) for row in page])
-        configs = starting(partition, sk_config(""))
+        key = entity_key(self._namespace_id, entity_id)
+        await self._must_write([Delete(key, when=(Equal("status", "deleted"),))])
+
+    async def _clear_limits(self, entity_id: str) -> None:
+        configs = self._own_levels(entity_id)
         for _ in range(ATTEMPTS_MAX):
             left = [row async for row in self._rows(configs) if not _is_tombstone(row.item)]
             if not left:
@@ -339,8 +347,42 @@ class EntityRecords(AuditRecords):
                 self._connection.invalidate(row.key.__eq__)
         else:
             raise EntityConflictError(entity_id, "its limits are being set while it is deleted; try again")
-        key = entity_key(self._namespace_id, entity_id)
-        await self._must_write([Delete(key, when=(Equal("status", "deleted"),))])
+
+    async def _clear_buckets(self, entity_id: str) -> None:
+        """Leave a mark where the buckets were, and where somebody may be about to make one.
+
+        The mark goes by itself. Until then it stops whoever remembers the bucket or the limits that
+        the entity had: writes for the former bucket find another item, and one that would make it
+        anew is told to read again first.
+        """
+        own = [
+            row.key.sort.removeprefix(sk_config("")) async for row in self._rows(self._own_levels(entity_id))
+        ]
+        await self._mark_buckets(
+            [bucket_key(self._namespace_id, entity_id, name) for name in own if name != DEFAULT_RESOURCE]
+        )
+        async for keys in self._bucket_keys(entity_id):
+            await self._mark_buckets(keys)
+
+    async def _mark_buckets(self, keys: Sequence[Key]) -> None:
+        found = [(key, parse_bucket_pk(key.partition)) for key in keys]
+        writes: list[Write] = [Delete(key) for key, at in found if at.shard_id]
+        for key, at in found:
+            if at.shard_id == 0:
+                levels = level_keys(self._namespace_id, at.entity_id, at.resource)
+                version = least_version(await self._backend.batch_get(levels))
+                writes.append(Put(key, {"status": "deleted", "cv": version, **self._passing(key)}))
+        await self._must_write(writes)
+        for key in keys:
+            self._connection.teller.forget(key)
+
+    def _own_levels(self, entity_id: str) -> Query:
+        return starting(pk_entity(self._namespace_id, entity_id), sk_config(""))
+
+    def _passing(self, key: Key) -> dict[str, Value]:
+        """What lets an item go by itself, and be found by its namespace only until then."""
+        ttl = self._world.now_ms() // 1000 + TOMBSTONE_DAYS * DAY_SECONDS
+        return {"ttl": ttl, **within_namespace(self._namespace_id, key)}
 
     def _bury(self, key: Key, item: Item) -> list[Write]:
         """Turn a config record into a stamp that goes by itself.
@@ -348,11 +390,7 @@ class EntityRecords(AuditRecords):
         The stamp tells clients which remember the record that it is gone; without it they would take
         their own memory for the newer one.
         """
-        stamp = {
-            "config_version": number(item, "config_version") + 1,
-            "ttl": self._world.now_ms() // 1000 + TOMBSTONE_DAYS * DAY_SECONDS,
-            **within_namespace(self._namespace_id, key),
-        }
+        stamp = {"config_version": number(item, "config_version") + 1, **self._passing(key)}
         writes: list[Write] = [Put(key, stamp, when=(Exists(), *pinned(item, "config_version")))]
         if "GSI3PK" in item:  # a level that was deleted before is counted no more
             writes.append(self._count_entity_config(key.sort.removeprefix(sk_config("")), -1))
@@ -390,17 +428,13 @@ class EntityRecords(AuditRecords):
 
 def family_of(item: Item | None) -> tuple[str | None, bool]:
     """The parent and whether to cascade, as an entity's record or the copy in a bucket says."""
-    if item is None or _is_deleted(item):
+    if item is None or is_deleted(item):
         return None, False
     return identifier(item.get("parent_id")), item.get("cascade") is True
 
 
 def copy_family(key: Key, parent_id: str | None, cascade: bool) -> Update:
     return Update(key, set={"parent_id": parent_id, "cascade": cascade}, when=(Exists(),))
-
-
-def _is_deleted(item: Item | None) -> bool:
-    return item is not None and item.get("status") == "deleted"
 
 
 def _is_tombstone(item: Item) -> bool:
