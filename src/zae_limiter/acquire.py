@@ -127,7 +127,8 @@ async def _reconsidered(
     image = teller.image(shard.key)
     if is_split(shard, image):
         return demand
-    if is_outdated(shard.terms, image):
+    # A bucket is made from records that were read after it was seen to be gone: it may have been deleted.
+    if is_outdated(shard.terms, image) or (image is None and shard.terms.version is not None):
         return demand_on(await renew(demand.account), demand.amounts, optional=demand.optional)
     if is_overloaded(shard, image, teller.world.now_ms()):
         return demand._replace(account=await relieve(teller, demand.account, shard))
