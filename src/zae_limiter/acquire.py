@@ -16,9 +16,9 @@ from typing import NamedTuple, TypeAlias
 
 from .exceptions import RateLimiterUnavailable, RateLimitExceeded, ValidationError
 from .models import LimitStatus
-from .posting import Posting, lasts, merged, prolong
+from .posting import Posting, fitting, lasts, merged, prolong
 from .repository_protocol import Item, Key, Outcome
-from .shards import gather, known_images, levels, place, relieve, shard_account
+from .shards import are_known, gather, known_images, levels, place, relieve, shard_account
 from .teller import Order, Teller
 from .terms import (
     Account,
@@ -34,11 +34,17 @@ from .terms import (
 
 logger = logging.getLogger("zae_limiter")
 
-ATTEMPTS_MAX = 8
-"""How often a demand is tried anew because limits changed or its bucket would not hold still."""
+ATTEMPTS_MAX = 64
+"""How often a demand is tried anew, within the time of one call, because its bucket would not hold still."""
 
 SETTLE_ATTEMPTS_MAX = 64
 """The same for what must not be lost: refunds, and debits after the fact."""
+
+LOOKS_MAX = 2
+"""How often a bucket is looked at again whose tokens somebody else may only hold."""
+
+LOOK_AGAIN_SECONDS = 0.02
+"""Longer than it takes to give back what could not be had everywhere; the next pause is twice as long."""
 
 
 class Demand(NamedTuple):
@@ -46,22 +52,27 @@ class Demand(NamedTuple):
 
     account: Account
     amounts: Mapping[str, int]
-    optional: bool = False
-    """Limits that the account does not have are no reason to refuse: a parent is asked for those it has."""
 
 
-def demand_on(account: Account, amounts: Mapping[str, int], *, optional: bool = False) -> Demand | None:
-    """What can be asked of an account: everything, or where that is ``optional`` what it has, if anything."""
-    rates = account.terms.rates
-    known = {name: amount for name, amount in amounts.items() if name in rates}
-    if len(known) < len(amounts) and not optional:
-        unknown = next(name for name in amounts if name not in rates)
-        raise ValidationError(
-            "limit name",
-            unknown,
-            f"{account.entity_id!r} has no such limit on {account.resource!r}; it has {', '.join(rates)}",
-        )
-    return Demand(account, known, optional) if known else None
+def demand_on(account: Account, amounts: Mapping[str, int]) -> Demand | None:
+    """What can be asked of an account: the limits it has, if any."""
+    known = {name: amount for name, amount in amounts.items() if name in account.terms.rates}
+    return Demand(account, known) if known else None
+
+
+def demands_on(accounts: Sequence[Account], amounts: Mapping[str, int]) -> list[Demand]:
+    """Amounts as demands on all who have such limits; somebody must have each of them."""
+    for name in amounts:
+        if not any(name in account.terms.rates for account in accounts):
+            raise unknown_limit(name, accounts)
+    return [demand for account in accounts if (demand := demand_on(account, amounts)) is not None]
+
+
+def unknown_limit(name: str, accounts: Sequence[Account]) -> ValidationError:
+    entity_id, resource = accounts[0].entity_id, accounts[0].resource
+    known = dict.fromkeys(name for account in accounts for name in account.terms.rates)
+    has = f"it has {', '.join(known)}" if known else "it has none"
+    return ValidationError("limit name", name, f"{entity_id!r} has no such limit on {resource!r}; {has}")
 
 
 Renew: TypeAlias = Callable[[Account], Awaitable[Account]]
@@ -73,79 +84,191 @@ async def acquire(
     """Take every demand from its bucket, or none; ``renew`` brings the newest terms of an account."""
     if refusal := _remembered(teller, demands):
         raise refusal
-    taken: list[Demand] = []
-    owed = list(demands)
+    taking = _Taking(teller, demands, renew)
+    taking.together = not speculative or taking.can_be_atomic
+    until_ms, looks = teller.world.ticks_ms() + teller.backend.capabilities.timeout_ms, 0
     try:
         for attempt in range(ATTEMPTS_MAX):
             asked_ms = teller.world.now_ms()
-            placed = [d._replace(account=await place(teller, d.account, d.amounts)) for d in owed]
-            refused = await _take(teller, placed, taken, speculative=speculative)
-            owed = [d for d, p in zip(owed, placed, strict=True) if p in refused]
-            if not owed:
-                return tuple(taken)
-            owed = [
-                next_try
-                for demand, shard in zip(owed, refused, strict=True)
-                if (next_try := await _reconsidered(teller, demand, shard.account, taken, renew))
-            ]
-            if not owed:
-                return tuple(taken)
-            refusal = _refusal(teller, taken, owed, teller.world.now_ms())
-            # Who is refused and fits by the time of the reply tries again, but does not race for ever.
-            if refusal := refusal or (_refusal(teller, taken, owed, asked_ms) if attempt else None):
-                raise refusal
-        raise RateLimiterUnavailable(
-            f"bucket {owed[0].account.key.partition!r} changed under each of {ATTEMPTS_MAX} attempts"
-        )
+            misled = await taking.attempt(read_first=not speculative)
+            if not taking.owed:
+                return tuple(taking.taken)
+            if not misled:
+                # Who is refused and fits by the time of the reply tries again, but does not race for ever.
+                refusal = taking.refusal(teller.world.now_ms())
+                if refusal := refusal or (taking.refusal(asked_ms) if attempt else None):
+                    doubtful = taking.is_doubtful
+                    if looks == LOOKS_MAX or not doubtful:
+                        taking.remember(firmly=not doubtful)
+                        raise refusal
+                    looks += 1
+                    await taking.look_again(LOOK_AGAIN_SECONDS * looks)
+            if teller.world.ticks_ms() >= until_ms:
+                break
+        raise RateLimiterUnavailable(f"{taking.place} changed under every attempt")
     except GeneratorExit:  # a coroutine that is thrown away may not await any more
         raise
     except BaseException:
-        await give_back(teller, taken)
+        await give_back(teller, taking.taken)
         raise
 
 
-async def _take(
-    teller: Teller, demands: Sequence[Demand], taken: list[Demand], *, speculative: bool
-) -> list[Demand]:
-    """Post demands, note those that were taken, and return those that were refused."""
-    orders = [Order(d.account, Posting(need=d.amounts)) for d in demands]
-    outcomes, interruption = await (teller.post if speculative else teller.post_together)(orders)
-    answered = list(zip(demands, outcomes, strict=True))
-    taken += [demand for demand, outcome in answered if outcome.applied]
-    if interruption is not None:
-        raise interruption
-    for outcome in outcomes:
-        if outcome.failure is not None:
-            raise outcome.failure
-    return [demand for demand, outcome in answered if not outcome.applied]
+class _Taking:
+    """An acquire under way: what was taken, and what is still owed."""
 
+    def __init__(self, teller: Teller, demands: Sequence[Demand], renew: Renew) -> None:
+        self._teller, self._renew = teller, renew
+        self._demands = list(demands)
+        """All of them, under the newest terms that were seen."""
+        self.owed = list(range(len(demands)))
+        """The places of those that nobody has admitted yet."""
+        self.taken: list[Demand] = []
+        self.together = False
+        self._seen_gone: set[int] = set()
 
-async def _reconsidered(
-    teller: Teller, demand: Demand, shard: Account, taken: list[Demand], renew: Renew
-) -> Demand | None:
-    """What is left of a demand after a shard refused it: the demand as it is to be tried again, if at all."""
-    image = teller.image(shard.key)
-    if is_split(shard, image):
-        return demand
-    # A bucket is made from records that were read after it was seen to be gone: it may have been deleted.
-    if is_outdated(shard.terms, image) or (image is None and shard.terms.version is not None):
-        return demand_on(await renew(demand.account), demand.amounts, optional=demand.optional)
-    if is_overloaded(shard, image, teller.world.now_ms()):
-        return demand._replace(account=await relieve(teller, demand.account, shard))
-    await teller.bring_up_to_date(shard)
-    if shard_count(teller.image(demand.account.key)) == 1:
-        return demand
-    parts = [Demand(*part) for part in await gather(teller, demand.account, demand.amounts)]
-    if not parts:
-        teller.note_refusal(demand.account.key)
-        return demand
-    return demand if await _take(teller, parts, taken, speculative=False) else None
+    @property
+    def can_be_atomic(self) -> bool:
+        return len(self._demands) > 1 and self._teller.backend.capabilities.atomic_batches
+
+    @property
+    def place(self) -> str:
+        return f"bucket {self._demands[self.owed[0]].account.key.partition!r}"
+
+    async def attempt(self, *, read_first: bool) -> bool:
+        """Try to take what is owed; whether somebody was misled about a bucket and knows better now."""
+        placed = [(at, await self._placed(self._demands[at])) for at in self.owed]
+        refused = []
+        for part in [placed] if self.together else self._in_turn(placed):
+            refused = await self._take(part, read_first=read_first)
+            if refused:  # of the others nothing is asked, for it could only be held and given back
+                break
+        misled = not refused  # nobody is to blame: others were faster
+        for at, shard in refused:
+            misled = await self._reconsider(at, shard) or misled
+        return misled
+
+    def refusal(self, now_ms: int) -> RateLimitExceeded | None:
+        """The refusal that the images call for at an instant, or ``None`` if another attempt can succeed."""
+        return _refusal(self._teller, self.taken, [self._demands[at] for at in self.owed], now_ms)
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether tokens are missing that somebody may only hold until another bucket has answered."""
+        return any(self._teller.is_doubtful(self._demands[at].account.key) for at in self.owed)
+
+    def remember(self, *, firmly: bool) -> None:
+        """Let equal demands be refused for a moment without asking again, or else not."""
+        for at in self.owed:
+            key = self._demands[at].account.key
+            (self._teller.note_refusal if firmly else self._teller.reconsider)(key)
+
+    async def look_again(self, seconds: float) -> None:
+        """Let go of everything, wait a little and look; from now on all is taken at once or nothing."""
+        taken, self.taken = self.taken, []
+        await give_back(self._teller, taken)
+        self.owed = [at for at, demand in enumerate(self._demands) if demand.amounts]
+        self.together = True
+        await self._teller.colour.sleep(seconds * self._teller.world.random.uniform(1, 2))
+        await self._teller.look([demand.account.key for demand in self._demands])
+
+    async def _placed(self, demand: Demand) -> Demand:
+        return demand._replace(account=await place(self._teller, demand.account, demand.amounts))
+
+    def _in_turn(self, placed: list[tuple[int, Demand]]) -> list[list[tuple[int, Demand]]]:
+        """Whom to ask first: the buckets that are believed to refuse. If none is, all at once."""
+        if len(placed) == 1:
+            return [placed]
+        now_ms, teller = self._teller.world.now_ms(), self._teller
+        doubted: list[tuple[int, Demand]] = []
+        trusted: list[tuple[int, Demand]] = []
+        for at, (account, amounts) in placed:
+            (fits,) = fitting([Posting(amounts)], account.terms, teller.image(account.key), now_ms)
+            (trusted if fits else doubted).append((at, Demand(account, amounts)))
+        return [part for part in (doubted, trusted) if part]
+
+    async def _take(
+        self, placed: Sequence[tuple[int, Demand]], *, read_first: bool = False
+    ) -> list[tuple[int, Account]]:
+        """Post demands, note those that were taken, and return where the others were refused."""
+        teller = self._teller
+        alone = len(self._demands) == 1 or (self.together and len(placed) == len(self._demands))
+        hold = 0 if alone else teller.new_hold()
+        orders = [Order(demand.account, Posting(demand.amounts, hold=hold)) for _, demand in placed]
+        if self.together:
+            outcomes, interruption = await teller.post_together(orders, read_first=read_first)
+        else:
+            outcomes, interruption = await teller.post(orders)
+        for (at, demand), outcome in zip(placed, outcomes, strict=True):
+            if outcome.applied:
+                self.taken.append(demand)
+                self.owed.remove(at)
+        if interruption is not None:
+            raise interruption
+        for outcome in outcomes:
+            if outcome.failure is not None:
+                raise outcome.failure
+        blamed = zip(placed, outcomes, strict=True)
+        return [(at, demand.account) for (at, demand), outcome in blamed if not outcome.held]
+
+    async def _reconsider(self, at: int, shard: Account) -> bool:
+        """Find out why a shard refused a demand; whether that was for another reason than tokens."""
+        teller, demand = self._teller, self._demands[at]
+        image = teller.image(shard.key)
+        if is_split(shard, image):
+            return True
+        # A bucket is made from records that were read after it was seen to be gone: it may have been deleted.
+        gone = image is None and shard.terms.version is not None and at not in self._seen_gone
+        if gone or is_outdated(shard.terms, image):
+            if gone:
+                self._seen_gone.add(at)
+            await self._change_terms(at)
+            return True
+        if is_overloaded(shard, image, teller.world.now_ms()):
+            self._demands[at] = demand._replace(account=await relieve(teller, demand.account, shard))
+            return True
+        await teller.bring_up_to_date(shard)
+        if shard_count(teller.image(demand.account.key)) > 1:
+            parts = await gather(teller, demand.account, demand.amounts)
+            if parts and not await self._gather(at, parts):
+                return True
+        return False
+
+    async def _gather(self, at: int, parts: Sequence[tuple[Account, dict[str, int]]]) -> bool:
+        """Take a demand from several shards at once."""
+        hold = self._teller.new_hold() if len(self._demands) > 1 else 0
+        orders = [Order(account, Posting(amounts, hold=hold)) for account, amounts in parts]
+        outcomes, interruption = await self._teller.post_together(orders)
+        applied = all(outcome.applied for outcome in outcomes)
+        if applied:
+            self.taken += [Demand(*part) for part in parts]
+            self.owed.remove(at)
+        if interruption is not None:
+            raise interruption
+        for outcome in outcomes:
+            if outcome.failure is not None:
+                raise outcome.failure
+        return applied
+
+    async def _change_terms(self, at: int) -> None:
+        """Go on under the newest configuration of a bucket, which may have fewer limits."""
+        demand = self._demands[at]
+        renewed = demand_on(account := await self._renew(demand.account), demand.amounts)
+        others = [other for place, other in enumerate(self._demands) if place != at]
+        for name in demand.amounts:
+            if name not in account.terms.rates and not any(name in other.amounts for other in others):
+                raise unknown_limit(name, [account])
+        if renewed is not None:
+            self._demands[at] = renewed
+            return
+        # A parent that has none of these limits any more is not asked.
+        self._demands[at] = Demand(account, {})
+        self.owed.remove(at)
 
 
 async def give_back(teller: Teller, taken: Sequence[Demand]) -> None:
     """Refund demands, each to the item that it was taken from."""
     credits: dict[Key, Order] = {}
-    for account, amounts, _ in taken:
+    for account, amounts in taken:
         known = credits.get(account.key)
         credit = merged([known.posting, Posting(credit=amounts)]) if known else Posting(credit=amounts)
         credits[account.key] = Order(account, credit)
@@ -222,7 +345,9 @@ def _refused_lately(teller: Teller, account: Account) -> bool:
     if not teller.refused_lately(account.key):
         return False
     image = teller.image(account.key)
-    return image is None or has_terms(image, shard_account(account, 0, image).terms)
+    return image is None or (
+        has_terms(image, shard_account(account, 0, image).terms) and are_known(teller, account)
+    )
 
 
 def _refusal(

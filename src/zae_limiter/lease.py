@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
-from .acquire import Demand, acquire, give_back, logger, settle
+from .acquire import Demand, acquire, demands_on, give_back, logger, settle, unknown_limit
 from .exceptions import LeaseExpiredError, RateLimiterUnavailable, RateLimitExceeded, ValidationError, shown
 from .models import TOKENS_MAX, Limit, OnUnavailable, check_count, check_mapping, check_tokens
 from .posting import Posting, merged
-from .records.buckets import BucketRecords, demands_on
+from .records.buckets import BucketRecords
 from .repository_protocol import NOTHING, Key
 from .teller import Order
 from .terms import Account
-from .till import Till
+from .till import Till, knows_all
 
 PLANS_MAX = 8
 """How often an acquire is planned anew because its entity was given another family meanwhile."""
@@ -64,8 +64,8 @@ class Lease:
         """What this lease has cost so far, adjustments included."""
         totals_milli: dict[str, int] = {}
         for demand in self._taken():
-            if demand.account.entity_id == self._accounts[0].entity_id:
-                for name, amount_milli in demand.amounts.items():
+            for name, amount_milli in demand.amounts.items():
+                if demand.account.entity_id == self._first_with(name).entity_id:
                     totals_milli[name] = totals_milli.get(name, 0) + amount_milli
         totals = {name: amount_milli // 1000 for name, amount_milli in totals_milli.items()}
         for name, amount in self._adjusted.items():
@@ -93,14 +93,17 @@ class Lease:
         """Correct the cost by a difference, up or down. Never refused: the bucket may go into debt."""
         self._check_open()
         changes = _named(amounts, named)
-        known, consumed = self._accounts[0].terms.rates, self.consumed
         for name, change in changes.items():
             check_count(f"adjustment of {shown(name)}", change, TOKENS_MAX, -TOKENS_MAX)
-            if name not in known:
-                raise ValidationError("limit name", name, f"this lease knows {', '.join(known)}")
-            if consumed.get(name, 0) + change < 0:
-                raise ValidationError(
-                    f"adjustment of {shown(name)}", change, f"the lease holds only {consumed.get(name, 0)}"
+            if not knows_all(self._accounts, (name,)):
+                raise unknown_limit(name, self._accounts)
+        consumed = self.consumed
+        for name, change in changes.items():
+            if change < -consumed.get(name, 0):
+                changes[name] = -consumed.get(name, 0)
+                logger.warning(
+                    "a lease of %s gives back %s of %s: it holds no more, and %s were to be given back",
+                    *(self._accounts[0].entity_id, -changes[name], name, -change),
                 )
         self._add(changes)
 
@@ -117,6 +120,10 @@ class Lease:
             check_tokens(f"amount of {shown(name)}", amount)
         await self.adjust({name: -amount for name, amount in returned.items()})
 
+    def _first_with(self, name: str) -> Account:
+        """Whose count of a limit is the lease's: the entity's, or its parent's if that alone has it."""
+        return next((a for a in self._accounts if name in a.terms.rates), self._accounts[0])
+
     def _taken(self) -> tuple[Demand, ...]:
         if not self._at_once:
             return self._later
@@ -124,6 +131,8 @@ class Lease:
 
     async def _take(self, amounts_milli: Mapping[str, int]) -> None:
         demands = demands_on(self._accounts, amounts_milli)
+        if not demands:
+            return
         teller, renew = self._buckets.teller, self._buckets.renewed
         taken = await acquire(teller, demands, renew, speculative=self._speculative)
         if self._abandoned:  # the work failed while a task of its own was still asking for more
@@ -229,7 +238,7 @@ class Acquisition:
         assert self._lease is None, "an acquisition is entered once; call acquire again"
         buckets = self._buckets
         till = buckets.tills.get((self._entity_id, self._resource))
-        if till is None or till.given != self._limits or not self._speculative:
+        if till is None or till.given != self._limits or not self._speculative or not self._needs:
             return None
         self._till, accounts, policy = till, *till.plan
         self._policy = policy = self._on_unavailable or policy
@@ -334,20 +343,19 @@ class Acquisition:
         return DegradedLease(self._entity_id, self._resource, amounts)
 
 
-AMOUNTS_HINT = "name at least one limit, such as {'rpm': 1}"
+AMOUNTS_HINT = "pass amounts by limit, such as {'rpm': 1}"
 
 
 def needs_milli(amounts: Mapping[str, int]) -> dict[str, int]:
-    """Amounts to be taken, checked, in millitokens."""
+    """Amounts to be taken, checked, in millitokens; nothing of a limit is no demand on it."""
     if type(amounts) is not dict:
         amounts = check_mapping("consume", amounts, AMOUNTS_HINT)
-    if not amounts:
-        raise ValidationError("consume", amounts, AMOUNTS_HINT)
     needs = {}
     for name, amount in amounts.items():
         if type(amount) is not int or not 0 < amount <= TOKENS_MAX:
-            check_tokens(f"amount of {shown(name)}", amount)
-        needs[name] = amount * 1000
+            check_count(f"amount of {shown(name)}", amount, TOKENS_MAX, 0)
+        if amount:
+            needs[name] = amount * 1000
     return needs
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
-from .acquire import Demand, demand_statuses
+from .acquire import Demand, demand_statuses, demands_on
 from .exceptions import ValidationError
 from .lease import Acquisition, needs_milli
 from .models import Availability, Limit, LimiterInfo, LimitStatus, OnUnavailable, check_limits
@@ -163,11 +163,9 @@ class RateLimiter:
         there: dict[str, int] = {}
         for account, shards in zip(accounts, images, strict=True):
             for name in account.terms.rates:
-                if name in accounts[0].terms.rates:
-                    tokens = levels(account, shards, name, now_ms).balance(now_ms) // 1000
-                    there[name] = min(tokens, there.get(name, tokens))
-        if unknown := [name for name in needs if name not in there]:
-            raise ValidationError("limit name", unknown[0], f"{entity_id!r} has {', '.join(there)}")
+                tokens = levels(account, shards, name, now_ms).balance(now_ms) // 1000
+                there[name] = min(tokens, there.get(name, tokens))
+        demands_on(accounts, needs)
         statuses: list[LimitStatus] = []
         for account, shards in zip(accounts, images, strict=True):
             mine = {name: n for name, n in needs.items() if name in account.terms.rates}

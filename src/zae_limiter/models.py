@@ -183,6 +183,8 @@ class BackendCapabilities:
     """Changes can be followed from outside the process."""
     shared: bool = True
     """Several processes can open the same store."""
+    atomic_batches: bool = False
+    """A transaction costs no more than the same writes one by one."""
     timeout_ms: int = 2_000
     """How long one call may take before it counts as failed."""
 

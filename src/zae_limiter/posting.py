@@ -37,6 +37,7 @@ from .repository_protocol import (
 )
 from .schema import (
     FORGIVEN,
+    HOLD,
     bucket_entries,
     bucket_limit_names,
     forgiven,
@@ -79,6 +80,8 @@ class Posting(NamedTuple):
     credit: Mapping[str, int] = NOTHING
     largest: Mapping[str, int] = NOTHING
     """The largest single need where several are posted as one."""
+    hold: int = 0
+    """Marks a need that is given back if another bucket refuses its part of the same acquire."""
 
     @property
     def names(self) -> Iterable[str]:
@@ -126,13 +129,15 @@ def merged(postings: Sequence[Posting]) -> Posting:
     debit: dict[str, int] = {}
     credit: dict[str, int] = {}
     largest: dict[str, int] = {}
+    hold = 0
     for posting in postings:
+        hold = max(hold, posting.hold)
         for name, amount in posting.need.items():
             largest[name] = max(amount, largest.get(name, 0))
         for total, part in ((need, posting.need), (debit, posting.debit), (credit, posting.credit)):
             for name, amount in part.items():
                 total[name] = total.get(name, 0) + amount
-    return Posting(need, debit, credit, largest)
+    return Posting(need, debit, credit, largest, hold)
 
 
 def _spend(account: Account, posting: Posting, image: Item, now_ms: int) -> Update:
@@ -143,7 +148,9 @@ def _spend(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
     add: dict[str, int] = {}
     set_: dict[str, Value] = {}
     full_in_ms = 0
-    terms, (need_by_name, debit, credit, _) = account.terms, posting
+    terms, (need_by_name, debit, credit, _, hold) = account.terms, posting
+    if hold:
+        set_[HOLD] = hold
     for name in posting.names:
         rate, (tokens, _, _, _, counter) = terms.rates[name], limit_attributes(name)
         gained = gain(rate, origin, now_ms)
@@ -216,6 +223,8 @@ def _rebase(account: Account, posting: Posting, image: Item, now_ms: int) -> Upd
         names = limit_attributes(name)
         set_[names.cp], set_[names.ra], set_[names.rp] = rate
         full_in_ms = max(full_in_ms, _fill_ms(rate, rate.capacity_milli - left))
+    if posting.hold:
+        set_[HOLD] = posting.hold
     if rebase.spared or FORGIVEN in image:
         set_[FORGIVEN] = rebase.spared or None
     rebase.when += _keep_alive(terms, image, set_, at_ms, full_in_ms)
@@ -344,6 +353,8 @@ def _create(account: Account, posting: Posting, now_ms: int) -> Put:
         "parent_id": account.parent_id,
         **bucket_entries(account.namespace_id, account.entity_id, account.resource, account.shard_id),
     }
+    if posting.hold:
+        item[HOLD] = posting.hold
     when: list[Condition] = [Absent()]
     full_in_ms = 0
     for name, rate in terms.rates.items():

@@ -384,6 +384,9 @@ MOVED = "moved"
 """On a bucket that came from a table of an older shape: when, in milliseconds."""
 
 
+HOLD = "hold"
+"""On a bucket that was charged together with another one: who did so last, and when by their clock."""
+
 FORGIVEN = "forgiven"
 """On a bucket whose callers bring differing limits along: what cuts spared it, in millitokens by limit."""
 

@@ -89,6 +89,12 @@ def known_images(teller: Teller, account: Account) -> list[Item | None]:
     return [first, *(teller.image(_key(account, shard_id)) for shard_id in others)]
 
 
+def are_known(teller: Teller, account: Account) -> bool:
+    """Whether this process has seen all shards of a bucket, be they missing."""
+    count = shard_count(teller.image(account.key))
+    return all(teller.knows(_key(account, shard_id)) for shard_id in range(count))
+
+
 async def survey(teller: Teller, accounts: Sequence[Account]) -> list[list[Item | None]]:
     """The images of all shards of some buckets as they are now; one read unless there are shards."""
     firsts = await teller.look([account.key for account in accounts])

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ._colour import ForkSafe, Signal
@@ -22,6 +22,7 @@ from .exceptions import RateLimiterUnavailable
 from .posting import Posting, fitting, merged, rebased, write_for
 from .repository_protocol import Backend, Item, Key, Outcome, Swap, Update, Write
 from .schema import is_deleted, number
+from .seen_buckets import SeenBuckets
 from .terms import Account, has_same_terms, has_terms, is_ahead, is_outdated, is_overloaded, is_split
 from .world import AHEAD_MS_MAX, World
 
@@ -32,11 +33,6 @@ GROUP_MAX = 1_000
 
 PATIENCE_CALLS = 2
 """How many times the deadline of a call somebody waits in line: one call is in flight, one is its own."""
-
-REFUSAL_MS_MAX = 1_000
-"""How long a refusal answers equal and larger demands without asking the store again."""
-
-REFUSALS_MAX = 10_000
 
 WRITE_ATTEMPTS_MAX = 16
 """How often a group is shaped anew for a bucket that changes under it."""
@@ -78,61 +74,17 @@ class Lines:
         self.by_key: dict[Key, deque[Ticket]] = {}
 
 
-class Teller:
+class Teller(SeenBuckets):
     """Shapes, groups and sends the writes of one process, and remembers what it sees of the buckets."""
 
     def __init__(self, backend: Backend, world: World, images_max: int = 100_000) -> None:
-        self.backend, self.world, self.colour = backend, world, backend.colour
+        super().__init__(world, images_max)
+        self.backend, self.colour = backend, backend.colour
         self.swap: Swap | None = getattr(backend, "swap", None)
         """How this store replaces an image at once, if it can."""
         self.refunds_lost = 0
         """How many refunds and settlements could not be stored, each of them logged."""
-        self.images: OrderedDict[Key, Item | None] = OrderedDict()
-        """The buckets as last seen; ``None`` for one that is missing."""
-        self._images_max = images_max
-        self._refused: OrderedDict[Key, float] = OrderedDict()
-        """When the store last refused somebody for want of tokens, by bucket."""
         self._lines = ForkSafe(Lines)
-
-    def knows(self, key: Key) -> bool:
-        """Whether this process has ever seen the bucket, be it missing."""
-        return key in self.images
-
-    def image(self, key: Key) -> Item | None:
-        """The bucket as last seen."""
-        return self.images.get(key)
-
-    def remember(self, images: Mapping[Key, Item | None]) -> None:
-        for key, image in images.items():
-            self.images.pop(key, None)  # so that it counts as the newest
-            self.images[key] = image
-            if len(self.images) > self._images_max:
-                self.images.popitem(last=False)
-
-    def forget(self, key: Key) -> None:
-        self.images.pop(key, None)
-
-    def note_refusal(self, key: Key) -> None:
-        """The store refused somebody for want of tokens, and the images show it."""
-        self._refused[key] = self.world.ticks_ms()
-        if len(self._refused) > REFUSALS_MAX:
-            self._refused.popitem(last=False)
-
-    def refused_lately(self, key: Key) -> bool:
-        """Whether the image of a bucket is good enough to refuse by.
-
-        A refund of this process ends that. Other processes may refund too, which is why it does not
-        last.
-        """
-        since_ms = self._refused.get(key)
-        return since_ms is not None and self.world.ticks_ms() - since_ms <= REFUSAL_MS_MAX
-
-    def reconsider(self, key: Key | None = None) -> None:
-        """Forget refusals, of one bucket or all, because something changed that may turn them around."""
-        if key is None:
-            self._refused.clear()
-        else:
-            self._refused.pop(key, None)
 
     async def look(self, keys: Sequence[Key]) -> list[Item | None]:
         """Read buckets as they are now."""
@@ -170,12 +122,15 @@ class Teller:
             self._release(key)
         return outcome, interruption
 
-    async def post_together(self, orders: Sequence[Order]) -> tuple[list[Outcome], BaseException | None]:
-        """Carry out orders all or none, from images read for the purpose."""
-        return await self.colour.finish(self._transact(orders))
+    async def post_together(
+        self, orders: Sequence[Order], *, read_first: bool = False
+    ) -> tuple[list[Outcome], BaseException | None]:
+        """Carry out orders all or none, from images read for the purpose if that is wanted."""
+        return await self.colour.finish(self._transact(orders, read_first=read_first))
 
-    async def _transact(self, orders: Sequence[Order]) -> list[Outcome]:
-        await self.look([order.account.key for order in orders])
+    async def _transact(self, orders: Sequence[Order], *, read_first: bool) -> list[Outcome]:
+        if read_first:
+            await self.look([order.account.key for order in orders])
         now_ms = self.world.now_ms()
         writes = [write for order in orders if (write := self._shape([order], now_ms)) is not None]
         assert len(writes) == len(orders), "a refund needs no transaction"
@@ -321,7 +276,8 @@ class Teller:
             fits = fitting(postings, account.terms, image, sent_ms)
         if image is None and not any(posting.need or posting.debit for posting in postings):
             fits = [False] * len(postings)  # there is no bucket that refunds could go to
-        if not all(fits) and not outcome.applied and account.shard_count == 1:
+        refused = not all(fits) and not outcome.applied and account.shard_count == 1
+        if refused and not self.is_doubtful(account.key):
             self.note_refusal(account.key)
         return fits
 

@@ -210,9 +210,9 @@ def level(terms: Terms, name: str, image: Item | None, now_ms: int) -> Level:
     if before == rate:
         return Level(rate, tokens, origin)
     # Until that write the bucket goes on to fill at the rate it has.
-    filling = Rate(rate.capacity_milli, before.refill_amount_milli, before.refill_period_ms)
     change = carry(before, rate, 0 if is_renewed(terms, image) else forgiven(image).get(name, 0))
     shift = change.shift_milli
+    filling = before._replace(capacity_milli=before.capacity_milli + shift)
     return Level(filling, tokens + shift, origin, -shift if change.is_cut else None)
 
 

@@ -18,7 +18,7 @@ from .exceptions import RateLimitExceeded
 from .models import Limit, OnUnavailable
 from .posting import Posting
 from .repository_protocol import Item, Outcome
-from .schema import limit_attributes
+from .schema import HOLD, limit_attributes
 from .teller import Order, Teller
 from .terms import Account, Meter, has_family, has_terms, is_ahead, is_outdated, is_split, status
 
@@ -28,6 +28,11 @@ class Plan(NamedTuple):
 
     accounts: tuple[Account, ...]
     on_unavailable: OnUnavailable
+
+
+def knows_all(accounts: Sequence[Account], names: Collection[str]) -> bool:
+    """Whether somebody of a family has each of these limits."""
+    return all(any(name in account.terms.rates for account in accounts) for name in names)
 
 
 class Slot(NamedTuple):
@@ -84,8 +89,7 @@ class Till:
     def stands(self, needed: Collection[str], ticks_ms: float) -> bool:
         """Whether the plan is still right: every record is fresh, and no image says otherwise."""
         accounts, images = self.plan.accounts, self._teller.images
-        rates = accounts[0].terms.rates
-        if not self._is_fresh(ticks_ms) or any(name not in rates for name in needed):
+        if not self._is_fresh(ticks_ms) or not knows_all(accounts, needed):
             return False
         for account in accounts:
             image = images.get(account.key)
@@ -180,6 +184,8 @@ class Till:
         account, slots = self.plan.accounts[0], self._slots
         numbers: Mapping[str, int] = image  # type: ignore[assignment]
         statuses, refused = [], False
+        if HOLD in image and self._teller.is_doubtful(self._key):
+            return
         for name, need in needs.items():
             slot = slots.get(name)
             if slot is None:

@@ -131,11 +131,12 @@ def test_a_lost_reply_of_one_of_two_gives_the_other_back(proxy: Proxy) -> None:
         async with through(proxy) as (limiter, _):
             await limiter.repository.create_entity("parent")
             await limiter.repository.create_entity("child", parent_id="parent", cascade=True)
-            async with limiter.acquire("child", RESOURCE, {"rpm": 1}, SLOW):
+            await limiter.repository.set_resource_defaults(RESOURCE, SLOW)
+            async with limiter.acquire("child", RESOURCE, {"rpm": 1}):
                 pass
             proxy.fault("UpdateItem", DropReply())
             with pytest.raises(RateLimiterUnavailable):
-                async with limiter.acquire("child", RESOURCE, {"rpm": 5}, SLOW):
+                async with limiter.acquire("child", RESOURCE, {"rpm": 5}):
                     pass
             images = await limiter.repository.teller.look(
                 [bucket_key(limiter.repository.namespace_id, who, RESOURCE) for who in ("child", "parent")]

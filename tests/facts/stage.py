@@ -1,9 +1,12 @@
 """What the tests of one teller share: a store that is watched, a bucket of ten tokens, orders on it."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+from zae_limiter import RateLimitExceeded
 from zae_limiter._colour import Blocking, Colour, Signal, run_sync
+from zae_limiter.acquire import Demand, acquire
 from zae_limiter.backends.memory import MemoryBackend, Shelf
 from zae_limiter.bucket import Rate, balance
 from zae_limiter.posting import Posting
@@ -25,7 +28,9 @@ class Store(Wrapper):
 
     def __init__(self, **images: dict[str, Any]) -> None:
         self.clock, self.shelf = ManualClock(NOW), Shelf()
-        super().__init__(MemoryBackend(self.clock.world, self.shelf))
+        backend = MemoryBackend(self.clock.world, self.shelf)
+        backend.capabilities = replace(backend.capabilities, atomic_batches=False)
+        super().__init__(backend)
         for entity_id, image in images.items():
             self.shelf.items[bucket_key("ns", entity_id, "r")] = image
         self.calls: list[tuple[str, list[Any]]] = []
@@ -169,3 +174,23 @@ def outcomes(visits: Sequence[Visit]) -> list[Outcome | None]:
 def throw_away() -> None:
     """What happens to a coroutine that nobody waits for any more."""
     raise GeneratorExit
+
+
+async def no_news(account: Account) -> Account:
+    raise AssertionError(f"nobody changed the limits of {account.entity_id}")
+
+
+def take(teller: Teller, *demands: Demand, **more: Any) -> tuple[Demand, ...]:
+    return run_sync(acquire(teller, demands, more.pop("renew", no_news), **more))
+
+
+def demand(amount: int, account: Account | None = None) -> Demand:
+    return Demand(account or account_of(), {"a": amount})
+
+
+def calls(store: Store) -> list[tuple[str, int]]:
+    return [(verb, len(given)) for verb, given in store.calls]
+
+
+def waits(refused: RateLimitExceeded) -> list[tuple[int, int, float]]:
+    return [(s.available, s.requested, s.retry_after_seconds) for s in refused.statuses]

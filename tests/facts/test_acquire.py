@@ -12,11 +12,15 @@ from tests.facts.stage import (
     RATE,
     Store,
     account_of,
+    calls,
     credit,
     debit,
+    demand,
     image_of,
+    take,
     teller_of,
     throw_away,
+    waits,
 )
 from zae_limiter import RateLimiterUnavailable, RateLimitExceeded, ValidationError
 from zae_limiter._colour import run_sync
@@ -25,8 +29,7 @@ from zae_limiter.acquire import (
     SETTLE_ATTEMPTS_MAX,
     Demand,
     _is_moot,
-    acquire,
-    demand_on,
+    demands_on,
     give_back,
     settle,
 )
@@ -45,36 +48,21 @@ METERED = account_of(meter=Meter.COUNT)
 BOTH = (account_of(), account_of(OTHER))
 
 
-async def no_news(account: Account) -> Account:
-    raise AssertionError(f"nobody changed the limits of {account.entity_id}")
-
-
-def take(teller: Teller, *demands: Demand, **more: Any) -> tuple[Demand, ...]:
-    return run_sync(acquire(teller, demands, more.pop("renew", no_news), **more))
-
-
-def demand(amount: int, account: Account | None = None, **more: Any) -> Demand:
-    return Demand(account or account_of(), {"a": amount}, **more)
-
-
-def calls(store: Store) -> list[tuple[str, int]]:
-    return [(verb, len(given)) for verb, given in store.calls]
-
-
-def waits(refused: RateLimitExceeded) -> list[tuple[int, int, float]]:
-    return [(s.available, s.requested, s.retry_after_seconds) for s in refused.statuses]
-
-
 # What is asked of whom.
 
 
 def test_a_demand_is_for_limits_that_are_there() -> None:
-    account = account_of()
-    assert demand_on(account, {"a": 1}) == Demand(account, {"a": 1}, False)
-    assert demand_on(account, {"a": 1, "b": 2}, optional=True) == Demand(account, {"a": 1}, True)
-    assert demand_on(account, {"b": 2}, optional=True) is None
-    with pytest.raises(ValidationError, match="'b'"):
-        demand_on(account, {"a": 1, "b": 2})
+    """Everybody of a family is asked for the limits it has, and somebody must have each."""
+    account, parent = account_of(), account_of(OTHER)._replace(terms=Terms({"b": RATE}))
+    assert demands_on([account], {"a": 1}) == [Demand(account, {"a": 1})]
+    assert demands_on([account, parent], {"a": 1, "b": 2}) == [
+        Demand(account, {"a": 1}),
+        Demand(parent, {"b": 2}),
+    ]
+    assert demands_on([account, parent], {"b": 2}) == [Demand(parent, {"b": 2})]
+    assert demands_on([account, parent], {}) == []
+    with pytest.raises(ValidationError, match=r"'c'.*it has a, b"):
+        demands_on([account, parent], {"a": 1, "c": 2})
 
 
 # All or nothing.
@@ -96,8 +84,10 @@ def test_without_speculation_it_is_a_read_and_a_transaction() -> None:
 def test_what_was_taken_is_given_back_when_the_rest_is_refused() -> None:
     """The refusal tells of all, first of those that refused, and of the others as they were found."""
     store = Store(e=image_of(5_000), f=image_of(1_000))
+    teller = teller_of(store)
+    teller.remember({OTHER: image_of(5_000)})
     with pytest.raises(RateLimitExceeded) as caught:
-        take(teller_of(store), demand(4_000), demand(2_500, BOTH[1]))
+        take(teller, demand(4_000), demand(2_500, BOTH[1]))
     assert waits(caught.value) == [(1, 2, 1.5), (5, 4, 0.0)]
     assert store.sent == [[-4_000, -2_500], [4_000]]
     assert [store.tokens(key) for key in (KEY, OTHER)] == [5_000, 1_000]
@@ -177,7 +167,7 @@ def test_a_bucket_that_never_holds_still_ends_in_an_error() -> None:
         store.shelf.items[KEY] = {**image, "rf": image["rf"] - 1}  # type: ignore[operator]
 
     store.meanwhile = move
-    with pytest.raises(RateLimiterUnavailable, match=f"changed under each of {ATTEMPTS_MAX} attempts"):
+    with pytest.raises(RateLimiterUnavailable, match="changed under every attempt"):
         take(teller, demand(1_000), speculative=False)
     assert calls(store) == [("batch_get", 1), ("write_each", 1)] * ATTEMPTS_MAX
 
@@ -191,7 +181,7 @@ def test_limits_that_are_newer_are_asked_for_once() -> None:
         renewed.append(account.key)
         return account._replace(terms=Terms({"a": RATE} if account.key == KEY else {}, 2))
 
-    demands = demand(1_000), demand(1_000, BOTH[1], optional=True)
+    demands = demand(1_000), demand(1_000, BOTH[1])
     (taken,) = take(teller_of(store), *demands, renew=renew)
     assert (taken.account.key, taken.account.terms.version, taken.amounts) == (KEY, 2, {"a": 1_000})
     assert renewed == [KEY, OTHER]
@@ -249,7 +239,7 @@ def test_a_demand_that_no_shard_can_serve_alone_is_gathered_in_one_transaction()
     assert sorted(part.account.key for part in taken) == sorted((KEY, SHARD))
     assert sum(store.tokens(key) for key in (KEY, SHARD)) == 1_000
     verbs = [verb for verb, _ in store.calls]
-    assert verbs == ["write_each", "batch_get", "batch_get", "batch_get", "transact_write"]
+    assert verbs == ["write_each", "batch_get", "batch_get", "transact_write"]
 
 
 def test_a_demand_that_all_shards_cannot_serve_is_a_refusal_of_the_bucket() -> None:

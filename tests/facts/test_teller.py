@@ -22,7 +22,7 @@ from tests.facts.stage import (
     need,
     teller_of,
 )
-from zae_limiter import teller as module
+from zae_limiter import seen_buckets
 from zae_limiter._colour import Blocking, run_sync
 from zae_limiter.bucket import Rate
 from zae_limiter.exceptions import RateLimiterUnavailable
@@ -68,7 +68,7 @@ def test_a_refusal_is_remembered_for_a_second() -> None:
 
 
 def test_the_latest_refusals_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "REFUSALS_MAX", 2)
+    monkeypatch.setattr(seen_buckets, "REFUSALS_MAX", 2)
     store = Store()
     teller = Teller(store, store.clock.world)
     for key in (KEY, OTHER):
@@ -220,14 +220,17 @@ def test_orders_together_are_a_read_and_a_transaction() -> None:
     store = Store(e=image_of(), f=image_of())
     teller = Teller(store, store.clock.world)
     both = [need(1_000), need(2_000, account_of(OTHER))]
-    (one, other), interruption = run_sync(teller.post_together(both))
+    (one, other), interruption = run_sync(teller.post_together(both, read_first=True))
     assert (one.applied, other.applied, interruption) == (True, True, None)
     assert [(verb, len(given)) for verb, given in store.calls] == [("batch_get", 2), ("transact_write", 2)]
     assert [teller.image(key) for key in (KEY, OTHER)] == [store.shelf.items[key] for key in (KEY, OTHER)]
     assert [store.tokens(key) for key in (KEY, OTHER)] == [9_000, 8_000]
     store.calls.clear()
-    run_sync(teller.post_together(both[:1]))
+    run_sync(teller.post_together(both[:1], read_first=True))
     assert [(verb, len(given)) for verb, given in store.calls] == [("batch_get", 1), ("write_each", 1)]
+    store.calls.clear()
+    run_sync(teller.post_together(both))
+    assert [(verb, len(given)) for verb, given in store.calls] == [("transact_write", 2)]
 
 
 def test_a_bucket_is_brought_up_to_date_by_one_write_if_it_has_other_numbers() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.facts.stage import NOW, RATE, Scripted, is_busy
@@ -17,7 +17,7 @@ from zae_limiter.posting import Posting, write_for
 from zae_limiter.repository_protocol import Item, Outcome, Write, apply
 from zae_limiter.schema import bucket_key, limit_attributes
 from zae_limiter.teller import Teller
-from zae_limiter.terms import Account, Meter, Terms
+from zae_limiter.terms import Account, Meter, Terms, is_ahead
 from zae_limiter.testing import Fault, ManualClock
 from zae_limiter.testing.stores import Wrapper
 from zae_limiter.till import Plan, Slot, Till, spent
@@ -55,6 +55,7 @@ def test_what_is_spent_at_once_is_what_the_write_would_leave(
     """Both ways admit the same needs and leave the same image; the short one never admits alone."""
     terms, image = bucket
     now_ms = data.draw(st.integers(NOW - 10**4, NOW + 10**7))
+    assume(not is_ahead(image, now_ms))  # else it is put right first, which is no business of a till
     needs = data.draw(
         st.dictionaries(
             st.sampled_from(sorted(terms.rates)),

@@ -102,6 +102,11 @@ class Client:
         """Each call to the store and how many keys or writes it carried."""
         return [(verb, len(given)) for verb, given in self.recording.calls]
 
+    @property
+    def together(self) -> str:
+        """The call by which a family is charged: all or none where that costs no more."""
+        return "transact_write" if self.recording.capabilities.atomic_batches else "write_each"
+
     def forget(self) -> None:
         """Count from here."""
         self.recording.forget()

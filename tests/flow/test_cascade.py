@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.flow.stage import RESOURCE, Client, Store, rpm, tpm
-from zae_limiter import OnUnavailable, RateLimiterUnavailable
+from zae_limiter import OnUnavailable, RateLimiterUnavailable, ValidationError
 from zae_limiter.repository_protocol import Outcome, Write
 from zae_limiter.testing import Fault
 from zae_limiter.testing.stores import Wrapper
@@ -140,13 +140,71 @@ async def test_parent_with_limits_of_its_own(store: Store) -> None:
     assert (await store.left("child"), await store.left("parent")) == (95, 0)
 
 
-async def test_explicit_limits_hold_for_both(store: Store) -> None:
-    """Limits that the caller brings along are those of the child and of the parent."""
+async def test_explicit_limits_are_the_childs_own(store: Store) -> None:
+    """Limits that the caller brings along are no limits of the parent, which goes by its own."""
     client = await family(store)
     await client.take("child", {"rpm": 7}, rpm(10))
-    assert (await store.left("child"), await store.left("parent")) == (3, 3)
+    assert (await store.left("child"), await store.left("parent")) == (3, 93)
     refusal = await client.refused("child", {"rpm": 4}, rpm(10))
-    assert {s.entity_id for s in refusal.violations} == {"child", "parent"}
+    assert {s.entity_id for s in refusal.violations} == {"child"}
+
+
+async def test_children_who_bring_limits_along_do_not_widen_their_parent(store: Store) -> None:
+    """A parent of 5 that is empty stays empty, however much its children bring along."""
+    client = await store.client()
+    await client.repository.create_entity("parent")
+    await client.repository.set_limits("parent", [rpm(5)])
+    await client.take("parent", {"rpm": 5})
+    before = await store.bucket("parent")
+    for number in range(50):
+        await client.repository.create_entity(f"child-{number}", parent_id="parent", cascade=True)
+        refusal = await client.refused(f"child-{number}", {"rpm": 1}, rpm(100))
+        assert [s.entity_id for s in refusal.violations] == ["parent"]
+    assert await store.bucket("parent") == before
+
+
+async def test_parent_for_whom_nothing_is_stored_is_not_asked(store: Store) -> None:
+    """Limits brought along are then all there is."""
+    client = await store.client()
+    await client.repository.create_entity("parent")
+    await client.repository.create_entity("child", parent_id="parent", cascade=True)
+    await client.take("child", {"rpm": 7}, rpm(10))
+    assert await store.left("child") == 3
+    assert await store.bucket("parent") is None
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["stored", "explicit"])
+async def test_budget_that_only_the_parent_holds(store: Store, stored: bool) -> None:
+    """A limit is known if anybody of the family has it: it is taken, adjusted and told where it is."""
+    client = await store.client()
+    await client.repository.create_entity("parent")
+    await client.repository.create_entity("child", parent_id="parent", cascade=True)
+    await client.repository.set_limits("parent", [tpm(100)])
+    if stored:
+        await client.repository.set_limits("child", [rpm(10)])
+    limits = None if stored else [rpm(10)]
+    async with client.limiter.acquire("child", RESOURCE, {"rpm": 1, "tpm": 30}, limits) as lease:
+        await lease.adjust(tpm=20)
+        await lease.consume(tpm=10)
+        assert lease.consumed == {"rpm": 1, "tpm": 60}
+    assert (await store.used("child"), await store.used("parent", "tpm")) == (1, 60)
+    assert await client.limiter.available("child", RESOURCE, limits) == {"rpm": 9, "tpm": 40}
+    refusal = await client.refused("child", {"rpm": 1, "tpm": 41}, *(limits or ()))
+    assert [(s.entity_id, s.limit_name) for s in refusal.violations] == [("parent", "tpm")]
+    assert await store.used("child") == 1
+    with pytest.raises(ValidationError, match="cost"):
+        await client.take("child", {"cost": 1}, *(limits or ()))
+
+
+async def test_child_without_limits_under_a_parent_that_has_some(store: Store) -> None:
+    """The family's budget is all that is asked for."""
+    client = await store.client()
+    await client.repository.create_entity("parent")
+    await client.repository.create_entity("child", parent_id="parent", cascade=True)
+    await client.repository.set_limits("parent", [rpm(3)])
+    await client.take("child", {"rpm": 3})
+    await client.refused("child", {"rpm": 1})
+    assert await store.bucket("child") is None
 
 
 async def test_adjustments_and_refunds_reach_both(store: Store) -> None:
@@ -219,7 +277,7 @@ async def test_change_of_family_reaches_another_process(
     await warm.take("child", {"rpm": 1})
     warm.forget()
     await warm.take("child", {"rpm": 1})
-    assert [verb for verb, _ in warm.calls] == ["write_each"], "and it is warm again"
+    assert [verb for verb, _ in warm.calls] in (["write_each"], [warm.together]), "and it is warm again"
 
 
 async def test_change_of_family_reaches_a_process_that_is_refused(store: Store) -> None:
@@ -266,7 +324,7 @@ async def test_bucket_with_an_old_copy_of_the_family_is_put_right(store: Store) 
     await late.take("child", {"rpm": 1})
     late.forget()
     await late.take("child", {"rpm": 1})
-    assert late.calls == [("write_each", 2)]
+    assert late.calls == [(late.together, 2)]
     assert await used(store, "child", "parent", "other") == (4, 1, 3)
 
 
@@ -290,6 +348,14 @@ class LoseOne(Wrapper):
             answers.append(failed or outcome)
         return answers  # type: ignore[return-value]
 
+    async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
+        fault, self.fault = self.fault, None
+        if fault is None or fault is Fault.LOST_REPLY:
+            outcomes = await super().transact_write(writes)
+        if fault is not None:
+            raise fault.failure()
+        return outcomes
+
 
 @pytest.mark.parametrize("policy", list(OnUnavailable))
 @pytest.mark.parametrize("fault", list(Fault), ids=lambda fault: fault.value)
@@ -297,7 +363,10 @@ class LoseOne(Wrapper):
 async def test_one_of_the_two_does_not_answer(
     store: Store, lost: str, other: str, fault: Fault, policy: OnUnavailable
 ) -> None:
-    """The one that answered is refunded; the other keeps at most the tokens of the one lost write."""
+    """The one that answered is refunded; the other keeps at most the tokens of the one lost write.
+
+    Where all or none costs no more, it is one write.
+    """
     wrappers: list[LoseOne] = []
 
     def wrap(backend):  # type: ignore[no-untyped-def]
@@ -318,6 +387,7 @@ async def test_one_of_the_two_does_not_answer(
     else:
         async with client.limiter.acquire("child", RESOURCE, {"rpm": 5}, on_unavailable=policy) as lease:
             assert lease.degraded
-    assert await store.used(other) == 1
-    assert await store.used(lost) == (6 if fault is Fault.LOST_REPLY else 1)
+    kept = 6 if fault is Fault.LOST_REPLY else 1
+    assert await store.used(other) == (kept if client.together == "transact_write" else 1)
+    assert await store.used(lost) == kept
     assert client.limiter.refunds_lost == 0

@@ -159,7 +159,7 @@ async def test_cascade_warm(store: Store) -> None:
     """Child and parent go out together: one call, two writes."""
     client = await warmed(store)
     await client.take("child", {"rpm": 1, "tpm": 1})
-    assert client.calls == [("write_each", 2)]
+    assert client.calls == [(client.together, 2)]
 
 
 @pytest.mark.parametrize("existing", [False, True], ids=["first", "existing"])
@@ -168,24 +168,34 @@ async def test_cascade_cold(store: Store, existing: bool) -> None:
     await (warmed(store) if existing else prepared(store))
     cold = await store.client()
     await cold.take("child", {"rpm": 1})
-    assert [verb for verb, _ in cold.calls] == ["batch_get", "batch_get", "write_each"]
+    assert [verb for verb, _ in cold.calls] == ["batch_get", "batch_get", cold.together]
     assert cold.recording.writes == 2
 
 
 async def test_cascade_refused_by_the_parent(store: Store) -> None:
-    """One call for the attempt, one to refund the child."""
+    """Who is known to refuse is asked alone; where all or none costs no more, both are asked."""
     client = await warmed(store)
     await client.take("parent", {"rpm": 58})
     client.forget()
     await client.refused("child", {"rpm": 1})
-    assert client.calls == [("write_each", 2), ("write_each", 1)]
+    assert client.calls == [(client.together, 2 if client.together == "transact_write" else 1)]
+
+
+async def test_cascade_refused_by_the_parent_unexpectedly(store: Store) -> None:
+    """What was taken from the child is given back, if it was taken."""
+    client, other = await warmed(store), await store.client()
+    await other.take("parent", {"rpm": 58})
+    await client.refused("child", {"rpm": 1})
+    partly = [("write_each", 2), ("write_each", 1)]
+    assert client.calls == ([("transact_write", 2)] if client.together == "transact_write" else partly)
+    assert await store.used("child") == 1
 
 
 async def test_cascade_refused_by_both(store: Store) -> None:
     """Nothing was taken, so there is nothing to refund."""
     client = await warmed(store)
     await client.refused("child", {"rpm": 60})
-    assert client.calls == [("write_each", 2)]
+    assert client.calls == [(client.together, 2)]
 
 
 @pytest.mark.parametrize("change", [5, 500, -1])
@@ -204,7 +214,7 @@ async def test_cascade_and_adjust(store: Store) -> None:
     client = await warmed(store)
     async with client.limiter.acquire("child", RESOURCE, {"tpm": 9}) as lease:
         await lease.adjust(tpm=5)
-    assert client.calls == [("write_each", 2)] * 2
+    assert client.calls == [(client.together, 2), ("write_each", 2)]
 
 
 @pytest.mark.parametrize("changes", [[], [0], [3, -3], [-2, 1, 1]], ids=str)
@@ -225,7 +235,8 @@ async def test_refund(store: Store) -> None:
         with pytest.raises(KeyError):
             async with client.limiter.acquire(entity_id, RESOURCE, {"rpm": 1}):
                 raise KeyError
-        assert client.calls == [("write_each", writes)] * 2
+        verb = client.together if writes == 2 else "write_each"
+        assert client.calls == [(verb, writes), ("write_each", writes)]
 
 
 async def test_questions(store: Store) -> None:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.hot.stage import RESOURCE, SLOW, all_bucket_writes
-from zae_limiter import Limit, RateLimiter, RateLimitExceeded, Repository, teller
+from zae_limiter import Limit, RateLimiter, RateLimitExceeded, Repository, seen_buckets
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.testing import ManualClock, RecordingBackend
 
@@ -101,7 +101,7 @@ def test_a_change_of_limits_by_this_process_ends_it() -> None:
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Refusals of many keys do not pile up."""
-    monkeypatch.setattr(teller, "REFUSALS_MAX", 10)
+    monkeypatch.setattr(seen_buckets, "REFUSALS_MAX", 10)
 
     async def run() -> None:
         async with refused_once() as (limiter, _, _):

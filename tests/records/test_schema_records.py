@@ -128,10 +128,10 @@ def test_the_documentation_shows_the_records_as_they_are() -> None:
 def test_the_command_renews_a_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Between the marks only; without a file it prints; without marks it refuses."""
     document = tmp_path / "d.md"
-    document.write_text(f"before\n{catalogue.START}\nold\n{catalogue.END}\nafter\n", encoding="utf-8")
+    document.write_text(f"before\n{catalogue.START}\nstale\n{catalogue.END}\nafter\n", encoding="utf-8")
     catalogue.main([str(document)])
     text = document.read_text(encoding="utf-8")
-    assert "old" not in text
+    assert "stale" not in text
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
     catalogue.main([])

@@ -87,7 +87,7 @@ def open_backend(url: str, *, sync: bool, world: World, timeout_ms: int | None =
 class MemoryBackend:
     """Items in a dictionary, safe for threads and tasks of one process."""
 
-    capabilities = BackendCapabilities("memory", shared=False)
+    capabilities = BackendCapabilities("memory", shared=False, atomic_batches=True)
 
     def __init__(self, world: World | None = None, shelf: Shelf | None = None) -> None:
         # No call suspends, so the blocking colour serves coroutines as well.

@@ -8,10 +8,9 @@ bucket's last image shows that this process is behind, it reads again before it 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 
-from ..acquire import Demand, demand_on
 from ..exceptions import ValidationError
 from ..models import BucketState, Limit, OnUnavailable
 from ..naming import validate_entity_id, validate_resource
@@ -19,7 +18,7 @@ from ..repository_protocol import Equal, Key, Update
 from ..schema import bucket_address, bucket_key, bucket_states, entity_key, is_deleted, number
 from ..teller import Teller
 from ..terms import Account, Meter, Terms, has_family, is_outdated
-from ..till import Plan, Till
+from ..till import Plan, Till, knows_all
 from .connection import Connection
 from .entities import EntityRecords, copy_family, family_of
 from .resolution import LASTING, Resolved, level_keys, resolve
@@ -46,16 +45,33 @@ class BucketRecords(EntityRecords):
         till = self.tills.get((entity_id, resource))
         if till is not None and till.given == limits and till.stands(needed, self._world.ticks_ms()):
             return till.plan
-        account, resolved = await self._current(entity_id, resource, limits)
-        if limits is None and not account.terms.rates.keys() >= set(needed):
-            account, resolved = await self._fresh(entity_id, resource, limits, required=True)
-        accounts = [account]
-        if account.cascade and account.parent_id not in (None, entity_id):
-            parent, _ = await self._current(account.parent_id, resource, limits, required=False)
-            accounts.append(parent)
+        accounts, resolved = await self._family(entity_id, resource, limits)
+        if not _has_limits(accounts) or not knows_all(accounts, needed):
+            accounts, resolved = await self._family(entity_id, resource, limits, fresh=True)
+        if not _has_limits(accounts):
+            raise ValidationError(
+                "limits",
+                None,
+                f"none are stored for {entity_id!r} on {resource!r} at any level; "
+                "call set_system_defaults, set_resource_defaults or set_limits, or pass limits=",
+            )
         plan = Plan(tuple(accounts), resolved.on_unavailable or self._connection.options.on_unavailable)
         self._open_till(plan, limits)
         return plan
+
+    async def _family(
+        self, entity_id: str, resource: str, limits: Sequence[Limit] | None, *, fresh: bool = False
+    ) -> tuple[list[Account], Resolved]:
+        """The entity's account and, when it cascades, its parent's, by what is remembered or what is stored.
+
+        Limits that a caller brings along are the entity's own; its parent goes by what is stored for it.
+        """
+        find = self._fresh if fresh else self._current
+        account, resolved = await find(entity_id, resource, limits)
+        if not account.cascade or account.parent_id in (None, entity_id):
+            return [account], resolved
+        parent, _ = await find(account.parent_id, resource, None)
+        return [account, parent], resolved
 
     def _open_till(self, plan: Plan, limits: Sequence[Limit] | None) -> None:
         """Keep a plan for as long as the records that it was made from are fresh."""
@@ -89,7 +105,7 @@ class BucketRecords(EntityRecords):
 
     async def renewed(self, account: Account) -> Account:
         """The account under the configuration as it is stored now."""
-        return (await self._fresh(account.entity_id, account.resource, None, required=False))[0]
+        return (await self._fresh(account.entity_id, account.resource, None))[0]
 
     async def get_bucket(self, entity_id: str, resource: str) -> list[BucketState]:
         """One state for each limit of a bucket; empty if it was never used."""
@@ -98,24 +114,24 @@ class BucketRecords(EntityRecords):
         return [] if image is None else bucket_states(image, bucket_address(key))
 
     async def _current(
-        self, entity_id: str, resource: str, limits: Sequence[Limit] | None, *, required: bool = True
+        self, entity_id: str, resource: str, limits: Sequence[Limit] | None
     ) -> tuple[Account, Resolved]:
         """The account, by what is remembered unless the bucket's last image proves that outdated."""
-        account, resolved = await self._account(entity_id, resource, limits, required=required)
+        account, resolved = await self._account(entity_id, resource, limits)
         image = self._connection.teller.image(account.key)
         if image is None:
             return account, resolved
         if is_deleted(image):  # which says that nothing remembered of the entity is to be believed
-            return await self._fresh(entity_id, resource, limits, required=required)
+            return await self._fresh(entity_id, resource, limits)
         if family_of(image) != (account.parent_id, account.cascade):
             await self.notice_family(account)
-            account, resolved = await self._account(entity_id, resource, limits, required=required)
+            account, resolved = await self._account(entity_id, resource, limits)
         if is_outdated(account.terms, image):
-            return await self._fresh(entity_id, resource, limits, required=required)
+            return await self._fresh(entity_id, resource, limits)
         return account, resolved
 
     async def _fresh(
-        self, entity_id: str, resource: str, limits: Sequence[Limit] | None, *, required: bool
+        self, entity_id: str, resource: str, limits: Sequence[Limit] | None
     ) -> tuple[Account, Resolved]:
         """The account by what is stored now.
 
@@ -123,7 +139,7 @@ class BucketRecords(EntityRecords):
         table was restored, or the stamps of a deleted entity have expired. What is stored is right.
         """
         seen = self._connection.teller.image(bucket_key(self._namespace_id, entity_id, resource))
-        account, resolved = await self._account(entity_id, resource, limits, required=required, fresh=True)
+        account, resolved = await self._account(entity_id, resource, limits, fresh=True)
         if seen is not None and is_outdated(account.terms, seen):
             lost = Equal("cv", number(seen, "cv"))
             shards = [account.key]  # which is there even if its index entry is not
@@ -161,7 +177,6 @@ class BucketRecords(EntityRecords):
         resource: str,
         limits: Sequence[Limit] | None,
         *,
-        required: bool = True,
         fresh: bool = False,
     ) -> tuple[Account, Resolved]:
         key = bucket_key(self._namespace_id, entity_id, resource)
@@ -170,25 +185,13 @@ class BucketRecords(EntityRecords):
         resolved, ttl_fills = resolve(levels), self._connection.options.bucket_ttl_multiplier
         if limits is not None:
             terms = Terms.of(limits, None, ttl_fills)
-        elif resolved.limits is not None or not required:
+        else:
             fills = 0 if resolved.source in LASTING else ttl_fills
             terms = Terms.of(resolved.limits or (), resolved.version, fills)
-        elif not fresh:  # what was missing a moment ago may have been set since
-            return await self._account(entity_id, resource, limits, required=required, fresh=True)
-        else:
-            raise ValidationError(
-                "limits",
-                None,
-                f"none are stored for {entity_id!r} on {resource!r} at any level; "
-                "call set_system_defaults, set_resource_defaults or set_limits, or pass limits=",
-            )
         meter = Meter.LIMIT if self._backend.capabilities.hot_partitions else Meter.NONE
         account = Account(key, self._namespace_id, entity_id, resource, terms, *family_of(entity), meter)
         return account, resolved
 
 
-def demands_on(accounts: Sequence[Account], amounts_milli: Mapping[str, int]) -> list[Demand]:
-    """Amounts as demands; the first account must have every limit, the others are asked for theirs."""
-    demands = [demand_on(accounts[0], amounts_milli)]
-    demands += [demand_on(account, amounts_milli, optional=True) for account in accounts[1:]]
-    return [demand for demand in demands if demand is not None]
+def _has_limits(accounts: Sequence[Account]) -> bool:
+    return any(account.terms.rates for account in accounts)

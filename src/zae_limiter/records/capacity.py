@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
+from ..acquire import demands_on
 from ..bucket import balance
 from ..exceptions import ValidationError
 from ..lease import needs_milli
@@ -28,7 +29,7 @@ from ..schema import (
     text,
 )
 from ..teller import Order
-from .buckets import BucketRecords, demands_on
+from .buckets import BucketRecords
 from .offered import check_writes
 
 
@@ -120,8 +121,8 @@ class CapacityRecords(BucketRecords):
         validate_resource(resource)
         needs = needs_milli(consume)
         account = (await self.plan(entity_id, resource, given)).accounts[0]
-        (demand,) = demands_on([account], needs)
-        (outcome,), interruption = await self.teller.post([Order(account, Posting(need=demand.amounts))])
+        demands_on([account], needs)
+        (outcome,), interruption = await self.teller.post([Order(account, Posting(need=needs))])
         if interruption is not None:
             raise interruption
         return outcome

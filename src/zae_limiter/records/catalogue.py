@@ -25,6 +25,7 @@ from ..models import (
 from ..posting import Posting, write_for
 from ..repository_protocol import Item, Key, Put
 from ..schema import (
+    FORGIVEN,
     INDEXES,
     audit_key,
     bucket_key,
@@ -131,9 +132,10 @@ def _entity() -> Item:
 def _bucket() -> tuple[Key, Item]:
     key = bucket_key(NS, ID, RES, 0)
     account = Account(key, NS, ID, RES, Terms.of([LIMIT], 1, 7), PARENT, True, Meter.LIMIT)
-    write = write_for(account, Posting(need={LIMIT.name: LIMIT.capacity_milli}), None, 0)
+    write = write_for(account, Posting(need={LIMIT.name: LIMIT.capacity_milli}, hold=1), None, 0)
     assert isinstance(write, Put), "a bucket that is not there is put there"
-    return Key(key.partition.removesuffix("0") + "{shard}", key.sort), write.item
+    item = {**write.item, FORGIVEN: {}}  # which a bucket gets only when callers disagree
+    return Key(key.partition.removesuffix("0") + "{shard}", key.sort), item
 
 
 def _plain(value: object) -> str:

@@ -173,10 +173,10 @@ class WatchedTeller(Teller):
         finally:
             self._simulation.in_flight -= 1
 
-    async def _transact(self, orders: Sequence[Order]) -> list[Outcome]:
+    async def _transact(self, orders: Sequence[Order], *, read_first: bool) -> list[Outcome]:
         self._simulation.in_flight += 1
         try:
-            return await super()._transact(orders)
+            return await super()._transact(orders, read_first=read_first)
         finally:
             self._simulation.in_flight -= 1
 

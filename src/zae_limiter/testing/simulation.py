@@ -163,8 +163,8 @@ class SimColour:
     async def within(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:  # noqa: ARG002
         return await coroutine
 
-    async def sleep(self, seconds: float) -> None:  # noqa: ARG002 - time passes by itself
-        await pause()
+    async def sleep(self, seconds: float) -> None:
+        await (SimSignal().wait(seconds) if seconds else pause())
 
     def signal(self) -> Signal:
         return SimSignal()

@@ -74,7 +74,9 @@ class Scenario:
         self.sharded = not self.local and rng.random() < 0.5
         self.weather = Weather(self.simulation, rough=self.rough)
         self.store = MemoryBackend(Process(self.simulation).world)
-        self.store.capabilities = replace(self.store.capabilities, hot_partitions=self.sharded)
+        self.store.capabilities = replace(
+            self.store.capabilities, hot_partitions=self.sharded, atomic_batches=self.local
+        )
         self.judges: dict[Key, Judge] = {}
         self.intents: dict[int, Intent] = {}
         self.books = Books()

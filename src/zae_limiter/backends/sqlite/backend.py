@@ -49,7 +49,7 @@ class SqliteBackend:
         self.colour: Colour = Blocking() if sync else Asyncio()
         self._sync = sync
         self._timeout_ms = check_count("timeout_ms", timeout_ms, TIMEOUT_MS_MAX)
-        self.capabilities = BackendCapabilities("sqlite", timeout_ms=timeout_ms)
+        self.capabilities = BackendCapabilities("sqlite", timeout_ms=timeout_ms, atomic_batches=True)
         self._world = world
         # Absolute, so that the store stays the same when the process changes its directory.
         self._database = Database(Path(text).absolute(), world.ticks_ms)

@@ -1,0 +1,111 @@
+"""Demands on two buckets beside other processes: nobody is refused because of tokens that are only held."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.facts.stage import KEY, OTHER, Store, account_of, calls, demand, image_of, take, teller_of, waits
+from zae_limiter import RateLimitExceeded
+from zae_limiter.acquire import LOOKS_MAX
+
+BOTH = (account_of(), account_of(OTHER))
+
+
+@pytest.mark.parametrize(("first", "second"), [(5_000, 1_000), (1_000, 5_000)])
+def test_who_is_believed_to_refuse_is_asked_first(first: int, second: int) -> None:
+    """Then nothing has to be taken from the other, where it would be missing for a moment."""
+    store = Store(e=image_of(first), f=image_of(second))
+    with pytest.raises(RateLimitExceeded) as caught:
+        take(teller_of(store), demand(2_500), demand(2_500, BOTH[1]))
+    assert calls(store) == [("write_each", 1)]
+    assert store.calls[0][1][0].key == (KEY if first < second else OTHER)
+    assert [wait for *_, wait in waits(caught.value)] == ([1.5, 0.0] if first < second else [0.0, 1.5])
+
+
+def test_a_wrong_belief_that_somebody_refuses_costs_one_more_call() -> None:
+    """The rest is asked for when the first has answered."""
+    store = Store(e=image_of(5_000), f=image_of(5_000))
+    teller = teller_of(store)
+    teller.remember({OTHER: image_of(0)})
+    take(teller, demand(2_500), demand(2_500, BOTH[1]))
+    assert [[w.key for w in given] for _, given in store.calls] == [[OTHER], [KEY]]
+
+
+HELD = 1_700_000_000_000_000
+"""Somebody else's mark; this process has the tag of another."""
+
+
+def test_a_refusal_that_may_rest_on_a_hold_is_looked_at_again() -> None:
+    """Another process took from this bucket together with another one, and gives back what it only held."""
+    store = Store(e=image_of(0, hold=HELD))
+    teller = teller_of(store)
+    teller._tag = 7
+
+    async def given_back(_: float) -> None:
+        store.shelf.items[KEY] = image_of(5_000, hold=HELD)
+
+    teller.colour.sleep = given_back  # type: ignore[method-assign]
+    take(teller, demand(5_000))
+    assert calls(store) == [("write_each", 1), ("batch_get", 1), ("write_each", 1)]
+    assert not teller.refused_lately(KEY)
+
+
+def test_a_refusal_is_told_when_nobody_gives_anything_back() -> None:
+    """It was looked at twice; such a refusal is not remembered, one that has stood for a while is."""
+    store = Store(e=image_of(0, hold=HELD))
+    teller = teller_of(store)
+    teller._tag, slept = 7, []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    teller.colour.sleep = sleep  # type: ignore[method-assign]
+    with pytest.raises(RateLimitExceeded):
+        take(teller, demand(5_000))
+    assert len(slept) == LOOKS_MAX
+    assert not teller.refused_lately(KEY)
+    store.clock.advance(0.1)
+    with pytest.raises(RateLimitExceeded):
+        take(teller, demand(5_000))
+    assert len(slept) == LOOKS_MAX
+    assert teller.refused_lately(KEY)
+
+
+def test_a_hold_of_this_process_is_no_reason_for_doubt() -> None:
+    """Its own demands stand in line, so none of them is in the way of another."""
+    store = Store(e=image_of(0, hold=HELD + 7))
+    teller = teller_of(store)
+    teller._tag = 7
+    with pytest.raises(RateLimitExceeded):
+        take(teller, demand(5_000))
+    assert calls(store) == [("write_each", 1)]
+
+
+def test_whoever_was_partly_refused_lets_go_before_it_looks_again() -> None:
+    """And then takes all at once, so that of two who hold what the other needs one gets both."""
+    store = Store(e=image_of(1_000), f=image_of(0, hold=HELD))
+    teller = teller_of(store)
+    teller._tag = 7
+    teller.remember({OTHER: image_of(1_000)})
+
+    async def given_back(_: float) -> None:
+        assert store.tokens(KEY) == 1_000
+        store.shelf.items[OTHER] = image_of(1_000, hold=HELD)
+
+    teller.colour.sleep = given_back  # type: ignore[method-assign]
+    take(teller, demand(1_000), demand(1_000, BOTH[1]))
+    assert [verb for verb, _ in store.calls] == ["write_each", "write_each", "batch_get", "transact_write"]
+    assert [store.tokens(key) for key in (KEY, OTHER)] == [0, 0]
+
+
+def test_where_transactions_cost_nothing_nobody_holds_anything() -> None:
+    store = Store(e=image_of(5_000), f=image_of(1_000))
+    store.inner.capabilities = replace(store.capabilities, atomic_batches=True)  # type: ignore[misc]
+    teller = teller_of(store)
+    teller.remember({OTHER: image_of(5_000)})
+    with pytest.raises(RateLimitExceeded):
+        take(teller, demand(2_500), demand(2_500, BOTH[1]))
+    assert calls(store) == [("transact_write", 2)]
+    take(teller, demand(1_000), demand(1_000, BOTH[1]))
+    assert calls(store) == [("transact_write", 2)] * 2
+    assert not any("hold" in item for item in store.shelf.items.values())
