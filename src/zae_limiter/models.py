@@ -438,6 +438,8 @@ class StackOptions:
     create_iam: bool | None = None
     aggregator_role_arn: str | None = None
     enable_deletion_protection: bool | None = None
+    kms_key_arn: str | None = None
+    role_principals: tuple[str, ...] | None = None
     tags: Mapping[str, str] | None = None
 
 

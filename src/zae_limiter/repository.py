@@ -325,6 +325,8 @@ class RepositoryOptions:
     create_iam = _Option[bool]()
     aggregator_role_arn = _Option[str]()
     enable_deletion_protection = _Option[bool]()
+    kms_key_arn = _Option[str]()
+    role_principals = _Option[Sequence[str]]()
     tags = _Option[Mapping[str, str]]()
 
     def _noted(self, name: str, value: Any) -> Self:

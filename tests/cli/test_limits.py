@@ -233,6 +233,9 @@ def test_a_template_for_pipelines(run: Run, file: Path, tmp_path: Path) -> None:
     assert (printed.exit_code, printed.stderr) == (0, "")
     template = yaml.safe_load(printed.stdout)
     assert template["Parameters"]["TableName"]["Default"] == "limits"
+    named = yaml.safe_load(run("limits", "cfn-template", "--namespace-id", "abc").stdout)
+    assert named["Parameters"]["NamespaceId"]["Default"] == "abc"
+    assert "invalid namespace id '_'" in run("limits", "cfn-template", "--namespace-id", "_").stderr
     assert json.loads(run("limits", "cfn-template", "-n", "limits", "--output", "json").stdout) == template
     written = run("limits", "cfn-template", "-f", str(file), "-o", "stack.yaml", "--package", "function.zip")
     assert written.stdout == ""

@@ -6,6 +6,8 @@ from zae_limiter.infra.template import CodeLocation
 ROLE = "arn:aws:iam::123456789012:role/mine"
 TOPIC = "arn:aws:sns:eu-west-1:123456789012:alarms"
 BOUNDARY = "arn:aws:iam::123456789012:policy/bound"
+KEY = "arn:aws:kms:eu-west-1:123456789012:key/1234abcd-12ab"
+PRINCIPALS = ("arn:aws:iam::123456789012:role/team-*", "arn:aws:iam::123456789012:user/ann")
 CODE = CodeLocation("bucket", "package.zip", "3")
 
 EVERYTHING = StackOptions(
@@ -30,5 +32,7 @@ EVERYTHING = StackOptions(
     create_iam=True,
     aggregator_role_arn=ROLE,
     enable_deletion_protection=True,
+    kms_key_arn=KEY,
+    role_principals=PRINCIPALS,
     tags={"team": "a"},
 )

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 LEADING_KEYS = "dynamodb:LeadingKeys"
 PRINCIPAL_TAG = "aws:PrincipalTag/"
+VIA_SERVICE = "kms:ViaService"
 
 
 class Request(NamedTuple):
@@ -21,6 +22,8 @@ class Request(NamedTuple):
     leading_keys: tuple[str, ...] = ()
     tags: tuple[tuple[str, str], ...] = ()
     """Of the caller."""
+    via: str = ""
+    """The service that uses a key in the name of the caller."""
 
     def values(self, key: str) -> tuple[str, ...]:
         """The values that a condition key has in this request."""
@@ -28,6 +31,8 @@ class Request(NamedTuple):
             return self.leading_keys
         if key.startswith(PRINCIPAL_TAG):
             return tuple(value for name, value in self.tags if name == key.removeprefix(PRINCIPAL_TAG))
+        if key == VIA_SERVICE:
+            return (self.via,) if self.via else ()
         raise AssertionError(f"condition on {key}")
 
 
@@ -82,3 +87,22 @@ def _like(pattern: str, text: str, request: Request | None = None) -> bool:
         else:
             parts.append({"*": ".*", "?": "."}.get(part, re.escape(part)))
     return re.fullmatch("".join(parts), text, re.DOTALL) is not None
+
+
+def unused(statements: list[dict[str, Any]], requests: list[Request]) -> list[tuple[str, str]]:
+    """The parts of statements without which all requests would be allowed as well."""
+    found = []
+    for statement in statements:
+        matching = [one for one in requests if applies(statement, one)]
+        for field in ("Action", "Resource"):
+            for part in listed(statement[field]):
+                if not any(applies(statement | {field: part}, one) for one in matching):
+                    found.append((statement["Sid"], part))
+        for pattern in (
+            statement.get("Condition", {}).get("ForAllValues:StringLike", {}).get(LEADING_KEYS, ())
+        ):
+            only = {"ForAllValues:StringLike": {LEADING_KEYS: pattern}}
+            keys = [one._replace(leading_keys=(key,)) for one in matching for key in one.leading_keys]
+            if not any(applies(statement | {"Condition": only}, key) for key in keys):
+                found.append((statement["Sid"], pattern))
+    return found

@@ -143,6 +143,9 @@ class Rendering:
                 return self._named(argument)
             case "Fn::Sub":
                 return re.sub(r"\$\{([\w:.]+)\}", lambda found: self._named(found[1]), argument)
+            case "Fn::Split":
+                separator, text = argument
+                return self.value(text).split(separator)
             case "Fn::If":
                 condition, then, otherwise = argument
                 return self.value(then if self.named(condition) else otherwise)

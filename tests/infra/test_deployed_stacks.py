@@ -3,6 +3,7 @@
 import pytest
 
 from tests.engines import emulator
+from tests.infra.chosen import KEY, PRINCIPALS
 from tests.infra.stage import deployed, drive, manager, place, sync_manager
 from zae_limiter import SyncRepository
 from zae_limiter.backends.dynamodb.table import create_table_request
@@ -102,3 +103,31 @@ def test_a_failed_update_leaves_the_stack_as_it_was(monkeypatch: pytest.MonkeyPa
             with pytest.raises(StackOperationError, match=r"UPDATE_ROLLBACK_COMPLETE.* as it was before"):
                 stack.update()
         assert stack.deploy().changes == ()
+
+
+def test_what_guards_a_stack_reaches_it() -> None:
+    """Deletion protection, versions of the archive, a key, and who may assume a role."""
+    name, guarded = (
+        emulator.fresh_name(),
+        StackOptions(
+            enable_deletion_protection=True,
+            kms_key_arn=KEY,
+            create_iam_roles=True,
+            role_principals=PRINCIPALS,
+        ),
+    )
+    with sync_manager(name) as stack:
+        stack.deploy(guarded)
+        table = emulator.client("dynamodb").describe_table(TableName=name)["Table"]
+        assert table["DeletionProtectionEnabled"] is True
+        s3 = emulator.client("s3")
+        (archive,) = [b["Name"] for b in s3.list_buckets()["Buckets"] if b["Name"].startswith(name)]
+        assert s3.get_bucket_versioning(Bucket=archive)["Status"] == "Enabled"
+        queue = emulator.client("sqs").get_queue_url(QueueName=f"{name}-aggregator-dlq")["QueueUrl"]
+        told = emulator.client("sqs").get_queue_attributes(QueueUrl=queue, AttributeNames=["KmsMasterKeyId"])
+        assert told["Attributes"] == {"KmsMasterKeyId": KEY}
+        role = emulator.client("iam").get_role(RoleName=f"{name}-admin")["Role"]
+        (trusted,) = role["AssumeRolePolicyDocument"]["Statement"]
+        assert trusted["Condition"] == {"ArnLike": {"aws:PrincipalArn": list(PRINCIPALS)}}
+        stack.deploy(StackOptions(enable_deletion_protection=False))
+        stack.delete()

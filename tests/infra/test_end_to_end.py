@@ -102,6 +102,7 @@ def check_inventory(name: str) -> str:
     ]
     assert mapping["EventSourceArn"] == table["LatestStreamArn"]
     assert len(mapping["FilterCriteria"]["Filters"]) == 2
+    assert emulator.client("s3").get_bucket_versioning(Bucket=archive)["Status"] == "Enabled"
     return archive
 
 
@@ -163,7 +164,8 @@ def test_from_deployment_to_deletion() -> None:
     name = emulator.fresh_name()
 
     # It is deployed, and everything in it is there and well.
-    deployment = said(name, "deploy", "--create-iam-roles", "--tag", "team=a")
+    roles = ("--create-iam-roles", "--role-principal", "arn:aws:iam::000000000000:role/team-*")
+    deployment = said(name, "deploy", *roles, "--tag", "team=a")
     assert (deployment["is_new"], deployment["code_updated"]) == (True, True)
     archive = check_inventory(name)
     complete(name)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.infra.chosen import BOUNDARY, CODE, EVERYTHING, ROLE, TOPIC
+from tests.infra.chosen import BOUNDARY, CODE, EVERYTHING, KEY, PRINCIPALS, ROLE, TOPIC
 from tests.infra.rendering import NAME, PARAMETERS, Refused, render
 from zae_limiter import InvalidNameError, StackOptions, UsageWindow, ValidationError
 from zae_limiter.infra import template
@@ -28,7 +28,7 @@ def test_every_option_has_a_parameter_and_every_parameter_an_option() -> None:
     for field in fields(StackOptions):
         value = getattr(EVERYTHING, field.name)
         assert value is not None, f"name a value of {field.name} in EVERYTHING"
-        said = parameters(StackOptions(**{field.name: value}))
+        said = parameters(StackOptions(**{field.name: value}), deployed={"RolePrincipals": "somebody"})
         assert bool(said) == (field.name not in NO_PARAMETER), field.name
     assert parameters(EVERYTHING, CODE).keys() == PARAMETERS.keys()
     assert parameters(StackOptions()) == {}, "what is not said is left to the template, or as it is"
@@ -124,8 +124,24 @@ def test_a_slow_batch_is_a_part_of_the_timeout(
         ({"snapshot_windows": "daily"}, "snapshot_windows"),
         ({"snapshot_windows": ("weekly",)}, "window_type"),
         ({"audit_archive_glacier_days": 0}, "audit_archive_glacier_days"),
+        ({"kms_key_arn": "alias/mine"}, "kms_key_arn"),
+        ({"kms_key_arn": "arn:aws:kms:eu-west-1:123456789012:alias/mine"}, "kms_key_arn"),
+        ({"role_principals": ()}, "role_principals"),
+        ({"role_principals": ROLE}, "role_principals"),
+        ({"role_principals": ("*",)}, "role_principals"),
+        ({"role_principals": (f"{ROLE},*",)}, "role_principals"),
+        ({"role_principals": (ROLE, 1)}, "role_principals"),
         ({"create_iam": False}, "create_iam"),
-        ({"create_iam": False, "aggregator_role_arn": ROLE, "create_iam_roles": True}, "create_iam_roles"),
+        ({"create_iam_roles": True}, "create_iam_roles"),
+        (
+            {
+                "create_iam": False,
+                "aggregator_role_arn": ROLE,
+                "create_iam_roles": True,
+                "role_principals": PRINCIPALS,
+            },
+            "create_iam_roles",
+        ),
     ],
     ids=str,
 )
@@ -141,6 +157,10 @@ def test_what_is_deployed_counts_when_options_are_judged() -> None:
     """An update says only what it changes."""
     deployed = {"CreateIam": "true", "AggregatorRoleArn": ROLE, "CreateIamRoles": "false"}
     assert parameters(StackOptions(create_iam=False), deployed=deployed) == {"CreateIam": "false"}
+    known = {"RolePrincipals": ROLE}
+    assert parameters(StackOptions(create_iam_roles=True), deployed=known) == {"CreateIamRoles": "true"}
+    with pytest.raises(ValidationError, match="name them by role_principals"):
+        parameters(StackOptions(lambda_memory=256), deployed={"CreateIamRoles": "true"})
     with pytest.raises(ValidationError, match="create_iam_roles"):
         parameters(StackOptions(create_iam=False), deployed={**deployed, "CreateIamRoles": "true"})
     with pytest.raises(ValidationError, match="aggregator needs a role"):
@@ -182,6 +202,8 @@ OPTIONS = st.builds(
     create_iam=maybe(st.booleans()),
     aggregator_role_arn=maybe(st.just(ROLE)),
     enable_deletion_protection=maybe(st.booleans()),
+    kms_key_arn=maybe(st.just(KEY)),
+    role_principals=maybe(st.sampled_from([PRINCIPALS, PRINCIPALS[:1]])),
 )
 
 
@@ -196,6 +218,8 @@ def test_the_template_takes_what_the_options_allow(options: StackOptions, code: 
         stated = {name: str(value).lower() for name, value in switches.items() if value is not None}
         if options.aggregator_role_arn is not None:
             stated["AggregatorRoleArn"] = options.aggregator_role_arn
+        if options.role_principals is not None:
+            stated["RolePrincipals"] = ",".join(options.role_principals)
         with pytest.raises(Refused):
             render(stated)
         return

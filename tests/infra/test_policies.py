@@ -19,8 +19,9 @@ from tests.aggregator.images import bucket, expired, record
 from tests.dynamodb.stage import driver, make_table, open_table
 from tests.engines import dynamodb_local
 from tests.infra import flows
+from tests.infra.chosen import KEY
 from tests.infra.flows import Called, StreamClient, opened, recorded
-from tests.infra.permissions import LEADING_KEYS, Request, applies, is_allowed, listed
+from tests.infra.permissions import Request, is_allowed, unused
 from tests.infra.rendering import MADE, STREAM_ARN, TABLE_ARN, render
 from zae_limiter import SyncRepository, schema
 from zae_limiter._colour import run_sync
@@ -193,23 +194,45 @@ def test_the_aggregator_may_do_its_work_and_nothing_else(aggregator: list[Reques
     assert unused(AGGREGATOR, requests) == []
 
 
-def unused(statements: list[dict[str, Any]], requests: list[Request]) -> list[tuple[str, str]]:
-    """The parts of statements without which all requests would be allowed as well."""
-    found = []
-    for statement in statements:
-        matching = [one for one in requests if applies(statement, one)]
-        for field in ("Action", "Resource"):
-            for part in listed(statement[field]):
-                if not any(applies(statement | {field: part}, one) for one in matching):
-                    found.append((statement["Sid"], part))
-        for pattern in (
-            statement.get("Condition", {}).get("ForAllValues:StringLike", {}).get(LEADING_KEYS, ())
+def encrypted() -> dict[str, list[dict[str, Any]]]:
+    """The policies of a stack with a key of its own, and those of its aggregator."""
+    stack = render(KmsKeyArn=KEY)
+    found = {
+        one["Properties"]["ManagedPolicyName"].removeprefix("demo-"): one["Properties"]["PolicyDocument"]
+        for one in stack.resources.values()
+        if one["Type"] == "AWS::IAM::ManagedPolicy"
+    }
+    inline = [policy["PolicyDocument"] for policy in stack.properties("AggregatorRole")["Policies"]]
+    return {
+        **{name: document["Statement"] for name, document in found.items()},
+        "aggr": [statement for document in inline for statement in document["Statement"]],
+    }
+
+
+@pytest.mark.parametrize("policy", [*USES, "aggr"])
+def test_a_key_of_ones_own_is_used_through_the_services_alone(policy: str) -> None:
+    """DynamoDB decrypts for everybody who may read or write; the aggregator also fills archive and queue."""
+    services = {"aggr": ("dynamodb", "s3", "sqs")}.get(policy, ("dynamodb",))
+    actions = {"aggr": ("kms:Decrypt", "kms:GenerateDataKey")}.get(policy, ("kms:Decrypt",))
+    statements, other = encrypted()[policy], KEY.replace("1234abcd", "other")
+    (added,) = [
+        one for one in statements if one not in (AGGREGATOR if policy == "aggr" else POLICIES[policy])
+    ]
+    needed = [
+        Request(action, KEY, via=f"{service}.eu-west-1.amazonaws.com")
+        for action in actions
+        for service in services
+    ]
+    assert all(is_allowed(statements, one) for one in needed)
+    assert unused([added], needed) == []
+    for request in needed:
+        for wrong in (
+            request._replace(via=""),
+            request._replace(via="ec2.eu-west-1.amazonaws.com"),
+            request._replace(resource=other),
+            request._replace(action="kms:CreateGrant"),
         ):
-            only = {"ForAllValues:StringLike": {LEADING_KEYS: pattern}}
-            keys = [one._replace(leading_keys=(key,)) for one in matching for key in one.leading_keys]
-            if not any(applies(statement | {"Condition": only}, key) for key in keys):
-                found.append((statement["Sid"], pattern))
-    return found
+            assert not is_allowed(statements, wrong), wrong
 
 
 def test_every_method_of_a_repository_was_recorded(uses: Uses) -> None:
@@ -267,6 +290,7 @@ acq      GetRecords          stream -                                           
 
 full     PutItem             table  -    _/SYSTEM#                                 yes
 full     DeleteItem          table  -    a/AUDIT#u                                 yes
+full     Decrypt             key    -                                              no
 full     ConditionCheckItem  table  -    a/ENTITY#u                                yes
 full     Query               table  -    a/AUDIT#u                                 yes
 full     Query               GSI4   -    a                                         yes
@@ -320,6 +344,25 @@ ns-full  BatchGetItem        table  a    b/ENTITY#u                             
 ns-full  BatchGetItem        table  a    a/ENTITY#u b/ENTITY#u                     no
 ns-full  PutItem             table  a    a/ENTITY#u                                yes
 ns-full  PutItem             table  a    a/AUDIT#u                                 yes
+ns-full  PutItem             table  a    a/ENTITY#u a/AUDIT#u                      no
+ns-full  UpdateItem          table  a    a/AUDIT#u                                 no
+ns-full  UpdateItem          table  a    a/AUDIT#$SYSTEM                           no
+ns-full  UpdateItem          table  a    a/AUDIT#$RESOURCE:x/ENTITY#y              no
+ns-full  UpdateItem          table  a    a/ENTITY#u a/AUDIT#u                      no
+ns-full  DeleteItem          table  a    a/AUDIT#u                                 no
+ns-full  DeleteItem          table  a    a/AUDIT#$RESOURCE:x                       no
+ns-full  ConditionCheckItem  table  a    a/AUDIT#u                                 no
+ns-full  BatchWriteItem      table  a    a/AUDIT#u                                 no
+ns-full  BatchWriteItem      table  a    a/ENTITY#u                                no
+ns-full  PartiQLUpdate       table  a    a/AUDIT#u                                 no
+ns-full  PartiQLDelete       table  a    a/AUDIT#u                                 no
+ns-full  PutItem             table  a    b/AUDIT#u                                 no
+ns-full  PutItem             table  -    a/AUDIT#u                                 no
+ns-full  PutItem             table  _    _/AUDIT#u                                 no
+ns-full  UpdateItem          table  a    a/SYSTEM#                                 yes
+ns-full  UpdateItem          table  a    a/RESOURCE#r                              yes
+ns-full  DeleteItem          table  a    a/BUCKET#u#r#0                            yes
+ns-full  PutItem             table  a    a/OTHER#u                                 no
 ns-full  PutItem             table  a    ab/ENTITY#u                               no
 ns-full  PutItem             table  a    _/SYSTEM#                                 no
 ns-full  UpdateItem          table  a    _/SYSTEM#                                 no
@@ -373,6 +416,7 @@ PLACES = {
     "table": TABLE_ARN,
     "stream": STREAM_ARN,
     "other": f"{TABLE_ARN}2",
+    "key": KEY,
     **{index: f"{TABLE_ARN}/index/{index}" for index in schema.INDEXES},
 }
 ROWS = [line.split() for line in TABLE.strip().splitlines() if line]

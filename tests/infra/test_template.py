@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tests.aggregator.images import expired, record
 from tests.aggregator.stage import Stream
 from tests.dynamodb.stage import make_table
 from tests.infra import flows
-from tests.infra.chosen import BOUNDARY, CODE, EVERYTHING, ROLE, TOPIC
+from tests.infra.chosen import BOUNDARY, CODE, EVERYTHING, KEY, PRINCIPALS, ROLE, TOPIC
 from tests.infra.rendering import MADE, NAME, TEMPLATE, Refused, load, render
 from zae_limiter import StackOptions
 from zae_limiter.backends.dynamodb.expressions import decode_item, decode_key
@@ -154,13 +155,32 @@ def test_what_is_stored_elsewhere_is_encrypted_and_private() -> None:
     (rule,) = bucket["BucketEncryption"]["ServerSideEncryptionConfiguration"]
     assert rule["ServerSideEncryptionByDefault"]["SSEAlgorithm"] == "AES256"
     assert list(bucket["PublicAccessBlockConfiguration"].values()) == [True] * 4
+    assert bucket["VersioningConfiguration"] == {"Status": "Enabled"}
     (moved,) = bucket["LifecycleConfiguration"]["Rules"]
     assert moved["Transitions"] == [{"StorageClass": "GLACIER", "TransitionInDays": "10"}]
+    assert moved["NoncurrentVersionTransitions"] == moved["Transitions"]
+    assert not [name for name in moved if "Expiration" in name], "no version is ever thrown away"
     (denied,) = stack.properties("ArchiveBucketPolicy")["PolicyDocument"]["Statement"]
     assert (denied["Effect"], denied["Principal"], denied["Action"]) == ("Deny", "*", "s3:*")
     assert denied["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
     assert denied["Resource"] == [MADE["ArchiveBucket.Arn"], MADE["ArchiveBucket.Arn"] + "/*"]
     assert stack.properties("AggregatorQueue")["SqsManagedSseEnabled"] is True
+
+
+def test_a_key_of_ones_own_encrypts_all_that_is_stored() -> None:
+    """Table, archive, queue and logs; without one AWS has keys of its own."""
+    stack, plain = render(KmsKeyArn=KEY), render()
+    table = {"SSEEnabled": True, "SSEType": "KMS", "KMSMasterKeyId": KEY}
+    assert stack.properties("Table")["SSESpecification"] == table
+    (rule,) = stack.properties("ArchiveBucket")["BucketEncryption"]["ServerSideEncryptionConfiguration"]
+    archive = {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": KEY}
+    assert rule == {"ServerSideEncryptionByDefault": archive, "BucketKeyEnabled": True}
+    queue = stack.properties("AggregatorQueue")
+    assert queue["KmsMasterKeyId"] == KEY
+    assert "SqsManagedSseEnabled" not in queue
+    assert stack.properties("AggregatorLogGroup")["KmsKeyId"] == KEY
+    assert "arn:aws:kms" not in str(plain.resources)
+    assert "kms:" not in str(plain.resources)
 
 
 # Filters.
@@ -259,7 +279,7 @@ SWITCHED = ("EnableAggregator", "EnableAlarms", "EnableAuditArchival", "CreateIa
 def test_every_combination_of_switches_is_whole(switches: tuple[str, ...]) -> None:
     """Nothing refers to what is not made, and exactly what is switched on is made."""
     aggregator, alarms, archival, iam, roles = (value == "true" for value in switches)
-    said = dict(zip(SWITCHED, switches, strict=True))
+    said = dict(zip(SWITCHED, switches, strict=True)) | {"RolePrincipals": ",".join(PRINCIPALS)}
     for role in ("", ROLE):
         if (roles and not iam) or (aggregator and not iam and not role):
             with pytest.raises(Refused):
@@ -304,7 +324,8 @@ def test_smaller_choices_reach_their_properties() -> None:
     roles = ("AggregatorRole", "AppRole", "AdminRole", "ReadRole")
     assert {full.properties(role)["PermissionsBoundary"] for role in roles} == {BOUNDARY}
     assert not any("PermissionsBoundary" in plain.properties("AggregatorRole") for _ in roles)
-    by_name = render(parameters(StackOptions(permission_boundary="bound", create_iam_roles=True)))
+    named = StackOptions(permission_boundary="bound", create_iam_roles=True, role_principals=PRINCIPALS)
+    by_name = render(parameters(named))
     assert {by_name.properties(role)["PermissionsBoundary"] for role in roles} == {BOUNDARY}
     for alarm in (name for name in full.resources if name.endswith("Alarm")):
         assert full.properties(alarm)["AlarmActions"] == [TOPIC]
@@ -314,8 +335,28 @@ def test_smaller_choices_reach_their_properties() -> None:
 
 def test_roles_have_the_policies_of_their_names() -> None:
     """One each."""
-    stack = render(CreateIamRoles="true")
+    stack = render(CreateIamRoles="true", RolePrincipals=ROLE)
     wanted = {"AppRole": "AcquirePolicy", "AdminRole": "FullPolicy", "ReadRole": "ReadPolicy"}
     assert {role: stack.properties(role)["ManagedPolicyArns"] for role in wanted} == {
         role: [policy] for role, policy in wanted.items()
     }
+
+
+def test_roles_trust_those_who_are_named() -> None:
+    """Nobody else of the account, whatever else they may do; a stack with roles names somebody."""
+    stack = render(CreateIamRoles="true", RolePrincipals=",".join(PRINCIPALS))
+    for role in ("AppRole", "AdminRole", "ReadRole"):
+        (trusted,) = stack.properties(role)["AssumeRolePolicyDocument"]["Statement"]
+        assert trusted["Action"] == "sts:AssumeRole"
+        (named,) = trusted["Condition"]["ArnLike"].values()
+        assert list(trusted["Condition"]["ArnLike"]) == ["aws:PrincipalArn"]
+        may = {
+            who: any(fnmatchcase(f"arn:aws:iam::123456789012:{who}", arn) for arn in named)
+            for who in ("role/team-a", "user/ann", "user/bob", "role/other", "root")
+        }
+        assert [who for who, allowed in may.items() if allowed] == ["role/team-a", "user/ann"]
+    with pytest.raises(Refused, match="RolePrincipals"):
+        render(CreateIamRoles="true")
+    for wrong in ("*", "arn:aws:iam::123456789012:role/a, b", "arn:aws:iam::*:role/a", f"{ROLE},"):
+        with pytest.raises(Refused):
+            render(CreateIamRoles="true", RolePrincipals=wrong)

@@ -1,6 +1,7 @@
 """The template for pipelines: linted, its function alone, and a whole stack on an emulator that runs it."""
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from cfnlint.config import ManualArgs
 from tests.dynamodb.stage import make_table, open_table
 from tests.engines import dynamodb_local, emulator
 from tests.infra.flows import recorded
+from tests.infra.permissions import Request, is_allowed, unused
+from tests.infra.rendering import ACCOUNT, NAME, REGION, TABLE_ARN
 from zae_limiter import Limit, LimiterConfig, SyncRepository, ValidationError
 from zae_limiter.backends.dynamodb.table import create_table_request
 from zae_limiter.infra.lambda_builder import build
@@ -34,13 +37,15 @@ ODD = parse("namespace: n\nentities: {Ref: {resources: {Ref: {limits: {Ref: {cap
 )
 def test_the_template_is_sound(manifest: Manifest, as_json: bool) -> None:
     """cfn-lint finds nothing, and the manifest in it is the one that was given."""
-    text = to_text(template(manifest, "my-table"), as_json=as_json)
+    text = to_text(template(manifest, "my-table", "abc"), as_json=as_json)
     assert lint(text, config=ManualArgs(regions=[emulator.REGION])) == []
     data = yaml.safe_load(text)
     limits = data["Resources"]["Limits"]["Properties"]
     assert parse_json(limits["Manifest"]) == manifest
     assert limits["Namespace"] == (manifest.namespace or "default")
     assert data["Parameters"]["TableName"]["Default"] == "my-table"
+    assert data["Parameters"]["NamespaceId"]["Default"] == "abc"
+    assert "Default" not in template(manifest)["Parameters"]["NamespaceId"]
 
 
 def test_a_manifest_that_is_too_large_is_refused() -> None:
@@ -91,6 +96,8 @@ class Stack:
 
     def __init__(self, table: str, answers: Answers) -> None:
         self.table, self.answers = table, answers
+        with self.repository() as repository:
+            self.namespace_id = repository.namespace_id
 
     def asks(self, request: str, manifest: Manifest | str, **properties: Any) -> dict[str, Any]:
         text = manifest if isinstance(manifest, str) else to_json(manifest)
@@ -104,6 +111,7 @@ class Stack:
             "ResourceProperties": {
                 "TableName": self.table,
                 "Namespace": "default",
+                "NamespaceId": self.namespace_id,
                 "Principal": "cloudformation:s",
                 "Manifest": text,
                 **properties,
@@ -115,7 +123,9 @@ class Stack:
 
     @contextmanager
     def repository(self, namespace: str = "default") -> Iterator[SyncRepository]:
-        with SyncRepository.open(namespace, store=dynamodb_local.url(self.table)) as repository:
+        with SyncRepository.open(
+            namespace, store=dynamodb_local.url(self.table, timeout_ms=60_000)
+        ) as repository:
             yield repository
 
 
@@ -165,11 +175,24 @@ def test_what_goes_wrong_is_answered(stack: Stack) -> None:
 
 
 def test_another_namespace_is_another_resource(stack: Stack) -> None:
-    """Its id differs, so that CloudFormation deletes the old one; a namespace is made when it is missing."""
-    made = stack.asks("Create", ODD, Namespace="n")
+    """Its id differs, so that CloudFormation deletes the old one."""
+    with stack.repository("n") as repository:
+        namespace_id = repository.namespace_id
+    made = stack.asks("Create", ODD, Namespace="n", NamespaceId=namespace_id)
     assert (made["Status"], made["PhysicalResourceId"]) == ("SUCCESS", f"{stack.table}/n")
     with stack.repository("n") as repository:
         assert repository.list_resources_with_entity_configs() == ["Ref"]
+
+
+def test_a_namespace_that_is_not_the_stacks_is_left_alone(stack: Stack) -> None:
+    """One that is missing is not made, and one of another id is not written to; both are told."""
+    missing = stack.asks("Create", ODD, Namespace="n")
+    assert (missing["Status"], "namespace 'n' does not exist" in missing["Reason"]) == ("FAILED", True)
+    with stack.repository("n") as repository:
+        said = f"'n' has the id {repository.namespace_id!r}, and this stack may write only to"
+        assert said in stack.asks("Create", ODD, Namespace="n")["Reason"]
+        assert stack.asks("Delete", ODD, Namespace="n")["Data"] == {"Applied": "nothing"}
+        assert repository.list_resources_with_entity_configs() == []
 
 
 def test_an_answer_is_sent_again(stack: Stack) -> None:
@@ -189,13 +212,20 @@ def test_a_stack_that_is_deployed() -> None:
     s3.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": emulator.REGION})
     s3.put_object(Bucket=bucket, Key="limits.zip", Body=build(HANDLER))
     name = emulator.fresh_name()
-    parameters = {"TableName": table, "CodeBucket": bucket, "CodeKey": "limits.zip"}
+    store = f"dynamodb://{table}?region={emulator.REGION}&endpoint_url={emulator.endpoint()}"
+    with SyncRepository.open(store=store) as repository:
+        namespace_id = repository.namespace_id
+    parameters = {
+        "TableName": table,
+        "NamespaceId": namespace_id,
+        "CodeBucket": bucket,
+        "CodeKey": "limits.zip",
+    }
     request = {
         "StackName": name,
         "Parameters": [{"ParameterKey": k, "ParameterValue": v} for k, v in parameters.items()],
         "Capabilities": ["CAPABILITY_IAM"],
     }
-    store = f"dynamodb://{table}?region={emulator.REGION}&endpoint_url={emulator.endpoint()}"
 
     cloudformation.create_stack(TemplateBody=to_text(template(FIRST)), **request)
     cloudformation.get_waiter("stack_create_complete").wait(StackName=name, WaiterConfig={"Delay": 1})
@@ -218,19 +248,90 @@ def test_a_stack_that_is_deployed() -> None:
         assert repository.list_resources_with_defaults() == ["theirs"]
 
 
+NAMES = {
+    "AWS::Partition": "aws",
+    "AWS::Region": REGION,
+    "AWS::AccountId": ACCOUNT,
+    "TableName": NAME,
+    "KmsKeyArn": "arn:aws:kms:eu-west-1:123456789012:key/1",
+}
+
+
+def rendered(part: Any, **names: str) -> Any:
+    """What CloudFormation makes of a part of the template, for a table with a key of its own."""
+    if isinstance(part, list):
+        return [rendered(one, **names) for one in part]
+    if not isinstance(part, dict):
+        return part
+    match part:
+        case {"Fn::Sub": text}:
+            return re.sub(r"\$\{([^}]+)\}", lambda found: {**NAMES, **names}[found[1]], text)
+        case {"Ref": name}:
+            return NAMES[name]
+        case {"Fn::If": [_, then, _]}:
+            return rendered(then, **names)
+        case {"Fn::GetAtt": [name, _]}:
+            return f"arn:{name}"
+    return {name: rendered(one, **names) for name, one in part.items()}
+
+
+def allowed(namespace_id: str) -> list[dict[str, Any]]:
+    role = template(FIRST)["Resources"]["ProviderRole"]["Properties"]
+    statements: list[dict[str, Any]] = rendered(
+        role["Policies"][0]["PolicyDocument"]["Statement"], NamespaceId=namespace_id
+    )
+    return statements
+
+
 def test_the_function_may_do_what_it_does() -> None:
-    """Its role allows what applies ask of DynamoDB, on the table and its indexes, and no more."""
+    """Its role allows what applies ask of DynamoDB, what the services ask in its name, and no more."""
     table = make_table()
+    with SyncRepository.over(open_table(True, table, World())) as repository:
+        namespace_id = repository.namespace_id
     backend = open_table(True, table, World())
     requests = recorded(backend)
-    with SyncRepository.over(backend) as repository:
+    with SyncRepository.over(backend, register=False) as repository:
         stored = SyncStoredLimits(repository)
         for manifest in (ODD, FIRST, SECOND):
             stored.apply(manifest)
         repository.delete_resource_defaults("gpt-4")
         stored.apply(Manifest({}))
-    role = template(FIRST)["Resources"]["ProviderRole"]["Properties"]
-    items, logs = role["Policies"][0]["PolicyDocument"]["Statement"]
-    assert {request.action for request in requests} == set(items["Action"])
-    assert all("table/${TableName}" in resource["Fn::Sub"] for resource in items["Resource"])
-    assert logs["Resource"] == {"Fn::GetAtt": ["ProviderLogGroup", "Arn"]}
+    requests += [
+        Request("logs:CreateLogStream", "arn:ProviderLogGroup"),
+        Request("logs:PutLogEvents", "arn:ProviderLogGroup"),
+        Request("kms:Decrypt", NAMES["KmsKeyArn"], via=f"dynamodb.{REGION}.amazonaws.com"),
+    ]
+    assert [one for one in requests if not is_allowed(allowed(namespace_id), one)] == []
+    assert unused(allowed(namespace_id), requests) == []
+
+
+@pytest.mark.parametrize("action", ["PutItem", "UpdateItem", "DeleteItem", "ConditionCheckItem"])
+@pytest.mark.parametrize(
+    "key", ["b/ENTITY#u", "ab/SYSTEM#", "_/SYSTEM#", "b/AUDIT#u", "a/BUCKET#u#r#0", "a/OTHER"]
+)
+def test_the_function_writes_to_one_namespace(action: str, key: str) -> None:
+    """Not to others, nor to the registry, nor to what consumers hold."""
+    for keys in ((key,), (key, "a/SYSTEM#")):
+        assert not is_allowed(allowed("a"), Request(f"dynamodb:{action}", TABLE_ARN, keys))
+    assert is_allowed(allowed("a"), Request(f"dynamodb:{action}", TABLE_ARN, ("a/ENTITY#u",)))
+
+
+@pytest.mark.parametrize(
+    ("action", "key", "expected"),
+    [
+        ("PutItem", "a/AUDIT#u", True),
+        ("UpdateItem", "a/AUDIT#u", False),
+        ("DeleteItem", "a/AUDIT#u", False),
+        ("BatchGetItem", "a/AUDIT#u", True),
+        ("BatchGetItem", "b/ENTITY#u", False),
+        ("BatchGetItem", "_/SYSTEM#", True),
+        ("Query", "_/SYSTEM#", False),
+        ("Query", "b/ENTITY#u", False),
+        ("Scan", "a/ENTITY#u", False),
+    ],
+)
+def test_what_else_the_function_may_and_may_not(action: str, key: str, expected: bool) -> None:
+    """It adds to the audit trail and does not change it, and reads no other namespace."""
+    request = Request(f"dynamodb:{action}", TABLE_ARN, (key,))
+    assert is_allowed(allowed("a"), request) is expected
+    assert not is_allowed(allowed("a"), request._replace(leading_keys=()))

@@ -29,6 +29,10 @@ def read_tags(ctx: click.Context, _: click.Parameter, pairs: tuple[str, ...]) ->
     return dict(pair.split("=", 1) for pair in pairs) or None
 
 
+def read_several(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> Any:
+    return words or None
+
+
 def read_windows(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> Any:
     return tuple(UsageWindow(name) for name in names) or None
 
@@ -58,6 +62,7 @@ OPTIONS = (
     number("usage_retention_days", "Keep usage so long; 0 for ever.  [default: 90]"),
     number("pitr_recovery_days", "Recover the table so far back; 0 not at all.  [default: 35]"),
     switch("enable_deletion_protection", "no-deletion-protection", "Refuse deletion.  [default: no]"),
+    word("kms_key_arn", "ARN", "A key of yours for all that is stored."),
     number("lambda_memory", "Megabytes of the function.  [default: 256]"),
     number("lambda_timeout", "Seconds for one batch.  [default: 60]"),
     number("log_retention_days", "Keep the function's logs so long.  [default: 30]"),
@@ -69,6 +74,14 @@ OPTIONS = (
     number("audit_archive_glacier_days", "Move them to Glacier after so long.  [default: 90]"),
     switch("create_iam", "no-iam", "Policies, and a role for the function.  [default: create]"),
     switch("create_iam_roles", "no-iam-roles", "Roles for applications and people.  [default: no]"),
+    click.option(
+        "--role-principal",
+        "role_principals",
+        metavar="ARN",
+        multiple=True,
+        callback=read_several,
+        help="Who may assume these roles; * stands for anything. May be repeated.",
+    ),
     word("aggregator_role_arn", "ARN", "A role of yours for the function."),
     word("permission_boundary", "POLICY", "The policy that bounds all roles, by name or ARN."),
     word("role_name_format", "FORMAT", "Names of roles, such as 'team-{}'."),

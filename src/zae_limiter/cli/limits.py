@@ -150,16 +150,25 @@ def export(session: Session, file: str | None, yes: bool) -> None:
 @limits.command("cfn-template")
 @_file
 @click.option("--name", "-n", "table", metavar="STACK", help="The default of the template's TableName.")
+@click.option("--namespace-id", metavar="ID", help="The default of the template's NamespaceId.")
 @click.option("--out", "-o", metavar="FILE", help="Write the template to this file.")
 @click.option("--package", metavar="FILE", help="Also write the package of its function, a zip file.")
 @with_output
-def cfn_template(output: Output, file: str, table: str | None, out: str | None, package: str | None) -> None:
+def cfn_template(
+    output: Output,
+    file: str,
+    table: str | None,
+    namespace_id: str | None,
+    out: str | None,
+    package: str | None,
+) -> None:
     """Print a CloudFormation template that applies the file.
 
     For those who deploy by pipeline: upload the package to a bucket, then deploy the template with
-    TableName, CodeBucket and CodeKey. Deleting that stack deletes what it has made.
+    TableName, NamespaceId, CodeBucket and CodeKey. Its function may write to that namespace only.
+    Deleting that stack deletes what it has made.
     """
-    text = to_text(template(read(file), table), as_json=output.is_json)
+    text = to_text(template(read(file), table, namespace_id), as_json=output.is_json)
     if package is not None:
         from ..infra.lambda_builder import build
 

@@ -55,6 +55,7 @@ COUNTS = {
 ARNS = {
     "alarm_sns_topic": ("AlarmSnsTopicArn", "arn:aws[a-z-]*:sns:[a-z0-9-]+:[0-9]{12}:.+", "an SNS topic"),
     "aggregator_role_arn": ("AggregatorRoleArn", "arn:aws[a-z-]*:iam::[0-9]{12}:role/.+", "an IAM role"),
+    "kms_key_arn": ("KmsKeyArn", "arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:key/.+", "a KMS key"),
 }
 
 LOG_RETENTION_DAYS = (
@@ -67,6 +68,7 @@ TIMEOUT_SECONDS, SLOW_PCT = 60, 80
 """What the template has by default."""
 
 POLICY_ARN = re.compile("arn:aws[a-z-]*:iam::(?:aws|[0-9]{12}):policy/.+")
+PRINCIPAL_ARN = re.compile("arn:aws[a-z-]*:iam::[0-9]{12}:[^,\\s]+")
 IAM_NAME = re.compile(r"[A-Za-z0-9_+=,.@-]+")
 BUCKET_NAME = re.compile("[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 TAG_TEXT = re.compile(r"[\w\s.:/=+\-@]*")
@@ -123,6 +125,8 @@ def parameters(
         said["LambdaDurationThresholdMs"] = _slow(options, deployed or {})
     if options.snapshot_windows is not None:
         said["SnapshotWindows"] = _windows(options.snapshot_windows)
+    if options.role_principals is not None:
+        said["RolePrincipals"] = _principals(options.role_principals)
     if options.permission_boundary is not None:
         said |= _boundary(options.permission_boundary)
     if options.role_name_format is not None:
@@ -216,6 +220,16 @@ def _windows(windows: Sequence[UsageWindow]) -> str:
     return ",".join(dict.fromkeys(UsageWindow.of(window) for window in windows))
 
 
+def _principals(arns: Sequence[str]) -> str:
+    reason = "pass ARNs of roles and users, such as ['arn:aws:iam::123456789012:role/team-*']"
+    if not isinstance(arns, list | tuple) or not arns:
+        raise ValidationError("role_principals", arns, reason)
+    for arn in arns:
+        if not isinstance(arn, str) or not PRINCIPAL_ARN.fullmatch(arn):
+            raise ValidationError("role_principals", arn, reason)
+    return ",".join(dict.fromkeys(arns))
+
+
 def _boundary(policy: str) -> dict[str, str]:
     """A policy by its ARN, or by the name it has in the account of the stack."""
     if isinstance(policy, str) and POLICY_ARN.fullmatch(policy):
@@ -265,9 +279,14 @@ def _check_tag(key: str, value: str) -> None:
 def _check_together(said: Mapping[str, str], deployed: Mapping[str, str]) -> None:
     """Options that contradict each other, or what is deployed; the template has the same rules."""
     will_be = {"EnableAggregator": "true", "CreateIam": "true", **deployed, **said}
+    with_roles = will_be.get("CreateIamRoles") == "true"
+    if with_roles and not will_be.get("RolePrincipals"):
+        raise ValidationError(
+            "create_iam_roles", True, "nobody is said to assume the roles; name them by role_principals"
+        )
     if will_be["CreateIam"] == "true":
         return
-    if will_be.get("CreateIamRoles") == "true":
+    if with_roles:
         raise ValidationError("create_iam_roles", True, "create_iam is switched off; leave one of them out")
     if will_be["EnableAggregator"] == "true" and not will_be.get("AggregatorRoleArn"):
         raise ValidationError(

@@ -3,6 +3,7 @@
 It is told a table, a namespace and a manifest as JSON, and applies it. Deletion applies a manifest that
 wants nothing, so it deletes what applies have made and no more; where the table or the namespace is
 gone there is nothing to do. CloudFormation repeats what it is not answered, which changes nothing.
+It makes no namespace: its role may write to the one that it was deployed for, and not to the registry.
 """
 
 from __future__ import annotations
@@ -66,22 +67,30 @@ def perform(event: Mapping[str, Any]) -> list[Change]:
     namespace, principal = validate_namespace(properties["Namespace"]), properties.get("Principal")
     if event["RequestType"] == "Delete":
         try:
-            with opened(properties["TableName"], namespace, register=False) as repository:
+            with opened(properties, namespace) as repository:
                 return SyncStoredLimits(repository).apply(Manifest({}), principal)
         except (InfrastructureNotFoundError, NamespaceNotFoundError):
             return []
     manifest = parse_json(properties["Manifest"], "Manifest")
     if manifest.namespace not in (None, namespace):
         raise ValidationError("Namespace", namespace, f"the manifest is for {manifest.namespace!r}")
-    with opened(properties["TableName"], namespace, register=True) as repository:
+    with opened(properties, namespace) as repository:
         return SyncStoredLimits(repository).apply(manifest, principal)
 
 
-def opened(table_name: str, namespace: str, *, register: bool) -> SyncRepository:
-    """The namespace; one that is missing is made with the first limits for it."""
+def opened(properties: Mapping[str, Any], namespace: str) -> SyncRepository:
+    """The namespace, if it is the one for which the function was deployed."""
     # Not by the URL alone: the package of the function holds what is imported here.
-    backend = open_backend(f"dynamodb://{table_name}", sync=True, timeout_ms=TIMEOUT_MS)
-    return SyncRepository.over(backend, namespace, register=register)
+    backend = open_backend(f"dynamodb://{properties['TableName']}", sync=True, timeout_ms=TIMEOUT_MS)
+    repository = SyncRepository.over(backend, namespace, register=False)
+    found, expected = repository.namespace_id, properties.get("NamespaceId")
+    if expected not in (None, found):
+        repository.close()
+        raise NamespaceNotFoundError(
+            f"namespace {namespace!r} has the id {found!r}, and this stack may write only to {expected!r}; "
+            f"deploy it with NamespaceId={found}"
+        )
+    return repository
 
 
 def told(changes: list[Change]) -> str:

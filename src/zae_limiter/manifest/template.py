@@ -2,16 +2,19 @@
 
 CloudFormation knows no resource for a row of a table, so the template brings a function that applies
 the manifest (``provider``) and a custom resource that calls it. Creating and updating the stack apply
-the manifest it holds; deleting it deletes what its applies have made. The manifest travels as JSON
-text: CloudFormation turns numbers of other properties into texts and takes some names for its own.
+the manifest it holds; deleting it deletes what its applies have made. The function writes to one
+namespace, by its id, and only adds to its audit trail. The manifest travels as JSON text:
+CloudFormation turns numbers of other properties into texts and takes some names for its own.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from ..exceptions import ValidationError
+from ..naming import validate_namespace_id
 from .model import Manifest
 from .writing import to_json
 
@@ -22,12 +25,17 @@ MANIFEST_BYTES_MAX = 200_000
 NAMESPACE = "default"
 TIMEOUT_SECONDS = 900
 
-READS = ("BatchGetItem", "ConditionCheckItem", "DescribeTable", "Query")
-WRITES = ("DeleteItem", "PutItem", "UpdateItem")
+REGISTRY_KEY = "_/SYSTEM#"
+"""Where the names and ids of namespaces are looked up."""
+WRITTEN = ("SYSTEM#", "RESOURCE#*", "ENTITY#*")
+AUDIT = "AUDIT#*"
+LEADING_KEYS = "dynamodb:LeadingKeys"
 
 
-def template(manifest: Manifest, table_name: str | None = None) -> dict[str, Any]:
-    """The template as data; ``table_name`` is the default of its parameter."""
+def template(
+    manifest: Manifest, table_name: str | None = None, namespace_id: str | None = None
+) -> dict[str, Any]:
+    """The template as data; ``table_name`` and ``namespace_id`` are the defaults of its parameters."""
     text = to_json(manifest)
     if len(text.encode()) > MANIFEST_BYTES_MAX:
         raise ValidationError(
@@ -38,7 +46,8 @@ def template(manifest: Manifest, table_name: str | None = None) -> dict[str, Any
     return {
         "AWSTemplateFormatVersion": "2010-09-09",
         "Description": "Limits of zae-limiter, applied by a function of this stack.",
-        "Parameters": _parameters(table_name),
+        "Parameters": _parameters(table_name, namespace_id),
+        "Conditions": {"OwnKey": {"Fn::Not": [{"Fn::Equals": [{"Ref": "KmsKeyArn"}, ""]}]}},
         "Resources": {
             "ProviderLogGroup": _log_group(),
             "ProviderRole": _role(),
@@ -69,13 +78,24 @@ def to_text(data: dict[str, Any], *, as_json: bool = False) -> str:
     return written
 
 
-def _parameters(table_name: str | None) -> dict[str, Any]:
+def _parameters(table_name: str | None, namespace_id: str | None) -> dict[str, Any]:
     return {
         "TableName": {
             "Type": "String",
             "Description": "The table of the limiter, which has the name of its stack.",
             "AllowedPattern": "^[A-Za-z0-9_.-]{3,255}$",
             **({} if table_name is None else {"Default": table_name}),
+        },
+        "NamespaceId": {
+            "Type": "String",
+            "Description": "The id of the namespace, as `zae-limiter namespace show` tells it.",
+            "AllowedPattern": "^[A-Za-z0-9_.-]*[A-Za-z0-9.-][A-Za-z0-9_.-]*$",
+            **({} if namespace_id is None else {"Default": validate_namespace_id(namespace_id)}),
+        },
+        "KmsKeyArn": {
+            "Type": "String",
+            "Default": "",
+            "Description": "The key of the table, if it has one of yours.",
         },
         "CodeBucket": {"Type": "String", "Description": "The bucket that holds the function's package."},
         "CodeKey": {
@@ -95,20 +115,7 @@ def _log_group() -> dict[str, Any]:
 
 
 def _role() -> dict[str, Any]:
-    table = "arn:${AWS::Partition}:dynamodb:${AWS::Region}:${AWS::AccountId}:table/${TableName}"
     lambda_itself = {"Effect": "Allow", "Principal": {"Service": "lambda.amazonaws.com"}}
-    allowed = [
-        {
-            "Effect": "Allow",
-            "Action": [f"dynamodb:{action}" for action in (*READS, *WRITES)],
-            "Resource": [{"Fn::Sub": table}, {"Fn::Sub": f"{table}/index/*"}],
-        },
-        {
-            "Effect": "Allow",
-            "Action": ["logs:CreateLogStream", "logs:PutLogEvents"],
-            "Resource": _get("ProviderLogGroup.Arn"),
-        },
-    ]
     return {
         "Type": "AWS::IAM::Role",
         "Properties": {
@@ -117,8 +124,69 @@ def _role() -> dict[str, Any]:
                 "Statement": [{**lambda_itself, "Action": "sts:AssumeRole"}],
             },
             "Policies": [
-                {"PolicyName": "limits", "PolicyDocument": {"Version": "2012-10-17", "Statement": allowed}}
+                {
+                    "PolicyName": "limits",
+                    "PolicyDocument": {"Version": "2012-10-17", "Statement": _statements()},
+                }
             ],
+        },
+    }
+
+
+def _statements() -> list[dict[str, Any]]:
+    """What the function may do: read and write one namespace, and look up its id."""
+    table = "arn:${AWS::Partition}:dynamodb:${AWS::Region}:${AWS::AccountId}:table/${TableName}"
+    return [
+        _allow("Describe", ["DescribeTable"], [table]),
+        _allow("Read", ["BatchGetItem"], [table], [REGISTRY_KEY, "${NamespaceId}/*"]),
+        _allow("List", ["Query"], [table], ["${NamespaceId}/*"]),
+        _allow(
+            "Write",
+            ["ConditionCheckItem", "DeleteItem", "PutItem", "UpdateItem"],
+            [table],
+            [f"${{NamespaceId}}/{key}" for key in WRITTEN],
+        ),
+        _allow("AddToAudit", ["PutItem"], [table], [f"${{NamespaceId}}/{AUDIT}"]),
+        {
+            "Sid": "Log",
+            "Effect": "Allow",
+            "Action": ["logs:CreateLogStream", "logs:PutLogEvents"],
+            "Resource": _get("ProviderLogGroup.Arn"),
+        },
+        {"Fn::If": ["OwnKey", _use_key(), {"Ref": "AWS::NoValue"}]},
+    ]
+
+
+def _allow(
+    sid: str, actions: Sequence[str], resources: Sequence[str], keys: Sequence[str] = ()
+) -> dict[str, Any]:
+    statement: dict[str, Any] = {
+        "Sid": sid,
+        "Effect": "Allow",
+        "Action": [f"dynamodb:{action}" for action in actions],
+        "Resource": [{"Fn::Sub": resource} for resource in resources],
+    }
+    if keys:
+        # A condition on all leading keys holds when there are none, so one has to be there, too.
+        statement["Condition"] = {
+            "Null": {LEADING_KEYS: "false"},
+            "ForAllValues:StringLike": {LEADING_KEYS: [_key(key) for key in keys]},
+        }
+    return statement
+
+
+def _key(pattern: str) -> str | dict[str, Any]:
+    return {"Fn::Sub": pattern} if "$" in pattern else pattern
+
+
+def _use_key() -> dict[str, Any]:
+    return {
+        "Sid": "UseKey",
+        "Effect": "Allow",
+        "Action": "kms:Decrypt",
+        "Resource": {"Ref": "KmsKeyArn"},
+        "Condition": {
+            "StringEquals": {"kms:ViaService": {"Fn::Sub": "dynamodb.${AWS::Region}.amazonaws.com"}}
         },
     }
 
@@ -152,6 +220,7 @@ def _limits(manifest: Manifest, text: str) -> dict[str, Any]:
             "TableName": {"Ref": "TableName"},
             "Namespace": manifest.namespace or NAMESPACE,
             "Principal": {"Fn::Sub": "cloudformation:${AWS::StackName}"},
+            "NamespaceId": {"Ref": "NamespaceId"},
             "Manifest": text,
         },
     }
