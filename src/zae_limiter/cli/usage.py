@@ -98,7 +98,7 @@ def list_(
     snapshots, after = session.repository.get_usage_snapshots(*asked, limit=limit or 100, next_key=cursor)
     session.output.show({"snapshots": snapshots, "cursor": after}, lambda: _snapshots_table(snapshots))
     if not session.output.is_json:
-        if not snapshots:
+        if not snapshots and after is None:
             session.output.note(nothing(asked))
         if after is not None:
             session.output.note(f"there are more: --cursor {after}")

@@ -134,7 +134,10 @@ class ConfigRecords(BucketRecords):
     async def list_entities_with_custom_limits(
         self, resource: str = DEFAULT_RESOURCE, limit: int = 100, cursor: str | None = None
     ) -> tuple[list[str], str | None]:
-        """Entities with limits of their own for a resource, and the cursor of the next page if any."""
+        """Entities with limits of their own for a resource, and the cursor of the next page if any.
+
+        The last page is the one without a cursor; a page may be short, or empty, and have one.
+        """
         _check_level_resource(resource)
         query = starting(gsi3_pk_entity_config(self._namespace_id, resource), "", GSI3)
         rows, after = await self._first_rows(self._paged(query, limit, cursor))

@@ -220,7 +220,10 @@ class EntityRecords(AuditRecords):
     async def list_entities(
         self, limit: int = 100, cursor: str | None = None
     ) -> tuple[list[Entity], str | None]:
-        """Entities in the order of their ids, and the cursor of the next page if there is one."""
+        """Entities in the order of their ids, and the cursor of the next page if there is one.
+
+        The last page is the one without a cursor; a page may be short, or empty, and have one.
+        """
         query = starting(gsi3_pk_entities(self._namespace_id), "", GSI3)
         rows, after = await self._first_rows(self._paged(query, limit, cursor))
         return await self._entities([row.key for row in rows]), cursor_text(after, query)
@@ -303,13 +306,17 @@ class EntityRecords(AuditRecords):
                 return True
         return False
 
+    async def _has_children(self, entity_id: str) -> bool:
+        async for _ in self._rows(children_of(self._namespace_id, entity_id)):
+            return True
+        return False
+
     async def _marks(self, key: Key, entity_id: str, item: Item | None) -> list[Write]:
         """The writes that mark an entity as deleted."""
         if item is None:
             mark = {"entity_id": entity_id, "status": "deleted", **within_namespace(self._namespace_id, key)}
             return [Put(key, mark, when=(Absent(),))]
-        rows, _ = await self._first_rows(children_of(self._namespace_id, entity_id)._replace(rows_max=1))
-        if rows or number(item, "children") > 0:
+        if number(item, "children") > 0 or await self._has_children(entity_id):
             raise EntityError(entity_id, "it has children; delete them first or give them another parent")
         unlisted = dict.fromkeys(("GSI1PK", "GSI1SK", "GSI3PK", "GSI3SK"))
         pins = [pin for counted in ("status", "version", "children") for pin in pinned(item, counted)]

@@ -24,6 +24,10 @@ EARLIEST, LATEST = 0, 32_503_680_000
 """1970 and 3000 in epoch seconds: nothing was counted before, nor will be after."""
 
 
+FILTERED_QUERIES_MAX = 100
+"""How often the store is asked for one page of an entity's usage, most of which may not be wanted."""
+
+
 class Range(NamedTuple):
     """The windows that are asked for: of which kinds, and starting when, in epoch seconds."""
 
@@ -57,6 +61,7 @@ class UsageRecords(View):
     ) -> tuple[list[UsageSnapshot], str | None]:
         """Snapshots of an entity, of a resource or of both, and the key of the next page if there is one.
 
+        The last page is the one without a key; a page may be short, or empty, and have one.
         ``start_time`` and ``end_time`` choose windows that start within them, both included.
         """
         chosen = _range(window_type, start_time, end_time)
@@ -66,7 +71,7 @@ class UsageRecords(View):
         if entity_id is not None:
             query = usage_of_entity(self._namespace_id, validate_entity_id(entity_id), resource)
             query = self._paged(query._replace(when=chosen.conditions), limit, next_key)
-            rows, after = await self._first_rows(query)
+            rows, after = await self._first_rows(query, FILTERED_QUERIES_MAX)
             return readable(usage_snapshot_of, (row.item for row in rows)), cursor_text(after, query)
         if resource is None:
             raise ValidationError("entity_id", None, "name an entity, a resource, or both")

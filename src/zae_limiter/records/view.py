@@ -1,4 +1,9 @@
-"""One namespace of one opened store: what every kind of record builds upon."""
+"""One namespace of one opened store: what every kind of record builds upon.
+
+Whoever may write items of one namespace can give them index entries of any other, as many as they like. A
+list passes them over, and how much of that it does is bounded: a page ends after some queries with a
+cursor to go on from, and what has to read a whole index gives up and says why.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,16 @@ from typing import TypeVar
 
 from ..exceptions import DamagedRecordError, ValidationError
 from ..models import check_count
-from ..repository_protocol import Backend, Cursor, Item, Key, Page, Query, Row, Write
+from ..repository_protocol import (
+    PAGE_ROWS_MAX,
+    Backend,
+    Cursor,
+    Item,
+    Key,
+    Query,
+    Row,
+    Write,
+)
 from ..world import World
 from .connection import Connection
 
@@ -17,6 +31,10 @@ logger = logging.getLogger("zae_limiter")
 T = TypeVar("T")
 
 PAGE_MAX = 1000
+QUERIES_MAX = 10
+"""How often the store is asked for one page of a list, while others' rows stand between ours."""
+FOREIGN_ROWS_MAX = 100_000
+"""How many rows of others are passed over by what reads a whole index."""
 CURSOR_LENGTH_MAX = 8192
 """Longer than three keys of the longest names, in hexadecimal."""
 
@@ -70,24 +88,25 @@ class View:
             if outcome.failure is not None:
                 raise outcome.failure
 
-    async def _page(self, query: Query) -> Page:
-        """One page of a query, without what others may have put there.
-
-        Whoever may write items of one namespace can give them index entries of any other.
-        """
-        page = await self._backend.query(query)
-        if query.index is None:
-            return page
-        ours = f"{query.partition.partition('/')[0]}/"
-        return page._replace(rows=tuple(row for row in page.rows if row.key.partition.startswith(ours)))
-
     async def _pages(self, query: Query) -> AsyncIterator[tuple[Row, ...]]:
-        """All pages of a query."""
+        """All rows of a query, at most ``rows_max`` at a time."""
+        part, foreign = query.rows_max, 0
+        if query.index is not None:
+            query = query._replace(rows_max=PAGE_ROWS_MAX)
         while True:
-            page = await self._page(query)
-            yield page.rows
+            page = await self._backend.query(query)
+            rows = _ours(query, page.rows)
+            for at in range(0, len(rows), part):
+                yield rows[at : at + part]
             if page.after is None:
                 return
+            foreign += len(page.rows) - len(rows)
+            if foreign > FOREIGN_ROWS_MAX:
+                raise DamagedRecordError(
+                    f"index {query.index} of {query.partition!r}",
+                    f"more than {FOREIGN_ROWS_MAX} entries in it belong to other namespaces; find out who "
+                    "writes them, and take that right away",
+                )
             query = query._replace(after=page.after)
 
     async def _rows(self, query: Query) -> AsyncIterator[Row]:
@@ -96,17 +115,28 @@ class View:
             for row in page:
                 yield row
 
-    async def _first_rows(self, query: Query) -> tuple[list[Row], Cursor | None]:
-        """As many rows as the query asks for, if there are that many, and where they ended."""
+    async def _first_rows(
+        self, query: Query, queries_max: int = QUERIES_MAX
+    ) -> tuple[list[Row], Cursor | None]:
+        """As many rows as the query asks for, if so many are found, and where to go on."""
         rows: list[Row] = []
         after = query.after
-        while True:
+        for _ in range(queries_max):
             left = query.rows_max - len(rows)
-            page = await self._page(query._replace(rows_max=left, after=after))
-            rows += page.rows
+            page = await self._backend.query(query._replace(rows_max=left, after=after))
+            rows += _ours(query, page.rows)
             after = page.after
             if after is None or len(rows) >= query.rows_max:
-                return rows, after
+                break
+        return rows, after
+
+
+def _ours(query: Query, rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    """The rows of an index that lead to items of its own namespace."""
+    if query.index is None:
+        return rows
+    ours = f"{query.partition.partition('/')[0]}/"
+    return tuple(row for row in rows if row.key.partition.startswith(ours))
 
 
 def readable(read: Callable[[Item], T], items: Iterable[Item]) -> list[T]:
