@@ -157,15 +157,21 @@ class RateLimiterUnavailable(InfrastructureError):
     """The store did not answer in time, or could not be reached.
 
     ``ambiguous`` is true when a write was sent and its reply was lost: it may have been applied.
-    ``denied`` is true when the store answered that the caller may not do this.
+    ``misconfigured`` names what is set up wrong where waiting does not help: ``permission``,
+    ``credentials``, ``table`` or ``file``. It is empty for an outage.
     ``impossible`` is true when the store answered that nobody can: nothing happened, and nothing ever will.
     """
 
     def __init__(
-        self, message: str, *, ambiguous: bool = False, denied: bool = False, impossible: bool = False
+        self, message: str, *, ambiguous: bool = False, misconfigured: str = "", impossible: bool = False
     ) -> None:
-        self.ambiguous, self.denied, self.impossible = ambiguous, denied, impossible
+        self.ambiguous, self.misconfigured, self.impossible = ambiguous, misconfigured, impossible
         super().__init__(message)
+
+    @property
+    def denied(self) -> bool:
+        """Whether the store answered that the caller may not do this."""
+        return self.misconfigured == "permission"
 
 
 class StackOperationError(InfrastructureError):

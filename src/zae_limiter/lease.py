@@ -10,7 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
-from .acquire import Demand, acquire, demands_on, give_back, logger, settle, unknown_limit
+from .acquire import (
+    Demand,
+    acquire,
+    demands_on,
+    give_back,
+    let_through,
+    logger,
+    settle,
+    unknown_limit,
+)
 from .exceptions import LeaseExpiredError, RateLimiterUnavailable, RateLimitExceeded, ValidationError, shown
 from .models import TOKENS_MAX, Limit, OnUnavailable, check_count, check_mapping, check_tokens
 from .posting import Posting, merged
@@ -85,7 +94,9 @@ class Lease:
         except RateLimiterUnavailable as error:
             if self._policy is OnUnavailable.BLOCK:
                 raise
-            logger.warning("letting a lease of %s consume unchecked: %s", self._accounts[0].entity_id, error)
+            let_through(
+                self._buckets.teller, f"letting a lease of {self._accounts[0].entity_id} consume", error
+            )
             if not error.ambiguous:
                 self._add(wanted)
 
@@ -338,7 +349,7 @@ class Acquisition:
         )
         if policy is OnUnavailable.BLOCK:
             raise error
-        logger.warning("admitting %s on %s unchecked: %s", self._entity_id, self._resource, error)
+        let_through(self._buckets.teller, f"admitting {self._entity_id} on {self._resource}", error)
         amounts = {name: need // 1000 for name, need in self._needs.items()}
         return DegradedLease(self._entity_id, self._resource, amounts)
 

@@ -88,6 +88,15 @@ class RateLimiter:
         """How many refunds and settlements could not be stored; each was logged."""
         return self._repository.teller.refunds_lost
 
+    @property
+    def degraded(self) -> int:
+        """How often work went ahead unchecked, by ``on_unavailable``; each time was logged."""
+        return self._repository.teller.degraded
+
+    def __repr__(self) -> str:
+        where = f"{type(self).__name__} of namespace {self._repository.namespace_name!r}"
+        return f"<{where}, degraded={self.degraded}, refunds_lost={self.refunds_lost}>"
+
     def acquire(
         self,
         entity_id: str,

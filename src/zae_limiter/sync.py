@@ -257,6 +257,13 @@ class SyncRateLimiter:
     def refunds_lost(self) -> int:
         return self._async.refunds_lost
 
+    @property
+    def degraded(self) -> int:
+        return self._async.degraded
+
+    def __repr__(self) -> str:
+        return repr(self._async).replace("<", "<Sync", 1)
+
     acquire = wrapping(SyncAcquisition, RateLimiter.acquire)
     available = blocking(RateLimiter.available)
     time_until_available = blocking(RateLimiter.time_until_available)

@@ -84,6 +84,8 @@ class Teller(SeenBuckets):
         """How this store replaces an image at once, if it can."""
         self.refunds_lost = 0
         """How many refunds and settlements could not be stored, each of them logged."""
+        self.degraded, self.told = 0, set[str]()
+        """How often work went ahead unchecked, each time logged; what is set up wrong, as far as was told."""
         self._lines = ForkSafe(Lines)
 
     async def look(self, keys: Sequence[Key]) -> list[Item | None]:

@@ -210,6 +210,7 @@ class TestReadOnly:
             failure = it.take()
             assert failure is not None
             assert "read-only" in str(failure)
+            assert failure.misconfigured == "file"
             with pytest.raises(InfrastructureError, match="read-only"), patron(path, way):
                 pass
             target.chmod(modes[1])
@@ -242,6 +243,7 @@ class TestAnotherFile:
                 assert failure is not None
                 assert "deleted or replaced" in str(failure)
                 assert not failure.ambiguous
+                assert failure.misconfigured == "file", "waiting does not bring it back"
             assert not path.exists()
             with patron(path, way) as newcomer:
                 assert newcomer.take(amount=5) is None

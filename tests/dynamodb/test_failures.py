@@ -325,17 +325,19 @@ def test_the_store_recovers_by_itself(sync: bool, transport: str, proxy: Proxy) 
 
 @BOTH
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("code", "wrong", "words"),
     [
-        ("AccessDeniedException", ("not permitted", "dynamodb:UpdateItem")),
-        ("UnrecognizedClientException", ("credentials", "renew or correct")),
-        ("ExpiredTokenException", ("credentials", "renew or correct")),
-        ("InvalidSignatureException", ("credentials", "renew or correct")),
-        ("ResourceNotFoundException", ("does not exist", "zae-limiter deploy --name")),
-        ("SomethingNewException", ("was refused", "said the proxy")),
+        ("AccessDeniedException", "permission", ("not permitted", "dynamodb:UpdateItem")),
+        ("UnrecognizedClientException", "credentials", ("credentials", "renew or correct")),
+        ("ExpiredTokenException", "credentials", ("credentials", "renew or correct")),
+        ("InvalidSignatureException", "credentials", ("credentials", "renew or correct")),
+        ("ResourceNotFoundException", "table", ("does not exist", "zae-limiter deploy --name")),
+        ("SomethingNewException", "", ("was refused", "said the proxy")),
     ],
 )
-def test_a_refusal_names_the_way_out(sync: bool, proxy: Proxy, code: str, words: tuple[str, ...]) -> None:
+def test_a_refusal_names_the_way_out(
+    sync: bool, proxy: Proxy, code: str, wrong: str, words: tuple[str, ...]
+) -> None:
     """Permissions, credentials and a missing table are named as such, and are not repeated."""
 
     async def scenario() -> None:
@@ -345,6 +347,7 @@ def test_a_refusal_names_the_way_out(sync: bool, proxy: Proxy, code: str, words:
             assert outcome.failure is not None
             assert not outcome.failure.ambiguous
             assert outcome.failure.denied == code.startswith("AccessDenied")
+            assert outcome.failure.misconfigured == wrong
             assert all(word in str(outcome.failure) for word in (*words, store.table_name))
             assert proxy.requests == {"UpdateItem": 1}
 

@@ -1,6 +1,7 @@
 """The limiter on DynamoDB when the wire misbehaves, the engine is gone, or fifty clients want one bucket."""
 
 import asyncio
+import logging
 import subprocess
 import sys
 import time
@@ -10,7 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.dynamodb import worker
-from tests.dynamodb.stage import make_table, opened
+from tests.dynamodb.stage import driver, make_table, opened
 from tests.engines import dynamodb_local
 from tests.engines.proxy import Answer, DropReply, DropRequest, Fault, Proxy
 from zae_limiter import Limit, RateLimiter, RateLimiterUnavailable, Repository
@@ -226,3 +227,51 @@ async def check_books(table: str, key: str, admitted: int, asked_ms: int, refuse
     # Somebody was refused one token between these two instants, and nobody was admitted afterwards.
     assert limit.capacity_milli + gain(rate, origin_ms, asked_ms) - admitted_milli < 1000
     assert limit.capacity_milli + gain(rate, origin_ms, refused_ms) - admitted_milli >= 0
+
+
+def test_what_is_not_permitted_is_no_outage(proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
+    """Who let work go ahead unchecked is told as an error that the permission is missing, and only once."""
+
+    async def run() -> None:
+        async with through(proxy) as (limiter, _):
+            for _ in range(3):
+                proxy.fault("UpdateItem", Answer(400, "AccessDeniedException"))
+                async with limiter.acquire("key", RESOURCE, {"rpm": 1}, SLOW, "allow") as lease:
+                    assert lease.degraded
+            assert limiter.degraded == 3
+            (told,) = errors(caplog)
+            assert "allow the caller dynamodb:UpdateItem on this table" in told
+            async with limiter.acquire("key", RESOURCE, {"rpm": 1}, SLOW, "allow") as lease:
+                assert not lease.degraded
+            assert limiter.degraded == 3
+
+    asyncio.run(run())
+
+
+def test_a_table_that_is_gone_is_no_outage(caplog: pytest.LogCaptureFixture) -> None:
+    """Nor is that, and the way out is in the log; who blocks gets it as an exception."""
+    table = make_table()
+
+    async def run() -> None:
+        async with opened(False, table) as backend:
+            limiter = RateLimiter(await Repository.over(backend))
+            async with limiter.acquire("key", RESOURCE, {"rpm": 1}, SLOW):
+                pass
+            driver().delete_table(TableName=table)
+            for number in range(1, 4):
+                async with limiter.acquire("key", RESOURCE, {"rpm": 1}, SLOW, "allow") as lease:
+                    assert lease.degraded
+                assert limiter.degraded == number
+            (told,) = errors(caplog)
+            assert f"zae-limiter deploy --name {table}" in told
+            with pytest.raises(RateLimiterUnavailable) as caught:
+                async with limiter.acquire("key", RESOURCE, {"rpm": 1}, SLOW, "block"):
+                    pass
+            assert caught.value.misconfigured == "table"
+            assert limiter.degraded == 3
+
+    asyncio.run(run())
+
+
+def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]

@@ -208,7 +208,7 @@ STACK_ONLY = {
     "snapshot_windows": ["hourly", UsageWindow.DAILY],
     "tags": {"team": "a"},
     **{
-        field.name: {"bool": False, "int": 1, "str": "x"}[str(field.type).split(" ")[0]]
+        field.name: {"bool": False, "int": 1, "str": "x", "tuple[str,": ["x"]}[str(field.type).split(" ")[0]]
         for field in fields(StackOptions)
         if field.name not in {"snapshot_windows", "tags", "usage_retention_days", "audit_retention_days"}
     },

@@ -72,7 +72,8 @@ async def test_an_older_table_is_not_taken_for_an_empty_one(store: Store, denied
     repository = await store.repository()
     backend = store.open_backend(False)
     await backend.write_each([Delete(version_key())])
-    guarded = Guarded(backend, RateLimiterUnavailable("no answer", denied=denied))
+    misconfigured = "permission" if denied else ""
+    guarded = Guarded(backend, RateLimiterUnavailable("no answer", misconfigured=misconfigured))
     if denied:
         await Repository.over(guarded, world=store.clock.world, register=False)
     else:

@@ -72,6 +72,7 @@ async def use_async(repository: Repository) -> None:
     assert_type(await limiter.check_availability("e", "r", {"rpm": 1}, limits), Availability)
     assert_type(await limiter.is_available(timeout=0.5), bool)
     assert_type(limiter.refunds_lost, int)
+    assert_type(limiter.degraded, int)
     assert_type(await limiter.close(), None)
 
     assert_type(await repository.create_entity("e", "Name", "p", True, {"k": 1}, principal="me"), Entity)
@@ -126,6 +127,7 @@ def use_sync(repository: SyncRepository) -> None:
     assert_type(limiter.check_availability("e", "r", {"rpm": 1}, limits), Availability)
     assert_type(limiter.is_available(timeout=0.5), bool)
     assert_type(limiter.refunds_lost, int)
+    assert_type(limiter.degraded, int)
     assert_type(limiter.close(), None)
 
     assert_type(repository.create_entity("e", "Name", "p", True, {"k": 1}, principal="me"), Entity)

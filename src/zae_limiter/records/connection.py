@@ -140,7 +140,9 @@ class Connection:
         for key, other in others.items():
             await other.signal.wait()
             if other.failure is not None:
-                raise RateLimiterUnavailable(str(other.failure)) from other.failure
+                raise RateLimiterUnavailable(
+                    str(other.failure), misconfigured=other.failure.misconfigured
+                ) from other.failure
             if key in other.landed:
                 found[key] = other.landed[key]
         if left := [key for key in others if key not in found]:

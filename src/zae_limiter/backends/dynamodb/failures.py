@@ -1,6 +1,7 @@
 """From what went wrong on the way to DynamoDB to what a caller can do about it. Pure.
 
-Every message names the operation and the table, keeps DynamoDB's own words and ends with the way out.
+Every message names the operation and the table, keeps DynamoDB's own words and ends with the way out. Where
+waiting does not help, because DynamoDB or the table is not set up for this caller, that is said as well.
 """
 
 from __future__ import annotations
@@ -42,15 +43,28 @@ UNKNOWN_CALLER_CODES = frozenset(
 )
 
 
+def misconfigured(error: TransportError) -> str:
+    """What is set up wrong, if this is no outage."""
+    match error:
+        case ServiceError(code=code) if code == NOT_FOUND:
+            return "table"
+        case ServiceError(code=code) if code in DENIED_CODES:
+            return "permission"
+        case ServiceError(code=code) if code in UNKNOWN_CALLER_CODES:
+            return "credentials"
+        case NotConfigured():
+            return "credentials"
+    return ""
+
+
 def failure(error: TransportError, operation: str, table: str, *, ambiguous: bool) -> RateLimiterUnavailable:
     """The exception that leaves the store; ``ambiguous`` if a write may have been applied."""
     what = f"DynamoDB {operation} on table {table!r}"
-    denied = isinstance(error, ServiceError) and error.code in DENIED_CODES
     impossible = isinstance(error, ServiceError) and not ambiguous and _is_impossible(error)
     match error:
         case ServiceError(code=code) if code == NOT_FOUND:
             text = missing_table(table)
-        case ServiceError() if denied:
+        case ServiceError(code=code) if code in DENIED_CODES:
             text = f"{what} is not permitted: {error}; allow the caller dynamodb:{operation} on this table"
         case ServiceError(code=code) if code in UNKNOWN_CALLER_CODES:
             text = f"{what} was not accepted from these credentials: {error}; renew or correct them"
@@ -64,7 +78,9 @@ def failure(error: TransportError, operation: str, table: str, *, ambiguous: boo
             text = f"{what} was not sent: {error}"
         case _:
             text = f"{what} got no answer: {error}"
-    return RateLimiterUnavailable(text, ambiguous=ambiguous, denied=denied, impossible=impossible)
+    return RateLimiterUnavailable(
+        text, ambiguous=ambiguous, misconfigured=misconfigured(error), impossible=impossible
+    )
 
 
 def _is_impossible(error: ServiceError) -> bool:

@@ -139,7 +139,7 @@ class SqliteBackend:
         except RateLimiterUnavailable:
             raise
         except ZAELimiterError as error:
-            raise RateLimiterUnavailable(str(error)) from error
+            raise RateLimiterUnavailable(str(error), misconfigured="file") from error
 
     async def _run(self, work: Callable[[sqlite3.Connection, A], T], argument: A) -> T:
         try:

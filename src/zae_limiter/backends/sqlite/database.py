@@ -34,6 +34,16 @@ FORK_WAIT_SECONDS = 1.0
 LOOK_EVERY_MS = 1
 """How long after a look a call still trusts that the path names the file that is open."""
 
+UNUSABLE_CODES = frozenset(
+    {
+        sqlite3.SQLITE_AUTH,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_NOTADB,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_READONLY,
+    }
+)
+"""What the file or its place is not, and will not be by waiting."""
 BUSY_CODES = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
 
 
@@ -100,7 +110,8 @@ class Database:
         if self._replaced:
             raise RateLimiterUnavailable(
                 f"sqlite store {str(self.path)!r} was deleted or replaced while it was in use; "
-                "open the limiter again to use what is there now"
+                "open the limiter again to use what is there now",
+                misconfigured="file",
             )
 
     def _do(
@@ -130,7 +141,12 @@ class Database:
         raise self._unavailable(error, ambiguous=False) from error
 
     def _unavailable(self, error: BaseException, *, ambiguous: bool) -> RateLimiterUnavailable:
-        return RateLimiterUnavailable(f"sqlite store {str(self.path)!r} failed: {error}", ambiguous=ambiguous)
+        wrong = getattr(error, "sqlite_errorcode", 0) & 0xFF in UNUSABLE_CODES
+        return RateLimiterUnavailable(
+            f"sqlite store {str(self.path)!r} failed: {error}",
+            ambiguous=ambiguous,
+            misconfigured="file" if wrong else "",
+        )
 
     def _roll_back(self, connection: sqlite3.Connection) -> bool:
         try:
