@@ -307,10 +307,10 @@ def test_the_function_may_do_what_it_does() -> None:
 
 @pytest.mark.parametrize("action", ["PutItem", "UpdateItem", "DeleteItem", "ConditionCheckItem"])
 @pytest.mark.parametrize(
-    "key", ["b/ENTITY#u", "ab/SYSTEM#", "_/SYSTEM#", "b/AUDIT#u", "a/BUCKET#u#r#0", "a/OTHER"]
+    "key", ["b/ENTITY#u", "ab/SYSTEM#", "_/SYSTEM#", "b/AUDIT#u", "b/BUCKET#u#r#0", "a/OTHER"]
 )
 def test_the_function_writes_to_one_namespace(action: str, key: str) -> None:
-    """Not to others, nor to the registry, nor to what consumers hold."""
+    """Not to others, nor to the registry."""
     for keys in ((key,), (key, "a/SYSTEM#")):
         assert not is_allowed(allowed("a"), Request(f"dynamodb:{action}", TABLE_ARN, keys))
     assert is_allowed(allowed("a"), Request(f"dynamodb:{action}", TABLE_ARN, ("a/ENTITY#u",)))
@@ -321,6 +321,9 @@ def test_the_function_writes_to_one_namespace(action: str, key: str) -> None:
     [
         ("PutItem", "a/AUDIT#u", True),
         ("UpdateItem", "a/AUDIT#u", False),
+        ("UpdateItem", "a/BUCKET#u#r#0", True),
+        ("PutItem", "a/BUCKET#u#r#0", False),
+        ("DeleteItem", "a/BUCKET#u#r#0", False),
         ("DeleteItem", "a/AUDIT#u", False),
         ("BatchGetItem", "a/AUDIT#u", True),
         ("BatchGetItem", "b/ENTITY#u", False),
@@ -331,7 +334,7 @@ def test_the_function_writes_to_one_namespace(action: str, key: str) -> None:
     ],
 )
 def test_what_else_the_function_may_and_may_not(action: str, key: str, expected: bool) -> None:
-    """It adds to the audit trail and does not change it, and reads no other namespace."""
+    """It adds to the audit trail and does not change it, makes no buckets, and reads no other namespace."""
     request = Request(f"dynamodb:{action}", TABLE_ARN, (key,))
     assert is_allowed(allowed("a"), request) is expected
     assert not is_allowed(allowed("a"), request._replace(leading_keys=()))

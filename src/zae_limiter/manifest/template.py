@@ -139,13 +139,15 @@ def _statements() -> list[dict[str, Any]]:
     return [
         _allow("Describe", ["DescribeTable"], [table]),
         _allow("Read", ["BatchGetItem"], [table], [REGISTRY_KEY, "${NamespaceId}/*"]),
-        _allow("List", ["Query"], [table], ["${NamespaceId}/*"]),
+        _allow("List", ["Query"], [table, f"{table}/index/*"], ["${NamespaceId}/*"]),
         _allow(
             "Write",
             ["ConditionCheckItem", "DeleteItem", "PutItem", "UpdateItem"],
             [table],
             [f"${{NamespaceId}}/{key}" for key in WRITTEN],
         ),
+        # Buckets are told that the limits of their entity are others now.
+        _allow("StampBuckets", ["UpdateItem"], [table], ["${NamespaceId}/BUCKET#*"]),
         _allow("AddToAudit", ["PutItem"], [table], [f"${{NamespaceId}}/{AUDIT}"]),
         {
             "Sid": "Log",

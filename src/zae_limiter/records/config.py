@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ..exceptions import RateLimiterUnavailable, ValidationError
+from ..exceptions import DamagedRecordError, RateLimiterUnavailable, ValidationError
 from ..models import AuditAction, CacheStats, ConfigSource, Limit, LimiterConfig, OnUnavailable, check_limits
 from ..naming import DEFAULT_RESOURCE, validate_entity_id, validate_resource
 from ..repository_protocol import AtMost, Check, Delete, Equal, Item, Key, Put, Update, Value, Write
@@ -287,7 +287,7 @@ class ConfigRecords(BucketRecords):
         if self._connection.tells_changes:
             return
         whole = None if resource == DEFAULT_RESOURCE else resource
-        with suppress(RateLimiterUnavailable):
+        with suppress(RateLimiterUnavailable, DamagedRecordError):
             if whole is not None:  # which is there even if its index entry is not yet
                 await self._stamp([bucket_key(self._namespace_id, entity_id, whole)])
             async for keys in self._bucket_keys(entity_id, whole):

@@ -19,6 +19,7 @@ from enum import Enum
 from typing import Any, Final, TypeAlias
 
 from ..exceptions import (
+    DamagedRecordError,
     EntityConflictError,
     EntityError,
     EntityExistsError,
@@ -283,7 +284,7 @@ class EntityRecords(AuditRecords):
 
     async def _tell_buckets(self, entity: Entity) -> None:
         """Copy the family of an entity into its buckets; one that is missed puts itself right when used."""
-        with suppress(RateLimiterUnavailable):
+        with suppress(RateLimiterUnavailable, DamagedRecordError):
             async for keys in self._bucket_keys(entity.entity_id):
                 await self._must_write([copy_family(key, entity.parent_id, entity.cascade) for key in keys])
                 for key in keys:
