@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
@@ -17,7 +18,9 @@ from ..repository_protocol import AtLeast, AtMost, Condition, Exists, Item, Key,
 from ..shards import split
 from ..teller import Teller
 from ..till import spent
+from ..world import StoreClock
 
+look = StoreClock._look
 refuse_older_shape = VersionRecords._refuse_older_shape
 
 
@@ -75,6 +78,16 @@ async def _refund_to_first_shard(teller: Teller, taken: Sequence[Demand]) -> Non
     await give_back(teller, moved)
 
 
+def _deaf(*_: Any) -> None:
+    """A clock that does not listen to the store."""
+
+
+def _set_back(clock: StoreClock) -> int:
+    """A clock that goes back with the machine's."""
+    clock._lead_ms, clock._told_ms, clock._shift_ms = -math.inf, 0, 0
+    return look(clock)
+
+
 async def _forget_refund(*_: Any) -> None:
     """A refund that nobody makes."""
 
@@ -108,6 +121,8 @@ BUGS: dict[str, dict[str, Any]] = {
         "zae_limiter.lease.give_back": _refund_to_first_shard,
     },
     "blind_entry": {"zae_limiter.records.versions.VersionRecords._refuse_older_shape": _enter_blindly},
+    "deaf_clock": {"zae_limiter.world.StoreClock.observe": _deaf},
+    "clock_set_back": {"zae_limiter.world.StoreClock._look": _set_back},
     "moved_twice": {"zae_limiter.migrations.moving.mark": _mark_again},
     "no_refund": {
         "zae_limiter.acquire.give_back": _forget_refund,

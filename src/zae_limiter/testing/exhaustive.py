@@ -122,7 +122,7 @@ class Run:
         shelf = Shelf()
         shelf.items = dict(items)
         self.store = MemoryBackend(Process(self.explorer).world, shelf)
-        self.judge = Judge(self.key.partition)
+        self.judge = Judge(self.key.partition, self.explorer)
         self.intents: dict[int, Intent] = {}
         self.postings: dict[int, tuple[Write, Posting]] = {}
         self.lost: list[Lost] = []

@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ..bucket import Rate, accrued, balance
+from ..bucket import Rate, accrued, balance, wait_ms
 from ..models import Limit
 from ..posting import merged
 from ..repository_protocol import Backend, Item, Outcome, Write
 from ..schema import bucket_limit_names, limit_attributes, number, stored_rate
 from ..teller import Order, Teller, Ticket
 from ..terms import Account
-from .simulation import Process
+from .simulation import Process, Simulation
 
 SLOWLY_MS = 10**12
 """Long enough to tell which of two rates is slower."""
@@ -31,6 +31,7 @@ class Ideal:
     def __init__(self, rate: Rate, now_ms: int) -> None:
         self.rate, self.level, self.at_ms = rate, rate.capacity_milli, now_ms
         self.slack = 0
+        self.lowest = self.level
         self._lasting = 0
 
     def advance(self, now_ms: int) -> None:
@@ -71,8 +72,8 @@ class Intent(NamedTuple):
 class Judge:
     """Compares every write that was applied to one bucket with the ideal."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, simulation: Simulation) -> None:
+        self.name, self._simulation = name, simulation
         self.limits: dict[str, Ideal] = {}
         self._offsets_ms = (0, 0)
 
@@ -86,7 +87,7 @@ class Judge:
             if name not in held:
                 del self.limits[name]
         origin_ms = number(after, "rf")
-        ahead_ms = origin_ms - now_ms if origin_ms > now_ms else 0
+        ahead_ms = min(max(0, origin_ms - now_ms), self._simulation.clock_error_ms)
         offsets = (*self._offsets_ms, intent.client_ms - now_ms, ahead_ms)
         self._offsets_ms = min(offsets), max(offsets)
         span_ms = 1 + self._offsets_ms[1] - self._offsets_ms[0]
@@ -109,11 +110,19 @@ class Judge:
                 f"{self.name} admitted {need} of {name} at a level of {ideal.level} (slack {ideal.slack})"
             )
             ideal.level -= intent.taken(name, before, after)
+            ideal.lowest = min(ideal.lowest, ideal.level)
             stored = balance(rate, number(after, names.tk), origin_ms, now_ms)
             expected = min(ideal.level, rate.capacity_milli)
             assert abs(stored - expected) <= ideal.slack, (
                 f"{self.name} holds {stored} of {name} where {expected} is right (slack {ideal.slack})"
             )
+
+    def check_wait(self, name: str, need_milli: int, told_ms: float) -> None:
+        """Nobody is locked out: a wait is for what is missing at the worst, and for a clock's error."""
+        ideal, error_ms = self.limits[name], self._simulation.clock_error_ms
+        missing = need_milli - ideal.lowest + ideal.slack
+        longest_ms = wait_ms(ideal.rate, missing, self._simulation.now_ms) + 2 * error_ms
+        assert told_ms <= longest_ms, f"{self.name} says {told_ms} ms for {name}, {longest_ms} is right"
 
 
 class Whole:
@@ -123,15 +132,16 @@ class Whole:
     millitoken a shard.
     """
 
-    def __init__(self, name: str, limits: Sequence[Limit], now_ms: int) -> None:
-        self.name = name
-        self._limits = {limit.name: Ideal(Rate.of(limit), now_ms) for limit in limits}
+    def __init__(self, name: str, limits: Sequence[Limit], simulation: Simulation) -> None:
+        self.name, self._simulation = name, simulation
+        self._limits = {limit.name: Ideal(Rate.of(limit), simulation.now_ms) for limit in limits}
         self._offsets_ms = (0, 0)
 
     def see(
         self, before: Item | None, after: Item, shards: Sequence[Item], intent: Intent, now_ms: int
     ) -> None:
         ahead_ms = max(number(shard, "rf") - now_ms for shard in shards)
+        ahead_ms = min(max(0, ahead_ms), self._simulation.clock_error_ms)
         offsets = (*self._offsets_ms, intent.client_ms - now_ms, ahead_ms)
         self._offsets_ms = min(offsets), max(offsets)
         for name, ideal in self._limits.items():
@@ -156,7 +166,7 @@ class WatchedTeller(Teller):
 
     def __init__(self, process: Process, backend: Backend, intents: dict[int, Intent]) -> None:
         super().__init__(backend, process.world)
-        self._simulation, self._intents = process.simulation, intents
+        self._process, self._simulation, self._intents = process, process.simulation, intents
 
     async def serve(self, groups: list[list[Ticket]]) -> None:
         # Between a look at the clock and the reply nobody may sleep for minutes.
@@ -212,12 +222,12 @@ class WatchedTeller(Teller):
     def _refresh(self, account: Account, now_ms: int) -> Write | None:
         write = super()._refresh(account, now_ms)
         if write is not None:
-            self._intents[id(write)] = Intent(write, {}, now_ms)
+            self._intents[id(write)] = Intent(write, {}, self._process.honest_ms(now_ms))
         return write
 
     def _shape(self, orders: Sequence[Order], now_ms: int) -> Write | None:
         write = super()._shape(orders, now_ms)
         if write is not None:
             needs = merged([order.posting for order in orders]).need
-            self._intents[id(write)] = Intent(write, needs, now_ms)
+            self._intents[id(write)] = Intent(write, needs, self._process.honest_ms(now_ms))
         return write

@@ -133,7 +133,7 @@ def check_convergence(
     setup.invalidate_config_cache()
     limits, _, _ = run_sync(setup.resolve_limits(entity_id, resource))
     assert limits is not None
-    simulation.now_ms += math.ceil(ttl_seconds * 1000) + 20_000  # clocks may be behind
+    simulation.now_ms += math.ceil(ttl_seconds * 1000)
 
     async def look(repository: Repository) -> None:
         found, _, source = await repository.resolve_limits(entity_id, resource)

@@ -18,12 +18,13 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from .._colour import Signal
 from ..exceptions import RateLimiterUnavailable
 from ..repository_protocol import Backend, Changes, Item, Key, Outcome, Query, Swap, Update, Write
-from ..world import World
+from ..world import DRIFT, LOOK_MS, World
 from .stores import Fault, Wrapper
 
 T = TypeVar("T")
 
 DRIFTED_MS_MAX = 5_000
+ROUNDING_MS = 2 + LOOK_MS
 TICKS_MS = (0, 0, 0, 1, 1, 3)
 """How long a step may take."""
 
@@ -96,16 +97,50 @@ class Task(Generic[T]):
 
 
 class Process:
-    """A client process: its clock may be off, and it may die with all its tasks."""
+    """A client process: the clock of its machine may be off, and it may die with all its tasks.
 
-    def __init__(self, simulation: Simulation, skew_ms: int = 0) -> None:
+    The simulation's time is the store's. A store that is elsewhere tells it with each reply, ``coarse_ms`` by
+    ``coarse_ms``. One on the machine does not: its time is the machine's, and to set that forward is the same
+    as to wait, so it may only be set back.
+    """
+
+    def __init__(self, simulation: Simulation, skew_ms: int = 0, coarse_ms: int = 0) -> None:
         self.simulation = simulation
         self.crashed = False
         self._skew_ms, self._drift_per_mille, self._since_ms = skew_ms, 0, simulation.now_ms
-        self.world = World(self.clock_ms, lambda: float(simulation.now_ms), simulation.rng)
+        self.world = World(self.clock_ms, lambda: float(simulation.now_ms), simulation.rng).for_store()
+        self._coarse_ms, self._heard_ms = coarse_ms, simulation.now_ms
+        self._bound_ms = self._lead_ms = float(coarse_ms)
+        self.hear(simulation.now_ms, simulation.now_ms)  # a store is opened before it is used
+        self.world.now_ms()
+
+    def hear(self, sent_ms: int, shown_ms: int) -> None:
+        """A reply is there to a request that was sent at an instant; the store's clock showed another."""
+        if not self._coarse_ms:
+            return
+        now_ms = self.simulation.now_ms
+        shown_ms -= shown_ms % self._coarse_ms
+        self.world.observe(shown_ms, shown_ms + self._coarse_ms, sent_ms, now_ms)
+        bound_ms, self._lead_ms = self._bounds_ms
+        self._bound_ms = min(bound_ms, self._coarse_ms + now_ms - sent_ms)
+        self._heard_ms = now_ms
+
+    def honest_ms(self, told_ms: int) -> int:
+        """What the process said the time is, as far as a clock that keeps its promise can have said that."""
+        now_ms, error_ms = self.simulation.now_ms, math.ceil(max(self._bounds_ms)) + ROUNDING_MS
+        self.simulation.clock_error_ms = max(self.simulation.clock_error_ms, error_ms)
+        return max(now_ms - error_ms, min(now_ms + error_ms, told_ms))
+
+    @property
+    def _bounds_ms(self) -> tuple[float, float]:
+        """How far off the clock may be: as much as the store is coarse and the best round trip took, and more
+        as time goes by; or as it was before it heard that, if it stands still since."""
+        passed_ms = self.simulation.now_ms - self._heard_ms
+        bound_ms = self._bound_ms + DRIFT * passed_ms
+        return bound_ms, max(bound_ms, self._lead_ms - passed_ms)
 
     def clock_ms(self) -> int:
-        """The time as this process believes it to be."""
+        """What the machine's clock shows."""
         drifted_ms = (self.simulation.now_ms - self._since_ms) * self._drift_per_mille // 1000
         drifted_ms = max(-DRIFTED_MS_MAX, min(DRIFTED_MS_MAX, drifted_ms))
         return self.simulation.now_ms + self._skew_ms + drifted_ms
@@ -178,6 +213,8 @@ class Simulation:
         self.now_ms = 1_700_000_000_000
         self.steps = 0
         self.in_flight = 0
+        self.clock_error_ms = 0
+        """By how much a clock may be wrong in this world."""
         self.faults: Counter[str] = Counter()
         self.before_step: Callable[[], None] = lambda: None
         self._tasks: list[Task[Any]] = []
@@ -281,7 +318,8 @@ class Way(Wrapper, ABC):
 class Network(Way):
     """A way on which requests and replies can get lost.
 
-    ``on_apply`` sees every single write in the order of the store, and the image before it.
+    ``on_apply`` sees every single write in the order of the store, and the image before it; ``on_send`` sees
+    what sets out.
     """
 
     def __init__(
@@ -293,9 +331,10 @@ class Network(Way):
         *,
         swaps: bool = False,
         weather: Callable[[Process], Spell | None] = lambda _: None,
+        on_send: Callable[[Sequence[Write]], None] = lambda _: None,
     ) -> None:
         super().__init__(process, inner)
-        self._process, self._weather = process, weather
+        self._process, self._weather, self._on_send = process, weather, on_send
         self.swap: Swap | None = self._swap if swaps else None
         self._tells = swaps
         self._simulation = process.simulation
@@ -311,15 +350,19 @@ class Network(Way):
         self._fault_rate = 0.0
 
     async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
+        sent_ms = self._simulation.now_ms
         await self._travel(Fault.LOST_REQUEST)
-        items = await self.inner.batch_get(keys)
+        items, shown_ms = await self.inner.batch_get(keys), self._simulation.now_ms
         await self._travel(Fault.LOST_REPLY)
+        self._process.hear(sent_ms, shown_ms)
         return items
 
     async def query(self, query: Query) -> Any:
+        sent_ms = self._simulation.now_ms
         await self._travel(Fault.LOST_REQUEST)
-        page = await self.inner.query(query)
+        page, shown_ms = await self.inner.query(query), self._simulation.now_ms
         await self._travel(Fault.LOST_REPLY)
+        self._process.hear(sent_ms, shown_ms)
         return page
 
     def _swap(
@@ -338,15 +381,19 @@ class Network(Way):
         return new
 
     async def _send(self, writes: Sequence[Write], perform: Perform) -> list[Outcome]:
+        self._on_send(writes)
         if self._simulation.rng.random() < self._fault_rate:
             await pause()
             raise self._failed(Fault.UNREACHABLE)
+        sent_ms = self._simulation.now_ms
         await self._travel(Fault.LOST_REQUEST)
         before = await self.inner.batch_get([write.key for write in writes])
         outcomes = await perform(writes)
         for write, image, outcome in zip(writes, before, outcomes, strict=True):
             self._on_apply(write, image, outcome)
+        shown_ms = self._simulation.now_ms
         await self._travel(Fault.LOST_REPLY)
+        self._process.hear(sent_ms, shown_ms)
         return outcomes
 
     async def _travel(self, fault: Fault) -> None:

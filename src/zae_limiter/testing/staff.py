@@ -29,7 +29,6 @@ from ..schema import (
     sk_state,
     usage_of_entity,
 )
-from .ideal import Intent
 from .simulation import Network, Process, Simulation, pause
 from .stores import Wrapper
 
@@ -98,11 +97,11 @@ async def keep_namespaces(simulation: Simulation, repository: Repository, tenant
 
 
 class Timed(Wrapper):
-    """Tells the judges by which clock a write was made, and keeps the world awake while it travels."""
+    """Keeps the world awake while a write travels, for who looked at the clock before."""
 
-    def __init__(self, process: Process, network: Network, intents: dict[int, Intent]) -> None:
+    def __init__(self, process: Process, network: Network) -> None:
         super().__init__(network)
-        self._process, self._intents = process, intents
+        self._process = process
 
     async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
         return await self._travel(writes, super().write_each)
@@ -115,8 +114,6 @@ class Timed(Wrapper):
         writes: Sequence[Write],
         perform: Callable[[Sequence[Write]], Coroutine[Any, Any, list[Outcome]]],
     ) -> list[Outcome]:
-        now_ms = self._process.world.now_ms()
-        self._intents.update({id(write): Intent(write, {}, now_ms) for write in writes})
         self._process.simulation.in_flight += 1
         try:
             return await perform(writes)

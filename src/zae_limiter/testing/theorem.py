@@ -10,6 +10,7 @@ consumption, waits with what then happens, and everybody's idea of the limits wi
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
@@ -36,7 +37,7 @@ from .older import USAGE, Estate, Heritage, migrate
 from .rest import check_convergence, check_counts, check_namespaces, check_waits
 from .simulation import Cancelled, Network, Process, Simulation, pause
 from .staff import Followers, Tenant, Timed, administer, keep_namespaces
-from .weather import Weather
+from .weather import DAY_MS, HOUR_MS, Weather
 
 RESOURCE = "api"
 PARENT, STEPPARENT = "parent", "stepparent"
@@ -72,7 +73,9 @@ class Scenario:
         """The store answers at once, as an embedded one does."""
         self.hot = rng.random() < (0.8 if self.local else 0.3)
         self.sharded = not self.local and rng.random() < 0.5
-        self.weather = Weather(self.simulation, rough=self.rough)
+        self.coarse_ms = rng.choice((1, 1_000))
+        """How exactly a store that is elsewhere tells its time."""
+        self.weather = Weather(self.simulation, rough=self.rough, local=self.local)
         self.store = MemoryBackend(Process(self.simulation).world)
         self.store.capabilities = replace(
             self.store.capabilities, hot_partitions=self.sharded, atomic_batches=self.local
@@ -146,9 +149,15 @@ class Scenario:
         self.repositories.append((process, repository))
         return repository
 
+    def _process(self, *skews_ms: int) -> Process:
+        """One more process; the machine of an embedded store has one clock for all, and it is right."""
+        if self.local:
+            return Process(self.simulation)
+        return Process(self.simulation, self.simulation.rng.choice(skews_ms), self.coarse_ms)
+
     def _clients(self) -> Process:
         rng = self.simulation.rng
-        process = Process(self.simulation, rng.choice((0, 0, -20, 20, 300)))
+        process = self._process(0, 0, -20, 20, 300, HOUR_MS, -DAY_MS, DAY_MS)
         limiter = RateLimiter(self._open(process), speculative_writes=rng.random() < 0.8)
         for _ in range(rng.choice((1, 2, 4, 8))):
             work = self._once_let_in(limiter.repository, partial(self._client, limiter))
@@ -164,12 +173,12 @@ class Scenario:
             chores = partial(administer, self.simulation, admin, RESOURCE, LIMITS, family)
             self.processes[0].spawn(self._once_let_in(admin, chores))
         for _ in range(rng.choice((0, 0, 1, 2))):
-            process = Process(self.simulation, rng.choice((0, 0, -20, 20)))
-            network = Timed(process, self._network(process), self.intents)
+            process = self._process(0, 0, -20, 20, -DAY_MS, DAY_MS)
+            network = Timed(process, self._network(process))
             process.spawn(self.followers.aggregate(process, network), interruptible=True)
             self.processes.append(process)
         for _ in range(rng.choice((1, 2, 2)) if self.tenants else 0):
-            process = Process(self.simulation)
+            process = self._process(0)
             keeper = keep_namespaces(self.simulation, self._open(process), self.tenants)
             process.spawn(keeper, interruptible=True)
             self.processes.append(process)
@@ -178,8 +187,8 @@ class Scenario:
 
     def _migrating(self) -> Process:
         assert self.heritage is not None
-        process = Process(self.simulation, self.simulation.rng.choice((0, 0, -20, 20)))
-        network = Timed(process, self._network(process), self.intents)
+        process = self._process(0, 0, -20, 20, -DAY_MS, DAY_MS)
+        network = Timed(process, self._network(process))
         process.spawn(migrate(self.simulation, self.heritage, process, network), interruptible=True)
         return process
 
@@ -255,8 +264,9 @@ class Scenario:
                     raise Aborted
                 consumed = lease.consumed  # a cancellation from here on finds the work done
             self.admitted += 1
-        except RateLimitExceeded:
+        except RateLimitExceeded as refusal:
             self.refused += 1
+            self._check_waits(refusal)
         except Aborted:
             pass
         except RateLimiterUnavailable:
@@ -272,6 +282,16 @@ class Scenario:
                 self.books.enter(payers, consumed, consumed)
             else:
                 self.books.enter(payers, {}, most)
+
+    def _check_waits(self, refusal: RateLimitExceeded) -> None:
+        """Whether the waits of a refusal can be right, where one item and one set of numbers decide."""
+        if self.sharded or self.changes or self.heritage is not None:
+            return
+        for status in refusal.violations:
+            judge = self.judges[bucket_key(self.setup.namespace_id, status.entity_id, RESOURCE)]
+            told_ms = status.retry_after_seconds * 1000
+            if not math.isinf(told_ms):
+                judge.check_wait(status.limit_name, status.requested * 1000, told_ms)
 
     def _strike(self) -> None:
         rng = self.simulation.rng
@@ -298,19 +318,19 @@ class Scenario:
         intent = self.intents.pop(id(write), None)
         if intent is None and isinstance(write, Update) and before is not None and not write.add:
             self.simulation.faults["swaps"] += any(attribute.startswith("b_") for attribute in write.set)
-            intent = Intent(write, _taken(before, outcome.item), process.world.now_ms())
+            intent = Intent(write, _taken(before, outcome.item), process.honest_ms(process.world.now_ms()))
         intent = intent or Intent(write, {}, now_ms)
         charge = self.heritage and self.heritage.charge(write, before, outcome.item)
         if charge:
             intent = Intent(write, {}, charge.at_ms, charge.missing_milli)
             self.books.enter([address.entity_id], charge.consumed, charge.consumed)
-        judge = self.judges.setdefault(key, Judge(key.partition))
+        judge = self.judges.setdefault(key, Judge(key.partition, self.simulation))
         judge.see(before, outcome.item, intent, now_ms)
         if before is not None and before.get("shard_count") != outcome.item.get("shard_count"):
             self.simulation.faults["splits"] += 1
         if self.sharded and not self.changes:
-            whole = self.wholes.setdefault(address.entity_id, Whole(address.entity_id, LIMITS[0], now_ms))
-            shards = self._shards(address.entity_id)
+            entity_id, shards = address.entity_id, self._shards(address.entity_id)
+            whole = self.wholes.setdefault(entity_id, Whole(entity_id, LIMITS[0], self.simulation))
             whole.see(before, outcome.item, shards, intent, now_ms)
 
     def _shards(self, entity_id: str) -> list[Item]:

@@ -9,15 +9,16 @@ from __future__ import annotations
 from .simulation import Process, Simulation, Spell, Trouble
 
 SPELL_MS = (20, 200, 3_000)
-STEP_MS = (-2_000, -100, 100, 2_000)
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+STEP_MS = (100, 2_000, HOUR_MS, DAY_MS)
 DRIFT_PER_MILLE = (-5, 5, 20)
 
 
 class Weather:
     """Which spell is on, and whose clocks go wrong."""
 
-    def __init__(self, simulation: Simulation, *, rough: bool) -> None:
-        self._simulation, self._rough = simulation, rough
+    def __init__(self, simulation: Simulation, *, rough: bool, local: bool) -> None:
+        self._simulation, self._rough, self._local = simulation, rough, local
         self._spell: Spell | None = None
 
     def blow(self, processes: list[Process]) -> None:
@@ -31,11 +32,20 @@ class Weather:
             self._spell = Spell(trouble, victim, self._simulation.now_ms + rng.choice(SPELL_MS))
             self._simulation.faults[trouble.value] += 1
         if rng.random() < 0.002:
-            rng.choice(processes).step_clock(rng.choice(STEP_MS))
-            self._simulation.faults["clock step"] += 1
-        if rng.random() < 0.002:
+            self._set_clocks(processes, rng.choice(STEP_MS))
+        if rng.random() < 0.002 and not self._local:
             rng.choice(processes).drift_clock(rng.choice(DRIFT_PER_MILLE))
             self._simulation.faults["clock drift"] += 1
+
+    def _set_clocks(self, processes: list[Process], by_ms: int) -> None:
+        """Somebody sets the clock of a machine: of the one that all run on, or of one of many."""
+        rng = self._simulation.rng
+        self._simulation.faults["clock step"] += 1
+        if self._local:
+            for process in processes:
+                process.step_clock(-by_ms)
+        else:
+            rng.choice(processes).step_clock(rng.choice((-by_ms, by_ms)))
 
     def over(self, process: Process) -> Spell | None:
         """The spell that a process is under now."""
