@@ -27,7 +27,7 @@ PUBLIC = f"{RECORDS} infra records"
 
 LAYERS = (
     Layer("facts", "models exceptions naming bucket version"),
-    Layer("colour", "_colour"),
+    Layer("colour", "_colour _keeping"),
     Layer("world", "world", "facts"),
     Layer("sharding", "sharding", "facts"),
     Layer("waist", "repository_protocol", "facts colour"),
@@ -101,8 +101,8 @@ class Ban:
 BANS = (
     Ban(
         "asyncio threading.Thread",
-        "_colour backends.dynamodb.lean.loop testing testing.* cli cli.*",
-        "only _colour, and a driver of our own, know async from sync",
+        "_colour _keeping backends.dynamodb.lean.loop testing testing.* cli cli.*",
+        "only _colour with _keeping, and a driver of our own, know async from sync",
     ),
     Ban(
         "time.time time.time_ns time.monotonic time.monotonic_ns time.perf_counter time.perf_counter_ns"

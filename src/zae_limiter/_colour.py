@@ -21,6 +21,16 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
+from ._keeping import (
+    Kept,
+    Lost,
+    in_thread_of_its_own,
+    is_within_ourselves,
+    keep_running,
+    may_wait,
+    running_loop,
+)
+
 P = ParamSpec("P")
 T = TypeVar("T")
 S = TypeVar("S")
@@ -48,6 +58,22 @@ class Colour(Protocol):
 
     async def within(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:
         """Wait no longer than this for a coroutine; ``TimeoutError`` after that."""
+        ...
+
+    async def at_most(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T | None:
+        """Wait no longer than this for a coroutine, which goes on by itself after that."""
+        ...
+
+    async def keep(self, coroutine: Coroutine[Any, Any, T], lost: Lost) -> T:
+        """Run a coroutine that is undone, as if cancelled, even if the caller is thrown away meanwhile."""
+        ...
+
+    def may_wait(self, left_by: BaseException | None) -> bool:
+        """Whether whoever leaves a block by this exception may still await something."""
+        ...
+
+    def carry_out(self, coroutine: Coroutine[Any, Any, None], lost: Lost) -> None:
+        """Run a coroutine for somebody who may not wait."""
         ...
 
     def signal(self) -> Signal:
@@ -94,6 +120,24 @@ class Blocking:
 
     async def within(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._timed.get().submit(run_sync, coroutine).result(seconds)
+
+    async def at_most(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T | None:
+        try:
+            return await self.within(seconds, coroutine)
+        except TimeoutError:
+            return None
+
+    async def keep(self, coroutine: Coroutine[Any, Any, T], lost: Lost) -> T:  # noqa: ARG002 - it never suspends
+        return await coroutine
+
+    def may_wait(self, left_by: BaseException | None) -> bool:
+        return not isinstance(left_by, GeneratorExit) or not is_within_ourselves()
+
+    def carry_out(self, coroutine: Coroutine[Any, Any, None], lost: Lost) -> None:
+        if is_within_ourselves():
+            in_thread_of_its_own(functools.partial(run_sync, coroutine), lost)
+        else:
+            run_sync(coroutine)
 
     def signal(self) -> Signal:
         return _ThreadSignal()
@@ -149,6 +193,26 @@ class Asyncio:
         if not in_time and task.cancelled():
             raise TimeoutError
         return task.result()
+
+    async def at_most(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T | None:
+        task = keep_running(asyncio.get_running_loop(), coroutine)
+        await asyncio.wait([task], timeout=seconds)
+        return task.result() if task.done() else None
+
+    async def keep(self, coroutine: Coroutine[Any, Any, T], lost: Lost) -> T:
+        return await Kept(coroutine, lost)
+
+    def may_wait(self, left_by: BaseException | None) -> bool:
+        return running_loop() is not None and may_wait(left_by)
+
+    def carry_out(self, coroutine: Coroutine[Any, Any, None], lost: Lost) -> None:
+        kept, loop = Kept(coroutine, lost), running_loop()
+        if loop is not None:
+            kept.carry_on(loop)
+        elif is_within_ourselves():
+            in_thread_of_its_own(kept.in_a_loop_of_its_own, lost)
+        else:
+            kept.in_a_loop_of_its_own()
 
     def signal(self) -> Signal:
         return _LoopSignal()

@@ -40,6 +40,9 @@ ATTEMPTS_MAX = 64
 SETTLE_ATTEMPTS_MAX = 64
 """The same for what must not be lost: refunds, and debits after the fact."""
 
+RESEND_ATTEMPTS_MAX = 8
+"""How often these are sent that did not get through; a store repeats what it can by itself."""
+
 LOOKS_MAX = 2
 """How often a bucket is looked at again whose tokens somebody else may only hold."""
 
@@ -279,23 +282,24 @@ async def settle(teller: Teller, orders: Sequence[Order]) -> list[RateLimiterUna
     """Carry out orders that cannot be refused; returns the failures of those that could not be confirmed.
 
     These are logged and counted as well, for often there is nobody left to tell. A cancellation
-    meanwhile waits until the books are right, and is then obeyed.
+    meanwhile waits until the books are right, and is then obeyed. All of it takes no longer than one call
+    to the store may take: what is not confirmed by then is given up.
     """
+    until_ms = teller.world.ticks_ms() + teller.backend.capabilities.timeout_ms
     owed = list(orders)
     lost: list[RateLimiterUnavailable] = []
     interrupted: BaseException | None = None
     for attempt in range(1, SETTLE_ATTEMPTS_MAX + 1):
         if not owed:
             break
-        outcomes, interruption = await teller.post(owed, binding=True)
+        outcomes, interruption = await _posted(teller, owed, until_ms, first=attempt == 1)
         interrupted = interrupted or interruption
+        in_time = teller.world.ticks_ms() < until_ms
         answered, owed = list(zip(owed, outcomes, strict=True)), []
         for order, outcome in answered:
             if _is_moot(order, outcome):
                 continue
-            if (outcome.failure is None and not outcome.applied and attempt < SETTLE_ATTEMPTS_MAX) or (
-                outcome.failure is not None and not outcome.failure.ambiguous and attempt < ATTEMPTS_MAX
-            ):
+            if in_time and _may_try_again(outcome, attempt):
                 owed.append(order)
             elif not outcome.applied:
                 lost.append(outcome.failure or _contended(order))
@@ -308,6 +312,31 @@ async def settle(teller: Teller, orders: Sequence[Order]) -> list[RateLimiterUna
     if interrupted is not None:
         raise interrupted
     return lost
+
+
+async def _posted(
+    teller: Teller, orders: Sequence[Order], until_ms: float, *, first: bool
+) -> tuple[list[Outcome], BaseException | None]:
+    """Post binding orders, again only for as long as there is time left."""
+    if first:  # a call takes no longer than that by itself
+        return await teller.post(orders, binding=True)
+
+    async def again() -> tuple[list[Outcome], BaseException | None] | None:
+        left_ms = until_ms - teller.world.ticks_ms()
+        return await teller.colour.at_most(left_ms / 1000, teller.post(orders, binding=True))
+
+    posted, interruption = await teller.colour.finish(again())
+    if posted is None:
+        late = RateLimiterUnavailable("no answer within the deadline of a call", ambiguous=True)
+        return [Outcome(False, None, failure=late) for _ in orders], interruption
+    return posted[0], interruption or posted[1]
+
+
+def _may_try_again(outcome: Outcome, attempt: int) -> bool:
+    """Whether an order surely was not carried out, and was not tried too often."""
+    if outcome.failure is None:
+        return not outcome.applied and attempt < SETTLE_ATTEMPTS_MAX
+    return not outcome.failure.ambiguous and attempt < RESEND_ATTEMPTS_MAX
 
 
 def let_through(teller: Teller, what: str, error: RateLimiterUnavailable) -> None:

@@ -2,14 +2,21 @@
 
 They were taken before the work began. While it runs, ``consume`` takes more if it is there, ``adjust``
 and ``release`` note what the work really cost; when it ends well the difference is stored, and when
-it ends with any exception, a cancellation included, all of it is given back.
+it ends with any exception, a cancellation included, all of it is given back. A reader who leaves a stream
+is no failure of the work: what was noted until then is stored.
+
+Nothing that was noted is lost, whoever ends the work and however: a block, a generator or a coroutine that is
+thrown away, or the garbage collector. Several threads or tasks may use one lease.
 """
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
+from ._colour import ForkSafe
 from .acquire import (
     Demand,
     acquire,
@@ -32,6 +39,12 @@ from .till import Till, knows_all
 PLANS_MAX = 8
 """How often an acquire is planned anew because its entity was given another family meanwhile."""
 
+_noting = ForkSafe(threading.RLock)
+"""Around what a lease notes: one lock for all of them, for most leases end without a note.
+
+Garbage may be collected within it, and end another lease in the same thread.
+"""
+
 
 class Lease:
     """What an acquire has taken. Amounts are whole tokens by limit name."""
@@ -45,6 +58,7 @@ class Lease:
         "_ended",
         "_later",
         "_policy",
+        "_settled",
         "_speculative",
     )
 
@@ -61,7 +75,7 @@ class Lease:
         """What a till has taken from the first account, in millitokens."""
         self._later: tuple[Demand, ...] = ()
         self._adjusted: Mapping[str, int] = NOTHING
-        self._ended = self._abandoned = False
+        self._ended = self._settled = self._abandoned = False
 
     @property
     def degraded(self) -> bool:
@@ -90,7 +104,7 @@ class Lease:
         self._check_open()
         wanted = _named(amounts, named)
         try:
-            await self._take(needs_milli(wanted))
+            await self._buckets.teller.colour.keep(self._take(needs_milli(wanted)), self._lost)
         except RateLimiterUnavailable as error:
             if self._policy is OnUnavailable.BLOCK:
                 raise
@@ -108,21 +122,27 @@ class Lease:
             check_count(f"adjustment of {shown(name)}", change, TOKENS_MAX, -TOKENS_MAX)
             if not knows_all(self._accounts, (name,)):
                 raise unknown_limit(name, self._accounts)
-        consumed = self.consumed
-        for name, change in changes.items():
-            if change < -consumed.get(name, 0):
-                changes[name] = -consumed.get(name, 0)
-                logger.warning(
-                    "a lease of %s gives back %s of %s: it holds no more, and %s were to be given back",
-                    *(self._accounts[0].entity_id, -changes[name], name, -change),
-                )
-        self._add(changes)
+        with _noting.get():
+            consumed = self.consumed
+            for name, change in changes.items():
+                if change < -consumed.get(name, 0):
+                    changes[name] = -consumed.get(name, 0)
+                    logger.warning(
+                        "a lease of %s gives back %s of %s: it holds no more, and %s were to be given back",
+                        *(self._accounts[0].entity_id, -changes[name], name, -change),
+                    )
+            self._add(changes)
 
     def _add(self, changes: Mapping[str, int]) -> None:
-        total = dict(self._adjusted)
-        for name, change in changes.items():
-            total[name] = total.get(name, 0) + change
-        self._adjusted = total
+        with _noting.get():
+            before = self._adjusted
+            total = dict(before)
+            for name, change in changes.items():
+                total[name] = total.get(name, 0) + change
+            self._adjusted = total
+            if self._ended:  # by another thread, which may have found nothing to store
+                self._adjusted = before
+                self._check_open()
 
     async def release(self, amounts: Mapping[str, int] | None = None, /, **named: int) -> None:
         """Give back part of what the lease holds."""
@@ -146,22 +166,48 @@ class Lease:
             return
         teller, renew = self._buckets.teller, self._buckets.renewed
         taken = await acquire(teller, demands, renew, speculative=self._speculative)
-        if self._abandoned:  # the work failed while a task of its own was still asking for more
+        with _noting.get():
+            abandoned = self._abandoned
+            if not abandoned:
+                self._later += taken
+        if abandoned:  # the work failed while a task of its own was still asking for more
             await give_back(teller, taken)
             self._check_open()
-        self._later += taken
 
     async def _finish(self) -> None:
         """Store the net adjustment."""
-        self._ended = True
-        orders = _settlement(self._accounts, self._taken(), self._adjusted)
+        with _noting.get():
+            orders = _settlement(self._accounts, self._taken(), self._adjusted) if self._is_first() else ()
         for failure in await settle(self._buckets.teller, orders):
             raise failure
 
     async def _abandon(self) -> None:
         """Give everything back."""
-        self._ended = self._abandoned = True
-        await give_back(self._buckets.teller, self._taken())
+        with _noting.get():
+            self._abandoned = True
+            taken = self._taken() if self._is_first() else ()
+        await give_back(self._buckets.teller, taken)
+
+    def _is_first(self) -> bool:
+        """End the lease; whether nobody has settled it yet: garbage is left and dropped, in any order."""
+        settled, self._ended, self._settled = self._settled, True, True
+        return not settled
+
+    async def _leave_behind(self) -> None:
+        """Store the net adjustment for nobody who could be told."""
+        with contextlib.suppress(RateLimiterUnavailable):  # logged and counted where it happened
+            await self._finish()
+
+    def _lost(self) -> None:
+        """Note that what this lease owes its buckets, or they owe it, could not even be sent."""
+        self._buckets.teller.refunds_lost += 1
+        entity_id, resource = self._accounts[0].entity_id, self._accounts[0].resource
+        logger.warning("a lease of %s on %s was thrown away and not settled", entity_id, resource)
+
+    def __del__(self) -> None:
+        """Settle a lease that nobody left: some generators are dropped without being closed."""
+        if self._adjusted and not self._settled:
+            self._buckets.teller.colour.carry_out(self._leave_behind(), self._lost)
 
     def _check_open(self) -> None:
         if self._ended:
@@ -201,7 +247,10 @@ class DegradedLease(Lease):
     async def _finish(self) -> None:
         self._ended = True
 
-    _abandon = _finish
+    _abandon = _leave_behind = _finish
+
+    def __del__(self) -> None:
+        """There is nothing to settle."""
 
     def _check_open(self) -> None:
         if self._ended:
@@ -242,7 +291,10 @@ class Acquisition:
         self._till: Till | None = None
 
     async def __aenter__(self) -> Lease:
-        return self.enter_at_once() or await self.enter()
+        lease = self.enter_at_once()
+        if lease is None:
+            lease = await self._buckets.teller.colour.keep(self.enter(), self._lost)
+        return lease
 
     def enter_at_once(self) -> Lease | None:
         """The lease if a till can give it without waiting; a remembered refusal is raised."""
@@ -315,30 +367,44 @@ class Acquisition:
         trace: TracebackType | None,
     ) -> None:
         if not self.leave_at_once(kind):
-            await self.leave(kind)
+            await self.leave(kind, error)
 
     def leave_at_once(self, kind: type[BaseException] | None) -> bool:
-        """End the lease if there is nothing to store."""
+        """End the lease; false if there is something to store or to give back."""
         lease = self._lease
         assert lease is not None, "an acquisition is left once, after it was entered"
-        # A generator that is thrown away may not await any more, so it cannot give anything back.
-        if (kind is None and not lease._adjusted) or kind is GeneratorExit:
-            lease._ended = True
-            return True
-        return False
+        # In this order: a thread that notes something now either is seen here or sees that it came too late.
+        lease._ended = True
+        return (kind is None or kind is GeneratorExit) and not lease._adjusted
 
-    async def leave(self, kind: type[BaseException] | None) -> None:
-        """Give everything back after a failure; else store the net adjustment."""
-        lease = self._lease
-        assert lease is not None
-        if kind is not None:
+    async def leave(self, kind: type[BaseException] | None, error: BaseException | None = None) -> None:
+        """Settle the lease, if need be by others who do it afterwards."""
+        assert self._lease is not None
+        colour = self._buckets.teller.colour
+        if kind is GeneratorExit and not colour.may_wait(error):
+            colour.carry_out(self._lease._leave_behind(), self._lost)
+        else:
+            await colour.keep(self._end(self._lease, kind), self._lost)
+
+    async def _end(self, lease: Lease, kind: type[BaseException] | None) -> None:
+        """Store the net adjustment if the work ended well, or its reader left; else give everything back."""
+        if kind is GeneratorExit:
+            await lease._leave_behind()
+        elif kind is not None:
             await lease._abandon()
-            return
-        try:
-            await lease._finish()
-        except RateLimiterUnavailable:  # logged where it happened
-            if self._policy is not OnUnavailable.ALLOW:
-                raise
+        else:
+            try:
+                await lease._finish()
+            except RateLimiterUnavailable:  # logged where it happened
+                if self._policy is not OnUnavailable.ALLOW:
+                    raise
+
+    def _lost(self) -> None:
+        """Note that an acquire could not be undone, or its lease not be settled."""
+        self._buckets.teller.refunds_lost += 1
+        logger.warning(
+            "an acquire of %s on %s was thrown away and not settled", self._entity_id, self._resource
+        )
 
     def _degraded(self, error: RateLimiterUnavailable) -> Lease:
         """A lease that was not recorded, if the policy wants one while the store is down."""

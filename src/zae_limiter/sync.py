@@ -60,7 +60,7 @@ class SyncAcquisition:
         trace: TracebackType | None,
     ) -> None:
         if not self._async.leave_at_once(kind):
-            run_sync(self._async.leave(kind))
+            run_sync(self._async.leave(kind, error))
 
 
 class SyncRepository:

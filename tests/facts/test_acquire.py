@@ -23,9 +23,10 @@ from tests.facts.stage import (
     waits,
 )
 from zae_limiter import RateLimiterUnavailable, RateLimitExceeded, ValidationError
-from zae_limiter._colour import run_sync
+from zae_limiter._colour import Blocking, run_sync
 from zae_limiter.acquire import (
     ATTEMPTS_MAX,
+    RESEND_ATTEMPTS_MAX,
     SETTLE_ATTEMPTS_MAX,
     Demand,
     _is_moot,
@@ -326,7 +327,7 @@ def test_what_is_confirmed_is_posted_once() -> None:
     ("answer", "attempts", "lost"),
     [
         (REFUSED, SETTLE_ATTEMPTS_MAX, "changed under every attempt"),
-        (Outcome(False, None, failure=GONE), ATTEMPTS_MAX, "out of reach"),
+        (Outcome(False, None, failure=GONE), RESEND_ATTEMPTS_MAX, "out of reach"),
         (Outcome(False, None, failure=UNSURE), 1, "no reply"),
     ],
 )
@@ -338,6 +339,50 @@ def test_what_cannot_be_confirmed_is_tried_and_then_told(answer: Outcome, attemp
         assert lost in str(failure)
         assert answer.failure in (None, failure)
         assert (teller.posts, teller.refunds_lost) == ([[order]] * attempts, 1)
+
+
+@pytest.mark.parametrize("answer", [REFUSED, Outcome(False, None, failure=GONE)])
+@pytest.mark.parametrize(("takes_ms", "attempts"), [(2_000, 1), (1_999, 2), (700, 3)])
+def test_what_takes_longer_than_one_call_may_take_is_given_up(
+    answer: Outcome, takes_ms: int, attempts: int
+) -> None:
+    """However little an attempt takes, all of them together take no longer than one deadline."""
+
+    class Slow(Answering):
+        async def post(self, orders: Sequence[Order], *, binding: bool = False) -> Any:
+            self.store.clock.advance(takes_ms / 1000)
+            return await super().post(orders, binding=binding)
+
+    class Patient(Blocking):
+        async def at_most(self, seconds: float, coroutine: Any) -> Any:
+            assert seconds > 0
+            return await coroutine
+
+    teller = Slow(answer)
+    teller.colour = Patient()
+    (failure,) = teller.settle(credit(1_000))
+    assert answer.failure in (None, failure)
+    assert (len(teller.posts), teller.refunds_lost) == (attempts, 1)
+
+
+def test_an_attempt_that_is_not_answered_in_time_may_have_happened() -> None:
+    """It goes on by itself, and nobody sends it again."""
+
+    class Late(Blocking):
+        async def at_most(self, seconds: float, coroutine: Any) -> Any:
+            assert seconds == 1.5
+            await coroutine
+
+    class Slow(Answering):
+        async def post(self, orders: Sequence[Order], *, binding: bool = False) -> Any:
+            self.store.clock.advance(0.5)
+            return await super().post(orders, binding=binding)
+
+    teller = Slow(REFUSED, Outcome(True, image_of()))
+    teller.colour = Late()
+    (failure,) = teller.settle(credit(1_000))
+    assert failure.ambiguous
+    assert (len(teller.posts), teller.refunds_lost) == (2, 1)
 
 
 def test_what_is_confirmed_in_the_end_is_not_lost() -> None:

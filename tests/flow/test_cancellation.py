@@ -1,15 +1,17 @@
-"""Cancelling and timing out at every await point of an acquire and of a lease.
+"""Cancelling, timing out and throwing away at every await point of an acquire and of a lease.
 
 The event loop of these tests counts its turns instead of seconds, and each call to the store takes
 some turns, so "interrupt it at turn 17" is exact. Every scenario is interrupted at turn 0, 1, 2, …
 until it ends before it is hit. Afterwards at once the books must be right: work that came to its end
-is paid for, all other work has cost nothing.
+is paid for, all other work has cost nothing. A coroutine that is thrown away may not wait for that: then they
+are right when the loop has carried out the rest, and what was done under a lease until then is paid for.
 """
 
 # Blocks that fail under a lease are what is tested here, and they hold more than one statement.
 # ruff: noqa: PT012
 
 import asyncio
+import inspect
 import itertools
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
@@ -21,6 +23,8 @@ import pytest
 from tests.flow.stage import RESOURCE, Client, Slow, Store, rpm
 from zae_limiter import Lease, LeaseExpiredError, RateLimitExceeded
 from zae_limiter._colour import Asyncio
+from zae_limiter._keeping import _running
+from zae_limiter.testing.readers import Steps
 
 STORES = ("memory", "sqlite")
 """A store on the wire answers in its own time, not after some turns."""
@@ -54,6 +58,10 @@ class Failed(Exception):
     """The work went wrong."""
 
 
+class ThrownAway(Exception):
+    """The work was not finished, and nobody will."""
+
+
 @dataclass
 class Work:
     """One piece of work under a lease: where it is, and what it owes for having got there."""
@@ -70,6 +78,9 @@ class Work:
                 await body(lease)
             except Failed:
                 self.phase = "leaving"
+                raise
+            except GeneratorExit:
+                self.cost = lease.consumed["rpm"]
                 raise
             self.phase, self.cost = "leaving", lease.consumed["rpm"]
         self.phase = "done"
@@ -135,6 +146,16 @@ async def wait_for(work: Coroutine[Any, Any, None], turns: int) -> None:
     await asyncio.wait_for(work, turns * TURN)
 
 
+async def throw_away(work: Coroutine[Any, Any, None], turns: int) -> None:
+    await Steps(work, turns)
+    if inspect.getcoroutinestate(work) == inspect.CORO_CLOSED:
+        return
+    work.close()
+    while _running:
+        await asyncio.wait(_running)
+    raise ThrownAway
+
+
 Interrupt = Callable[[Coroutine[Any, Any, None], int], Coroutine[Any, Any, None]]
 INTERRUPTS: dict[str, tuple[Interrupt, type[BaseException]]] = {
     "cancel": (cancel, asyncio.CancelledError),
@@ -142,6 +163,7 @@ INTERRUPTS: dict[str, tuple[Interrupt, type[BaseException]]] = {
     "cancel, again later": (partial(cancel_again, 4), asyncio.CancelledError),
     "timeout": (time_out, TimeoutError),
     "wait_for": (wait_for, TimeoutError),
+    "throw away": (throw_away, ThrownAway),
 }
 
 
@@ -157,11 +179,11 @@ async def at_every_turn(
         ended: BaseException | None = None
         try:
             await interrupt(work, turns)
-        except (asyncio.CancelledError, TimeoutError, Failed, RateLimitExceeded) as error:
+        except (asyncio.CancelledError, TimeoutError, ThrownAway, Failed, RateLimitExceeded) as error:
             ended = error
         work.close()
         await check()
-        if not isinstance(ended, (asyncio.CancelledError, TimeoutError)):
+        if not isinstance(ended, (asyncio.CancelledError, TimeoutError, ThrownAway)):
             return turns
         assert type(ended) is expected, f"interrupted at turn {turns} the caller sees {ended!r}"
     raise AssertionError
@@ -266,7 +288,7 @@ async def test_refusal_interrupted_at_every_turn(store: Store, broke: str, how: 
     assert await at_every_turn(prepare, how) >= 4
 
 
-@pytest.mark.parametrize("how", ["cancel", "timeout"])
+@pytest.mark.parametrize("how", ["cancel", "timeout", "throw away"])
 @pytest.mark.parametrize("victim", [0, 2, 4])
 async def test_one_of_a_crowd_interrupted_at_every_turn(store: Store, victim: int, how: str) -> None:
     """Several leases of one process on one bucket: interrupting one takes nothing from the others."""
@@ -285,10 +307,13 @@ async def test_one_of_a_crowd_interrupted_at_every_turn(store: Store, victim: in
         ]
 
         async def hit() -> None:
-            task = asyncio.ensure_future(crowd[victim].run(bodies[victim]))
+            work = crowd[victim].run(bodies[victim])
+            task = asyncio.ensure_future(asyncio.sleep(0) if how == "throw away" else work)
             others.extend(
                 asyncio.ensure_future(crowd[number].run(bodies[number])) for number in range(victim + 1, 5)
             )
+            if how == "throw away":
+                await work
             try:
                 await task
             except asyncio.CancelledError:
@@ -298,7 +323,7 @@ async def test_one_of_a_crowd_interrupted_at_every_turn(store: Store, victim: in
 
         async def check() -> None:
             await asyncio.gather(*others)
-            assert [work.phase for work in crowd].count("done") >= 4
+            assert [work.phase for work in crowd].count("done") >= len(others)
             await expect(store, 1 + sum(work.cost for work in crowd), entity_id)
 
         return hit(), check

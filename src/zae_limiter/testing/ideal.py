@@ -168,6 +168,16 @@ class WatchedTeller(Teller):
         super().__init__(backend, process.world)
         self._process, self._simulation, self._intents = process, process.simulation, intents
 
+    async def post(
+        self, orders: Sequence[Order], *, binding: bool = False
+    ) -> tuple[list[Outcome], BaseException | None]:
+        # What is binding has a deadline, from standing in line on.
+        self._simulation.in_flight += binding
+        try:
+            return await super().post(orders, binding=binding)
+        finally:
+            self._simulation.in_flight -= binding
+
     async def serve(self, groups: list[list[Ticket]]) -> None:
         # Between a look at the clock and the reply nobody may sleep for minutes.
         self._simulation.in_flight += 1

@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from .._colour import Signal
+from .._keeping import Lost, may_wait
 from ..exceptions import RateLimiterUnavailable
 from ..repository_protocol import Backend, Changes, Item, Key, Outcome, Query, Swap, Update, Write
 from ..world import DRIFT, LOOK_MS, World
@@ -163,6 +164,11 @@ class Process:
         task.interruptible = interruptible
         return task
 
+    @property
+    def gone(self) -> bool:
+        """Nothing of it will ever run again."""
+        return self.crashed or self.simulation.over
+
     def crash(self) -> None:
         self.crashed = True
         self.simulation.drop(lambda task: task.process is self)
@@ -198,11 +204,59 @@ class SimColour:
     async def within(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:  # noqa: ARG002
         return await coroutine
 
+    async def at_most(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T | None:
+        return await self.within(seconds, coroutine)
+
+    async def keep(self, coroutine: Coroutine[Any, Any, T], lost: Lost) -> T:  # noqa: ARG002 - a process is there
+        return await _Kept(self._process, coroutine)
+
+    def may_wait(self, left_by: BaseException | None) -> bool:
+        return not self._process.gone and may_wait(left_by)
+
+    def carry_out(self, coroutine: Coroutine[Any, Any, None], lost: Lost) -> None:  # noqa: ARG002 - likewise
+        if self._process.gone:
+            coroutine.close()
+        else:
+            self._process.spawn(coroutine)
+
     async def sleep(self, seconds: float) -> None:
         await (SimSignal().wait(seconds) if seconds else pause())
 
     def signal(self) -> Signal:
         return SimSignal()
+
+
+class _Kept(Generic[T]):
+    """A coroutine that its process carries on, as cancelled, if whoever awaits it is thrown away."""
+
+    def __init__(
+        self, process: Process, coroutine: Coroutine[Any, Any, T], error: Cancelled | None = None
+    ) -> None:
+        self._process, self._coroutine, self._error = process, coroutine, error
+
+    def __await__(self) -> Generator[_Park, None, T]:
+        coroutine, error = self._coroutine, self._error
+        while True:
+            try:
+                parked = coroutine.send(None) if error is None else coroutine.throw(error)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            error = None
+            try:
+                yield parked
+            except GeneratorExit:
+                if self._process.gone:
+                    coroutine.close()
+                else:
+                    self._process.spawn(_awaited(_Kept(self._process, coroutine, Cancelled())))
+                raise
+            except Cancelled as cancelled:
+                error = cancelled
+
+
+async def _awaited(kept: _Kept[T]) -> T:
+    return await kept
 
 
 class Simulation:
@@ -215,6 +269,8 @@ class Simulation:
         self.in_flight = 0
         self.clock_error_ms = 0
         """By how much a clock may be wrong in this world."""
+        self.over = False
+        """It came to a bad end, and nothing goes on."""
         self.faults: Counter[str] = Counter()
         self.before_step: Callable[[], None] = lambda: None
         self._tasks: list[Task[Any]] = []
@@ -237,6 +293,7 @@ class Simulation:
         try:
             self._run(steps_max)
         finally:
+            self.over = bool(self._tasks)
             self.drop(lambda _: True)
 
     def _run(self, steps_max: int) -> None:

@@ -1,0 +1,167 @@
+"""What goes on although nobody waits for it any more.
+
+A coroutine that is thrown away, closed or garbage while it is suspended, may not await. What it had begun
+must come to its end all the same: an acquire under way is undone, a lease is settled. So the event loop
+carries the rest out, in a task that nobody else knows of. Without a loop it gets one of its own. What
+cannot be carried out even so is told by calling ``lost``, so nothing ends in silence.
+
+Garbage is collected anywhere, also while a frame of this package further up the stack holds a lock. Who finds
+itself there leaves the work to a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Generator
+from types import FrameType
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+Lost = Callable[[], None]
+"""Is told that something could not be brought to its end."""
+
+NOT_OURS = ("zae_limiter.cli", "zae_limiter.testing")
+"""Parts of this package that use it as others do, and hold no lock meanwhile."""
+
+_running: set[asyncio.Task[Any]] = set()
+"""A loop holds its tasks by weak references only."""
+
+
+class Kept(Generic[T]):
+    """A coroutine that is cancelled and carried on by the loop if whoever awaits it is thrown away."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], lost: Lost) -> None:
+        self._coroutine, self._lost = coroutine, lost
+        self._begun = self._cancel = self._is_lost = False
+        self._pending: Any = None
+        """What the coroutine waits for: a future of its loop, or ``None`` for the next turn."""
+
+    def __await__(self) -> Generator[Any, None, T]:
+        """Run it, or what is left of it."""
+        pending, resume, given = self._pending, self._coroutine.send, None
+        if pending is not None:
+            pending._asyncio_future_blocking = True  # as a task expects, if one had it before
+        # What must not be cancelled is waited for, and the coroutine is told then.
+        insisting = self._cancel and (pending is None or not pending.cancel())
+        while True:
+            if self._begun:
+                try:
+                    yield self._pending
+                except GeneratorExit:
+                    self._hand_over()
+                    raise
+                except BaseException as error:
+                    resume, given = self._coroutine.throw, error
+                else:
+                    resume, given = self._coroutine.send, None
+                    if insisting:
+                        resume, given = self._coroutine.throw, asyncio.CancelledError()
+                insisting = False
+            self._begun = True
+            try:
+                self._pending = resume(given)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+
+    def _hand_over(self) -> None:
+        """Let the loop go on with what has begun, as if it had been cancelled."""
+        self._cancel = True
+        loop = running_loop() if self._pending is None else self._pending.get_loop()
+        if loop is None or loop.is_closed():
+            self._give_up()
+        else:
+            self.carry_on(loop)
+
+    def carry_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let a loop do it."""
+        rest = self._rest()
+        rest.send(None)  # begun before a task has it, which else could be cancelled without anybody noticing
+        if loop is running_loop():
+            keep_running(loop, rest)
+        else:
+            loop.call_soon_threadsafe(keep_running, loop, rest)
+
+    async def _rest(self) -> None:
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            pass  # it has to be done all the same
+        except GeneratorExit:
+            self._give_up()
+            raise
+        with contextlib.suppress(asyncio.CancelledError):
+            await self
+
+    def _give_up(self) -> None:
+        self._coroutine.close()
+        if not self._is_lost:
+            self._is_lost = True
+            self._lost()
+
+    def in_a_loop_of_its_own(self) -> None:
+        """Do it now, in a thread that runs no loop."""
+        try:
+            loop = asyncio.new_event_loop()
+            try:
+                loop.run_until_complete(self._rest())
+            finally:
+                loop.close()
+        except BaseException:
+            self._give_up()
+            raise
+
+
+def keep_running(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    """A task that lives until it is done, whoever forgets it."""
+    task = loop.create_task(coroutine)
+    _running.add(task)
+    task.add_done_callback(_running.discard)
+    return task
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The loop that runs in this thread."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def may_wait(left_by: BaseException | None) -> bool:
+    """Whether whoever leaves a block this way may await in its ``__aexit__``.
+
+    Only what throws a block's coroutine away forbids it. An async generator that its reader leaves is closed
+    by somebody who awaits that; the first frame of the traceback is the one whose block is left.
+    """
+    if not isinstance(left_by, GeneratorExit):
+        return True
+    trace = left_by.__traceback__
+    return trace is not None and bool(trace.tb_frame.f_code.co_flags & inspect.CO_ASYNC_GENERATOR)
+
+
+def is_within_ourselves() -> bool:
+    """Whether the stack leads back into this package after it had left it: somebody was interrupted."""
+    frame: FrameType | None = sys._getframe(1)
+    outside = False
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        ours = name.startswith("zae_limiter.") and not name.startswith(NOT_OURS)
+        if ours and outside:
+            return True
+        outside = outside or not ours
+        frame = frame.f_back
+    return False
+
+
+def in_thread_of_its_own(work: Callable[[], None], lost: Lost) -> None:
+    """Let a new thread do it; nobody waits."""
+    try:
+        threading.Thread(target=work, name="zae-limiter-settling").start()
+    except RuntimeError:  # the interpreter is going down, or there are too many
+        lost()
