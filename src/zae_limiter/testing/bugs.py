@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest import mock
@@ -11,6 +11,7 @@ from unittest import mock
 from ..acquire import Demand, give_back
 from ..backends.memory import MemoryBackend
 from ..exceptions import RateLimiterUnavailable
+from ..lease import Acquisition
 from ..migrations.shapes import MOVED_TO, Source
 from ..posting import Posting, fitting, write_for
 from ..records.versions import VersionRecords
@@ -19,6 +20,7 @@ from ..shards import split
 from ..teller import Teller
 from ..till import spent
 from ..world import StoreClock
+from .simulation import SimColour
 
 look = StoreClock._look
 refuse_older_shape = VersionRecords._refuse_older_shape
@@ -92,6 +94,17 @@ async def _forget_refund(*_: Any) -> None:
     """A refund that nobody makes."""
 
 
+def _forget_readers(acquisition: Acquisition, kind: type[BaseException] | None) -> bool:
+    lease = acquisition._lease
+    assert lease is not None
+    lease._ended, lease._settled = True, kind is GeneratorExit
+    return kind is GeneratorExit or (kind is None and not lease._adjusted)
+
+
+async def _keep_nothing(_: SimColour, coroutine: Coroutine[Any, Any, Any], *__: Any) -> Any:
+    return await coroutine
+
+
 def _mark_again(source: Source, where: str) -> Update:
     """A move that does not look whether somebody else has moved the record."""
     return Update(source.key, set={MOVED_TO: where}, when=(Exists(),))
@@ -124,6 +137,8 @@ BUGS: dict[str, dict[str, Any]] = {
     "deaf_clock": {"zae_limiter.world.StoreClock.observe": _deaf},
     "clock_set_back": {"zae_limiter.world.StoreClock._look": _set_back},
     "moved_twice": {"zae_limiter.migrations.moving.mark": _mark_again},
+    "reader_forgotten": {"zae_limiter.lease.Acquisition.leave_at_once": _forget_readers},
+    "undone_by_nobody": {"zae_limiter.testing.simulation.SimColour.keep": _keep_nothing},
     "no_refund": {
         "zae_limiter.acquire.give_back": _forget_refund,
         "zae_limiter.lease.give_back": _forget_refund,

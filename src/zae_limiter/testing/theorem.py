@@ -3,7 +3,8 @@
 In every interval a limit admits, net of refunds, at most its capacity plus what accrues; nothing that
 fits is refused; no token is lost. One seed decides how many processes there are, how wrong their
 clocks are, what they ask for, when somebody changes limits and parents, which requests and replies get
-lost, when the store is gone or slow, who is cancelled and who crashes. After every write the store is
+lost, when the store is gone or slow, who is cancelled, who crashes, who leaves a stream or throws a
+coroutine away. After every write the store is
 compared with the ideal bucket; at rest its books are compared with those of the clients, usage with
 consumption, waits with what then happens, and everybody's idea of the limits with what is stored.
 """
@@ -34,6 +35,7 @@ from ..sharding import SHARDS_MAX
 from .books import Books
 from .ideal import Intent, Judge, WatchedTeller, Whole
 from .older import USAGE, Estate, Heritage, migrate
+from .readers import Reader, Steps
 from .rest import check_convergence, check_counts, check_namespaces, check_waits
 from .simulation import Cancelled, Network, Process, Simulation, pause
 from .staff import Followers, Tenant, Timed, administer, keep_namespaces
@@ -85,6 +87,8 @@ class Scenario:
         self.books = Books()
         self.wholes: dict[str, Whole] = {}
         self.admitted = self.refused = 0
+        self.throwing = False
+        """A client's coroutine is thrown away just now, and not because its process died."""
         self.setup = run_sync(Repository.over(self.store, world=Process(self.simulation).world))
         self.followers = Followers(self.simulation, self.setup.namespace_id, ordered=not self.sharded)
         self.store.watchers.append(self.followers.record)
@@ -236,10 +240,23 @@ class Scenario:
 
     async def _client(self, limiter: RateLimiter) -> None:
         for _ in range(6):
+            attempt = self._attempt(limiter)
             try:
-                await self._attempt(limiter)
+                if self.simulation.rng.random() < 0.1:
+                    await self._thrown_away(attempt)
+                else:
+                    await attempt
             except Cancelled:
                 self.simulation.faults["cancelled"] += 1
+
+    async def _thrown_away(self, attempt: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine for some steps and close it wherever it is then."""
+        try:
+            await Steps(attempt, self.simulation.rng.choice((1, 2, 4, 8, 16)))
+            self.throwing = True
+        finally:
+            attempt.close()
+            self.throwing = False
 
     async def _attempt(self, limiter: RateLimiter) -> None:
         rng, faulty = self.simulation.rng, self.fault_rate > 0 or self.rough
@@ -248,20 +265,26 @@ class Scenario:
         most = Counter(amounts)
         consumed: Mapping[str, int] = {}
         lease: Lease | None = None
-        certain = True
+        leaves = rng.random() < 0.2
+        certain = not (leaves and faulty)  # who leaves is not told what could not be stored
         try:
-            async with limiter.acquire(entity_id, RESOURCE, amounts) as lease:
-                await pause()
-                if rng.random() < 0.2:
-                    most.update(fast=2)
-                    await lease.consume(fast=2)
-                if rng.random() < 0.3:
-                    change = rng.choice((-1, 3, 20))
-                    if lease.consumed.get("fast", 0) + change >= 0:
-                        most.update(fast=max(0, change))
-                        await lease.adjust(fast=change)
-                if rng.random() < 0.2:
-                    raise Aborted
+            acquisition = limiter.acquire(entity_id, RESOURCE, amounts)
+            async with Reader(acquisition) if leaves else acquisition as lease:
+                try:
+                    await pause()
+                    if rng.random() < 0.2:
+                        most.update(fast=2)
+                        await lease.consume(fast=2)
+                    if rng.random() < 0.3:
+                        change = rng.choice((-1, 3, 20))
+                        if lease.consumed.get("fast", 0) + change >= 0:
+                            most.update(fast=max(0, change))
+                            await lease.adjust(fast=change)
+                    if rng.random() < 0.2:
+                        raise Aborted
+                except GeneratorExit:  # what was done until then is paid for
+                    consumed = lease.consumed
+                    raise
                 consumed = lease.consumed  # a cancellation from here on finds the work done
             self.admitted += 1
         except RateLimitExceeded as refusal:
@@ -272,7 +295,10 @@ class Scenario:
         except RateLimiterUnavailable:
             certain = False
         except (Cancelled, GeneratorExit) as error:
-            certain = isinstance(error, Cancelled) and not faulty
+            # Who is thrown away is stood in for by its process, which may crash before that is done.
+            stays = self.throwing and self.crash_rate == 0
+            certain = (isinstance(error, Cancelled) or stays) and not faulty
+            self.simulation.faults["thrown away"] += self.throwing
             raise
         finally:
             payers = (
