@@ -42,7 +42,10 @@ THREADS = 16
 
 TWINS = [(Repository, SyncRepository), (RateLimiter, SyncRateLimiter), (Lease, SyncLease)]
 
-SEAMS = {"colour", "notice_family", "plan", "policy_when_down", "renewed", "teller"}
+SEAMS = {
+    *("colour", "is_moved", "notice_changes", "notice_family"),
+    *("plan", "policy_when_down", "renewed", "teller"),
+}
 """What the layers of the package ask of a repository; users have no business with it."""
 
 
