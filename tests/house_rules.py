@@ -114,6 +114,9 @@ BANS = (
     Ban("print", "testing testing.* cli cli.*", "standard output belongs to the command line"),
 )
 
+CLOCKS = frozenset({"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"})
+"""What reads the time of a real machine, on which no test may put an upper bound."""
+
 VAGUE_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "base", "manager"})
 VAGUE_NAMES_ALLOWED = frozenset({"stack_manager", "test_stack_manager"})
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.aggregator.stage import usage_rows
+from tests.patience import PATIENCE_SECONDS
 from zae_limiter import Limit, SyncRateLimiter
 from zae_limiter._colour import run_sync
 from zae_limiter.backends import open_backend
@@ -280,12 +281,12 @@ def test_a_signal_ends_the_program_cleanly(tmp_path: Path, number: int) -> None:
     use(url, 9)
     command = [sys.executable, "-m", "tests.aggregator.program", "--store", url, "--output", "json"]
     program = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while totals(url) != {"user-1": {"rpm": 18}}:
         assert time.monotonic() < deadline, "it counts nothing"
         assert program.poll() is None, program.communicate()
         time.sleep(0.05)
     os.kill(program.pid, number)
-    out, err = program.communicate(timeout=60)
+    out, err = program.communicate(timeout=PATIENCE_SECONDS)
     assert (program.returncode, err) == (0, "")
     assert '"rows_written": 2' in out

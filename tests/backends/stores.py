@@ -25,7 +25,7 @@ def open_memory(path: Path, sync: bool) -> Backend:
 
 
 def open_sqlite(path: Path, sync: bool) -> Backend:
-    return SqliteBackend(path / "limits.db", sync=sync, timeout_ms=2000, world=World())
+    return SqliteBackend(path / "limits.db", sync=sync, timeout_ms=60_000, world=World())
 
 
 def open_dynamodb(path: Path, sync: bool) -> Backend:

@@ -16,7 +16,7 @@ NOW_MS = 2_000_500
 Open = Callable[[Path, World], Backend]
 STORES: dict[str, Open] = {
     "memory": lambda _, world: MemoryBackend(world),
-    "sqlite": lambda path, world: SqliteBackend(path / "x.db", sync=True, timeout_ms=2000, world=world),
+    "sqlite": lambda path, world: SqliteBackend(path / "x.db", sync=True, timeout_ms=60_000, world=world),
 }
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.backends.worker import COUNTER
+from tests.patience import PATIENCE_SECONDS, wait_until
 from zae_limiter._colour import run_sync
 from zae_limiter.backends.sqlite import SqliteBackend, statements
 from zae_limiter.backends.sqlite.file import APPLICATION_ID
@@ -34,7 +35,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def backend(path: Path, timeout_ms: int = 5000, world: World | None = None) -> Iterator[SqliteBackend]:
+def backend(path: Path, timeout_ms: int = 60_000, world: World | None = None) -> Iterator[SqliteBackend]:
     """A blocking backend that is set up."""
     it = SqliteBackend(path, sync=True, timeout_ms=timeout_ms, world=world or World())
     run_sync(it.setup())
@@ -130,7 +131,7 @@ class TestProcesses:
     def test_fork(self, path: Path) -> None:
         """Children open their own connection, inherit none, and lose nothing, with threads running."""
         with workers(1, "fork", path, 10, 20) as (process,):
-            threaded, failed = map(int, process.communicate(timeout=60)[0].split())
+            threaded, failed = map(int, process.communicate(timeout=PATIENCE_SECONDS)[0].split())
         assert failed == 0
         assert counter(path) == {"total": threaded + 210, "thread": threaded, "parent": 10, "child": 200}
 
@@ -243,7 +244,7 @@ class TestDeadline:
             it = SqliteBackend(path, sync=sync, timeout_ms=50, world=World())
             start = time.monotonic()
             outcomes = await it.write_each([ADD, ADD])
-            assert 0.05 <= time.monotonic() - start < 2
+            assert time.monotonic() - start >= 0.05
             for outcome in outcomes:
                 assert not outcome.applied
                 assert outcome.failure is not None
@@ -271,7 +272,6 @@ class TestDeadline:
     def test_readers_do_not_wait(self, path: Path, locked: sqlite3.Connection) -> None:
         """Reading goes on while another process writes."""
         it = SqliteBackend(path, sync=True, timeout_ms=1, world=World())
-        it._timeout_ms = 2000  # opening may take longer than a millisecond
         assert run_sync(it.batch_get([K])) == [None]
         assert run_sync(it.query(Query("p"))).rows == ()
         run_sync(it.close())
@@ -456,32 +456,23 @@ class TestLayout:
         assert [file.name for file in tmp_path.glob("*.db")] == ["limits.db"]
 
 
-def settled(condition: Callable[[], bool]) -> bool:
-    """Whether it comes true within two seconds."""
-    deadline = time.monotonic() + 2
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.001)
-    return condition()
-
-
 def test_async_tidies_up_in_a_thread(path: Path) -> None:
     """After a thousand writes the expired items and the log are cleared off the event loop."""
     world = World(now_ms=lambda: 2_000_000)
     old = [Key("old", f"{i}") for i in range(3)]
 
-    async def scenario() -> bool:
-        it = SqliteBackend(path, sync=False, timeout_ms=5000, world=world)
+    async def scenario() -> None:
+        it = SqliteBackend(path, sync=False, timeout_ms=60_000, world=world)
         await it.setup()
         await it.write_each([Put(key, {"ttl": 1999}) for key in old])
         await it.write_each([ADD] * 996)
         assert None not in await it.batch_get(old)
         await it.write_each([ADD])
-        gone = await asyncio.to_thread(settled, lambda: counter_gone(path))
+        await asyncio.to_thread(wait_until, lambda: counter_gone(path))
         await it.close()
-        return gone
 
     def counter_gone(path: Path) -> bool:
         with contextlib.closing(sqlite3.connect(path)) as connection:
             return connection.execute("SELECT count(*) FROM items WHERE pk = 'old'").fetchone() == (0,)
 
-    assert asyncio.run(scenario())
+    asyncio.run(scenario())

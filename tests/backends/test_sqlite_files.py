@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.backends.worker import write_until_failure
+from tests.patience import PATIENCE_SECONDS
 from zae_limiter._colour import run_sync
 from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.backends.sqlite.file import APPLICATION_ID
@@ -30,11 +31,9 @@ from zae_limiter.repository_protocol import Key, Put, Update
 from zae_limiter.world import World
 
 WORKER = Path(__file__).with_name("worker.py")
-PATIENCE_SECONDS = 300
-"""What nobody ever waits, unless something hangs."""
 
 
-def open_sync(path: Path | str, timeout_ms: int = 2000) -> SqliteBackend:
+def open_sync(path: Path | str, timeout_ms: int = 60_000) -> SqliteBackend:
     it = SqliteBackend(path, sync=True, timeout_ms=timeout_ms, world=World())
     run_sync(it.setup())
     return it

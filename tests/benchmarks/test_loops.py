@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import loops
 from benchmarks.loops import Exhausted, Tally, async_loop, paced_loop, sync_loop, threads_loop
 
 
@@ -54,17 +55,56 @@ def test_only_what_the_case_wants_is_an_operation(
     assert any(message.startswith("KeyError") for message in refused["messages"])
 
 
-def test_a_paced_loop_counts_only_its_steps_as_time() -> None:
+class Clock:
+    """A clock in the place of the module ``time``, which only moves when it is told."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def perf_counter_ns(self) -> int:
+        return self.now_ns
+
+    def process_time(self) -> float:
+        return 0.0
+
+    def pass_ms(self, ms: int) -> None:
+        self.now_ns += ms * 1_000_000
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    it = Clock()
+    monkeypatch.setattr(loops, "time", it)
+    return it
+
+
+def test_a_paced_loop_counts_only_its_steps_as_time(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pauses between are not the limiter's."""
 
     async def step() -> None:
-        pass
+        clock.pass_ms(1)
 
-    taken = asyncio.run(paced_loop(step, 0.001, 0.05, Tally(Refused)))
-    assert taken["operations"] > 0
-    assert taken["seconds"] < 0.05
+    async def sleep(seconds: float) -> None:
+        clock.pass_ms(round(seconds * 1000))
+
+    monkeypatch.setattr(loops.asyncio, "sleep", sleep)
+    taken = asyncio.run(paced_loop(step, 0.009, 0.05, Tally(Refused)))
+    assert (taken["operations"], taken["seconds"]) == (5, 0.005)
 
 
-def test_a_loop_ends_when_its_time_is_over() -> None:
+@pytest.mark.parametrize("loop", ["sync", "tasks", "threads"])
+def test_a_loop_ends_when_its_time_is_over(clock: Clock, loop: str) -> None:
     """A step that always works is repeated, but not for ever."""
-    assert sync_loop(lambda: None, 0.001, Tally(Refused))["operations"] > 0
+    tally = Tally(Refused)
+
+    async def step() -> None:
+        clock.pass_ms(1)
+
+    match loop:
+        case "sync":
+            taken = sync_loop(lambda: clock.pass_ms(1), 0.02, tally)
+        case "threads":
+            taken = threads_loop(lambda: clock.pass_ms(1), 1, 0.02, tally)
+        case _:
+            taken = asyncio.run(async_loop(step, 1, 0.02, tally))
+    assert (taken["operations"], taken["seconds"]) == (20, 0.02)

@@ -80,7 +80,7 @@ class Patron:
 
 
 @contextmanager
-def patron(path: Path, way: str, timeout_ms: int = 5_000) -> Iterator[Patron]:
+def patron(path: Path, way: str, timeout_ms: int = 60_000) -> Iterator[Patron]:
     """A patron of a file, in one of the ways."""
     settings = Settings(store=f"sqlite:///{path}", timeout_ms=timeout_ms, bucket_ttl_multiplier=0)
     with asyncio.Runner() as runner:

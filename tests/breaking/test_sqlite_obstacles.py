@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -126,12 +125,10 @@ class TestLocked:
         with patron(path, way) as it, stranger(path) as other:
             assert it.take(amount=10) is None
             other.execute(f"BEGIN {lock}")
-            since = time.monotonic()
             with it.in_a_hurry(TIMEOUT_MS):
                 failure = it.take()
             assert failure is not None
             assert not failure.ambiguous
-            assert TIMEOUT_MS / 1000 <= time.monotonic() - since < 5
             assert it.available() == CAPACITY - 10
             other.execute("ROLLBACK")
             assert it.take() is None

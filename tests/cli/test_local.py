@@ -19,6 +19,7 @@ import botocore.session
 import pytest
 
 from tests.cli.conftest import Run
+from tests.patience import PATIENCE_SECONDS, growing_ms
 from zae_limiter.local import ENGINES, Service
 from zae_limiter.local.process import Identity, birth_of, stop
 
@@ -256,11 +257,13 @@ def test_a_port_that_is_taken(run: Run, pretend: Pretend) -> None:
 def test_an_engine_that_does_not_answer(run: Run, pretend: Pretend, before: str, said: str) -> None:
     """Its last words are in the error, it is ended, and its log stays."""
     pretend(before)
-    result = run("local", "up", "--port", str(free_port()), "--timeout", "1")
-    assert result.exit_code == 1
-    assert "does not answer" in result.stderr
-    assert said in result.stderr
-    assert run("local", "status").exit_code == 4
+    for timeout_ms in growing_ms(1000):
+        result = run("local", "up", "--port", str(free_port()), "--timeout", str(timeout_ms // 1000))
+        assert result.exit_code == 1
+        assert "does not answer" in result.stderr
+        assert run("local", "status").exit_code == 4
+        if said in result.stderr:
+            break
     pid = int(run("local", "logs").stdout.partition("hello from ")[2].split()[0])
     assert birth_of(pid) is None
 
@@ -291,7 +294,7 @@ def test_logs(run: Run, pretend: Pretend) -> None:
     assert following.stdout is not None
     port = int(str(status(run)["endpoint_url"]).rpartition(":")[2])
     # The engine notes each request, so there is something to follow.
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not (seen := _readable(following)) and time.monotonic() < deadline:
         connection = http.client.HTTPConnection("127.0.0.1", port)
         connection.request("GET", "/followed")
@@ -299,7 +302,7 @@ def test_logs(run: Run, pretend: Pretend) -> None:
         connection.close()
     assert seen
     assert run("local", "down").exit_code == 0
-    assert "/followed" in following.communicate(timeout=30)[0]
+    assert "/followed" in following.communicate(timeout=PATIENCE_SECONDS)[0]
 
 
 def _readable(process: "subprocess.Popen[str]") -> bool:
@@ -414,7 +417,7 @@ def test_an_installation_that_fails(
     assert ENGINES["ministack"].find() is None
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 30) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

@@ -17,6 +17,7 @@ from tests.engines import dynamodb_local
 from tests.migrations.older import NOW_MS, SHAPES, Table, composite_table, single_table
 from tests.migrations.stage import Stage, assert_same, fill, old_rows
 from tests.migrations.test_indexes import older_table
+from tests.patience import PATIENCE_SECONDS
 from zae_limiter import (
     IncompatibleSchemaError,
     InfrastructureNotFoundError,
@@ -280,7 +281,7 @@ def test_killed_for_good_and_run_again(run: Run) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while "moved_to" not in str(stage.rows().values()) and process.poll() is None:
         assert time.monotonic() < deadline
     os.kill(process.pid, signal.SIGKILL)

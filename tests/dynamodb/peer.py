@@ -13,6 +13,7 @@ from typing import Any
 from zlib import crc32
 
 from tests.dynamodb.stage import session
+from tests.patience import PATIENCE_SECONDS
 from zae_limiter.backends.dynamodb import DynamoDBBackend, open_backend, open_transport
 from zae_limiter.backends.dynamodb.access import Access
 from zae_limiter.backends.dynamodb.transport import Transport
@@ -88,7 +89,11 @@ class Peer:
         """The answer to the next request that has none yet."""
         self._script.append(list(said))
 
-    def until(self, is_so: Callable[[], bool], seconds: float = 20) -> None:
+    def unsay(self) -> None:
+        """Forget what nobody has asked for."""
+        self._script.clear()
+
+    def until(self, is_so: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
         """Wait until something has happened here."""
         with self._changed:
             assert self._changed.wait_for(is_so, seconds), "it did not happen"
@@ -161,7 +166,7 @@ class Peer:
             self._changed.notify_all()
         for part in said:
             if isinstance(part, threading.Event):
-                part.wait(20)
+                part.wait(PATIENCE_SECONDS)
             elif part == CLOSE:
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)

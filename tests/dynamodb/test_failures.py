@@ -6,6 +6,7 @@ tell the same story.
 
 import contextlib
 import socket
+import threading
 import time
 from collections.abc import Iterator
 
@@ -21,9 +22,11 @@ from tests.engines.proxy import (
     DropReply,
     DropRequest,
     Fault,
+    Meet,
     Proxy,
     ResetReply,
 )
+from tests.patience import PATIENCE_SECONDS, growing_ms
 from zae_limiter._colour import run_sync
 from zae_limiter.backends.dynamodb import open_driver, open_transport
 from zae_limiter.backends.dynamodb.access import Access
@@ -217,21 +220,23 @@ def test_one_of_several_writes_may_fail(sync: bool, transport: str, proxy: Proxy
 
 @WAYS
 def test_an_unreachable_service_is_known_not_to_have_acted(sync: bool, transport: str) -> None:
-    """A refused connection is tried again until the deadline and is never ambiguous."""
+    """A refused connection is tried again until the deadline and is not ambiguous."""
+    # Nothing listens on this port of the loopback interface.
+    assert any(
+        drive(sync, is_not_sent(sync, "http://127.0.0.1:9", timeout_ms, transport))
+        for timeout_ms in growing_ms(800)
+    )
 
-    async def scenario() -> None:
-        # Nothing listens on this port of the loopback interface.
-        async with opened(
-            sync, "nowhere", "http://127.0.0.1:9", timeout_ms=800, transport=transport
-        ) as store:
-            since = time.monotonic()
-            (outcome,) = await store.write_each([Update(A, {"n": 1})])
-            assert 0.4 < time.monotonic() - since < 3
-            assert outcome.failure is not None
-            assert not outcome.failure.ambiguous
-            assert "was not sent" in str(outcome.failure)
 
-    drive(sync, scenario())
+async def is_not_sent(sync: bool, address: str, timeout_ms: int, transport: str) -> bool:
+    """Whether a write is known not to have been sent; a driver that is still getting ready cannot know."""
+    async with opened(sync, "nowhere", address, timeout_ms=timeout_ms, transport=transport) as store:
+        since = time.monotonic()
+        (outcome,) = await store.write_each([Update(A, {"n": 1})])
+        assert time.monotonic() - since > 0.4
+        assert outcome.failure is not None
+        assert outcome.failure.ambiguous != ("was not sent" in str(outcome.failure))
+        return not outcome.failure.ambiguous
 
 
 @contextlib.contextmanager
@@ -249,44 +254,37 @@ def silent_host() -> Iterator[str]:
 
 @WAYS
 def test_a_silent_host_is_known_not_to_have_acted(sync: bool, transport: str) -> None:
-    """When even connecting gets no answer nothing was sent, and the caller is told so in time."""
-
-    async def scenario() -> None:
-        with silent_host() as address:
-            async with opened(sync, "nowhere", address, timeout_ms=1200, transport=transport) as store:
-                since = time.monotonic()
-                (outcome,) = await store.write_each([Update(A, {"n": 1})])
-                assert 0.5 < time.monotonic() - since < 3
-                assert outcome.failure is not None
-                assert not outcome.failure.ambiguous
-                assert "was not sent" in str(outcome.failure)
-
-    drive(sync, scenario())
+    """When even connecting gets no answer nothing was sent, and the caller is told so."""
+    with silent_host() as address:
+        assert any(
+            drive(sync, is_not_sent(sync, address, timeout_ms, transport)) for timeout_ms in growing_ms(1200)
+        )
 
 
 @WAYS
 def test_the_deadline_holds(sync: bool, transport: str, proxy: Proxy) -> None:
-    """A store that answers after five seconds has failed after 300 ms."""
+    """A store that never answers has failed when the time is over, whatever was asked."""
 
-    async def scenario() -> None:
-        async with opened(sync, endpoint_url=proxy.url, timeout_ms=300, transport=transport) as store:
-            # Getting ready is not what is measured, and may well take longer on a busy machine.
+    async def is_shown(timeout_ms: int) -> bool:
+        async with opened(sync, endpoint_url=proxy.url, timeout_ms=timeout_ms, transport=transport) as store:
+            # Getting ready is not what is tested, and may well take longer on a busy machine.
             with contextlib.suppress(RateLimiterUnavailable):
                 await store.ping()
-            proxy.fault("UpdateItem", Delay(5))
+            proxy.fault("UpdateItem", Delay(PATIENCE_SECONDS))
             since = time.monotonic()
             (outcome,) = await store.write_each([Update(A, {"n": 1})])
-            assert 0.3 <= time.monotonic() - since < 2
+            assert time.monotonic() - since >= 0.3
             assert outcome.failure is not None
+            if not proxy.requests["UpdateItem"]:
+                return False
             assert outcome.failure.ambiguous
-            proxy.fault("BatchGetItem", Delay(5), Delay(5))
-            since = time.monotonic()
+            proxy.fault("BatchGetItem", *[Delay(PATIENCE_SECONDS)] * 2)
             with pytest.raises(RateLimiterUnavailable) as raised:
                 await store.batch_get([A])
-            assert 0.3 <= time.monotonic() - since < 2
             assert not raised.value.ambiguous
+            return True
 
-    drive(sync, scenario())
+    assert any(drive(sync, is_shown(timeout_ms)) for timeout_ms in growing_ms(300))
 
 
 @WAYS
@@ -294,16 +292,18 @@ def test_each_request_has_a_timeout_of_its_own(sync: bool, transport: str, proxy
     """A late attempt has only the time that is left of the call, not the client's whole timeout."""
 
     async def scenario() -> None:
-        access = Access("eu-west-1", proxy.url, timeout_ms=5000, session=session(sync))
+        access = Access("eu-west-1", proxy.url, timeout_ms=60_000, session=session(sync))
         wire = (open_transport if transport == "lean" else open_driver)(access, sync=sync)
         request = batch_get_request(make_table(), [A])
-        await wire.call("BatchGetItem", request, 5000)
-        proxy.fault("BatchGetItem", Delay(3))
-        since = time.monotonic()
-        with pytest.raises(NoReply) as raised:
-            await wire.call("BatchGetItem", request, 100)
+        await wire.call("BatchGetItem", request, 60_000)
+        for timeout_ms in growing_ms(100):
+            before = proxy.requests["BatchGetItem"]
+            proxy.fault("BatchGetItem", Delay(PATIENCE_SECONDS))
+            with pytest.raises(NoReply) as raised:
+                await wire.call("BatchGetItem", request, timeout_ms)
+            if proxy.requests["BatchGetItem"] > before:
+                break
         assert raised.value.ambiguous
-        assert 0.1 <= time.monotonic() - since < 2
         await wire.close()
 
     drive(sync, scenario())
@@ -372,16 +372,14 @@ def test_connections_are_kept(sync: bool, proxy: Proxy) -> None:
 
 @BOTH
 def test_writes_of_one_call_go_out_together(sync: bool, proxy: Proxy) -> None:
-    """Ten slow writes take as long as one."""
+    """None of ten writes is answered before the last of them has arrived."""
 
     async def scenario() -> None:
         async with opened(sync, endpoint_url=proxy.url) as store:
             await store.ping()
-            proxy.fault("UpdateItem", *[Delay(0.4)] * 10)
-            since = time.monotonic()
+            proxy.fault("UpdateItem", *[Meet(threading.Barrier(10))] * 10)
             outcomes = await store.write_each([Update(Key(f"k{n}", "s"), {"n": 1}) for n in range(10)])
             assert all(outcome.applied for outcome in outcomes)
-            assert time.monotonic() - since < 2.5
 
     drive(sync, scenario())
 

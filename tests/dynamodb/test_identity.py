@@ -16,6 +16,7 @@ from botocore.credentials import RefreshableCredentials
 
 from tests.dynamodb.peer import Peer, answer
 from tests.dynamodb.stage import drive
+from tests.patience import PATIENCE_SECONDS
 from zae_limiter._colour import run_sync
 from zae_limiter.backends.dynamodb import open_backend, open_transport
 from zae_limiter.backends.dynamodb.access import Access
@@ -75,7 +76,7 @@ class Provider:
     def renew(self) -> dict[str, str]:
         self.renewals += 1
         self.threads.add(threading.get_ident())
-        assert self.gate.wait(20)
+        assert self.gate.wait(PATIENCE_SECONDS)
         if self.error is not None:
             raise self.error
         number = self.renewals + 1

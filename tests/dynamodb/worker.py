@@ -11,7 +11,7 @@ import time
 
 from zae_limiter import Limit, RateLimiter, RateLimitExceeded
 
-LIMITS = [Limit.per_second("rps", 20, burst=200)]
+LIMITS = [Limit.per_second("rps", 20, burst=20_000)]
 
 
 async def client(limiter: RateLimiter, key: str, until: float) -> tuple[int, int, int]:

@@ -9,7 +9,6 @@ import os
 import socket
 import struct
 import threading
-import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +16,8 @@ from dataclasses import dataclass
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.patience import PATIENCE_SECONDS
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,14 @@ class Answer:
     message: str = "said the proxy"
 
 
-Fault = DropRequest | DropReply | ResetReply | Delay | Answer
+@dataclass(frozen=True)
+class Meet:
+    """Pass the request on, but answer when as many others are there as the barrier waits for."""
+
+    barrier: threading.Barrier
+
+
+Fault = DropRequest | DropReply | ResetReply | Delay | Meet | Answer
 THROTTLE = Answer(400, "ProvisionedThroughputExceededException")
 BROKEN = Answer(500, "InternalServerError")
 
@@ -66,6 +74,8 @@ class Proxy:
         self._faults: defaultdict[str, deque[Fault]] = defaultdict(deque)
         self._lock = threading.Lock()
         self._gone = False
+        self.over = threading.Event()
+        """Nobody has to be kept waiting any more."""
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.proxy = self
 
@@ -95,6 +105,7 @@ class Proxy:
         try:
             yield self
         finally:
+            self.over.set()
             self._stop()
 
     @contextmanager
@@ -166,7 +177,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._break_off()
             return
         if isinstance(fault, Delay):
-            time.sleep(fault.seconds)
+            self.server.proxy.over.wait(fault.seconds)
+        if isinstance(fault, Meet):
+            fault.barrier.wait(PATIENCE_SECONDS)
         self._reply(status, answer)
 
     def _forward(self, body: bytes) -> tuple[int, bytes]:

@@ -8,6 +8,7 @@ from math import comb
 import pytest
 
 from tests.exhaustive.planted import PLANTED, planted
+from tests.patience import PATIENCE_SECONDS
 from zae_limiter.repository_protocol import Key
 from zae_limiter.testing.exhaustive import Story, explore, stories
 from zae_limiter.testing.search import Act, Event, Place, Redundant, Search
@@ -99,7 +100,7 @@ def test_command_line() -> None:
         "--faults",
         "0",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     assert done.returncode == 0, done.stdout
     assert "orders of 1 stories" in done.stdout
     assert "0 broken" in done.stdout

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE_SECONDS
 from zae_limiter._colour import Asyncio
 
 COLOUR = Asyncio()
@@ -107,7 +108,7 @@ def test_a_cancellation_hurries_the_work_up(run: Run) -> None:
         task = asyncio.ensure_future(COLOUR.finish(work.carry_out(), lambda: work.gate.set_result(None)))
         await turns(3)
         task.cancel()
-        result, interruption = await asyncio.wait_for(task, 10)
+        result, interruption = await asyncio.wait_for(task, PATIENCE_SECONDS)
         assert result == "result"
         assert isinstance(interruption, asyncio.CancelledError)
 
@@ -160,11 +161,11 @@ def test_a_future_that_somebody_else_cancels_is_a_failure_of_the_work(run: Run) 
 def test_a_timeout_around_it_waits_and_then_counts(run: Run) -> None:
     async def story() -> None:
         work = Work()
-        asyncio.get_running_loop().call_later(0.05, work.gate.set_result, None)
 
         async def obey() -> None:
             async with asyncio.timeout(0.01):
-                _, interruption = await COLOUR.finish(work.carry_out(), work.hurry)
+                # The work ends after the time is over, and because of it.
+                _, interruption = await COLOUR.finish(work.carry_out(), lambda: work.gate.set_result(None))
                 assert interruption is not None
                 raise interruption
 
@@ -194,11 +195,11 @@ def test_within_a_time(run: Run) -> None:
         assert work.steps == ["begun", "CancelledError"]
         prompt = Work()
         prompt.gate.set_result(None)
-        assert await COLOUR.within(10, prompt.carry_out()) == "result"
+        assert await COLOUR.within(PATIENCE_SECONDS, prompt.carry_out()) == "result"
         broken = Work()
         broken.gate.set_exception(OSError("broken"))
         with pytest.raises(OSError, match="broken"):
-            await COLOUR.within(10, broken.carry_out())
+            await COLOUR.within(PATIENCE_SECONDS, broken.carry_out())
 
     run(story())
 
@@ -209,7 +210,7 @@ def test_a_time_ends_what_a_cancellation_must_not(run: Run) -> None:
     async def story() -> None:
         work = Work()
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(COLOUR.finish(COLOUR.within(0.01, work.carry_out())), 10)
+            await asyncio.wait_for(COLOUR.finish(COLOUR.within(0.01, work.carry_out())), PATIENCE_SECONDS)
         assert work.steps == ["begun", "CancelledError"]
 
     run(story())
@@ -218,7 +219,7 @@ def test_a_time_ends_what_a_cancellation_must_not(run: Run) -> None:
 def test_who_is_cancelled_within_a_time_takes_the_work_along(run: Run) -> None:
     async def story() -> None:
         work = Work()
-        task = asyncio.ensure_future(COLOUR.within(10, work.carry_out()))
+        task = asyncio.ensure_future(COLOUR.within(PATIENCE_SECONDS, work.carry_out()))
         await turns(4)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests.patience import PATIENCE_SECONDS
 from zae_limiter.testing.__main__ import simulate, simulate_range
 from zae_limiter.testing.bugs import BUGS
 
@@ -94,7 +95,7 @@ def test_other_seeds_are_other_runs() -> None:
 def command_line(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "zae_limiter.testing", *map(str, arguments)]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=100, check=False, env={**os.environ}
+        command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False, env={**os.environ}
     )
 
 

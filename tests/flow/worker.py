@@ -13,7 +13,8 @@ from typing import NoReturn
 from zae_limiter import Limit, RateLimitExceeded, SyncRateLimiter
 
 RESOURCE = "api"
-CHILD_SECONDS_MAX = 10
+CHILD_SECONDS_MAX = 300
+WAIT_SECONDS_MAX = 60
 
 
 def say(*what: object) -> None:
@@ -27,8 +28,8 @@ def limit_of(text: str) -> Limit:
     return Limit("rpm", capacity, refill, seconds)
 
 
-def spend(url: str, limit: str, amount: str, seconds: str) -> None:
-    """Take as fast as possible, for so long or until there is nothing to wait for; report each admission.
+def spend(url: str, limit: str, amount: str) -> None:
+    """Take as fast as possible, until told or until there is nothing to wait for; report each admission.
 
     A line with the amount is written for every acquire that was admitted, and nothing is held back,
     so that what a killed process has reported is what it knew.
@@ -38,19 +39,19 @@ def spend(url: str, limit: str, amount: str, seconds: str) -> None:
         limiter.is_available()
         say("ready")
         sys.stdin.readline()
-        started_ms = time.time_ns() // 1_000_000
-        deadline = time.monotonic() + float(seconds)
-        while time.monotonic() < deadline:
+        over = threading.Event()
+        threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+        while not over.is_set():
             try:
                 with limiter.acquire("key", RESOURCE, {"rpm": int(amount)}, [limit_of(limit)]):
                     pass
             except RateLimitExceeded as refusal:
-                if refusal.retry_after_seconds > float(seconds):
+                if refusal.retry_after_seconds > WAIT_SECONDS_MAX:
                     break
                 time.sleep(min(refusal.retry_after_seconds, 0.005))
             else:
                 say(amount)
-        say("done", started_ms, time.time_ns() // 1_000_000)
+        say("done", time.time_ns() // 1_000_000)
 
 
 def fork(url: str, threads: str, children: str) -> None:

@@ -14,6 +14,7 @@ from zae_limiter.schema import bucket_key, sk_state
 from zae_limiter.testing import ManualClock, RecordingBackend
 from zae_limiter.testing.stores import Wrapper
 
+TURNS = 100
 RESOURCE = "gpt-4"
 SLOW = [Limit.custom("rpm", 100, 1, 86_400)]
 """A hundred, and nothing more while a test runs."""
@@ -94,6 +95,12 @@ def all_bucket_writes(record: RecordingBackend) -> int:
 def all_writes(record: RecordingBackend) -> list[Write]:
     verbs = ("write_each", "transact_write")
     return [write for verb, given in record.calls if verb in verbs for write in given]  # type: ignore[misc]
+
+
+async def turns() -> None:
+    """Let everybody go as far as they can without an answer; each step takes a turn of the loop."""
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
 
 
 async def settled(store: HeldUp, count: int) -> None:

@@ -16,6 +16,7 @@ from tests.hot.stage import (
     held_up,
     on_dynamodb,
     settled,
+    turns,
 )
 from zae_limiter import (
     Limit,
@@ -131,7 +132,7 @@ def test_a_group_is_decided_in_the_order_of_arrival() -> None:
             await settled(store, 1)
             amounts = [60, 50, 30, 20, 8]
             others = [asyncio.create_task(attempt(limiter, amount)) for amount in amounts]
-            await asyncio.sleep(0.01)
+            await turns()
             store.gate.set()
             assert await first
             assert await asyncio.gather(*others) == [True, False, True, False, True]
@@ -186,7 +187,7 @@ def test_a_cancelled_waiter_is_taken_out_of_line() -> None:
             leader = asyncio.create_task(attempt(limiter, 10))
             await settled(store, 1)
             waiters = [asyncio.create_task(attempt(limiter, 20)) for _ in range(3)]
-            await asyncio.sleep(0.01)
+            await turns()
             waiters[1].cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiters[1]
@@ -210,11 +211,11 @@ def test_a_waiter_cancelled_while_its_group_is_in_flight_is_refunded() -> None:
             leader = asyncio.create_task(attempt(limiter, 10))
             await settled(store, 1)
             waiters = [asyncio.create_task(attempt(limiter, 20)) for _ in range(2)]
-            await asyncio.sleep(0.01)
+            await turns()
             store.let_pass()
             await settled(store, 1)
             waiters[1].cancel()
-            await asyncio.sleep(0.01)
+            await turns()
             assert not waiters[1].done()
             store.gate.set()
             with pytest.raises(asyncio.CancelledError):
@@ -256,7 +257,7 @@ def test_a_group_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
             store.hold()
             tasks = [asyncio.create_task(attempt(limiter)) for _ in range(41)]
             await settled(store, 1)
-            await asyncio.sleep(0.01)
+            await turns()
             store.gate.set()
             assert all(await asyncio.gather(*tasks))
             assert record.writes == 5
@@ -279,14 +280,14 @@ def test_refunds_and_adjustments_travel_with_demands() -> None:
             await limiter.repository.set_resource_defaults(RESOURCE, SLOW)
             leave = asyncio.Event()
             leases = [asyncio.create_task(lease(limiter, leave, fail=i == 0)) for i in range(3)]
-            await asyncio.sleep(0.05)
+            await turns()
             record.forget()
             store.hold()
             leader = asyncio.create_task(attempt(limiter, 1))
             await settled(store, 1)
             leave.set()
             demand = asyncio.create_task(attempt(limiter, 20))
-            await asyncio.sleep(0.01)
+            await turns()
             store.gate.set()
             results = await asyncio.gather(*leases, leader, demand, return_exceptions=True)
             assert isinstance(results[0], ZeroDivisionError)

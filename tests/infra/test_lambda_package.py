@@ -17,6 +17,7 @@ import pytest
 from tests.aggregator.images import NOW, Step, history, records_of
 from tests.dynamodb.stage import driver, make_table
 from tests.engines import dynamodb_local
+from tests.patience import PATIENCE_SECONDS
 from zae_limiter.infra.lambda_builder import HANDLER, build, code_sha256, describe, needed_sources
 from zae_limiter.version import client_version
 
@@ -70,7 +71,7 @@ def task(package: bytes, tmp_path: Path) -> dict[str, str]:
 def run(task: dict[str, str], program: str, *arguments: str, given: str = "") -> str:
     command = [sys.executable, "-S", "-W", "error", "-c", program, *arguments]
     done = subprocess.run(
-        command, input=given, env=task, capture_output=True, text=True, timeout=120, check=False
+        command, input=given, env=task, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
