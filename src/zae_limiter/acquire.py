@@ -18,7 +18,7 @@ from .exceptions import RateLimiterUnavailable, RateLimitExceeded, ValidationErr
 from .models import LimitStatus
 from .posting import Posting, fitting, lasts, merged, prolong
 from .repository_protocol import Item, Key, Outcome
-from .shards import are_known, gather, known_images, levels, place, relieve, shard_account
+from .shards import are_known, gather, known_images, levels, place, relieve, shard_account, shard_keys
 from .teller import Order, Teller
 from .terms import (
     Account,
@@ -45,6 +45,9 @@ RESEND_ATTEMPTS_MAX = 8
 
 LOOKS_MAX = 2
 """How often a bucket is looked at again whose tokens somebody else may only hold."""
+
+OUTWAIT_STEPS_MAX, OUTWAIT_SECONDS = 20, 0.002
+"""How long, in small steps, an acquire waits for another one of this process that holds what it lacks."""
 
 LOOK_AGAIN_SECONDS = 0.02
 """Longer than it takes to give back what could not be had everywhere; the next pause is twice as long."""
@@ -99,7 +102,10 @@ async def acquire(
             if not misled:
                 # Who is refused and fits by the time of the reply tries again, but does not race for ever.
                 refusal = taking.refusal(teller.world.now_ms())
-                if refusal := refusal or (taking.refusal(asked_ms) if attempt else None):
+                refusal = refusal or (taking.refusal(asked_ms) if attempt else None)
+                if refusal and await taking.outwait():
+                    refusal = taking.refusal(teller.world.now_ms())
+                if refusal:
                     doubtful = taking.is_doubtful
                     if looks == LOOKS_MAX or not doubtful:
                         taking.remember(firmly=not doubtful)
@@ -114,6 +120,8 @@ async def acquire(
     except BaseException:
         await give_back(teller, taking.taken)
         raise
+    finally:
+        taking.let_go()
 
 
 class _Taking:
@@ -128,6 +136,7 @@ class _Taking:
         self.taken: list[Demand] = []
         self.together = False
         self._seen_gone: set[int] = set()
+        self._held: list[Key] = []
 
     @property
     def can_be_atomic(self) -> bool:
@@ -152,12 +161,37 @@ class _Taking:
 
     def refusal(self, now_ms: int) -> RateLimitExceeded | None:
         """The refusal that the images call for at an instant, or ``None`` if another attempt can succeed."""
-        return _refusal(self._teller, self.taken, [self._demands[at] for at in self.owed], now_ms)
+        owed = [self._demands[at] for at in self.owed]
+        given = [d for at, d in enumerate(self._demands) if at not in self.owed and d.amounts]
+        return _refusal(self._teller, owed, now_ms, given, self.taken)
 
     @property
     def is_doubtful(self) -> bool:
         """Whether tokens are missing that somebody may only hold until another bucket has answered."""
-        return any(self._teller.is_doubtful(self._demands[at].account.key) for at in self.owed)
+        keys = self._missing
+        return any(self._teller.is_doubtful(key) for key in keys) or (bool(self.taken) and self._is_held_here)
+
+    @property
+    def _missing(self) -> list[Key]:
+        return [self._demands[at].account.key for at in self.owed]
+
+    @property
+    def _is_held_here(self) -> bool:
+        return any(self._teller.is_held_here(key) for key in self._missing)
+
+    async def outwait(self) -> bool:
+        """Wait for acquires of this process that hold what is missing, unless they may wait for us."""
+        for step in range(OUTWAIT_STEPS_MAX):
+            if self.taken or not self._is_held_here:
+                return step > 0
+            await self._teller.colour.sleep(OUTWAIT_SECONDS)
+        return True
+
+    def let_go(self) -> None:
+        """Nothing is held any more: it is taken for good, or given back."""
+        for key in self._held:
+            self._teller.let_go(key)
+        self._held.clear()
 
     def remember(self, *, firmly: bool) -> None:
         """Let equal demands be refused for a moment without asking again, or else not."""
@@ -169,6 +203,7 @@ class _Taking:
         """Let go of everything, wait a little and look; from now on all is taken at once or nothing."""
         taken, self.taken = self.taken, []
         await give_back(self._teller, taken)
+        self.let_go()
         self.owed = [at for at, demand in enumerate(self._demands) if demand.amounts]
         self.together = True
         await self._teller.colour.sleep(seconds * self._teller.world.random.uniform(1, 2))
@@ -195,7 +230,7 @@ class _Taking:
         """Post demands, note those that were taken, and return where the others were refused."""
         teller = self._teller
         alone = len(self._demands) == 1 or (self.together and len(placed) == len(self._demands))
-        hold = 0 if alone else teller.new_hold()
+        hold = 0 if alone else self._hold([demand.account for _, demand in placed])
         orders = [Order(demand.account, Posting(demand.amounts, hold=hold)) for _, demand in placed]
         if self.together:
             outcomes, interruption = await teller.post_together(orders, read_first=read_first)
@@ -205,6 +240,9 @@ class _Taking:
             if outcome.applied:
                 self.taken.append(demand)
                 self.owed.remove(at)
+            elif hold:
+                self._held.remove(demand.account.whole_key)
+                teller.let_go(demand.account.whole_key)
         if interruption is not None:
             raise interruption
         for outcome in outcomes:
@@ -212,6 +250,13 @@ class _Taking:
                 raise outcome.failure
         blamed = zip(placed, outcomes, strict=True)
         return [(at, demand.account) for (at, demand), outcome in blamed if not outcome.held]
+
+    def _hold(self, accounts: Sequence[Account]) -> int:
+        """Mark what is taken from some buckets of several, here and in the store."""
+        for account in accounts:
+            self._held.append(account.whole_key)
+            self._teller.hold(account.whole_key)
+        return self._teller.new_hold([account.key for account in accounts])
 
     async def _reconsider(self, at: int, shard: Account) -> bool:
         """Find out why a shard refused a demand; whether that was for another reason than tokens."""
@@ -238,7 +283,7 @@ class _Taking:
 
     async def _gather(self, at: int, parts: Sequence[tuple[Account, dict[str, int]]]) -> bool:
         """Take a demand from several shards at once."""
-        hold = self._teller.new_hold() if len(self._demands) > 1 else 0
+        hold = self._hold([account for account, _ in parts[:1]]) if len(self._demands) > 1 else 0
         orders = [Order(account, Posting(amounts, hold=hold)) for account, amounts in parts]
         outcomes, interruption = await self._teller.post_together(orders)
         applied = all(outcome.applied for outcome in outcomes)
@@ -376,9 +421,9 @@ def _remembered(teller: Teller, demands: Sequence[Demand]) -> RateLimitExceeded 
     if not lately:
         return None
     now_ms = teller.world.now_ms()
-    if _refusal(teller, (), lately, now_ms) is None:
+    if _refusal(teller, lately, now_ms) is None:
         return None
-    return _refusal(teller, (), demands, now_ms)
+    return _refusal(teller, demands, now_ms)
 
 
 def _refused_lately(teller: Teller, account: Account) -> bool:
@@ -392,15 +437,24 @@ def _refused_lately(teller: Teller, account: Account) -> bool:
 
 
 def _refusal(
-    teller: Teller, taken: Sequence[Demand], owed: Sequence[Demand], now_ms: int
+    teller: Teller,
+    owed: Sequence[Demand],
+    now_ms: int,
+    given: Sequence[Demand] = (),
+    taken: Sequence[Demand] = (),
 ) -> RateLimitExceeded | None:
-    """The refusal that the images call for at an instant, or ``None`` if another attempt can succeed."""
+    """The refusal that the images call for at an instant, or ``None`` if another attempt can succeed.
+
+    It tells of the demands that were ``given`` too, as their buckets were before this acquire took its part.
+    """
     statuses = [s for d in owed for s in demand_statuses(d, known_images(teller, d.account), now_ms)]
     if not any(s.exceeded for s in statuses):
         return None
-    for demand in taken:  # as it was found, before this acquire took its part
-        image = teller.image(demand.account.key)
-        statuses += demand_statuses(demand, [put_back(image, demand.amounts)], now_ms)
+    parts = {demand.account.key: demand.amounts for demand in taken}
+    for demand in given:
+        keys = shard_keys(demand.account, shard_count(teller.image(demand.account.key)))
+        images = [put_back(teller.image(key), parts.get(key, {})) for key in keys]
+        statuses += demand_statuses(demand, images, now_ms)
     return RateLimitExceeded(statuses)
 
 

@@ -37,7 +37,7 @@ from .repository_protocol import (
 )
 from .schema import (
     FORGIVEN,
-    HOLD,
+    HOLDS,
     bucket_entries,
     bucket_limit_names,
     forgiven,
@@ -150,7 +150,7 @@ def _spend(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
     full_in_ms = 0
     terms, (need_by_name, debit, credit, _, hold) = account.terms, posting
     if hold:
-        set_[HOLD] = hold
+        set_[HOLDS[hold % len(HOLDS)]] = hold
     for name in posting.names:
         rate, (tokens, _, _, _, counter) = terms.rates[name], limit_attributes(name)
         gained = gain(rate, origin, now_ms)
@@ -224,7 +224,7 @@ def _rebase(account: Account, posting: Posting, image: Item, now_ms: int) -> Upd
         set_[names.cp], set_[names.ra], set_[names.rp] = rate
         full_in_ms = max(full_in_ms, _fill_ms(rate, rate.capacity_milli - left))
     if posting.hold:
-        set_[HOLD] = posting.hold
+        set_[HOLDS[posting.hold % len(HOLDS)]] = posting.hold
     if rebase.spared or FORGIVEN in image:
         set_[FORGIVEN] = rebase.spared or None
     rebase.when += _keep_alive(terms, image, set_, at_ms, full_in_ms)
@@ -354,7 +354,7 @@ def _create(account: Account, posting: Posting, now_ms: int) -> Put:
         **bucket_entries(account.namespace_id, account.entity_id, account.resource, account.shard_id),
     }
     if posting.hold:
-        item[HOLD] = posting.hold
+        item[HOLDS[posting.hold % len(HOLDS)]] = posting.hold
     when: list[Condition] = [Absent()]
     full_in_ms = 0
     for name, rate in terms.rates.items():

@@ -384,8 +384,11 @@ MOVED = "moved"
 """On a bucket that came from a table of an older shape: when, in milliseconds."""
 
 
-HOLD = "hold"
-"""On a bucket that was charged together with another one: who did so last, and when by their clock."""
+HOLDS = tuple(f"hold_{place}" for place in range(8))
+"""On a bucket that was charged together with another one: who did so, and when by their clock.
+
+There are several places, so that processes do not hide each other's marks.
+"""
 
 FORGIVEN = "forgiven"
 """On a bucket whose callers bring differing limits along: what cuts spared it, in millitokens by limit."""

@@ -5,11 +5,13 @@ All of it is belief. It shapes writes and may refuse for a moment; only the stor
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Mapping
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping
 
+from ._colour import ForkSafe
 from .repository_protocol import Item, Key
-from .schema import HOLD, number
+from .schema import HOLDS, number
 from .world import World
 
 REFUSAL_MS_MAX = 1_000
@@ -21,6 +23,15 @@ HOLD_MS = 100
 """How long tokens that another process took together with some of another bucket may only be held."""
 
 PROCESSES_TOLD_APART = 1_000
+"""A multiple of the places for marks, so that a mark tells its place."""
+
+
+class Holders:
+    """How many acquires of this process hold something of a bucket. A forked child starts with none."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.by_key: Counter[Key] = Counter()
 
 
 class SeenBuckets:
@@ -34,8 +45,11 @@ class SeenBuckets:
         self._refused: OrderedDict[Key, float] = OrderedDict()
         """When the store last refused somebody for want of tokens, by bucket."""
         self._tag = world.random.randrange(PROCESSES_TOLD_APART)
-        self._holds: OrderedDict[Key, tuple[int, float]] = OrderedDict()
-        """Which hold of others was last seen on a bucket that refused, and since when."""
+        self._tags = {self._tag}
+        """By which this process knows its own marks."""
+        self._holds: OrderedDict[Key, tuple[frozenset[int], float]] = OrderedDict()
+        """Which holds of others were last seen on a bucket that refused, and since when."""
+        self._holders = ForkSafe(Holders)
 
     def knows(self, key: Key) -> bool:
         """Whether this process has ever seen the bucket, be it missing."""
@@ -77,23 +91,56 @@ class SeenBuckets:
         else:
             self._refused.pop(key, None)
 
-    def new_hold(self) -> int:
-        """The mark of what this process takes from a bucket and may have to give back at once."""
+    def new_hold(self, keys: Iterable[Key]) -> int:
+        """The mark of what this process takes from some buckets and may have to give back at once.
+
+        It goes to a place of this process. Where another one has marked that too, this one looks for another.
+        """
+        for key in keys:
+            image = self.image(key) or {}
+            mark = number(image, HOLDS[self._tag % len(HOLDS)])
+            if mark and not self._is_own(mark):
+                free = [place for place, name in enumerate(HOLDS) if name not in image]
+                base = self.world.random.randrange(PROCESSES_TOLD_APART // len(HOLDS)) * len(HOLDS)
+                self._tag = base + (free[0] if free else self.world.random.randrange(len(HOLDS)))
+                self._tags.add(self._tag)
         return self.world.now_ms() * PROCESSES_TOLD_APART + self._tag
+
+    def _is_own(self, mark: int) -> bool:
+        return mark % PROCESSES_TOLD_APART in self._tags
+
+    def hold(self, key: Key) -> None:
+        """An acquire of this process takes something that it may have to give back at once."""
+        holders = self._holders.get()
+        with holders.lock:
+            holders.by_key[key] += 1
+
+    def let_go(self, key: Key) -> None:
+        """It has kept it for good, or given it back."""
+        holders = self._holders.get()
+        with holders.lock:
+            holders.by_key[key] -= 1
+            if holders.by_key[key] <= 0:
+                del holders.by_key[key]
+
+    def is_held_here(self, key: Key) -> bool:
+        return key in self._holders.get().by_key
 
     def is_doubtful(self, key: Key) -> bool:
         """Whether a refusal may rest on tokens that another process only holds.
 
-        Its mark on the bucket is watched by our own clock, for theirs may be off. Our own holds are in line
-        with us.
+        Its mark on the bucket is watched by our own clock, for theirs may be off.
         """
-        mark = number(self.image(key) or {}, HOLD)
-        if not mark or mark % PROCESSES_TOLD_APART == self._tag:
+        image = self.image(key) or {}
+        marks = frozenset(
+            mark for place in HOLDS if (mark := number(image, place)) and not self._is_own(mark)
+        )
+        if not marks:
             return False
-        now_ms, (known, since_ms) = self.world.ticks_ms(), self._holds.get(key, (0, 0.0))
-        if known == mark:
+        now_ms, (known, since_ms) = self.world.ticks_ms(), self._holds.get(key, (frozenset(), 0.0))
+        if marks <= known:
             return now_ms - since_ms < HOLD_MS
-        self._holds[key] = mark, now_ms
+        self._holds[key] = marks, now_ms
         if len(self._holds) > REFUSALS_MAX:
             self._holds.popitem(last=False)
         return True

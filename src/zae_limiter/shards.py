@@ -82,17 +82,19 @@ def levels(account: Account, images: Sequence[Item | None], name: str, now_ms: i
     return Spread(parts)
 
 
+def shard_keys(account: Account, count: int) -> list[Key]:
+    """The keys of all shards of a bucket."""
+    return [account.key, *(_key(account, shard_id) for shard_id in range(1, count))]
+
+
 def known_images(teller: Teller, account: Account) -> list[Item | None]:
     """The images of all shards of a bucket, as last seen."""
-    first = teller.image(account.key)
-    others = range(1, shard_count(first))
-    return [first, *(teller.image(_key(account, shard_id)) for shard_id in others)]
+    return [teller.image(key) for key in shard_keys(account, shard_count(teller.image(account.key)))]
 
 
 def are_known(teller: Teller, account: Account) -> bool:
     """Whether this process has seen all shards of a bucket, be they missing."""
-    count = shard_count(teller.image(account.key))
-    return all(teller.knows(_key(account, shard_id)) for shard_id in range(count))
+    return all(teller.knows(key) for key in shard_keys(account, shard_count(teller.image(account.key))))
 
 
 async def survey(teller: Teller, accounts: Sequence[Account]) -> list[list[Item | None]]:

@@ -279,7 +279,7 @@ class Teller(SeenBuckets):
         if image is None and not any(posting.need or posting.debit for posting in postings):
             fits = [False] * len(postings)  # there is no bucket that refunds could go to
         refused = not all(fits) and not outcome.applied and account.shard_count == 1
-        if refused and not self.is_doubtful(account.key):
+        if refused and not self.is_doubtful(account.key) and not self.is_held_here(account.key):
             self.note_refusal(account.key)
         return fits
 

@@ -18,7 +18,7 @@ from .exceptions import RateLimitExceeded
 from .models import Limit, OnUnavailable
 from .posting import Posting
 from .repository_protocol import Item, Outcome
-from .schema import HOLD, limit_attributes
+from .schema import limit_attributes
 from .teller import Order, Teller
 from .terms import Account, Meter, has_family, has_terms, is_ahead, is_outdated, is_split, status
 
@@ -184,7 +184,7 @@ class Till:
         account, slots = self.plan.accounts[0], self._slots
         numbers: Mapping[str, int] = image  # type: ignore[assignment]
         statuses, refused = [], False
-        if HOLD in image and self._teller.is_doubtful(self._key):
+        if self._teller.is_doubtful(self._key) or self._teller.is_held_here(self._key):
             return
         for name, need in needs.items():
             slot = slots.get(name)

@@ -26,6 +26,7 @@ from ..posting import Posting, write_for
 from ..repository_protocol import Item, Key, Put
 from ..schema import (
     FORGIVEN,
+    HOLDS,
     INDEXES,
     audit_key,
     bucket_key,
@@ -134,7 +135,8 @@ def _bucket() -> tuple[Key, Item]:
     account = Account(key, NS, ID, RES, Terms.of([LIMIT], 1, 7), PARENT, True, Meter.LIMIT)
     write = write_for(account, Posting(need={LIMIT.name: LIMIT.capacity_milli}, hold=1), None, 0)
     assert isinstance(write, Put), "a bucket that is not there is put there"
-    item = {**write.item, FORGIVEN: {}}  # which a bucket gets only when callers disagree
+    item = {"hold_{place}" if name in HOLDS else name: value for name, value in write.item.items()}
+    item[FORGIVEN] = {}  # which a bucket gets only when callers disagree
     return Key(key.partition.removesuffix("0") + "{shard}", key.sort), item
 
 

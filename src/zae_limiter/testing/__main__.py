@@ -14,6 +14,7 @@ from itertools import repeat
 from typing import NamedTuple
 
 from .bugs import BUGS, planted
+from .rivals import Rivals
 from .theorem import Scenario
 
 CHUNK = 50
@@ -38,6 +39,7 @@ def simulate(seed: int, bug: str | None = None) -> Scenario:
         with planted(bug):
             scenario = Scenario(seed)
             scenario.run()
+            Rivals(seed).run()
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)

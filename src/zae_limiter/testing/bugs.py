@@ -14,6 +14,7 @@ from ..exceptions import RateLimiterUnavailable
 from ..lease import Acquisition
 from ..migrations.shapes import MOVED_TO, Source
 from ..posting import Posting, fitting, write_for
+from ..records.buckets import BucketRecords
 from ..records.versions import VersionRecords
 from ..repository_protocol import AtLeast, AtMost, Condition, Exists, Item, Key, Put, Update, Write
 from ..shards import split
@@ -122,7 +123,27 @@ def _without(write: Update, kind: type[Condition], attributes: set[str]) -> tupl
     )
 
 
+async def _widened_family(
+    view: BucketRecords, entity_id: str, resource: str, limits: Any, *, fresh: bool = False
+) -> Any:
+    """Limits brought along that are taken for those of the parent too."""
+    find = view._fresh if fresh else view._current
+    account, resolved = await find(entity_id, resource, limits)
+    if not account.cascade or account.parent_id in (None, entity_id):
+        return [account], resolved
+    return [account, (await find(account.parent_id, resource, limits))[0]], resolved
+
+
+def _never(*_: Any) -> bool:
+    return False
+
+
 BUGS: dict[str, dict[str, Any]] = {
+    "parent_widened": {"zae_limiter.records.buckets.BucketRecords._family": _widened_family},
+    "holds_believed": {
+        "zae_limiter.seen_buckets.SeenBuckets.is_doubtful": _never,
+        "zae_limiter.seen_buckets.SeenBuckets.is_held_here": _never,
+    },
     "no_floor": {"zae_limiter.teller.write_for": _without_floor},
     "no_clamp": {"zae_limiter.teller.write_for": _without_clamp},
     "till_overdraws": {"zae_limiter.till.spent": _spent_without_floor},

@@ -30,7 +30,15 @@ from ..models import Limit
 from ..records.connection import Connection, Options
 from ..repository import Repository
 from ..repository_protocol import Item, Key, Outcome, Update, Write
-from ..schema import bucket_key, bucket_limit_names, limit_attributes, number, parse_bucket_pk, sk_state
+from ..schema import (
+    bucket_key,
+    bucket_limit_names,
+    limit_attributes,
+    number,
+    parse_bucket_pk,
+    sk_state,
+    stored_rate,
+)
 from ..sharding import SHARDS_MAX
 from .books import Books
 from .ideal import Intent, Judge, WatchedTeller, Whole
@@ -43,7 +51,9 @@ from .weather import DAY_MS, HOUR_MS, Weather
 
 RESOURCE = "api"
 PARENT, STEPPARENT = "parent", "stepparent"
-FAMILY = {"child-1": PARENT, "child-2": PARENT, "loner": None}
+GUEST = "guest"
+"""A child that brings its own limits along, and they are wide."""
+FAMILY = {"child-1": PARENT, "child-2": PARENT, "loner": None, GUEST: PARENT}
 EVERYBODY = (*FAMILY, PARENT, STEPPARENT)
 TENANTS = ("deleted", "lively")
 LIMITS = (
@@ -51,6 +61,7 @@ LIMITS = (
     (Limit("fast", 4, 50, 60), Limit("slow", 60, 100, 3_600)),
     (Limit("fast", 25, 7, 1), Limit("slow", 40, 100, 86_400)),
 )
+BROUGHT_ALONG = (Limit("fast", 500, 1_000, 60), Limit("slow", 500, 500, 60))
 SLOW_WRITES = Rate(8_000, 8_000, 1_000)
 """A partition that takes a few writes a second is soon a hot one."""
 CONFIG_TTL_SECONDS = 60.0
@@ -268,7 +279,8 @@ class Scenario:
         leaves = rng.random() < 0.2
         certain = not (leaves and faulty)  # who leaves is not told what could not be stored
         try:
-            acquisition = limiter.acquire(entity_id, RESOURCE, amounts)
+            brought = BROUGHT_ALONG if entity_id == GUEST else None
+            acquisition = limiter.acquire(entity_id, RESOURCE, amounts, brought)
             async with Reader(acquisition) if leaves else acquisition as lease:
                 try:
                     await pause()
@@ -350,11 +362,13 @@ class Scenario:
         if charge:
             intent = Intent(write, {}, charge.at_ms, charge.missing_milli)
             self.books.enter([address.entity_id], charge.consumed, charge.consumed)
+        if address.entity_id in (PARENT, STEPPARENT) and not self.sharded:
+            _check_stored_limits(address.entity_id, outcome.item)
         judge = self.judges.setdefault(key, Judge(key.partition, self.simulation))
         judge.see(before, outcome.item, intent, now_ms)
         if before is not None and before.get("shard_count") != outcome.item.get("shard_count"):
             self.simulation.faults["splits"] += 1
-        if self.sharded and not self.changes:
+        if self.sharded and not self.changes and address.entity_id != GUEST:
             entity_id, shards = address.entity_id, self._shards(address.entity_id)
             whole = self.wholes.setdefault(entity_id, Whole(entity_id, LIMITS[0], self.simulation))
             whole.see(before, outcome.item, shards, intent, now_ms)
@@ -362,6 +376,13 @@ class Scenario:
     def _shards(self, entity_id: str) -> list[Item]:
         keys = _shard_keys(self.setup.namespace_id, entity_id)
         return [image for image in run_sync(self.store.batch_get(keys)) if image is not None]
+
+
+def _check_stored_limits(entity_id: str, image: Item) -> None:
+    """An ancestor has the limits that somebody stored, whatever its children bring along."""
+    for name in bucket_limit_names(image):
+        rates = [Rate.of(limit) for limits in LIMITS for limit in limits if limit.name == name]
+        assert stored_rate(image, name) in rates, f"{entity_id} has limits that nobody stored"
 
 
 @lru_cache(64)
