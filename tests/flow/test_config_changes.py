@@ -110,6 +110,21 @@ async def test_debt_is_carried_over_a_cut_but_nobody_waits_longer_than_a_refill(
     assert 3599 < refusal.retry_after_seconds <= 3600
 
 
+async def test_callers_who_disagree_get_what_accrues(store: Store) -> None:
+    """Two switches a millisecond between 10 and 11 at 100 a second: 11 at once, and 50 in half a second."""
+    client = await store.client()
+    limits, admitted = [Limit("rpm", 10, 100, 1), Limit("rpm", 11, 100, 1)], 0
+    for turn in range(1000):
+        if turn % 2 == 0:
+            store.clock.advance(0.001)
+        try:
+            await client.take("key", {"rpm": 1}, limits[turn % 2])
+            admitted += 1
+        except RateLimitExceeded:
+            pass
+    assert admitted in (60, 61)
+
+
 @pytest.mark.parametrize("others", [[11], [11, 12, 10], [1], [1000]])
 async def test_callers_who_disagree_do_not_make_tokens(store: Store, others: list[int]) -> None:
     """While the clock stands still they get by turns what the largest of their limits allows, once."""
