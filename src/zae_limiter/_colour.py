@@ -16,7 +16,7 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine, Generator, Hashable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Hashable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
@@ -164,6 +164,9 @@ class _ThreadSignal:
 class Asyncio:
     """Suspends on the running event loop."""
 
+    home: Callable[[], Hashable] = staticmethod(asyncio.get_running_loop)
+    """What connections and futures cannot leave, for ``ForkSafe``."""
+
     async def together(self, coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         if len(coroutines) == 1:
             return [await coroutines[0]]
@@ -307,15 +310,38 @@ async def in_thread(threads: Executor, function: Callable[..., T], *args: Any) -
     return await asyncio.get_running_loop().run_in_executor(threads, functools.partial(function, *args))
 
 
+def until_shutdown(close: Callable[[], Coroutine[Any, Any, None]]) -> AsyncGenerator[None, None]:
+    """Have something closed when the running event loop shuts down in good order.
+
+    ``asyncio.run`` ends the asynchronous generators of its loop while that can still work, so this is one.
+    Whoever is done earlier ends it with ``aclose``; until then it has to be held.
+    """
+
+    async def wait() -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            await close()
+
+    waiting = wait()
+    run_sync(waiting.__anext__())
+    return waiting
+
+
 class ForkSafe(Generic[T]):
     """A resource that a forked child must not inherit: each process makes its own when it needs it.
 
-    With a ``home`` it makes one for each place that ``home`` names, such as an event loop, and keeps
-    only the latest.
+    With a ``home`` it makes one for each place that ``home`` names, such as an event loop. What belongs to
+    a loop that was closed is given to ``bury`` when another one comes.
     """
 
-    def __init__(self, make: Callable[[], T], home: Callable[[], Hashable] | None = None) -> None:
-        self._make, self._home = make, home
+    def __init__(
+        self,
+        make: Callable[[], T],
+        home: Callable[[], Hashable] | None = None,
+        bury: Callable[[T], object] = lambda _: None,
+    ) -> None:
+        self._make, self._home, self._bury = make, home, bury
         self._made: dict[Hashable, T] = {}
         _fork_safe.add(self)
 
@@ -326,8 +352,10 @@ class ForkSafe(Generic[T]):
             # Threads that race may each make one, but all get the same. A lock could be held during a fork.
             made = self._made.setdefault(home, self._make())
             for former in list(self._made):
-                if former != home:
-                    self._made.pop(former, None)
+                if isinstance(former, asyncio.AbstractEventLoop) and former.is_closed():
+                    left = self._made.pop(former, None)
+                    if left is not None:
+                        self._bury(left)
         return made
 
     def peek(self) -> T | None:
@@ -337,6 +365,11 @@ class ForkSafe(Generic[T]):
     def forget(self) -> T | None:
         """The same, and the next ``get`` makes another one."""
         return self._made.pop(None if self._home is None else self._home(), None)
+
+    def forget_all(self) -> list[T]:
+        """The resources of all homes, and each makes another one when it needs it."""
+        made, self._made = self._made, {}
+        return list(made.values())
 
 
 _fork_safe: WeakSet[ForkSafe[Any]] = WeakSet()

@@ -13,7 +13,7 @@ from typing import Any
 from zlib import crc32
 
 from tests.dynamodb.stage import session
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDSECONDS
 from zae_limiter.backends.dynamodb import DynamoDBBackend, open_backend, open_transport
 from zae_limiter.backends.dynamodb.access import Access
 from zae_limiter.backends.dynamodb.transport import Transport
@@ -69,6 +69,8 @@ class Peer:
     connections: int = 0
     hung_up: int = 0
     """How many connections the other side has closed."""
+    held: int = 0
+    """How many connections are open now, those that have yet to shake hands among them."""
 
     def __post_init__(self) -> None:
         self._script: deque[list[Said]] = deque()
@@ -93,10 +95,10 @@ class Peer:
         """Forget what nobody has asked for."""
         self._script.clear()
 
-    def until(self, is_so: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
+    def until(self, is_so: Callable[[], bool]) -> None:
         """Wait until something has happened here."""
         with self._changed:
-            assert self._changed.wait_for(is_so, seconds), "it did not happen"
+            assert self._changed.wait_for(is_so, PATIENCE_SECONDS), "it did not happen"
 
     def hang_up(self) -> None:
         """Close every connection that is open."""
@@ -121,9 +123,21 @@ class Peer:
         with suppress(OSError):
             while True:
                 connection, _ = self._listener.accept()
+                self._count(1)
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
+    def _count(self, step: int) -> None:
+        with self._changed:
+            self.held += step
+            self._changed.notify_all()
+
     def _serve(self, connection: socket.socket) -> None:
+        try:
+            self._talk(connection)
+        finally:
+            self._count(-1)
+
+    def _talk(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with suppress(OSError), connection:
             if self.tls is not None:
@@ -166,7 +180,7 @@ class Peer:
             self._changed.notify_all()
         for part in said:
             if isinstance(part, threading.Event):
-                part.wait(PATIENCE_SECONDS)
+                part.wait(PATIENCE_SECONDSECONDS)
             elif part == CLOSE:
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)

@@ -2,7 +2,6 @@
 
 import socket
 import ssl
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import botocore.session
 import pytest
 from botocore.config import Config
 
+from tests.dynamodb.papers import served
 from tests.dynamodb.peer import CLOSE, Peer, answer
 from tests.dynamodb.stage import drive
 from tests.patience import growing_ms
@@ -20,74 +20,6 @@ from zae_limiter.repository_protocol import Key, Outcome, Update
 BOTH = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
 A = Key("a", "s")
 IMAGE = {"Attributes": {"PK": {"S": "a"}, "SK": {"S": "s"}, "n": {"N": "1"}}}
-EXTENSIONS = """
-[authority]
-basicConstraints = critical, CA:TRUE
-keyUsage = critical, keyCertSign
-subjectKeyIdentifier = hash
-[server]
-basicConstraints = critical, CA:FALSE
-keyUsage = critical, digitalSignature
-subjectKeyIdentifier = hash
-authorityKeyIdentifier = keyid
-subjectAltName = IP:127.0.0.1
-[elsewhere]
-subjectKeyIdentifier = hash
-authorityKeyIdentifier = keyid
-subjectAltName = DNS:elsewhere.example.com
-"""
-
-
-def openssl(*arguments: str, folder: Path) -> None:
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-
-@pytest.fixture(scope="module")
-def papers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An authority, a server that it vouches for, and one whose name is another."""
-    folder = tmp_path_factory.mktemp("papers")
-    (folder / "extensions").write_text(EXTENSIONS)
-    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    for name in ("authority", "server", "elsewhere"):
-        openssl(
-            "req",
-            *curve,
-            "-subj",
-            f"/CN={name}",
-            "-keyout",
-            f"{name}.key",
-            "-out",
-            f"{name}.csr",
-            folder=folder,
-        )
-        signer = (
-            ("-signkey", "authority.key")
-            if name == "authority"
-            else ("-CA", "authority.pem", "-CAkey", "authority.key", "-CAcreateserial")
-        )
-        openssl(
-            "x509",
-            "-req",
-            "-in",
-            f"{name}.csr",
-            *signer,
-            "-days",
-            "2",
-            "-extfile",
-            "extensions",
-            "-extensions",
-            name,
-            "-out",
-            f"{name}.pem",
-            folder=folder,
-        )
-    return folder
-
-
-def served(papers: Path, name: str = "server") -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(papers / f"{name}.pem", papers / f"{name}.key")
-    return context
 
 
 @pytest.fixture

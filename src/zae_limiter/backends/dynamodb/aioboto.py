@@ -1,12 +1,13 @@
 """The transport for event loops: aiobotocore with its retries switched off.
 
-It follows the rules of the blocking one and shares its settings and its reading of errors. A transport
-belongs to the event loop that used it first.
+It follows the rules of the blocking one and shares its settings and its reading of errors. A client belongs
+to an event loop, so each loop has its own.
 """
 
 from __future__ import annotations
 
 import socket
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import botocore.exceptions as failures
@@ -16,7 +17,7 @@ from aiobotocore.session import AioSession
 from aiohttp import ClientConnectorError
 from botocore import xform_name
 
-from ..._colour import Asyncio
+from ..._colour import Asyncio, ForkSafe, until_shutdown
 from ...world import World
 from .access import Access
 from .boto import date_of, limit_wait, read_timeout_s, transport_error
@@ -27,15 +28,22 @@ from .transport import NoReply
 CONNECT_SLACK_S = 0.05
 
 
+class _Client:
+    """The client of one event loop, once there is one, and what closes it when that loop shuts down."""
+
+    made: Any = None
+    guard: AsyncGenerator[None, None] | None = None
+
+
 class AiobotocoreTransport:
     def __init__(self, access: Access, dates: Dates | None = None) -> None:
         self.colour = self.lanes = Asyncio()
         self._access, self._dates = access, dates or Dates(World())
-        self._client: Any = None
+        self._clients = ForkSafe(_Client, self.colour.home)
 
     async def call(self, operation: str, payload: Request, timeout_ms: float) -> Payload:
         seconds = max(timeout_ms, 1) / 1000
-        client = self._client or await self._connected(seconds)
+        client = self._clients.get().made or await self._connected(seconds)
         token, sent_ms = read_timeout_s.set(seconds), self._dates.ticks_ms()
         try:
             # The client times connecting and reading by itself and tells them apart. This bounds the
@@ -56,9 +64,11 @@ class AiobotocoreTransport:
         return reply
 
     async def close(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            await client.close()
+        here = self._clients.forget()
+        # The others' guards are no longer held, which makes their loops close what these close.
+        self._clients.forget_all()
+        if here is not None and here.guard is not None:
+            await here.guard.aclose()
 
     async def _connected(self, seconds: float) -> Any:
         # The driver ends what takes too long by cancelling the task that it runs in, so that is not ours.
@@ -79,12 +89,13 @@ class AiobotocoreTransport:
         except failures.BotoCoreError as error:
             raise transport_error(error, never_connected=(Exception,)) from error
         client.meta.events.register("before-parameter-build.dynamodb", limit_wait)
+        here = self._clients.get()
         # Two tasks may have come here together; the later one leaves.
-        if self._client is not None:
+        if here.made is not None:
             await client.close()
         else:
-            self._client = client
-        return self._client
+            here.made, here.guard = client, until_shutdown(client.close)
+        return here.made
 
 
 def async_session(access: Access) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -108,6 +108,12 @@ class BlockingWire:
             await self.lanes.until(job.done, seconds)
             seconds = 0
         return job.result(max(0.0, seconds))
+
+    def until_shutdown(
+        self,
+        close: Callable[[], Coroutine[Any, Any, None]],  # noqa: ARG002 - sockets outlive threads
+    ) -> AsyncGenerator[None, None] | None:
+        return None
 
     async def abandon(self, job: Future[Any] | None) -> None:
         if job is not None:

@@ -1,7 +1,8 @@
 """The wire for event loops: asyncio's transports, one protocol for each connection.
 
 The bytes of an answer are read where they arrive, so that a task is woken once for each call. A call that is
-cancelled or runs out of time takes its connection with it: half an answer is nobody's.
+cancelled or runs out of time takes its connection with it: half an answer is nobody's. At every moment
+exactly one of us closes a connection if all ends there: who makes it, the call that has it, or the pool.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ import asyncio
 import math
 import socket
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, TypeVar, cast
 
-from ...._colour import Asyncio, Signal
+from ...._colour import Asyncio, Signal, until_shutdown
 from ..transport import NoReply
 from .http1 import Malformed, Response
 from .pool import silence_of
@@ -25,8 +26,8 @@ T = TypeVar("T")
 class LoopConnection(asyncio.Protocol):
     """One connection, and the call that uses it."""
 
-    def __init__(self, ticks_ms: Callable[[], float]) -> None:
-        self._ticks_ms = ticks_ms
+    def __init__(self, connected: socket.socket, ticks_ms: Callable[[], float]) -> None:
+        self._socket, self._ticks_ms = connected, ticks_ms
         self._loop = asyncio.get_running_loop()
         self._answer: asyncio.Future[Response] | None = None
         self._response: Response | None = None
@@ -37,7 +38,16 @@ class LoopConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._is_silent = silence_of(transport.get_extra_info("socket").fileno())
+        self._is_silent = silence_of(self._socket.fileno())
+
+    async def secure(self, target: Target, context: ssl.SSLContext) -> None:
+        """Go on in TLS."""
+        if self._transport.is_closing():
+            raise ConnectionResetError("the connection was closed before the handshake")
+        plain, host = self._transport, target.host
+        secured = await self._loop.start_tls(plain, self, context, server_hostname=host)
+        assert secured is not None
+        self._transport = secured
 
     def data_received(self, data: bytes) -> None:
         response = self._response
@@ -82,6 +92,17 @@ class LoopConnection(asyncio.Protocol):
             self._answer = self._response = None
 
     def close(self) -> None:
+        """Also from another loop, whose thread may be another, and after its own loop has ended."""
+        if asyncio.get_running_loop() is self._loop:
+            self._abort()
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._abort)
+        except RuntimeError:
+            # Nobody runs that loop any more, so nobody else uses the socket.
+            self._socket.close()
+
+    def _abort(self) -> None:
         self._transport.abort()
         if self._alarm is not None:
             self._alarm.cancel()
@@ -115,13 +136,13 @@ class LoopConnection(asyncio.Protocol):
 
 
 class LoopWire:
-    """Connections of one event loop, and of another one after it if there is one."""
+    """Connections of any number of event loops, each of which has its own."""
 
     def __init__(self, ticks_ms: Callable[[], float]) -> None:
         self._ticks_ms = ticks_ms
         self.colour = Asyncio()
         self.lanes = self.colour
-        self.home = asyncio.get_running_loop
+        self.home = self.colour.home
 
     def signal(self) -> Signal:
         return self.colour.signal()
@@ -149,9 +170,21 @@ class LoopWire:
             job.cancel()
             await asyncio.wait([job])
 
+    def until_shutdown(
+        self, close: Callable[[], Coroutine[Any, Any, None]]
+    ) -> AsyncGenerator[None, None] | None:
+        return until_shutdown(close)
+
     async def connect(self, target: Target, until_ms: float, share_s: float) -> LoopConnection:
         # In a task of its own, for its deadlines end it by cancelling, and the caller must not be.
-        return await asyncio.ensure_future(self._connected(target, until_ms, share_s))
+        task = asyncio.ensure_future(self._connected(target, until_ms, share_s))
+        try:
+            return await task
+        except BaseException:
+            # It may be there already: who is cancelled is woken only in the next turn.
+            if task.done():
+                _close_late(task)
+            raise
 
     async def _connected(self, target: Target, until_ms: float, share_s: float) -> LoopConnection:
         loop = asyncio.get_running_loop()
@@ -182,13 +215,18 @@ class LoopWire:
             fresh.setblocking(False)
             async with asyncio.timeout(share_s):
                 await loop.sock_connect(fresh, address)
-            _, connection = await loop.create_connection(
-                lambda: LoopConnection(self._ticks_ms),
-                sock=fresh,
-                ssl=target.tls,
-                server_hostname=target.host if target.tls else None,
-            )
         except BaseException:
             fresh.close()
             raise
+        connection = LoopConnection(fresh, self._ticks_ms)
+        # From here on the socket is the loop's, which closes it when one of these fails or is cancelled.
+        # Asked for both at once it would not, if the handshake has yet to begin.
+        await loop.create_connection(lambda: connection, sock=fresh)
+        if target.tls is not None:
+            await connection.secure(target, target.tls)
         return connection
+
+
+def _close_late(task: asyncio.Task[LoopConnection]) -> None:
+    if not task.cancelled() and task.exception() is None:
+        task.result().close()

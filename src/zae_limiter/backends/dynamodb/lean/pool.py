@@ -10,7 +10,7 @@ from __future__ import annotations
 import select
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from ...._colour import Signal
@@ -76,6 +76,8 @@ class Pool:
         self._size = 0
         self._lock = threading.Lock()
         self._closed = False
+        self.guard: AsyncGenerator[None, None] | None = None
+        """What closes the connections when the event loop that they belong to shuts down."""
 
     def take_idle(self, now_ms: float) -> Connection | None:
         """A connection that is at hand."""
@@ -128,7 +130,7 @@ class Pool:
         connection.close()
         self._leave()
 
-    def close(self) -> list[Connection]:
+    def close(self) -> Sequence[Connection]:
         """Close what is idle now, and what is in use as soon as it is given back."""
         idle: list[Connection] = []
         with self._lock:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Hashable
 from json.scanner import make_scanner
 from typing import Any, Protocol
 
@@ -55,6 +55,12 @@ class Wire(Workers, Protocol):
 
     def signal(self) -> Signal: ...
 
+    def until_shutdown(
+        self, close: Callable[[], Coroutine[Any, Any, None]]
+    ) -> AsyncGenerator[None, None] | None:
+        """Have something closed when its ``home`` ends, for as long as what is returned is held."""
+        ...
+
     async def abandon(self, job: Any) -> None:
         """Let go of work that was started, and of what did it."""
         ...
@@ -74,7 +80,7 @@ class LeanTransport:
         self._access, self._wire, self._driver = access, wire, driver
         self.colour, self.lanes = wire.colour, wire.lanes
         self._identity = Identity(access, wire, wire.home, self._ticks_ms)
-        self._pools = ForkSafe(self._new_pool, wire.home)
+        self._pools = ForkSafe(self._new_pool, wire.home, bury=Pool.close)
         self._ready = False
         self._instead: Transport | None = None
         self._skew_s = 0
@@ -98,9 +104,14 @@ class LeanTransport:
         if self._instead is not None:
             await self._instead.close()
         await self._wire.abandon(self._identity.stop())
-        if pool := self._pools.forget():
-            for connection in pool.close():
-                await connection.closed()
+        here = self._pools.peek()
+        for pool in self._pools.forget_all():
+            if pool is not here:
+                pool.close()
+            elif pool.guard is not None:
+                await pool.guard.aclose()
+            else:
+                await _shut(pool)
 
     async def _prepare(self) -> None:
         if self._instead is not None:
@@ -140,7 +151,9 @@ class LeanTransport:
         async def connect(until_ms: float) -> Connection:
             return await self._wire.connect(target, until_ms, self._access.connect_timeout_s)
 
-        return Pool(target.pool, connect, self._wire.signal, self._ticks_ms)
+        pool = Pool(target.pool, connect, self._wire.signal, self._ticks_ms)
+        pool.guard = self._wire.until_shutdown(lambda: _shut(pool))
+        return pool
 
     def _learns_time(self, response: Response) -> bool:
         """Whether a refusal was about the date, and the service's own date helps."""
@@ -161,6 +174,12 @@ class LeanTransport:
 
 def _date(response: Response) -> str:
     return response.fields.get(b"date", b"").decode("latin-1")
+
+
+async def _shut(pool: Pool) -> None:
+    """Close the idle connections of this home, and wait until nothing is left of them."""
+    for connection in pool.close():
+        await connection.closed()
 
 
 def _reply(response: Response) -> Payload:

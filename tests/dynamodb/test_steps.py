@@ -1,0 +1,144 @@
+"""A call that is cancelled between any two steps of its event loop leaves no socket open and takes no place.
+
+It is cancelled after step 0, 1, 2, … until it ends before it is hit: while it connects and shakes hands,
+sends, waits, is answered, and while it waits for a connection that another call hands back.
+"""
+
+import asyncio
+import gc
+import itertools
+import os
+import warnings
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests.dynamodb.papers import served
+from tests.dynamodb.peer import Peer, connected, happens
+from tests.dynamodb.steps import StepLoop
+from zae_limiter.backends.dynamodb.lean.loop import LoopWire
+from zae_limiter.backends.dynamodb.transport import Transport
+
+STEPS_MAX = 500
+
+
+@pytest.fixture(params=["plain", "tls"])
+def peer(request: pytest.FixtureRequest, papers: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Peer]:
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(papers / "authority.pem"))
+    with Peer(served(papers) if request.param == "tls" else None).running() as running:
+        yield running
+
+
+async def ask(transport: Transport) -> Any:
+    return await transport.call("UpdateItem", {"n": 1}, 20_000)
+
+
+async def cold(transport: Transport) -> asyncio.Task[Any]:
+    """Connect and ask."""
+    await transport.close()
+    return asyncio.create_task(ask(transport))
+
+
+async def warm(transport: Transport) -> asyncio.Task[Any]:
+    """Ask over a connection that is there."""
+    await ask(transport)
+    return asyncio.create_task(ask(transport))
+
+
+async def behind(transport: Transport) -> asyncio.Task[Any]:
+    """Wait for the only connection, which the call before hands back."""
+    before = asyncio.create_task(ask(transport))
+    task = asyncio.create_task(ask(transport))
+    task.add_done_callback(lambda _: before)
+    return task
+
+
+Scene = Callable[[Transport], Coroutine[Any, Any, asyncio.Task[Any]]]
+
+
+async def interrupted(scene: Scene, peer: Peer, after: int, blows: int = 1) -> bool:
+    """Whether a call ended before it was hit. Afterwards the transport works, and closing it closes all."""
+    loop = cast(StepLoop, asyncio.get_running_loop())
+    async with connected(False, peer, pool=1) as transport:
+        await transport._prepare()  # type: ignore[attr-defined]
+        task = await scene(transport)
+        hits = 0
+
+        def hit() -> None:
+            nonlocal hits
+            hits += not task.done()
+            task.cancel()
+            if hits and hits < blows:
+                loop.strike(1, hit)
+
+        loop.strike(after, hit)
+        (result,) = await asyncio.gather(task, return_exceptions=True)
+        loop.strike(0, lambda: None)
+        assert result == {} or isinstance(result, asyncio.CancelledError), f"step {after}: {result!r}"
+        assert await ask(transport) == {}, "the only place is free"
+    await happens(False, peer, lambda: not peer.held)
+    return hits == 0
+
+
+@pytest.mark.parametrize("blows", [1, 2])
+@pytest.mark.parametrize("scene", [cold, warm, behind])
+def test_nothing_is_left_of_a_cancelled_call(scene: Scene, peer: Peer, blows: int) -> None:
+    """Whenever it is hit, and when it is hit again while it cleans up."""
+    with asyncio.Runner(loop_factory=StepLoop) as runner:
+        runner.run(interrupted(scene, peer, STEPS_MAX))
+        before = len(os.listdir("/proc/self/fd"))
+        for after in itertools.count():
+            assert after < STEPS_MAX, "the call never ends"
+            if runner.run(interrupted(scene, peer, after, blows)):
+                break
+        assert after > 2
+        assert len(os.listdir("/proc/self/fd")) <= before
+
+
+@pytest.mark.parametrize("scene", [cold, behind])
+def test_nothing_is_left_when_the_loop_ends(scene: Scene, peer: Peer) -> None:
+    """As it does when the main task returns: everything else is cancelled at once, and nobody closes."""
+    transports = []
+
+    async def scenario(after: int) -> bool:
+        loop = cast(StepLoop, asyncio.get_running_loop())
+        opened = connected(False, peer, pool=1)
+        transport = await opened.__aenter__()
+        transports.append((opened, transport))
+        await transport._prepare()  # type: ignore[attr-defined]
+        task = await scene(transport)
+        over = loop.create_future()
+        loop.strike(after, lambda: over.set_result(None))
+        await asyncio.wait([task, over], return_when=asyncio.FIRST_COMPLETED)
+        return task.done()
+
+    for after in itertools.count():
+        assert after < STEPS_MAX, "the call never ends"
+        with asyncio.Runner(loop_factory=StepLoop) as runner:
+            ended = runner.run(scenario(after))
+        peer.until(lambda: not peer.held)
+        if ended:
+            break
+    gc.collect()
+
+
+def test_a_leak_is_seen(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that forgets what came in the very step in which it was cancelled."""
+
+    async def forgetful(self: LoopWire, *args: Any) -> Any:
+        return await asyncio.ensure_future(self._connected(*args))
+
+    def cancel_everywhere() -> None:
+        with asyncio.Runner(loop_factory=StepLoop) as runner:
+            for after in range(STEPS_MAX):
+                runner.run(interrupted(cold, peer, after))
+
+    monkeypatch.setattr(LoopWire, "connect", forgetful)
+    monkeypatch.setattr("tests.dynamodb.peer.PATIENCE_SECONDS", 0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        with pytest.raises(AssertionError, match="did not happen"):
+            cancel_everywhere()
+        gc.collect()
