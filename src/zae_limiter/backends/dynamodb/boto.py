@@ -51,7 +51,7 @@ class BotocoreTransport:
     def __init__(self, access: Access, dates: Dates | None = None) -> None:
         self.colour = self.lanes = Blocking()
         self._access, self._dates = access, dates or Dates(World())
-        self._lock = threading.Lock()
+        self._lock = ForkSafe(threading.Lock)
         self._client = ForkSafe(self._connect)
 
     async def call(self, operation: str, payload: Request, timeout_ms: float) -> Payload:
@@ -73,7 +73,7 @@ class BotocoreTransport:
 
     def _connect(self) -> Any:
         # Making clients from one session is not safe for threads; using one client is.
-        with self._lock:
+        with self._lock.get():
             try:
                 client = self._access.botocore_session().create_client(
                     "dynamodb",
@@ -109,7 +109,7 @@ def transport_error(error: Exception, never_connected: tuple[type[BaseException]
     match error:
         case failures.ClientError():
             answer = error.response.get("Error", {})
-            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400)
             error.args = (discreet(str(error)),)  # it will stand in a traceback beside ours
             return refusal(status, answer.get("Code", "?"), answer.get("Message", ""), error.response)
         case _ if isinstance(error, _NO_CREDENTIALS):

@@ -44,9 +44,11 @@ class Lanes(Blocking):
         super().__init__()
         self._ticks_ms = ticks_ms
         self._local = threading.local()
-        self._lock = threading.Lock()
-        self.rounds = 0
-        """In how many threads calls run side by side; where there are none, nobody has to ask further."""
+        self.rounds: set[object] = set()
+        """One for each thread in which calls run side by side; where there are none, nobody asks further.
+
+        There is no lock, which could be held during a fork; the rounds that a child inherits make it ask.
+        """
 
     def are_busy(self) -> bool:
         """Whether this thread runs calls side by side, so that one which waits must let the others go on."""
@@ -74,8 +76,11 @@ class Lanes(Blocking):
         results: dict[int, T] = {}
         errors: list[Exception] = []
         waiting: dict[int, Parked | None] = dict.fromkeys(range(len(coroutines)))
-        self._enter(1)
+        round_ = object()
+        depth = getattr(self._local, "depth", 0)
         try:
+            self._local.depth = depth + 1
+            self.rounds.add(round_)
             while waiting:
                 for at in self._ready(waiting):
                     try:
@@ -88,17 +93,13 @@ class Lanes(Blocking):
                         errors.append(error)
                         del waiting[at]
         finally:
-            self._enter(-1)
+            self._local.depth = depth
+            self.rounds.discard(round_)
             for at in waiting:
                 coroutines[at].close()
         if errors:
             raise errors[0]
         return [results[at] for at in range(len(coroutines))]
-
-    def _enter(self, step: int) -> None:
-        self._local.depth = getattr(self._local, "depth", 0) + step
-        with self._lock:
-            self.rounds += step
 
     def _ready(self, waiting: dict[int, Parked | None]) -> list[int]:
         """Those that can go on; at least one, as every wait has an end."""
