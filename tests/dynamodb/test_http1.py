@@ -135,6 +135,12 @@ def test_a_flipped_byte_of_a_checked_body_is_seen(
         OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\nno colon\r\n\r\n",
         OK + b"Transfer-Encoding: chunked\r\n\r\n1;" + b"x" * http1.CHUNK_LINE_BYTES_MAX,
         OK + b"X: " + b"x" * http1.HEAD_BYTES_MAX,
+        framed(b"", b"X: " + b"x" * http1.HEAD_BYTES_MAX + b"\r\n"),
+        framed(b"", b"a: b\r\n" * http1.FIELDS_MAX),
+        framed(b"{}", b"x-amz-crc32: " + b"9" * 5_000 + b"\r\n"),
+        chunked(b"x", trailer=b"a: b\r\n" * (http1.FIELDS_MAX + 1)),
+        chunked(b"x", trailer=(b"a: " + b"x" * 4_000 + b"\r\n") * 5),
+        OK + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * (http1.CHUNKS_MAX + 1),
         b"<html>",
     ],
 )

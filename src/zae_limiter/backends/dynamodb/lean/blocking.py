@@ -44,7 +44,9 @@ class BlockingConnection:
     async def exchange(self, request: bytes, until_ms: float) -> Response:
         try:
             self._limit(until_ms)
-            self._socket.sendall(request)
+            sent = self._socket.send(request)
+            if sent < len(request):
+                self._send_rest(memoryview(request)[sent:], until_ms)
             if self._lanes.rounds and self._lanes.are_busy():
                 await Parked(until_ms, self._socket)
                 self._limit(until_ms)
@@ -57,7 +59,7 @@ class BlockingConnection:
                     raise NoReply("the connection was closed before the answer was whole", ambiguous=True)
                 if response.feed(data):
                     return response
-                self._limit(until_ms)
+                self._go_on(until_ms)
         except TimeoutError as error:
             raise NoReply("no answer in time", ambiguous=True) from error
         except (OSError, Malformed) as error:
@@ -71,6 +73,17 @@ class BlockingConnection:
 
     async def closed(self) -> None:
         """Closing is immediate."""
+
+    def _send_rest(self, rest: memoryview, until_ms: float) -> None:
+        while rest:
+            self._go_on(until_ms)
+            rest = rest[self._socket.send(rest) :]
+
+    def _go_on(self, until_ms: float) -> None:
+        """Allow another piece to be sent or read, if there is time: each has a timeout of its own."""
+        if self._ticks_ms() >= until_ms:
+            raise TimeoutError
+        self._limit(until_ms)
 
     def _limit(self, until_ms: float) -> None:
         # Not zero, which would mean not to wait for what is already there.

@@ -14,7 +14,11 @@ HEAD_BYTES_MAX = 16_384
 BODY_BYTES_MAX = 64 << 20
 """DynamoDB answers with at most 16 MB of items, which JSON can triple."""
 
+FIELDS_MAX = 200
+"""Of a head, and as many behind the last chunk."""
+
 CHUNK_LINE_BYTES_MAX = 4_096
+CHUNKS_MAX = 65_536
 LENGTH_DIGITS_MAX = 10
 
 _BEGINNING = b"HTTP/1."
@@ -74,6 +78,8 @@ class Response:
             self._head = data
             return False
         self._minor, status, block = match.groups()
+        if len(block) > HEAD_BYTES_MAX or block.count(b"\r\n") > FIELDS_MAX:
+            raise Malformed(f"the head is longer than {HEAD_BYTES_MAX} bytes or {FIELDS_MAX} fields")
         found = _TELLING.findall(block.lower())
         self.status, self.fields = int(status), dict(found)
         if len(self.fields) < len(found):
@@ -110,7 +116,7 @@ class Response:
                 f"the answer is encoded as {fields[b'content-encoding']!r}, which was not asked for"
             )
         checksum = fields.get(b"x-amz-crc32")
-        if checksum is not None and not (checksum.strip().isdigit() and int(checksum) == crc32(body)):
+        if checksum is not None and checksum.strip() != b"%d" % crc32(body):
             raise Malformed(f"the answer's checksum {checksum!r} is not that of its {len(body)} bytes")
         # What stands behind an answer was not asked for, so nobody knows what it belongs to.
         self.reusable = clean and self._minor == b"1" and b"close" not in fields.get(b"connection", b"")
@@ -126,6 +132,7 @@ class _Chunks:
         self._buffer = bytearray()
         self._left = 0
         self._ended = False
+        self._count = self._trailer_bytes = self._trailer_fields = 0
 
     def feed(self, data: bytes) -> bytes | None:
         """What stands behind the body, once that is whole."""
@@ -149,16 +156,26 @@ class _Chunks:
             if self._ended:
                 if not line:
                     return bytes(self._buffer)
-                # A checksum or the like may follow; nothing is made of it.
-                if not _FIELD.fullmatch(line):
-                    raise Malformed(f"{line!r} is no field")
+                self._pass_over(line)
             else:
                 self._begin(line)
+
+    def _pass_over(self, line: bytes) -> None:
+        """A checksum or the like may follow; nothing is made of it."""
+        if not _FIELD.fullmatch(line):
+            raise Malformed(f"{line!r} is no field")
+        self._trailer_bytes += len(line)
+        self._trailer_fields += 1
+        if self._trailer_bytes > HEAD_BYTES_MAX or self._trailer_fields > FIELDS_MAX:
+            raise Malformed(f"more than {HEAD_BYTES_MAX} bytes or {FIELDS_MAX} fields follow the last chunk")
 
     def _begin(self, line: bytes) -> None:
         match = _CHUNK.fullmatch(line)
         if match is None:
             raise Malformed(f"{line!r} is not the length of a chunk")
+        self._count += 1
+        if self._count > CHUNKS_MAX:
+            raise Malformed(f"there are more than {CHUNKS_MAX} chunks")
         self._left = int(match[1], 16)
         self._ended = self._left == 0
         _check_length(len(self.body) + self._left)
