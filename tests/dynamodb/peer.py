@@ -13,7 +13,7 @@ from typing import Any
 from zlib import crc32
 
 from tests.dynamodb.stage import session
-from tests.patience import PATIENCE_SECONDSECONDS
+from tests.patience import PATIENCE_SECONDS
 from zae_limiter.backends.dynamodb import DynamoDBBackend, open_backend, open_transport
 from zae_limiter.backends.dynamodb.access import Access
 from zae_limiter.backends.dynamodb.transport import Transport
@@ -180,7 +180,7 @@ class Peer:
             self._changed.notify_all()
         for part in said:
             if isinstance(part, threading.Event):
-                part.wait(PATIENCE_SECONDSECONDS)
+                part.wait(PATIENCE_SECONDS)
             elif part == CLOSE:
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)

@@ -249,7 +249,7 @@ def test_keys_that_never_come_are_a_failure_at_the_deadline() -> None:
 @pytest.mark.parametrize("write", [Update(A, {"n": 1}), Put(A, {"n": 1}), Delete(A)])
 def test_a_request_that_is_simply_invalid_is_no_refusal(write: Write) -> None:
     """Only what the image explains is a refusal; anything else is said in DynamoDB's words."""
-    wire = Script(ServiceError("ValidationException", "item too large"), {"Responses": {}})
+    wire = Script(ServiceError("ValidationException", "item too large"), {"Responses": {"table": []}})
     (outcome,) = run_sync(wire.backend().write_each([write]))
     assert outcome.failure is not None
     assert not outcome.failure.ambiguous

@@ -317,5 +317,5 @@ def test_a_broken_token_is_named_and_not_shown(kind: str, peer: Peer) -> None:
         assert "secret" not in str(outcome.failure)
         await backend.close()
 
-    peer.otherwise = [answer({"Responses": {}})]
+    peer.otherwise = [answer({"Responses": {"table": []}})]
     drive(provider.sync, scenario())

@@ -39,6 +39,9 @@ WRONG = {
     "asked to go on": [b"HTTP/1.1 100 Continue\r\n\r\n", answer(IMAGE)],
     "broken": [answer({"__type": "x#InternalServerError"}, status="500 Internal Server Error")],
     "broken without words": [answer(b"", status="502 Bad Gateway")],
+    "no by a gateway": [answer(b"<html>", "403 Forbidden")],
+    "no without a code": [answer(b"[1]", "400 Bad Request")],
+    "elsewhere": [answer(b"", "307 Temporary Redirect", {"Location": "http://x"})],
 }
 
 
@@ -72,9 +75,6 @@ REFUSED = {
         "AccessDenied",
         "no",
     ),
-    "by a gateway": (answer(b"<html>", "403 Forbidden"), "HTTP 403", ""),
-    "without an object": (answer(b"[1]", "400 Bad Request"), "HTTP 400", ""),
-    "elsewhere": (answer(b"", "307 Temporary Redirect", {"Location": "http://x"}), "HTTP 307", ""),
 }
 
 
@@ -83,7 +83,7 @@ REFUSED = {
 def test_a_refusal_is_known_not_to_have_acted(
     sync: bool, peer: Peer, said: bytes, code: str, message: str
 ) -> None:
-    """It says so with a status, whatever its body looks like, and the connection is kept."""
+    """It says so with a code of DynamoDB's, whatever else its body holds, and the connection is kept."""
 
     async def scenario() -> None:
         async with connected(sync, peer) as transport:

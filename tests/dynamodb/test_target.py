@@ -213,7 +213,7 @@ def test_settings_that_are_not_understood_are_left_to_the_driver(
     monkeypatch.setattr("zae_limiter.backends.dynamodb.lean.target.ConfiguredEndpointProvider", None)
     monkeypatch.setattr("zae_limiter.backends.dynamodb.lean.target.EndpointProvider", None)
     with Peer().running() as peer:
-        peer.otherwise = [answer({"Responses": {}})]
+        peer.otherwise = [answer({"Responses": {"table": []}})]
         monkeypatch.setenv("AWS_ENDPOINT_URL", peer.url)
 
         async def scenario() -> None:
@@ -233,7 +233,7 @@ def test_the_driver_takes_over_where_it_is_needed(
     """A proxy is one that speaks for itself; the reason is in the log."""
     caplog.set_level(logging.DEBUG, "zae_limiter")
     with Peer().running() as peer:
-        peer.otherwise = [answer({"Responses": {}})]
+        peer.otherwise = [answer({"Responses": {"table": []}})]
         monkeypatch.setenv("HTTP_PROXY", peer.url)
         monkeypatch.setenv("http_proxy", peer.url)
 

@@ -66,14 +66,14 @@ async def _sqlite_rows(backend: SqliteBackend) -> AsyncIterator[Row]:
 
 
 async def _dynamodb_rows(backend: DynamoDBBackend) -> AsyncIterator[Row]:
-    from ..backends.dynamodb.expressions import decode_item, decode_key
+    from ..backends.dynamodb.expressions import read_rows
 
     calls = backend.calls
     request = {"TableName": backend.table_name, "ConsistentRead": True, "Limit": PAGE_ROWS}
     while True:
-        reply = await calls.send("Scan", request, calls.deadline(PAGE_TIMEOUT_MS))
-        for attributes in reply["Items"]:
-            yield Row(decode_key(attributes), decode_item(attributes) or {})
-        if not (last := reply.get("LastEvaluatedKey")):
+        rows, last = await calls.ask("Scan", request, read_rows, calls.deadline(PAGE_TIMEOUT_MS))
+        for row in rows:
+            yield row
+        if last is None:
             return
         request = request | {"ExclusiveStartKey": last}

@@ -10,7 +10,7 @@ several writes, the ``item`` of an ``Update`` and of a ``Check`` is ``None``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ..._colour import Colour
 from ...exceptions import RateLimiterUnavailable
@@ -36,8 +36,8 @@ from .expressions import (
     Payload,
     Request,
     batch_get_request,
+    batch_of,
     decode_item,
-    decode_key,
     page_of,
     query_request,
     transaction_request,
@@ -49,7 +49,6 @@ from .transport import CANCELLED, ServiceError
 
 CONDITION_FAILED = "ConditionalCheckFailedException"
 INVALID = "ValidationException"
-REFUSALS = frozenset({CONDITION_FAILED, INVALID, CANCELLED})
 
 PING = Key("_/PING", "#PING")
 """No record has this key; reading it shows that the table answers."""
@@ -94,22 +93,27 @@ class DynamoDBBackend:
         await self._calls.transport.close()
 
     async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
+        return await self._batch_get(keys, self._calls.deadline())
+
+    async def _batch_get(self, keys: Sequence[Key], until_ms: float) -> list[Item | None]:
         # DynamoDB refuses to be asked for a key twice.
         wanted = list(dict.fromkeys(keys))
         parts = [wanted[at : at + BATCH_KEYS_MAX] for at in range(0, len(wanted), BATCH_KEYS_MAX)]
         found: dict[Key, Item] = {}
-        for items in await self._lanes.together([self._read(part) for part in parts]) if parts else ():
+        reads = [self._read(part, until_ms) for part in parts]
+        for items in await self._lanes.together(reads) if parts else ():
             found |= items
         return [found.get(key) for key in keys]
 
     async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
         """All at the same time, but writes to the same item one after another."""
+        until_ms = self._calls.deadline()
         if len(writes) <= 1:
-            return await self._write_in_turn(writes)
+            return await self._write_in_turn(writes, until_ms)
         places: dict[Key, list[int]] = {}
         for place, write in enumerate(writes):
             places.setdefault(write.key, []).append(place)
-        turns = [self._write_in_turn([writes[at] for at in group]) for group in places.values()]
+        turns = [self._write_in_turn([writes[at] for at in group], until_ms) for group in places.values()]
         found: dict[int, Outcome] = {}
         for group, outcomes in zip(places.values(), await self._lanes.together(turns), strict=True):
             found |= zip(group, outcomes, strict=True)
@@ -118,87 +122,89 @@ class DynamoDBBackend:
     async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
         assert len({write.key for write in writes}) == len(writes), "a transaction names no key twice"
         assert len(writes) <= TRANSACT_WRITES_MAX, f"{len(writes)} writes in one transaction"
+        until_ms = self._calls.deadline()
         if len(writes) > 1:
-            return await self._transact(writes)
-        return [await self._write(write) for write in writes]
+            return await self._transact(writes, until_ms)
+        return [await self._write(write, until_ms) for write in writes]
 
     async def query(self, query: Query) -> Page:
         request = query_request(self.table_name, query)
         if request is None:
             return Page((), None)
-        return page_of(await self._calls.send("Query", request), query)
+        return await self._calls.ask("Query", request, lambda reply: page_of(reply, query))
 
-    async def _read(self, keys: Sequence[Key]) -> dict[Key, Item]:
+    async def _read(self, keys: Sequence[Key], until_ms: float) -> dict[Key, Item]:
         """As many keys as one request holds; what DynamoDB leaves out is asked for again."""
         found: dict[Key, Item] = {}
-        request = batch_get_request(self.table_name, keys)
-        until_ms, attempt = self._calls.deadline(), 0
+        attempt = 0
+
+        def read(reply: Payload) -> tuple[dict[Key, Item], list[Key]]:
+            return batch_of(reply, self.table_name, keys)
+
         while True:
-            reply = await self._calls.send("BatchGetItem", request, until_ms)
-            for attributes in reply["Responses"].get(self.table_name, ()):
-                found[decode_key(attributes)] = decode_item(attributes) or {}
-            if not (left_out := reply.get("UnprocessedKeys")):
+            request = batch_get_request(self.table_name, keys)
+            items, keys = await self._calls.ask("BatchGetItem", request, read, until_ms)
+            found |= items
+            if not keys:
                 return found
-            request = {"RequestItems": left_out}
             attempt += 1
             if not await self._calls.pause(attempt, until_ms):
                 raise RateLimiterUnavailable(
                     f"DynamoDB BatchGetItem on table {self.table_name!r} left keys out until its deadline"
                 )
 
-    async def _write_in_turn(self, writes: Sequence[Write]) -> list[Outcome]:
-        return [await self._tried(write) for write in writes]
+    async def _write_in_turn(self, writes: Sequence[Write], until_ms: float) -> list[Outcome]:
+        return [await self._tried(write, until_ms) for write in writes]
 
-    async def _tried(self, write: Write) -> Outcome:
+    async def _tried(self, write: Write, until_ms: float) -> Outcome:
         try:
-            return await self._write(write)
+            return await self._write(write, until_ms)
         except RateLimiterUnavailable as error:
             return Outcome(False, None, failure=error)
 
-    async def _write(self, write: Write) -> Outcome:
+    async def _write(self, write: Write, until_ms: float) -> Outcome:
         if isinstance(write, Check):
             # DynamoDB checks without writing only inside a transaction, which would cost more.
-            return (await self._judge([write]))[0]
+            return (await self._judge([write], until_ms))[0]
         request: Request
+        read: Callable[[Payload], Outcome | ServiceError] = _updated
         if type(write) is Update:
             operation, request = "UpdateItem", self._shapes.update_request(write)
         else:
             verb, request = write_request(self.table_name, write)
-            operation = f"{verb}Item"
-        try:
-            reply = await self._calls.send(operation, request, expected=REFUSALS)
-        except ServiceError as error:
-            if error.code == CONDITION_FAILED:
-                return Outcome(False, decode_item(error.body.get("Item")), held=False)
-            return (await self._judge_invalid([write], error, operation))[0]
-        if type(write) is Update:
-            return Outcome(True, decode_item(reply.get("Attributes")) or {})
-        return Outcome(True, _new_image(write))
+            operation, read = f"{verb}Item", lambda _: Outcome(True, _new_image(write))
+        outcome = await self._calls.ask(operation, request, read, until_ms, WRITE_REFUSALS)
+        if isinstance(outcome, ServiceError):
+            return (await self._judge_invalid([write], outcome, operation, until_ms))[0]
+        return outcome
 
-    async def _transact(self, writes: Sequence[Write]) -> list[Outcome]:
+    async def _transact(self, writes: Sequence[Write], until_ms: float) -> list[Outcome]:
+        def read(_: Payload) -> list[Outcome] | ServiceError:
+            return [Outcome(True, _new_image(write)) for write in writes]
+
+        def cancelled(error: ServiceError) -> list[Outcome] | ServiceError:
+            return _cancelled(error, len(writes))
+
         operation = "TransactWriteItems"
         request = transaction_request(self.table_name, writes, self._calls.token())
-        try:
-            await self._calls.send(operation, request, expected=REFUSALS)
-        except ServiceError as error:
-            codes = {reason.get("Code") for reason in error.reasons}
-            if error.code == INVALID or not codes <= {"None", "ConditionalCheckFailed"}:
-                return await self._judge_invalid(writes, error, operation)
-            return [_refused(reason) for reason in error.reasons]
-        return [Outcome(True, _new_image(write)) for write in writes]
+        refusals = {CANCELLED: cancelled, INVALID: _unjudged}
+        outcomes = await self._calls.ask(operation, request, read, until_ms, refusals)
+        if isinstance(outcomes, ServiceError):
+            return await self._judge_invalid(writes, outcomes, operation, until_ms)
+        return outcomes
 
-    async def _judge(self, writes: Sequence[Write]) -> list[Outcome]:
+    async def _judge(self, writes: Sequence[Write], until_ms: float) -> list[Outcome]:
         """What the writes would do to the present images."""
-        return apply_all(writes, await self.batch_get([write.key for write in writes]))
+        return apply_all(writes, await self._batch_get([write.key for write in writes], until_ms))
 
     async def _judge_invalid(
-        self, writes: Sequence[Write], error: ServiceError, operation: str
+        self, writes: Sequence[Write], error: ServiceError, operation: str, until_ms: float
     ) -> list[Outcome]:
         """Tell an addition to something that is no integer, which is a refusal, from a real mistake.
 
         DynamoDB calls both invalid and shows no image.
         """
-        outcomes = await self._judge(writes)
+        outcomes = await self._judge(writes, until_ms)
         if all(outcome.applied for outcome in outcomes):
             raise failure(error, operation, self.table_name, ambiguous=False) from error
         return outcomes
@@ -207,6 +213,37 @@ class DynamoDBBackend:
 def _new_image(write: Write) -> Item | None:
     """What an applied write left behind, as far as it is known without a reply."""
     return apply(Put(write.key, write.item), None).item if isinstance(write, Put) else None
+
+
+# Readers of answers.
+
+
+def _updated(reply: Payload) -> Outcome:
+    return Outcome(True, decode_item(reply["Attributes"]) or {})
+
+
+def _unmet(error: ServiceError) -> Outcome:
+    return Outcome(False, decode_item(error.body.get("Item")), held=False)
+
+
+def _unjudged(error: ServiceError) -> ServiceError:
+    return error
+
+
+def _cancelled(error: ServiceError, count: int) -> list[Outcome] | ServiceError:
+    """What became of each write, or the refusal itself if it was for more than their conditions."""
+    codes = {reason.get("Code") for reason in error.reasons}
+    if not codes <= {"None", "ConditionalCheckFailed"}:
+        return error
+    if len(error.reasons) != count or "ConditionalCheckFailed" not in codes:
+        raise ValueError(f"{len(error.reasons)} reasons for {count} writes, none of them a condition")
+    return [_refused(reason) for reason in error.reasons]
+
+
+WRITE_REFUSALS: Mapping[str, Callable[[ServiceError], Outcome | ServiceError]] = {
+    CONDITION_FAILED: _unmet,
+    INVALID: _unjudged,
+}
 
 
 def _refused(reason: Payload) -> Outcome:

@@ -7,10 +7,15 @@ only if a second arrival changes nothing; otherwise its failure says ``ambiguous
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import NoReturn, TypeVar
+
 from ...world import World
 from .expressions import Payload, Request
 from .failures import failure
-from .transport import NoReply, NotConfigured, ServiceError, Transport, TransportError
+from .transport import NoReply, NotConfigured, ServiceError, Transport, TransportError, understood
+
+T = TypeVar("T")
 
 ATTEMPTS_MAX = 16
 PAUSE_MIN_MS, PAUSE_MAX_MS = 10, 200
@@ -27,6 +32,8 @@ HARMLESS_TWICE = READS | {
     "UpdateTable",
     "UpdateTimeToLive",
 }
+
+NO_REFUSALS: Mapping[str, Callable[[ServiceError], NoReturn]] = {}
 
 
 class Calls:
@@ -50,21 +57,44 @@ class Calls:
         until_ms: float | None = None,
         expected: frozenset[str] = frozenset(),
     ) -> Payload:
-        """The answer to a request.
+        """The answer to a request, as it is.
 
         Refusals whose code is ``expected`` come out as ``ServiceError``, all other trouble as
         ``RateLimiterUnavailable``.
         """
+        return await self.ask(operation, payload, _as_it_is, until_ms, dict.fromkeys(expected, refuse))
+
+    async def ask(
+        self,
+        operation: str,
+        payload: Request,
+        read: Callable[[Payload], T],
+        until_ms: float | None = None,
+        refusals: Mapping[str, Callable[[ServiceError], T]] = NO_REFUSALS,
+    ) -> T:
+        """What the answer to a request says to ``read``, or a refusal to the reader of its code.
+
+        All other trouble is ``RateLimiterUnavailable``, and so is an answer that its reader cannot read.
+        """
         now_ms = self._world.ticks_ms()
         until_ms = until_ms or now_ms + self.timeout_ms
+        if until_ms - now_ms < self.timeout_ms * LEFT_SHARE_MIN:
+            spent = NoReply("what came before it took all the time", ambiguous=False)
+            raise failure(spent, operation, self.table_name, ambiguous=False)
         maybe_applied = False
         attempt = 0
         while True:
             failed: TransportError
             try:
-                return await self.transport.call(operation, payload, until_ms - now_ms)
+                try:
+                    reply = await self.transport.call(operation, payload, until_ms - now_ms)
+                except ServiceError as refused:
+                    if refused.transient or refused.code not in refusals:
+                        raise
+                    return understood(refusals[refused.code], refused)
+                return understood(read, reply)
             except ServiceError as error:
-                if error.code in expected and not error.transient:
+                if error.code in refusals and not error.transient:
                     raise
                 failed, again = error, error.transient
             except NoReply as error:
@@ -87,3 +117,12 @@ class Calls:
             return False
         await self.transport.lanes.sleep(pause_ms / 1000)
         return True
+
+
+def _as_it_is(reply: Payload) -> Payload:
+    return reply
+
+
+def refuse(error: ServiceError) -> NoReturn:
+    """The reader of a refusal that is for the caller to catch."""
+    raise error

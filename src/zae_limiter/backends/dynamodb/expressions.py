@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
+from math import isfinite
 from typing import Any, TypeAlias
 
 from ...exceptions import ValidationError
@@ -103,7 +104,7 @@ def encode(value: object) -> Attribute:
 
 
 def decode(attribute: Attribute) -> Any:
-    if not attribute:  # so the streams of DynamoDB Local spell a map with nothing in it
+    if attribute == {}:  # so the streams of DynamoDB Local spell a map with nothing in it
         return {}
     ((kind, content),) = attribute.items()
     match kind:
@@ -121,9 +122,11 @@ def decode(attribute: Attribute) -> Any:
 
 def _number(text: str) -> int | float:
     try:
-        return int(text)
+        return int(text, 10)
     except ValueError:
         number = Decimal(text)
+        if not isfinite(number):
+            raise ValueError(f"{text[:64]!r} is no number") from None
         # Nothing that DynamoDB holds is larger, and writing it out would take for ever.
         whole = number.adjusted() <= EXPONENT_MAX and number == number.to_integral_value()
         return int(number) if whole else float(number)
@@ -134,23 +137,24 @@ def encode_key(key: Key) -> dict[str, Attribute]:
 
 
 def decode_key(attributes: Mapping[str, Attribute]) -> Key:
-    return Key(attributes[PARTITION]["S"], attributes[SORT]["S"])
+    return Key(_text(attributes[PARTITION]["S"]), _text(attributes[SORT]["S"]))
 
 
 def decode_item(attributes: Mapping[str, Attribute] | None) -> Item | None:
     """An item without its key. ``NULL``, which older tables hold, is the same as not there."""
-    if not attributes:
+    found = _map(attributes)
+    if found is None:
         return None
     item: dict[str, Value] = {}
-    for name, attribute in attributes.items():
+    for name, attribute in found.items():
         # Nearly all that is stored is integers and text, and an image comes with every write.
         if "N" in attribute:
             try:
-                item[name] = int(attribute["N"])
+                item[name] = int(attribute["N"], 10)  # with its base it takes nothing but text
             except ValueError:
                 item[name] = decode(attribute)
         elif "S" in attribute:
-            item[name] = attribute["S"]
+            item[name] = _text(attribute["S"])
         elif "NULL" not in attribute:
             item[name] = decode(attribute)
     item.pop(PARTITION, None)
@@ -289,11 +293,49 @@ def _range(query: Query, prefix: str, marks: Placeholders) -> str:
     return f"{wanted} AND {marks.name(prefix + SORT)} {bounds}"
 
 
+# Answers. Readers of them need not be careful: ``transport.understood`` is.
+
+
+def _map(member: object) -> Payload | None:
+    """A map; ``None`` if it is not there or has nothing in it, for which nothing else may stand."""
+    if member is not None and type(member) is not dict:
+        raise TypeError(f"{type(member)} is no map")
+    return member or None
+
+
+def _text(member: object) -> str:
+    if type(member) is not str:
+        raise TypeError(f"{type(member)} is no text")
+    return member
+
+
+def _rows(member: object) -> list[Any]:
+    if type(member) is not list:
+        raise TypeError(f"{type(member)} is no list")
+    return member
+
+
+def batch_of(reply: Payload, table: str, keys: Iterable[Key]) -> tuple[dict[Key, Item], list[Key]]:
+    """The items of a batch, and the keys that DynamoDB left out for now."""
+    left_out = _map(reply.get("UnprocessedKeys"))
+    unread = [decode_key(key) for key in _rows(left_out[table]["Keys"])] if left_out else []
+    rows = _rows(reply["Responses"].get(table, []) if unread else reply["Responses"][table])
+    found = {decode_key(attributes): decode_item(attributes) or {} for attributes in rows}
+    if not found.keys() | set(unread) <= set(keys):
+        raise ValueError("it has keys that were not asked for")
+    return found, unread
+
+
+def read_rows(reply: Payload) -> tuple[tuple[Row, ...], Payload | None]:
+    """The rows of a page, and the key after which the next one begins."""
+    rows = tuple(Row(decode_key(found), decode_item(found) or {}) for found in _rows(reply["Items"]))
+    return rows, _map(reply.get("LastEvaluatedKey"))
+
+
 def page_of(reply: Payload, query: Query) -> Page:
-    rows = tuple(
-        Row(decode_key(found), {} if query.index else decode_item(found) or {}) for found in reply["Items"]
-    )
-    last = reply.get("LastEvaluatedKey")
-    if not last:
+    rows, last = read_rows(reply)
+    if query.index:
+        rows = tuple(Row(row.key, {}) for row in rows)
+    if last is None:
         return Page(rows, None)
-    return Page(rows, Cursor(decode_key(last), last[f"{query.index or ''}{SORT}"]["S"]))
+    return Page(rows, Cursor(decode_key(last), _text(last[f"{query.index or ''}{SORT}"]["S"])))

@@ -5,6 +5,7 @@ Nothing here happens unless it is asked for: opening a store only looks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ...exceptions import (
@@ -13,9 +14,9 @@ from ...exceptions import (
     InfrastructureNotFoundError,
     RateLimiterUnavailable,
 )
-from .calls import Calls
+from .calls import Calls, refuse
 from .failures import DENIED_CODES, NOT_FOUND, missing_table
-from .table import create_table_request, problems, time_to_live_request
+from .table import create_table_request, described, problems, time_to_live_request
 from .transport import ServiceError
 
 WAIT_MS = 180_000
@@ -100,13 +101,7 @@ async def _until_active(calls: Calls) -> dict[str, Any]:
 
 async def describe_table(calls: Calls, expected: frozenset[str] = frozenset()) -> dict[str, Any] | None:
     """The table as DynamoDB sees it; ``None`` if it is not there."""
-    try:
-        reply = await calls.send(
-            "DescribeTable", {"TableName": calls.table_name}, expected=expected | {NOT_FOUND}
-        )
-    except ServiceError as error:
-        if error.code == NOT_FOUND:
-            return None
-        raise
-    table: dict[str, Any] = reply["Table"]
-    return table
+    refusals: dict[str, Callable[[ServiceError], None]] = dict.fromkeys(expected, refuse)
+    refusals[NOT_FOUND] = lambda _: None
+    read: Callable[[dict[str, Any]], dict[str, Any] | None] = described
+    return await calls.ask("DescribeTable", {"TableName": calls.table_name}, read, refusals=refusals)

@@ -49,6 +49,18 @@ def time_to_live_request(table: str) -> Payload:
     return {"TableName": table, "TimeToLiveSpecification": specification}
 
 
+def described(reply: Payload) -> dict[str, Any]:
+    """The table in an answer, in which all that anybody asks for can be read."""
+    table: dict[str, Any] = reply["Table"]
+    problems(table)
+    indexes = table.get("GlobalSecondaryIndexes") or ()
+    texts = [table["TableStatus"], *(index.get("IndexStatus", "") for index in indexes)]
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError("a status is no text")
+    add_index_request("", "", table)
+    return table
+
+
 def problems(description: dict[str, Any]) -> list[str]:
     """What keeps a table from being used, in the words of an error message."""
     found = []

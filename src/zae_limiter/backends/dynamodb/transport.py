@@ -13,10 +13,17 @@ it may date again.) It speaks plain DynamoDB JSON and must not know what a reque
 from __future__ import annotations
 
 import re
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 from ..._colour import Colour
 from .expressions import Payload, Request
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+MESSAGE_CHARS_MAX = 1_000
+"""How much of what a server says is repeated; it may say anything."""
 
 # Answers that say "not now": the request was not carried out and may be sent again.
 TRANSIENT_CODES = frozenset(
@@ -44,19 +51,14 @@ class ServiceError(TransportError):
 
     def __init__(self, code: str, message: str, body: Payload | None = None) -> None:
         self.code, self.message, self.body = code, message, body or {}
-        super().__init__(f"{code}: {message}")
-
-    @property
-    def reasons(self) -> list[dict[str, Any]]:
-        """Of a cancelled transaction, what became of each write."""
-        return list(self.body.get("CancellationReasons", ()))
-
-    @property
-    def transient(self) -> bool:
+        self.transient = code in TRANSIENT_CODES
         """Whether the same request may well succeed in a moment."""
-        if self.code == CANCELLED:
-            return any(reason.get("Code") in TRANSIENT_REASONS for reason in self.reasons)
-        return self.code in TRANSIENT_CODES
+        self.reasons: list[dict[str, Any]] = []
+        """Of a cancelled transaction, what became of each write."""
+        if code == CANCELLED:
+            self.reasons = list(self.body.get("CancellationReasons", ()))
+            self.transient = any(reason.get("Code") in TRANSIENT_REASONS for reason in self.reasons)
+        super().__init__(f"{code}: {message}")
 
 
 class NoReply(TransportError):
@@ -91,15 +93,35 @@ class Transport(Protocol):
     async def close(self) -> None: ...
 
 
+def understood(read: Callable[[A], T], answer: A) -> T:
+    """What an answer says to who reads it; one that cannot be read is as good as none.
+
+    Readers take what they need and check nothing twice. Whatever a server has in store for them comes to an
+    end here: numbers without an end, texts that are lists, members that are missing.
+    """
+    try:
+        return read(answer)
+    except TransportError:
+        raise
+    except Exception as error:
+        found = f"{type(error).__name__}: {error}"[:MESSAGE_CHARS_MAX]
+        raise NoReply(f"the answer cannot be read: {found}", ambiguous=True) from error
+
+
 def refusal(status: int, code: str, message: str, body: Payload | None = None) -> TransportError:
     """The error that an HTTP answer other than 200 stands for.
 
-    A server that broke while it worked on a request (5xx) may have finished it.
+    A server that broke while it worked on a request (5xx) may have finished it. An answer without a code is
+    not DynamoDB's, and nobody knows whom its sender has asked.
     """
-    message = discreet(message)
-    if status >= 500 and code not in TRANSIENT_CODES:
-        return NoReply(f"HTTP {status} {code}: {message}", ambiguous=True)
-    return ServiceError(code, message, body)
+    message = discreet(message)[:MESSAGE_CHARS_MAX]
+    is_broken = status >= 500 and code not in TRANSIENT_CODES
+    if is_broken or status < 400 or not _CODE.fullmatch(code):
+        return NoReply(f"HTTP {status} {code[:MESSAGE_CHARS_MAX]}: {message}", ambiguous=True)
+    return understood(lambda code: ServiceError(code, message, body), code)
+
+
+_CODE = re.compile("[A-Za-z][A-Za-z0-9]*")
 
 
 _REPEATED = re.compile(

@@ -20,7 +20,7 @@ from ..access import Access
 from ..dates import Dates, seconds_of
 from ..expressions import Payload, Request
 from ..rendered import Rendered
-from ..transport import NoReply, Transport, TransportError, refusal
+from ..transport import Transport, TransportError, refusal, understood
 from .http1 import Response
 from .identity import Identity, Workers
 from .pool import Connection, Pool
@@ -94,11 +94,11 @@ class LeanTransport:
         now_ms = self._ticks_ms()
         until_ms = now_ms + max(timeout_ms, 1)
         response = await self._exchange(operation, body, now_ms, until_ms)
-        if response.status != 200 and self._learns_time(response):
+        if response.status != 200 and understood(self._learns_time, response):
             response = await self._exchange(operation, body, self._ticks_ms(), until_ms)
         if response.status == 200:
-            return _reply(response)
-        raise _refusal(response)
+            return understood(_reply, response)
+        raise understood(_refusal, response)
 
     async def close(self) -> None:
         if self._instead is not None:
@@ -133,11 +133,11 @@ class LeanTransport:
         try:
             request, sent_ms = signer.request(operation, body, at_s), self._dates.ticks_ms()
             response = await connection.exchange(request, until_ms)
+            if response.status < 500:
+                self._dates.read(_date(response), sent_ms)
         except BaseException:
             pool.drop(connection)
             raise
-        if response.status < 500:
-            self._dates.read(_date(response), sent_ms)
         if response.reusable:
             pool.give(connection, now_ms)
         else:
@@ -183,26 +183,20 @@ async def _shut(pool: Pool) -> None:
 
 
 def _reply(response: Response) -> Payload:
-    try:
-        text = response.body.decode()
-        # Without the search for blanks around it, which DynamoDB does not send.
-        found, end = _scan(text, 0)
-        if end == len(text) and type(found) is dict:
-            return found
+    text = response.body.decode()
+    # Without the search for blanks around it, which DynamoDB does not send.
+    found, end = _scan(text, 0)
+    if end != len(text):
         found = json.loads(text)
-    except (StopIteration, ValueError) as error:
-        raise NoReply(f"the answer is not JSON: {error}", ambiguous=True) from error
     if type(found) is not dict:
-        raise NoReply(f"the answer is not an object but {type(found)}", ambiguous=True)
+        raise TypeError(f"it is {type(found)} and not an object")
     return found
 
 
 def _refusal(response: Response) -> TransportError:
-    if response.status < 300:
-        return NoReply(f"HTTP {response.status} is no answer", ambiguous=True)
     body = _content(response)
     message = body.get("message") or body.get("Message") or ""
-    return refusal(response.status, _code(body) or f"HTTP {response.status}", str(message), body)
+    return refusal(response.status, _code(body), str(message), body)
 
 
 def _content(response: Response) -> dict[str, Any]:
