@@ -5,8 +5,11 @@ cancelled by the other, and that is where things get lost.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+from tests.dynamodb.peer import Peer, ask, connected
+from zae_limiter.backends.dynamodb.transport import Transport
 
 
 class StepLoop(asyncio.SelectorEventLoop):
@@ -46,3 +49,35 @@ class StepLoop(asyncio.SelectorEventLoop):
 
     def _add_writer(self, fd: Any, callback: Any, *args: Any) -> Any:
         return super()._add_writer(fd, self._step, callback, *args)  # type: ignore[misc]
+
+
+async def cold(transport: Transport) -> asyncio.Task[Any]:
+    """Connect and ask."""
+    await transport.close()
+    return asyncio.create_task(ask(transport))
+
+
+Scene = Callable[[Transport], Coroutine[Any, Any, asyncio.Task[Any]]]
+
+
+async def interrupted(scene: Scene, peer: Peer, after: int, blows: int = 1) -> bool:
+    """Whether a call ended before it was hit. Afterwards the transport works, and is closed."""
+    loop = cast(StepLoop, asyncio.get_running_loop())
+    async with connected(False, peer, pool=1) as transport:
+        await transport._prepare()  # type: ignore[attr-defined]
+        task = await scene(transport)
+        hits = 0
+
+        def hit() -> None:
+            nonlocal hits
+            hits += not task.done()
+            task.cancel()
+            if hits and hits < blows:
+                loop.strike(1, hit)
+
+        loop.strike(after, hit)
+        (result,) = await asyncio.gather(task, return_exceptions=True)
+        loop.strike(0, lambda: None)
+        assert result == {} or isinstance(result, asyncio.CancelledError), f"step {after}: {result!r}"
+        assert await ask(transport) == {}, "the only place is free"
+    return hits == 0
