@@ -17,7 +17,7 @@ COMPILE = .venv-lock/bin/uv pip compile --universal --python-version 3.11 --gene
 	--no-header --no-emit-index-url --no-emit-find-links --quiet $(if $(UPGRADE),--upgrade)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test engines check fuzz sim reach exhaust mutate storm soak bench format lock clean
+.PHONY: help demo test engines check fuzz sim reach exhaust mutate storm soak nightly bench format lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,14 @@ storm: $(READY) $(DYNAMODB) ## Break DynamoDB Local under load for MINUTES=n (2)
 
 soak: $(READY) $(DYNAMODB) ## Run a mixed load for long, MINUTES=n (2) of them on DynamoDB Local: nothing may grow
 	$(BIN)/python -X dev -W error -m tests.breaking.soak --minutes $(MINUTES)
+
+nightly: $(READY) engines ## Run the long instruments: 20,000 worlds, all orders, rivals, fuzz, storm, soak
+	$(MAKE) sim SEEDS=20000
+	$(MAKE) exhaust
+	RIVAL_ROUNDS=500 $(BIN)/pytest --timeout 0 tests/flow/test_rivals.py
+	$(MAKE) fuzz
+	$(MAKE) storm
+	$(MAKE) soak
 
 bench: $(READY) $(DYNAMODB) $(PEERS) ## Measure speed beside other limiters (QUICK=1 is shorter, CASES=… chooses)
 	$(BIN)/python -m benchmarks $(CASES) $(if $(QUICK),--quick) $(if $(PUBLISH),--publish)
