@@ -12,11 +12,12 @@ that own a driver, this is the only module that knows async from sync.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Hashable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Hashable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
@@ -84,9 +85,13 @@ class Colour(Protocol):
         """Let this long pass."""
         ...
 
+    def gone(self) -> Callable[[], bool]:
+        """A question that anybody may ask later: will whoever runs this now never go on?"""
+        ...
+
 
 class Signal(Protocol):
-    """Something that one coroutine waits for and another one gives, once."""
+    """Something that one coroutine waits for and another one gives, once, in whichever thread or loop."""
 
     @property
     def given(self) -> bool: ...
@@ -145,20 +150,46 @@ class Blocking:
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 - blocking is what this colour is for
 
+    def gone(self) -> Callable[[], bool]:
+        return _never  # whatever ends a thread or a call unwinds it
+
+
+def _never() -> bool:
+    return False
+
 
 class _ThreadSignal:
-    def __init__(self) -> None:
-        self._event = threading.Event()
+    """A lock that is held until the signal is given: one step, which nothing can interrupt halfway."""
 
-    @property
-    def given(self) -> bool:
-        return self._event.is_set()
+    def __init__(self) -> None:
+        self.given = False
+        self._gate = threading.Lock()
+        self._gate.acquire()
 
     def give(self) -> None:
-        self._event.set()
+        self.given = True
+        if self._gate.locked():
+            with contextlib.suppress(RuntimeError):  # somebody else gives it, too
+                self._gate.release()
 
     async def wait(self, seconds: float | None = None) -> None:
-        self._event.wait(seconds)
+        for _ in taken(self._gate, -1 if seconds is None else seconds):
+            self._gate.release()  # for others who wait
+
+
+def taken(lock: threading.Lock, seconds: float) -> Iterator[bool]:
+    """Yields once if the lock could be taken in this time, which may be 0, or -1 for however long it takes.
+
+    Signal handlers run after calls, and may raise. So whoever calls ``acquire`` and then begins a ``try`` can
+    end up with a lock that nobody gives back. No handler runs between a step of a loop and what follows it::
+
+        for _ in taken(lock, 1.0):
+            try:
+                ...
+            finally:
+                lock.release()
+    """
+    return filter(None, map(lock.acquire, (True,), (seconds,)))
 
 
 class Asyncio:
@@ -223,6 +254,10 @@ class Asyncio:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
+    def gone(self) -> Callable[[], bool]:
+        loop = running_loop()
+        return _never if loop is None else loop.is_closed  # somebody may step a coroutine by hand
+
 
 class _Undisturbed(Generic[T]):
     """A coroutine that the task which awaits it runs to its end, even if that task is cancelled.
@@ -277,21 +312,29 @@ class _StandIn:
 
 
 class _LoopSignal:
+    """Waited for on any number of event loops, each of which is told in its own thread."""
+
     def __init__(self) -> None:
         self.given = False
         self._waiters: list[asyncio.Future[None]] = []
 
     def give(self) -> None:
         self.given = True
+        here = running_loop()
         for waiter in self._waiters:
-            _stir(waiter)
+            loop = waiter.get_loop()
+            if loop is here:
+                _stir(waiter)
+            else:
+                with contextlib.suppress(RuntimeError):  # a loop that was closed has nobody left who waits
+                    loop.call_soon_threadsafe(_stir, waiter)
 
     async def wait(self, seconds: float | None = None) -> None:
-        if self.given:
-            return
         loop = asyncio.get_running_loop()
         waiter = loop.create_future()
         self._waiters.append(waiter)
+        if self.given:  # asked after it stands among those who wait, for another thread may give it any time
+            return
         timer = None if seconds is None else loop.call_later(seconds, _stir, waiter)
         try:
             await waiter
@@ -380,7 +423,13 @@ def _forget_what_was_inherited() -> None:
         resource._made = {}
 
 
-os.register_at_fork(after_in_child=_forget_what_was_inherited)
+def at_fork(**hooks: Callable[[], None]) -> None:
+    """Have functions called before and after a fork, where there is such a thing."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(**hooks)
+
+
+at_fork(after_in_child=_forget_what_was_inherited)
 
 
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -15,11 +15,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from .exceptions import RateLimiterUnavailable, RateLimitExceeded, ValidationError
+from .lines import Order
 from .models import LimitStatus
 from .posting import Posting, fitting, lasts, merged, prolong
 from .repository_protocol import Item, Key, Outcome
 from .shards import are_known, gather, known_images, levels, place, relieve, shard_account, shard_keys
-from .teller import Order, Teller
+from .teller import Teller
 from .terms import (
     Account,
     has_terms,

@@ -28,11 +28,11 @@ from .acquire import (
     unknown_limit,
 )
 from .exceptions import LeaseExpiredError, RateLimiterUnavailable, RateLimitExceeded, ValidationError, shown
+from .lines import Order
 from .models import TOKENS_MAX, Limit, OnUnavailable, check_count, check_mapping, check_tokens
 from .posting import Posting, merged
 from .records.buckets import BucketRecords
 from .repository_protocol import NOTHING, Key
-from .teller import Order
 from .terms import Account
 from .till import Till, knows_all
 

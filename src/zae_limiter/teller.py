@@ -2,7 +2,8 @@
 
 A bucket has at most one write of this process in flight. Orders that arrive meanwhile stand in line,
 and when the reply is there the first of them is called to lead all who are in line when it comes: one
-write for all of them. A lone order is written at once and alone.
+write for all of them. A lone order is written at once and alone. Whatever goes wrong while somebody leads,
+the others have an answer or another leader.
 
 A group is decided as if its orders came one after another: in the order of arrival, each against what
 those before it left. Beliefs about a bucket only shape writes; that an order does not fit is told only
@@ -12,66 +13,61 @@ by an image which the store returned after the order had been placed.
 from __future__ import annotations
 
 import logging
-import threading
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ._colour import ForkSafe, Signal
 from .exceptions import RateLimiterUnavailable
-from .posting import Posting, fitting, merged, rebased, write_for
+from .lines import WITHDRAWN, Line, Lines, Order, Ticket
+from .posting import fitting, merged, rebased, write_for
 from .repository_protocol import Backend, Item, Key, Outcome, Swap, Update, Write
 from .schema import is_deleted, number
 from .seen_buckets import SeenBuckets
-from .terms import Account, has_same_terms, has_terms, is_ahead, is_outdated, is_overloaded, is_split
+from .terms import Account, has_terms, is_ahead, is_outdated, is_overloaded, is_split
 from .world import AHEAD_MS_MAX, World
 
 logger = logging.getLogger("zae_limiter")
 
-GROUP_MAX = 1_000
-"""How many orders travel in one write."""
-
 PATIENCE_CALLS = 2
 """How many times the deadline of a call somebody waits in line: one call is in flight, one is its own."""
+
+FAULTS_MAX = 2
+"""How often somebody in line may be interrupted before it leaves whatever it stands there for."""
+
+OVERDUE_CALLS = 1.5
+"""After how many times the deadline of a call a line that has not moved has lost its leader."""
 
 WRITE_ATTEMPTS_MAX = 16
 """How often a group is shaped anew for a bucket that changes under it."""
 
 
-class Order(NamedTuple):
-    """A posting to be carried out on an account."""
-
-    account: Account
-    posting: Posting
-
-
 MOOT = Outcome(True, None)
 """The outcome of an order that needs no write, such as a refund to a limit that is gone."""
 
-WITHDRAWN = Outcome(False, None)
-"""The outcome of an order that was taken back before it was sent."""
+
+class Sending(NamedTuple):
+    """A group, those of it who go out now, and the write that carries out their orders, if it takes one."""
+
+    group: list[Ticket]
+    chosen: list[Ticket]
+    write: Write | None
 
 
-class Ticket:
-    """An order in line."""
+class Call:
+    """How far a call to the store has come, for whoever finds it interrupted."""
 
-    __slots__ = ("called", "order", "outcome", "sent", "visit")
-
-    def __init__(self, order: Order, visit: Visit) -> None:
-        self.order, self.visit = order, visit
-        self.outcome: Outcome | None = None
-        self.called = False
-        """First in line, and to lead the next group."""
-        self.sent = False
-        """Part of the write that is in flight."""
-
-
-class Lines:
-    """Who stands in line for which bucket. A bucket that has a line has a write in flight."""
+    __slots__ = ("asked", "replies")
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.by_key: dict[Key, deque[Ticket]] = {}
+        self.asked = False
+        self.replies: Sequence[Outcome] | None = None
+
+    def outcome(self, place: int, error: BaseException) -> Outcome | None:
+        """What one of the writes came to; ``None`` if it is known to have done nothing."""
+        if self.replies is None:
+            return unknown(error) if self.asked else None
+        reply = self.replies[place]
+        return reply if reply.applied or reply.failure is not None else None
 
 
 class Teller(SeenBuckets):
@@ -107,40 +103,77 @@ class Teller(SeenBuckets):
             if posting.credit:
                 self._refused.pop(account.whole_key, None)
         visit = Visit(self, orders, binding=binding)
-        outcomes, interruption = await self.colour.finish(visit.run(), visit.withdraw)
-        return outcomes, visit.interruption or interruption
+        try:
+            outcomes, interruption = await self.colour.finish(visit.run(), visit.withdraw)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self.lines.withdraw(visit, WITHDRAWN)
+            outcomes, interruption = [ticket.outcome or unknown(error) for ticket in visit.tickets], error
+        interruption = visit.interruption or interruption
+        if interruption is not None and not binding:
+            self._count_untold(orders, outcomes)
+        return outcomes, interruption
 
     async def post_one(self, order: Order) -> tuple[Outcome | None, BaseException | None]:
         """Carry out one order without a credit, like ``post``, with less ado if nobody else is in line.
 
         No outcome means that nothing happened because the bucket changed meanwhile.
         """
-        key = order.account.key
-        if not self.claim(key):
-            (answer,), interruption = await self.post([order])
-            return answer, interruption
-        outcome, interruption = await self.colour.finish(self.write_alone(order))
-        if outcome is None:
-            self._release(key)
+        lines, ticket = self._lines.get(), Ticket(order, self.colour.gone())
+        try:
+            if not lines.claim(ticket):
+                (answer,), interruption = await self.post([order])
+                return answer, interruption
+            outcome, interruption = await self.colour.finish(self.write_alone(ticket))
+            if outcome is None:
+                lines.hand_over([ticket])
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            lines.hand_over([ticket])
+            outcome, interruption = ticket.outcome or WITHDRAWN, error
+        if interruption is not None and outcome is not None:
+            self._count_untold([order], [outcome])
         return outcome, interruption
 
     async def post_together(
         self, orders: Sequence[Order], *, read_first: bool = False
     ) -> tuple[list[Outcome], BaseException | None]:
         """Carry out orders all or none, from images read for the purpose if that is wanted."""
-        return await self.colour.finish(self._transact(orders, read_first=read_first))
+        call = Call()
+        try:
+            return await self.colour.finish(self._transact(orders, call, read_first=read_first))
+        except (GeneratorExit, RateLimiterUnavailable):
+            raise
+        except BaseException as error:
+            outcomes = [call.outcome(place, error) or WITHDRAWN for place in range(len(orders))]
+            self._count_untold(orders, outcomes)
+            return outcomes, error
 
-    async def _transact(self, orders: Sequence[Order], *, read_first: bool) -> list[Outcome]:
+    async def _transact(self, orders: Sequence[Order], call: Call, *, read_first: bool) -> list[Outcome]:
         if read_first:
             await self.look([order.account.key for order in orders])
         now_ms = self.world.now_ms()
         writes = [write for order in orders if (write := self._shape([order], now_ms)) is not None]
         assert len(writes) == len(orders), "a refund needs no transaction"
-        one = len(writes) == 1
-        outcomes = await (self.backend.write_each(writes) if one else self.backend.transact_write(writes))
+        verb = self.backend.write_each if len(writes) == 1 else self.backend.transact_write
+        call.asked = True
+        call.replies = outcomes = await verb(writes)
         for write, outcome in zip(writes, outcomes, strict=True):
             self._learn(write, outcome)
         return outcomes
+
+    def _count_untold(self, orders: Sequence[Order], outcomes: Iterable[Outcome]) -> None:
+        """Count what may have been taken from somebody who was interrupted, and so is not told of it."""
+        for order, outcome in zip(orders, outcomes, strict=True):
+            if outcome.failure is not None and outcome.failure.ambiguous:
+                self.lose(order, outcome.failure)
+
+    def lose(self, order: Order, error: BaseException) -> None:
+        """Count an order that may or may not have been carried out, with nobody left to tell."""
+        self.refunds_lost += 1
+        logger.warning("%s may or may not have got %s: %s", order.account.key.partition, order.posting, error)
 
     async def bring_up_to_date(self, account: Account) -> None:
         """Give a bucket the numbers of its terms although nobody takes anything from it.
@@ -154,102 +187,110 @@ class Teller(SeenBuckets):
 
     # The lines.
 
-    def claim(self, key: Key) -> bool:
-        """Begin a line for a bucket that is idle."""
-        lines = self._lines.get()
-        with lines.lock:
-            if key in lines.by_key:
-                return False
-            lines.by_key[key] = deque()
-        return True
+    @property
+    def lines(self) -> Lines:
+        """Who waits for which bucket."""
+        return self._lines.get()
 
-    async def write_alone(self, order: Order) -> Outcome | None:
+    async def write_alone(self, ticket: Ticket) -> Outcome | None:
         """Write one order to a bucket that was claimed for it; ``None``, and still claimed, to try again."""
-        sent_ms, done = self.world.now_ms(), True
+        lines, call, alone = self._lines.get(), Call(), [ticket]
         try:
-            write = self._shape([order], sent_ms)
-            if write is None:
-                return MOOT
-            (outcome,) = await self.backend.write_each([write])
-            self._learn(write, outcome)
-            if outcome.applied or outcome.failure is not None:
-                return outcome
-            done = not self._fitting([order], outcome, sent_ms)[0]
-            return Outcome(False, outcome.item, held=False) if done else None
-        finally:
-            if done:
-                self._release(order.account.key)
-
-    def _release(self, key: Key) -> None:
-        """End a claim."""
-        lines = self._lines.get()
-        with lines.lock:
-            self._call_next(lines, key)
-
-    def line_up(self, tickets: Sequence[Ticket]) -> list[list[Ticket]]:
-        """Put tickets in line; those whose bucket was idle are returned, to be served at once."""
-        lines, leading = self._lines.get(), []
-        with lines.lock:
-            for ticket in tickets:
-                line = lines.by_key.get(ticket.order.account.key)
-                if line is None:
-                    lines.by_key[ticket.order.account.key] = deque()
-                    leading.append([ticket])
-                else:
-                    line.append(ticket)
-        return leading
+            sent_ms, outcome = self.world.now_ms(), MOOT
+            write = self._shape([ticket.order], sent_ms)
+            if write is not None:
+                ticket.sent = call.asked = True
+                call.replies = await self.backend.write_each([write])
+                (outcome,) = call.replies
+                self._learn(write, outcome)
+                if not outcome.applied and outcome.failure is None:
+                    if self._fitting([ticket.order], outcome, sent_ms)[0]:
+                        ticket.sent = False
+                        return None
+                    outcome = Outcome(False, outcome.item, held=False)
+            ticket.outcome = outcome
+            lines.hand_over(alone)
+            return outcome
+        except BaseException as error:
+            ticket.outcome = call.outcome(0, error) or ticket.outcome or interrupted(error)
+            (lines.throw_away if isinstance(error, GeneratorExit) else lines.hand_over)(alone)
+            raise
 
     async def serve(self, groups: list[list[Ticket]]) -> None:
         """Write groups, one for each bucket, until their leaders have an answer; then others lead."""
-        for _ in range(WRITE_ATTEMPTS_MAX):
-            sent_ms = self.world.now_ms()
-            chosen = [self._chosen(group, sent_ms) for group in groups]
-            writes = [self._shape([ticket.order for ticket in some], sent_ms) for some in chosen]
-            due = [write for write in writes if write is not None]
-            try:
-                landed = iter(await self.backend.write_each(due) if due else [])
-            except BaseException as error:
-                for some, group in zip(chosen, groups, strict=True):
-                    self._tell(some, Outcome(False, None, failure=_unknown(error)))
-                    self._hand_over(group)
-                raise
-            for group, some, write in zip(groups, chosen, writes, strict=True):
-                if write is None:
-                    self._tell(some, MOOT)
-                else:
-                    outcome = next(landed)
-                    self._learn(write, outcome)
-                    self._judge(group, some, outcome, sent_ms)
-            unanswered = [group for group in groups if group[0].outcome is None]
-            if not unanswered:
-                break
-            for group in groups:
-                if group[0].outcome is not None:
-                    self._hand_over(group)
-            groups = unanswered
-        else:
-            for group in groups:  # a bucket that would not hold still
-                self._tell(group[:1], Outcome(False, self.image(group[0].order.account.key), held=False))
+        lines, call, sendings = self._lines.get(), Call(), list[Sending]()
+        led = groups
         try:
+            for _ in range(WRITE_ATTEMPTS_MAX):
+                sent_ms = self.world.now_ms()
+                sendings, call = [self._sending(group, sent_ms) for group in groups], Call()
+                due = [sending.write for sending in sendings if sending.write is not None]
+                if due:
+                    call.asked = True
+                    call.replies = await self.backend.write_each(due)
+                self._take_in(sendings, call.replies or (), sent_ms)
+                unanswered = [group for group in groups if group[0].outcome is None]
+                if not unanswered:
+                    break
+                for group in groups:
+                    if group[0].outcome is not None:
+                        lines.hand_over(group)
+                groups = unanswered
+            else:
+                for group in groups:  # a bucket that would not hold still
+                    image = self.image(group[0].order.account.key)
+                    lines.tell(group[:1], Outcome(False, image, held=False))
             if any(len(group) > 1 for group in groups):
                 # Who was answered just now often has another order, and is in line for the next write then.
                 await self.colour.sleep(0)
-        finally:
             for group in groups:
-                self._hand_over(group)
+                lines.hand_over(group)
+        except BaseException as error:
+            self._give_out(led, sendings, call, error)
+            raise
+
+    def _sending(self, group: list[Ticket], now_ms: int) -> Sending:
+        chosen = self._chosen(group, now_ms)
+        return Sending(group, chosen, self._shape([ticket.order for ticket in chosen], now_ms))
+
+    def _take_in(self, sendings: Sequence[Sending], replies: Sequence[Outcome], sent_ms: int) -> None:
+        """Answer groups as far as the replies to their writes do."""
+        landed = iter(replies)
+        for group, chosen, write in sendings:
+            if write is None:
+                self._lines.get().tell(chosen, MOOT)
+            else:
+                outcome = next(landed)
+                self._learn(write, outcome)
+                self._judge(group, chosen, outcome, sent_ms)
+
+    def _give_out(
+        self, groups: Sequence[list[Ticket]], sendings: Sequence[Sending], call: Call, error: BaseException
+    ) -> None:
+        """End a turn that something has gone wrong with: who leads is told, and who was sent.
+
+        The others are led by the next, for whatever it was need not happen to them.
+        """
+        lines, place = self._lines.get(), 0
+        for _, chosen, write in sendings:
+            if write is not None:
+                outcome = call.outcome(place, error)
+                place += 1
+                for ticket in chosen if outcome is not None else ():
+                    ticket.outcome = ticket.outcome or outcome
+        for group in groups:
+            group[0].outcome = group[0].outcome or interrupted(error)
+            (lines.throw_away if isinstance(error, GeneratorExit) else lines.hand_over)(group)
 
     def _chosen(self, group: Sequence[Ticket], now_ms: int) -> list[Ticket]:
         """Those who go out now: the ones believed to fit; if nobody is, the first asks for the truth."""
-        with self._lines.get().lock:
-            chosen = [ticket for ticket in group if ticket.outcome is None]
-            if len(chosen) > 1:
-                account = group[0].order.account
-                image = self.image(account.key)
-                fits = fitting([t.order.posting for t in chosen], account.terms, image, now_ms)
-                chosen = [t for t, fit in zip(chosen, fits, strict=True) if fit] or chosen[:1]
-            for ticket in chosen:
-                ticket.sent = True
-        return chosen
+        chosen = [ticket for ticket in group if ticket.outcome is None]
+        if len(chosen) > 1:
+            account = group[0].order.account
+            image = self.image(account.key)
+            fits = fitting([t.order.posting for t in chosen], account.terms, image, now_ms)
+            chosen = [t for t, fit in zip(chosen, fits, strict=True) if fit] or chosen[:1]
+        return self._lines.get().send(group, chosen)
 
     def _judge(
         self, group: Sequence[Ticket], chosen: Sequence[Ticket], outcome: Outcome, sent_ms: int
@@ -259,13 +300,13 @@ class Teller(SeenBuckets):
         Who would fit by the time of the reply has still been refused: somebody else may have been faster.
         """
         if outcome.applied or outcome.failure is not None:
-            self._tell(chosen, outcome)
+            self._lines.get().tell(chosen, outcome)
         waiting = [ticket for ticket in group if ticket.outcome is None]
         if not waiting or outcome.failure is not None:
             return
         fits = self._fitting([ticket.order for ticket in waiting], outcome, sent_ms)
         refused = [ticket for ticket, fit in zip(waiting, fits, strict=True) if not fit]
-        self._tell(refused, Outcome(False, outcome.item, held=False))
+        self._lines.get().tell(refused, Outcome(False, outcome.item, held=False))
 
     def _fitting(self, orders: Sequence[Order], outcome: Outcome, sent_ms: int) -> list[bool]:
         """Which orders the image in a reply leaves room for; a refusal for want of tokens is noted."""
@@ -282,76 +323,6 @@ class Teller(SeenBuckets):
         if refused and not self.is_doubtful(account.key) and not self.is_held_here(account.key):
             self.note_refusal(account.key)
         return fits
-
-    def _tell(self, tickets: Sequence[Ticket], outcome: Outcome) -> None:
-        with self._lines.get().lock:
-            for ticket in tickets:
-                ticket.outcome = outcome
-                ticket.visit.wake()
-
-    def _hand_over(self, group: Sequence[Ticket]) -> None:
-        """Let the next in line lead; those of the group that have no answer yet stand first."""
-        lines, key = self._lines.get(), group[0].order.account.key
-        with lines.lock:
-            line = lines.by_key[key]
-            for ticket in group:
-                ticket.sent = False
-                if ticket.outcome is None and ticket.visit.withdrawn is not None:
-                    ticket.outcome = ticket.visit.withdrawn
-                    ticket.visit.wake()
-            line.extendleft(reversed([ticket for ticket in group if ticket.outcome is None]))
-            self._call_next(lines, key)
-
-    def _call_next(self, lines: Lines, key: Key) -> None:
-        """Call the first in line to lead a group; end the line if there is nobody."""
-        line = lines.by_key[key]
-        while line and line[0].outcome is not None:
-            line.popleft()
-        if line:
-            line[0].called = True
-            line[0].visit.wake()
-        else:
-            del lines.by_key[key]
-
-    def withdraw(self, visit: Visit, outcome: Outcome) -> None:
-        """Take the tickets of a visit back; those that are in flight, when they are not any more."""
-        lines = self._lines.get()
-        with lines.lock:
-            visit.withdrawn = outcome
-            for ticket in visit.tickets:
-                if ticket.outcome is None and not ticket.sent:
-                    ticket.outcome = outcome
-                    if ticket.called:
-                        self._call_next(lines, ticket.order.account.key)
-            visit.wake()
-
-    def call_of(self, visit: Visit) -> tuple[list[list[Ticket]], Signal | None]:
-        """What a visitor has to do next: lead groups, or wait for a signal, or neither."""
-        lines, leading, waits = self._lines.get(), [], False
-        with lines.lock:
-            for ticket in visit.tickets:
-                if ticket.outcome is None:
-                    waits = True
-                    if ticket.called:
-                        leading.append(self._group_of(lines, ticket))
-            if leading or not waits:
-                return leading, None
-            visit.signal = self.colour.signal()
-            return [], visit.signal
-
-    def _group_of(self, lines: Lines, leader: Ticket) -> list[Ticket]:
-        """Whom a ticket that was called leads: those behind it whose orders one write can carry out.
-
-        They are counted when the leader comes and not when it is called. Those who were answered just now
-        often have another order by then, and would else have to wait for this write.
-        """
-        leader.called = False
-        account = leader.order.account
-        line = lines.by_key[account.key]
-        group = [line.popleft()]
-        while line and len(group) < GROUP_MAX and has_same_terms(line[0].order.account, account):
-            group.append(line.popleft())
-        return group
 
     # Writes and what they teach.
 
@@ -389,66 +360,91 @@ class Teller(SeenBuckets):
             self.forget(write.key)  # a transaction does not show what it left behind
 
 
-def _unknown(error: BaseException) -> RateLimiterUnavailable:
-    return RateLimiterUnavailable(f"interrupted by {error!r}", ambiguous=True)
+def unknown(error: BaseException) -> Outcome:
+    """The outcome of an order whose write was out when something came in between."""
+    return Outcome(False, None, failure=RateLimiterUnavailable(f"interrupted by {error!r}", ambiguous=True))
+
+
+def interrupted(error: BaseException) -> Outcome:
+    """The outcome of an order whose write was not."""
+    return Outcome(False, None, failure=RateLimiterUnavailable(f"interrupted by {error!r}"))
 
 
 class Visit:
     """One caller's orders, from standing in line to the last outcome."""
 
-    __slots__ = ("_binding", "_teller", "interruption", "signal", "tickets", "withdrawn")
+    __slots__ = ("_binding", "_teller", "interruption", "seen", "signal", "tickets", "withdrawn")
 
     def __init__(self, teller: Teller, orders: Sequence[Order], *, binding: bool) -> None:
         self._teller, self._binding = teller, binding
-        self.tickets = [Ticket(order, self) for order in orders]
+        gone = teller.colour.gone()
+        self.tickets: Sequence[Ticket] = [Ticket(order, gone, self) for order in orders]
         self.withdrawn: Outcome | None = None
         """The outcome of the tickets that were taken back, if they were."""
         self.interruption: BaseException | None = None
         self.signal: Signal | None = None
+        self.seen: Sequence[tuple[Line, int]] = ()
 
     async def run(self) -> list[Outcome]:
         """Stand in line, lead when it is one's turn, and return when every order has its outcome."""
-        leading = self._teller.line_up(self.tickets)
-        if leading and len(self.tickets) == 1:
-            try:
-                outcome = await self._teller.write_alone(self.tickets[0].order)
-            except GeneratorExit:
-                raise
-            except BaseException as error:  # returned beside the outcome
-                self.interruption, outcome = error, Outcome(False, None, failure=_unknown(error))
-            if outcome is not None:
-                return [outcome]
-        patience_ms = PATIENCE_CALLS * self._teller.backend.capabilities.timeout_ms
-        give_up_ms = self._teller.world.ticks_ms() + patience_ms
+        teller, lines, slept_ms = self._teller, self._teller.lines, 0.0
+        since_ms, is_new, faults = teller.world.ticks_ms(), True, 0
         while True:
             try:
-                if leading:
-                    await self._teller.serve(leading)
-                leading, signal = self._teller.call_of(self)
+                if is_new:
+                    lines.line_up(self)
+                    is_new = False
+                    alone = len(self.tickets) == 1
+                groups, signal = lines.call_of(self, teller.colour)
                 if signal is not None:
-                    left_ms = give_up_ms - self._teller.world.ticks_ms()
-                    await signal.wait(max(left_ms, 0) / 1000 if self.withdrawn is None else None)
-                    if not signal.given and self.withdrawn is None:
-                        self._give_up(patience_ms)
-                elif not leading:
+                    alone = False
+                    slept_ms = await self._wait(signal, since_ms, slept_ms)
+                elif not groups:
                     return [ticket.outcome for ticket in self.tickets if ticket.outcome is not None]
+                elif alone:
+                    alone = False
+                    outcome = await teller.write_alone(self.tickets[0])
+                    if outcome is not None:
+                        return [outcome]
+                    if self.withdrawn is not None:
+                        lines.withdraw(self, self.withdrawn)
+                else:
+                    await teller.serve(groups)
             except GeneratorExit:  # a coroutine that is thrown away may not await any more
-                self._teller.withdraw(self, WITHDRAWN)
+                lines.throw_away_all(self)
                 raise
             except BaseException as error:  # returned beside the outcomes
-                self.interruption, leading = error, []
+                faults += 1
+                if faults > FAULTS_MAX:
+                    lines.withdraw(self, interrupted(error))
+                    return [ticket.outcome or unknown(error) for ticket in self.tickets]
+                self.interruption = error
                 self.withdraw()
 
-    def wake(self) -> None:
-        if self.signal is not None:
-            self.signal.give()
+    async def _wait(self, signal: Signal, since_ms: float, slept_ms: float) -> float:
+        """Wait for an answer or a call, as long as the line moves; returns how much was slept so far."""
+        teller = self._teller
+        call_ms = teller.backend.capabilities.timeout_ms
+        # What was slept counts too, for a world whose clock stands still.
+        left_ms = PATIENCE_CALLS * call_ms - max(teller.world.ticks_ms() - since_ms, slept_ms)
+        nap_ms = overdue_ms = OVERDUE_CALLS * call_ms
+        if self.withdrawn is None:
+            nap_ms = max(0.0, min(nap_ms, left_ms))
+        await signal.wait(nap_ms / 1000)
+        if signal.given:
+            return slept_ms
+        overtaken = nap_ms >= overdue_ms and teller.lines.overtake(self)
+        if not overtaken and self.withdrawn is None and nap_ms >= left_ms:
+            self._give_up(PATIENCE_CALLS * call_ms)
+        return slept_ms + nap_ms
 
     def withdraw(self) -> None:
+        """Take back what is not in flight, if it can be."""
         if not self._binding:
-            self._teller.withdraw(self, WITHDRAWN)
+            self._teller.lines.withdraw(self, WITHDRAWN)
 
     def _give_up(self, patience_ms: float) -> None:
-        """Leave a line that does not move."""
+        """Leave a line that does not come to oneself."""
         key = self.tickets[0].order.account.key
         failure = RateLimiterUnavailable(f"waited {patience_ms:.0f} ms in line for {key.partition!r}")
-        self._teller.withdraw(self, Outcome(False, None, failure=failure))
+        self._teller.lines.withdraw(self, Outcome(False, None, failure=failure))

@@ -15,11 +15,12 @@ from typing import NamedTuple
 from .bucket import Level
 from .config_cache import ConfigCache, Entry
 from .exceptions import RateLimitExceeded
+from .lines import Order
 from .models import Limit, OnUnavailable
 from .posting import Posting
 from .repository_protocol import Item, Outcome
 from .schema import limit_attributes
-from .teller import Order, Teller
+from .teller import Teller
 from .terms import Account, Meter, has_family, has_terms, is_ahead, is_outdated, is_split, status
 
 

@@ -78,7 +78,7 @@ PLANTED: dict[str, dict[str, Any]] = {
     "unpinned": {"zae_limiter.teller.write_for": _unpinned},
     "careless_creation": {"zae_limiter.teller.write_for": _careless_creation},
     "timid": {"zae_limiter.teller.fitting": _timid},
-    "deaf_line": {"zae_limiter.teller.Visit.wake": lambda _: None},
+    "deaf_line": {"zae_limiter.lines.Ticket.wake": lambda _: None},
 }
 
 

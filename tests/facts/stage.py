@@ -5,14 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 from zae_limiter import RateLimitExceeded
-from zae_limiter._colour import Blocking, Colour, Signal, run_sync
+from zae_limiter._colour import Blocking, Colour, ForkSafe, Signal, run_sync
 from zae_limiter.acquire import Demand, acquire
 from zae_limiter.backends.memory import MemoryBackend, Shelf
 from zae_limiter.bucket import Rate, balance
+from zae_limiter.lines import Lines, Order, Ticket, Visitor
 from zae_limiter.posting import Posting
 from zae_limiter.repository_protocol import Item, Key, Outcome, Write
 from zae_limiter.schema import bucket_key, limit_attributes, number, stored_rate
-from zae_limiter.teller import Order, Teller, Ticket, Visit
+from zae_limiter.teller import Teller, Visit
 from zae_limiter.terms import Account, Terms
 from zae_limiter.testing import ManualClock
 from zae_limiter.testing.stores import Wrapper
@@ -112,24 +113,24 @@ class Flag:
             self.colour.steps.pop(0)()
 
 
-class Bounded(Teller):
-    """A teller that does not go on for ever when something is wrong with it."""
+class Bounded(Lines):
+    """Lines that do not go on for ever when something is wrong with them."""
 
-    def __init__(self, store: Store) -> None:
-        super().__init__(store, store.clock.world)
-        self.colour: Colour = Scripted()
+    def __init__(self) -> None:
+        super().__init__()
         self._calls = 0
 
-    def call_of(self, visit: Visit) -> tuple[list[list[Ticket]], Signal | None]:
+    def call_of(self, visit: Visitor, colour: Colour) -> tuple[list[list[Ticket]], Signal | None]:
         self._calls += 1
         if self._calls > 1_000:
             raise GeneratorExit  # anything else would be taken for an interruption
-        return super().call_of(visit)
+        return super().call_of(visit, colour)
 
 
 def teller_of(store: Store) -> Teller:
     """A teller that has seen all there is."""
-    teller = Bounded(store)
+    teller = Teller(store, store.clock.world)
+    teller.colour, teller._lines = Scripted(), ForkSafe(Bounded)
     run_sync(teller.look(tuple(store.shelf.items)))
     store.calls.clear()
     return teller
@@ -137,7 +138,24 @@ def teller_of(store: Store) -> Teller:
 
 def is_busy(teller: Teller, key: Key) -> bool:
     """Whether a write to this bucket is in flight."""
-    return key in teller._lines.get().by_key
+    return key in teller.lines.by_key
+
+
+def claim(teller: Teller, key: Key) -> Ticket:
+    """Make a bucket busy, as somebody does who came alone."""
+    ticket = Ticket(need(1, account_of(key)), lambda: False)
+    assert teller.lines.claim(ticket)
+    return ticket
+
+
+def release(teller: Teller, key: Key) -> None:
+    """Let whoever leads at a bucket be done."""
+    teller.lines.hand_over([teller.lines.by_key[key].leader])
+
+
+def call_of(teller: Teller, visit: Visit) -> tuple[list[list[Ticket]], Signal | None]:
+    """What a visitor has to do next."""
+    return teller.lines.call_of(visit, teller.colour)
 
 
 def in_line(teller: Teller, *orders: Order) -> list[Visit]:
@@ -145,22 +163,22 @@ def in_line(teller: Teller, *orders: Order) -> list[Visit]:
     assert is_busy(teller, orders[0].account.key)
     visits = [Visit(teller, [order], binding=False) for order in orders]
     for visit in visits:
-        assert teller.line_up(visit.tickets) == []
+        teller.lines.line_up(visit)
     return visits
 
 
 def group_of(teller: Teller, *orders: Order) -> tuple[list[Visit], list[Ticket]]:
     """Visits whose first has been asked to lead them all."""
-    assert teller.claim(orders[0].account.key)
+    claim(teller, orders[0].account.key)
     visits = in_line(teller, *orders)
-    teller._release(orders[0].account.key)
-    (group,) = teller.call_of(visits[0])[0]
+    release(teller, orders[0].account.key)
+    (group,) = call_of(teller, visits[0])[0]
     return visits, group
 
 
 def waiting(teller: Teller, visit: Visit) -> Signal:
     """What a visitor waits for who has nothing to do."""
-    groups, signal = teller.call_of(visit)
+    groups, signal = call_of(teller, visit)
     assert groups == []
     assert signal is not None
     assert not signal.given

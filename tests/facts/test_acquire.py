@@ -35,10 +35,11 @@ from zae_limiter.acquire import (
     settle,
 )
 from zae_limiter.bucket import Rate
+from zae_limiter.lines import Order
 from zae_limiter.posting import Posting
 from zae_limiter.repository_protocol import Key, Outcome
 from zae_limiter.schema import bucket_key
-from zae_limiter.teller import MOOT, Order, Teller
+from zae_limiter.teller import MOOT, Teller
 from zae_limiter.terms import Account, Meter, Terms
 
 SHARD = bucket_key("ns", "e", "r", 1)

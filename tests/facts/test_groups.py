@@ -12,6 +12,7 @@ from tests.facts.stage import (
     THIRD,
     Store,
     account_of,
+    call_of,
     credit,
     group_of,
     image_of,
@@ -58,7 +59,7 @@ def test_if_nobody_is_believed_to_fit_the_first_asks_for_the_truth() -> None:
     run_sync(teller.serve([group]))
     assert (store.sent, store.tokens()) == ([[-4_000]], 5_000)
     assert [None if it is None else it.applied for it in outcomes(visits)] == [True, None, False]
-    (group,) = teller.call_of(visits[1])[0]
+    (group,) = call_of(teller, visits[1])[0]
     assert [ticket.visit for ticket in group] == [visits[1]]
     run_sync(teller.serve([group]))
     assert (store.sent[1:], store.tokens()) == ([[-5_000]], 0)
@@ -113,7 +114,7 @@ def test_a_failure_answers_those_who_were_sent() -> None:
     run_sync(teller.serve([group]))
     assert outcomes(visits) == [store.replies[0], store.replies[0], None]
     assert not teller.refused_lately(KEY)
-    assert [ticket.visit for ticket in teller.call_of(visits[2])[0][0]] == [visits[2]]
+    assert [ticket.visit for ticket in call_of(teller, visits[2])[0][0]] == [visits[2]]
 
 
 def test_an_interruption_answers_those_who_were_sent_and_is_passed_on() -> None:
@@ -133,7 +134,7 @@ def test_an_interruption_answers_those_who_were_sent_and_is_passed_on() -> None:
         assert outcome.failure is not None
         assert outcome.failure.ambiguous
     assert outcomes(visits[2:]) == [None]
-    assert [ticket.visit for ticket in teller.call_of(visits[2])[0][0]] == [visits[2]]
+    assert [ticket.visit for ticket in call_of(teller, visits[2])[0][0]] == [visits[2]]
 
 
 def restless() -> tuple[Store, Teller]:
@@ -167,4 +168,4 @@ def test_a_bucket_that_never_holds_still_answers_only_who_leads(followers: int) 
     assert outcomes(visits) == [Outcome(False, seen, held=False), *[None] * followers]
     assert is_busy(teller, KEY) is bool(followers)
     if followers:
-        assert [ticket.visit for ticket in teller.call_of(visits[1])[0][0]] == visits[1:]
+        assert [ticket.visit for ticket in call_of(teller, visits[1])[0][0]] == visits[1:]

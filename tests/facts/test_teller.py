@@ -15,20 +15,23 @@ from tests.facts.stage import (
     Scripted,
     Store,
     account_of,
+    claim,
     credit,
     debit,
     image_of,
     is_busy,
     need,
+    release,
     teller_of,
 )
 from zae_limiter import seen_buckets
 from zae_limiter._colour import Blocking, run_sync
 from zae_limiter.bucket import Rate
 from zae_limiter.exceptions import RateLimiterUnavailable
+from zae_limiter.lines import Order
 from zae_limiter.repository_protocol import Item, Outcome, Update
 from zae_limiter.schema import bucket_key, limit_attributes
-from zae_limiter.teller import MOOT, Order, Teller
+from zae_limiter.teller import MOOT, Teller
 from zae_limiter.terms import WRITES, Meter
 
 GONE = RateLimiterUnavailable("out of reach")
@@ -163,9 +166,9 @@ def test_a_single_order_gives_way_to_a_bucket_that_has_changed() -> None:
 def test_a_single_order_waits_for_a_bucket_that_is_busy() -> None:
     store = Store(e=image_of())
     teller = teller_of(store)
-    assert teller.claim(KEY)
-    assert not teller.claim(KEY)
-    teller.colour = Scripted(lambda: teller._release(KEY))
+    claim(teller, KEY)
+    assert is_busy(teller, KEY)
+    teller.colour = Scripted(lambda: release(teller, KEY))
     assert run_sync(teller.post_one(need(4_000))) == (Outcome(True, store.shelf.items[KEY]), None)
     assert (store.sent, is_busy(teller, KEY)) == ([[-4_000]], False)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.facts.stage import NOW, RATE, Scripted, is_busy
+from tests.facts.stage import NOW, RATE, Scripted, claim, is_busy, release
 from zae_limiter import OnUnavailable, RateLimitExceeded
 from zae_limiter._colour import Blocking, run_sync
 from zae_limiter.backends.memory import MemoryBackend, Shelf
@@ -323,14 +323,14 @@ def test_nothing_is_ordered_for_a_limit_that_is_not_there() -> None:
 def test_an_order_waits_for_a_bucket_that_is_busy() -> None:
     """What it is told then is told by the image that others left."""
     counter = Counter(account_of(), image_of())
-    assert counter.teller.claim(counter.key)
-    counter.teller.colour = Scripted(lambda: counter.teller._release(counter.key))
+    claim(counter.teller, counter.key)
+    counter.teller.colour = Scripted(lambda: release(counter.teller, counter.key))
     outcome, _ = counter.order(a=8_000)
     assert outcome is not None
     assert outcome.applied
     assert (counter.work, counter.cache.hits) == ((0, 1), 2)
-    assert counter.teller.claim(counter.key)
-    counter.teller.colour = Scripted(lambda: counter.teller._release(counter.key))
+    claim(counter.teller, counter.key)
+    counter.teller.colour = Scripted(lambda: release(counter.teller, counter.key))
     with pytest.raises(RateLimitExceeded):
         counter.order(a=3_000)
     assert counter.left == (2_000, 10_000)

@@ -75,9 +75,10 @@ TARGETS = (
     Target("zae_limiter/lease.py", (*_facts("lease"), *FLOW), CORE),
     Target(
         "zae_limiter/teller.py",
-        (*_facts("teller", "lines", "groups", "acquire"), *HOT[:2], *FLOW, *EXHAUSTIVE),
+        (*_facts("teller", "lines", "groups", "faults", "acquire"), *HOT[:2], *FLOW, *EXHAUSTIVE),
         CORE,
     ),
+    Target("zae_limiter/lines.py", (*_facts("lines", "groups", "faults"), *HOT[:2], *FLOW), CORE),
     Target("zae_limiter/terms.py", (*_facts("terms", "posting", "splitting"), HOT[2]), CORE),
     Target("zae_limiter/repository_protocol.py", (*_facts("waist"), *STORES), (*SQLITE, *CORE)),
     Target(
@@ -131,16 +132,14 @@ PLANTED = (
     Planted("zae_limiter/lease.py", "Lease._abandon", "self._taken()", "self._later"),
     Planted("zae_limiter/lease.py", "_settlement", "in reversed(held)", "in held"),
     Planted("zae_limiter/lease.py", "Lease._take", "self._later += taken", "self._later = taken"),
-    Planted("zae_limiter/teller.py", "_unknown", "ambiguous=True", "ambiguous=False"),
+    Planted("zae_limiter/teller.py", "unknown", "ambiguous=True", "ambiguous=False"),
     Planted(
         "zae_limiter/teller.py",
         "Teller._fitting",
         "account.terms, image, sent_ms)",
         "account.terms, image, self.world.now_ms())",
     ),
-    Planted(
-        "zae_limiter/teller.py", "Teller._hand_over", "line.extendleft(reversed(", "line.extend(reversed("
-    ),
+    Planted("zae_limiter/lines.py", "Lines._call_next", "line.lead(waiting[0])", "line.lead(waiting[-1])"),
     Planted("zae_limiter/till.py", "spent", "stored = capacity - gained", "stored = capacity"),
     Planted("zae_limiter/till.py", "spent", "numbers[counter] + need", "need"),
     Planted(

@@ -12,6 +12,7 @@ from ..acquire import demands_on
 from ..bucket import balance
 from ..exceptions import ValidationError
 from ..lease import needs_milli
+from ..lines import Order
 from ..models import BucketState, EntityCapacity, Limit, ResourceCapacity, check_limits
 from ..naming import validate_entity_id, validate_limit_name, validate_resource
 from ..posting import Posting
@@ -28,7 +29,6 @@ from ..schema import (
     stored_rate,
     text,
 )
-from ..teller import Order
 from .buckets import BucketRecords
 from .offered import check_writes
 

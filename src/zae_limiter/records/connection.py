@@ -11,9 +11,10 @@ import dataclasses
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from .._colour import ForkSafe, Signal
+from .._colour import ForkSafe, Signal, taken
 from ..config_cache import ConfigCache
 from ..exceptions import RateLimiterUnavailable
+from ..lines import LAST_WORDS_SECONDS
 from ..models import OnUnavailable
 from ..repository_protocol import Backend, Changes, Item, Key
 from ..teller import Teller
@@ -58,7 +59,7 @@ class Connection:
         self.teller = Teller(backend, world, options.remembered_max)
         self.cache = ConfigCache(options.config_cache_ttl_seconds * 1000, options.remembered_max)
         self._last_event_id = ""
-        self._numbering = threading.Lock()
+        self._numbering = ForkSafe(threading.Lock)
         self.client: Mapping[str, object] = {}
         """The session and config of botocore that the store was opened with, if any."""
         self._flights = ForkSafe(Flights)
@@ -104,7 +105,7 @@ class Connection:
 
     def next_event_id(self) -> str:
         """A ULID that sorts behind all that this process made, in the same millisecond too."""
-        with self._numbering:
+        with self._numbering.get():
             self._last_event_id = max(self.world.new_ulid(), ulid_after(self._last_event_id))
             return self._last_event_id
 
@@ -130,15 +131,23 @@ class Connection:
     ) -> dict[Key, Item | None]:
         flights, flight = self._flights.get(), Flight(self.backend.colour.signal())
         wanted = [*missing, *unknown]
-        with flights.lock:
-            others = {key: flights.by_key[key] for key in wanted if share and key in flights.by_key}
-            mine = [key for key in wanted if key not in others]
-            flights.by_key.update(dict.fromkeys(mine, flight))
-        if mine:
-            await self._fly(flight, mine, frozenset(unknown))
+        try:
+            with flights.lock:
+                others = {key: flights.by_key[key] for key in wanted if share and key in flights.by_key}
+                mine = [key for key in wanted if key not in others]
+                flights.by_key.update(dict.fromkeys(mine, flight))
+            if mine:
+                await self._fly(flight, mine, frozenset(unknown))
+            _land(flights, flight)
+        except BaseException as error:
+            if isinstance(error, RateLimiterUnavailable):
+                flight.failure = error
+            _land(flights, flight, LAST_WORDS_SECONDS if isinstance(error, GeneratorExit) else -1)
+            raise
         found = dict(flight.landed)
         for key, other in others.items():
-            await other.signal.wait()
+            # Whoever flies may be on an event loop that was closed, and never land.
+            await other.signal.wait(self.backend.capabilities.timeout_ms / 1000)
             if other.failure is not None:
                 raise RateLimiterUnavailable(
                     str(other.failure), misconfigured=other.failure.misconfigured
@@ -146,38 +155,37 @@ class Connection:
             if key in other.landed:
                 found[key] = other.landed[key]
         if left := [key for key in others if key not in found]:
-            # Whoever was fetching them was cancelled; now they are ours to fetch.
+            # Whoever was fetching them was cancelled or is gone; now they are ours to fetch.
             buckets = [key for key in left if key in unknown]
             found |= await self._read([key for key in left if key not in buckets], buckets, share=False)
         return found
 
     async def _fly(self, flight: Flight, mine: Sequence[Key], buckets: frozenset[Key]) -> None:
         read, since_ms = self.cache.set_out(), self.world.ticks_ms()
-        try:
-            items = await self.backend.batch_get(mine)
-        except RateLimiterUnavailable as error:
-            flight.failure = error
-            raise
-        else:
-            for key, item in zip(mine, items, strict=True):
-                flight.landed[key] = item
-                if key in buckets:
-                    self.teller.remember({key: item})
-                else:
-                    self.cache.put(key, item, since_ms, read)
-        finally:
-            flights = self._flights.get()
-            with flights.lock:
-                for key in mine:
-                    if flights.by_key.get(key) is flight:
-                        del flights.by_key[key]
-            flight.signal.give()
+        items = await self.backend.batch_get(mine)
+        for key, item in zip(mine, items, strict=True):
+            flight.landed[key] = item
+            if key in buckets:
+                self.teller.remember({key: item})
+            else:
+                self.cache.put(key, item, since_ms, read)
 
     def _last_known(self, missing: Sequence[Key], error: RateLimiterUnavailable) -> dict[Key, Item | None]:
         entries = {key: self.cache.last_known(key) for key in missing}
         if any(entry is None for entry in entries.values()):
             raise error
         return {key: entry.item for key, entry in entries.items() if entry is not None}
+
+
+def _land(flights: Flights, flight: Flight, seconds: float = -1) -> None:
+    """Let nobody wait for a read any more; it may be said twice."""
+    for _ in taken(flights.lock, seconds):
+        try:
+            for key in [key for key, other in flights.by_key.items() if other is flight]:
+                del flights.by_key[key]
+        finally:
+            flights.lock.release()
+    flight.signal.give()
 
 
 def ulid_after(ulid: str) -> str:

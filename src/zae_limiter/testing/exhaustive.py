@@ -29,13 +29,13 @@ from ..backends.memory import MemoryBackend, Shelf
 from ..bucket import balance
 from ..exceptions import RateLimiterUnavailable, RateLimitExceeded
 from ..limiter import RateLimiter
+from ..lines import Order
 from ..models import Limit
 from ..posting import Posting, merged
 from ..records.connection import Connection, Options
 from ..repository import Repository
 from ..repository_protocol import Item, Key, Outcome, Put, Update, Write
 from ..schema import bucket_key, bucket_limit_names, limit_attributes, number, sk_state, stored_rate
-from ..teller import Order
 from .ideal import Intent, Judge, WatchedTeller
 from .search import Act, Explorer, Line, Place, Redundant, Search, Stop, stop_of
 from .simulation import Cancelled, Process, Task

@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ..bucket import Rate, accrued, balance, wait_ms
+from ..lines import Order, Ticket
 from ..models import Limit
 from ..posting import merged
 from ..repository_protocol import Backend, Item, Outcome, Write
 from ..schema import bucket_limit_names, limit_attributes, number, stored_rate
-from ..teller import Order, Teller, Ticket
+from ..teller import Call, Teller
 from ..terms import Account
 from .simulation import Process, Simulation
 
@@ -186,17 +187,17 @@ class WatchedTeller(Teller):
         finally:
             self._simulation.in_flight -= 1
 
-    async def write_alone(self, order: Order) -> Outcome | None:
+    async def write_alone(self, ticket: Ticket) -> Outcome | None:
         self._simulation.in_flight += 1
         try:
-            return await super().write_alone(order)
+            return await super().write_alone(ticket)
         finally:
             self._simulation.in_flight -= 1
 
-    async def _transact(self, orders: Sequence[Order], *, read_first: bool) -> list[Outcome]:
+    async def _transact(self, orders: Sequence[Order], call: Call, *, read_first: bool) -> list[Outcome]:
         self._simulation.in_flight += 1
         try:
-            return await super()._transact(orders, read_first=read_first)
+            return await super()._transact(orders, call, read_first=read_first)
         finally:
             self._simulation.in_flight -= 1
 
@@ -215,7 +216,11 @@ class WatchedTeller(Teller):
             if id(late) not in admitted or not late.order.posting.need:
                 continue
             for early in group[:place]:
-                if id(early) in admitted or early.visit.withdrawn or not early.order.posting.need:
+                if (
+                    id(early) in admitted
+                    or (early.visit and early.visit.withdrawn)
+                    or not early.order.posting.need
+                ):
                     continue
                 asked, given = early.order.posting.need, late.order.posting.need
                 assert any(amount > given.get(name, 0) for name, amount in asked.items()), (

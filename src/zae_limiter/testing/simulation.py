@@ -225,6 +225,9 @@ class SimColour:
     def signal(self) -> Signal:
         return SimSignal()
 
+    def gone(self) -> Callable[[], bool]:
+        return lambda: False  # a process that crashes takes its lines along
+
 
 class _Kept(Generic[T]):
     """A coroutine that its process carries on, as cancelled, if whoever awaits it is thrown away."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import sqlite3
 import threading
 import weakref
@@ -23,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
+from ..._colour import at_fork, taken
 from ...exceptions import RateLimiterUnavailable
 from .file import FileId, file_id, make_file, open_file
 from .statements import LostCommit
@@ -67,25 +67,25 @@ class Database:
 
     def attempt(self, work: Callable[[sqlite3.Connection, A], T], argument: A) -> T:
         """Do it now, or raise ``Busy`` if that would mean to wait or to open the file."""
-        if not self._lock.acquire(blocking=False):
-            raise Busy("another thread has the connection")
-        try:
-            if self._connection is None:
-                raise Busy("the file is not open")
-            return self._do(self._connection, work, argument)
-        finally:
-            self._lock.release()
+        for _ in taken(self._lock, 0):
+            try:
+                if self._connection is None:
+                    raise Busy("the file is not open")
+                return self._do(self._connection, work, argument)
+            finally:
+                self._lock.release()
+        raise Busy("another thread has the connection")
 
     def attempt_within(self, seconds: float, work: Callable[[sqlite3.Connection, A], T], argument: A) -> T:
         """Wait for the connection, open the file if need be, but do not wait for other processes."""
-        if not self._lock.acquire(timeout=seconds):
-            raise Busy("another thread has the connection")
-        try:
-            if self._connection is None:
-                self._connection = self._open()
-            return self._do(self._connection, work, argument)
-        finally:
-            self._lock.release()
+        for _ in taken(self._lock, seconds):
+            try:
+                if self._connection is None:
+                    self._connection = self._open()
+                return self._do(self._connection, work, argument)
+            finally:
+                self._lock.release()
+        raise Busy("another thread has the connection")
 
     def close(self) -> None:
         with self._lock:
@@ -163,8 +163,8 @@ class Database:
                 connection.close()
 
     def before_fork(self) -> None:
-        self._held_for_fork = self._lock.acquire(timeout=FORK_WAIT_SECONDS)
-        if self._held_for_fork:
+        for _ in taken(self._lock, FORK_WAIT_SECONDS):
+            self._held_for_fork = True
             self._drop()
 
     def after_fork(self, *, child: bool) -> None:
@@ -194,9 +194,8 @@ def _after_fork(*, child: bool) -> None:
     _registering.release()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork,
-        after_in_parent=lambda: _after_fork(child=False),
-        after_in_child=lambda: _after_fork(child=True),
-    )
+at_fork(
+    before=_before_fork,
+    after_in_parent=lambda: _after_fork(child=False),
+    after_in_child=lambda: _after_fork(child=True),
+)
