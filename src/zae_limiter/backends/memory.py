@@ -8,7 +8,6 @@ process.
 from __future__ import annotations
 
 import copy
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
@@ -16,7 +15,7 @@ from typing import TypeAlias
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
-from .._colour import Blocking, Colour
+from .._colour import Blocking, Colour, at_fork
 from ..exceptions import ValidationError
 from ..models import BackendCapabilities
 from ..repository_protocol import (
@@ -68,7 +67,7 @@ def _unlock_shelves() -> None:
         shelf.lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_unlock_shelves)
+at_fork(after_in_child=_unlock_shelves)
 
 _named: dict[str, Shelf] = {}
 
