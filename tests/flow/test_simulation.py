@@ -13,7 +13,7 @@ from zae_limiter.testing.bugs import BUGS
 
 SEEDS = 1000
 CHUNK = 25
-BUG_SEEDS = 200
+BUG_SEEDS = 400
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
@@ -55,7 +55,7 @@ def test_simulated_world_is_rough() -> None:
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_planted_bug_is_found(bug: str) -> None:
-    """A core that is broken in one place does not survive two hundred seeds."""
+    """A core that is broken in one place does not survive four hundred seeds."""
     found = first_failure(bug)
     assert found is not None, f"{bug} was not found in {BUG_SEEDS} seeds"
 
