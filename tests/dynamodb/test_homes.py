@@ -112,6 +112,12 @@ def test_a_transport_that_is_thrown_away_leaves_nothing(peer: Peer) -> None:
     asyncio.run(scenario())
 
 
+def test_a_loop_in_debug_mode_may_use_a_session_of_aiobotocore(peer: Peer) -> None:
+    """It looks more closely at what is done aside, and finds nothing to complain about."""
+    transport = transport_to(peer)
+    assert asyncio.run(look(transport), debug=True) == {}
+
+
 def test_many_loops_leave_no_descriptor(peer: Peer) -> None:
     """One after another, as in a program that calls ``asyncio.run`` for each of its jobs."""
     transport = transport_to(peer)

@@ -148,7 +148,8 @@ class LoopWire:
         return self.colour.signal()
 
     async def aside(self, function: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(None, function)
+        # What a session of aiobotocore does is to make a coroutine, which debug mode forbids by the name.
+        return await asyncio.get_running_loop().run_in_executor(None, lambda: function())  # noqa: PLW0108
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)
