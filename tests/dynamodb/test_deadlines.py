@@ -13,9 +13,12 @@ from typing import Any
 
 import pytest
 
-from tests.dynamodb.stage import Script
+from tests.dynamodb.peer import Peer
+from tests.dynamodb.stage import Script, drive, session
 from tests.flow.test_cancellation import TurnLoop
 from zae_limiter._colour import run_sync
+from zae_limiter.backends.dynamodb import open_driver
+from zae_limiter.backends.dynamodb.access import Access
 from zae_limiter.backends.dynamodb.lean.blocking import BlockingWire
 from zae_limiter.backends.dynamodb.lean.loop import LoopWire
 from zae_limiter.backends.dynamodb.lean.target import Target
@@ -26,6 +29,7 @@ from zae_limiter.repository_protocol import Key, Update
 UNTIL_MS = 500
 SLACK_MS = 30
 GIVEN_UP_MS = 20_000
+ENDLESS = 100_000
 
 OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -154,6 +158,30 @@ def test_a_request_that_is_taken_in_sips() -> None:
 
     with serving(talk) as target:
         assert exchange_sync(target, b"x" * 100_000_000, permits) <= UNTIL_MS + SLACK_MS
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+def test_an_answer_that_trickles_into_the_driver(sync: bool) -> None:
+    """It knows timeouts for pieces only, so we look after the whole."""
+    over = threading.Event()
+
+    class Drop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002
+            return over.wait(0.001)
+
+    async def scenario(peer: Peer) -> None:
+        access = Access("eu-west-1", peer.url, timeout_ms=20_000, session=session(sync))
+        transport = open_driver(access, sync=sync)
+        await transport.call("DescribeTable", {"TableName": "table"}, 20_000)
+        peer.otherwise = [OK + b"Content-Length: %d\r\n\r\n" % ENDLESS, *[Drop(), b" "] * ENDLESS]
+        with pytest.raises(NoReply, match="no answer within") as raised:
+            await transport.call("DescribeTable", {"TableName": "table"}, 300)
+        assert raised.value.ambiguous
+        over.set()
+        await transport.close()
+
+    with Peer().running() as peer:
+        drive(sync, scenario(peer))
 
 
 A = Key("a", "s")

@@ -20,12 +20,10 @@ from botocore import xform_name
 from ..._colour import Asyncio, ForkSafe, until_shutdown
 from ...world import World
 from .access import Access
-from .boto import date_of, limit_wait, read_timeout_s, transport_error
+from .boto import CONNECT_SLACK_S, date_of, limit_wait, read_timeout_s, transport_error
 from .dates import Dates
 from .expressions import Payload, Request
 from .transport import NoReply
-
-CONNECT_SLACK_S = 0.05
 
 
 class _Client:
@@ -46,8 +44,7 @@ class AiobotocoreTransport:
         client = self._clients.get().made or await self._connected(seconds)
         token, sent_ms = read_timeout_s.set(seconds), self._dates.ticks_ms()
         try:
-            # The client times connecting and reading by itself and tells them apart. This bounds the
-            # whole, so it leaves an attempt that has little time left enough to fail at connecting.
+            # The client times connecting and reading by itself and tells them apart. This bounds the whole.
             reply: Payload = await self.colour.within(
                 max(seconds, self._access.connect_timeout_s + CONNECT_SLACK_S),
                 getattr(client, xform_name(operation))(**payload),

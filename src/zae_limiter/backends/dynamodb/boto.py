@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextvars
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import botocore.exceptions as failures
@@ -41,6 +43,9 @@ _NO_DESTINATION = (
 )
 _NEVER_SENT = (failures.ConnectTimeoutError, failures.ProxyConnectionError)
 
+CONNECT_SLACK_S = 0.05
+"""An attempt that has little time left still gets enough to fail at connecting."""
+
 read_timeout_s: contextvars.ContextVar[float] = contextvars.ContextVar("read_timeout_s")
 """How long the request that is being sent may wait for its answer."""
 
@@ -53,12 +58,26 @@ class BotocoreTransport:
         self._access, self._dates = access, dates or Dates(World())
         self._lock = ForkSafe(threading.Lock)
         self._client = ForkSafe(self._connect)
+        self._threads = ForkSafe(lambda: ThreadPoolExecutor(access.pool, "zae-limiter-driver"))
 
     async def call(self, operation: str, payload: Request, timeout_ms: float) -> Payload:
-        client = self._client.get()
-        token, sent_ms = read_timeout_s.set(max(timeout_ms, 1) / 1000), self._dates.ticks_ms()
+        send = getattr(self._client.get(), xform_name(operation))
+        seconds = max(timeout_ms, 1) / 1000
         try:
-            reply: Payload = getattr(client, xform_name(operation))(**payload)
+            # The driver's own timeouts are for each piece of an answer, which has any number of them.
+            job = self._threads.get().submit(self._call, send, payload, seconds)
+        except RuntimeError:
+            # An interpreter that is shutting down starts no threads, but a last refund may still be due.
+            return self._call(send, payload, seconds)
+        try:
+            return job.result(max(seconds, self._access.connect_timeout_s + CONNECT_SLACK_S))
+        except TimeoutError as error:
+            raise NoReply(f"no answer within {timeout_ms:.0f} ms", ambiguous=not job.cancel()) from error
+
+    def _call(self, send: Callable[..., Payload], payload: Request, seconds: float) -> Payload:
+        token, sent_ms = read_timeout_s.set(seconds), self._dates.ticks_ms()
+        try:
+            reply = send(**payload)
             self._dates.read(date_of(reply), sent_ms)
         except Exception as error:
             self._dates.read(date_of(getattr(error, "response", None)), sent_ms)
@@ -70,6 +89,8 @@ class BotocoreTransport:
     async def close(self) -> None:
         if client := self._client.peek():
             client.close()
+        if threads := self._threads.forget():
+            threads.shutdown(wait=False)
 
     def _connect(self) -> Any:
         # Making clients from one session is not safe for threads; using one client is.
