@@ -8,6 +8,7 @@ which expires does. Warnings, coroutines that nobody awaited and failures that n
 import argparse
 import asyncio
 import gc
+import itertools
 import os
 import random
 import shutil
@@ -28,12 +29,15 @@ import botocore.session
 
 from tests.breaking.gauges import Ceiling, Flat, Rule, Sample, complaints, sample, settled
 from tests.breaking.mixed_load import MixedLoad
+from tests.dynamodb.peer import Peer
+from tests.dynamodb.steps import StepLoop, cold, interrupted
 from tests.engines import dynamodb_local
 from zae_limiter import RateLimiter, Repository
 from zae_limiter._colour import THREADS_MAX as POOL_MAX
 from zae_limiter._colour import run_sync
 from zae_limiter.backends import open_backend
 from zae_limiter.backends.dynamodb.lean.blocking import THREADS_MAX as ASIDE_MAX
+from zae_limiter.backends.dynamodb.lean.loop import LoopWire
 from zae_limiter.backends.dynamodb.table import create_table_request
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.backends.sqlite.backend import THREADS_MAX as TIDYING_MAX
@@ -92,7 +96,7 @@ def kept_rules(url: str, operations: int) -> tuple[Rule, ...]:
     )
 
 
-LEAKS = ("memory", "descriptor", "thread", "coroutine", "log", "cache")
+LEAKS = ("memory", "descriptor", "thread", "coroutine", "log", "cache", "connection")
 
 
 @dataclass
@@ -246,6 +250,24 @@ def soak_openings(url: str, rounds: int) -> Part:
     return part
 
 
+def soak_connects(rounds: int) -> Part:
+    """Calls that are cancelled between any two steps of a connect and what follows leave no socket open."""
+    part = Part("connects", (*PROCESS, Flat("descriptors", 1), Ceiling("connections", 0)))
+    since = time.monotonic()
+    with Peer().running() as peer, asyncio.Runner(loop_factory=StepLoop) as runner:
+        for _ in range(rounds):
+            for after in itertools.count():
+                part.operations += 1
+                if runner.run(interrupted(cold, peer, after)):
+                    break
+            if not _leaks:
+                peer.until(lambda: not peer.held)
+            peer.asked.clear()
+            part.samples.append(sample() | {"connections": peer.held})
+    part.seconds = time.monotonic() - since
+    return part
+
+
 _leaks: dict[str, list[Any]] = {}
 
 
@@ -256,6 +278,12 @@ def plant(leaks: list[str]) -> None:
         mock.patch("zae_limiter.following.sqlite.SqliteLog.trim", mock.Mock()).start()
     if "cache" in leaks:
         mock.patch(f"{__name__}.OPTIONS", replace(OPTIONS, remembered_max=10**6)).start()
+    if "connection" in leaks:
+
+        async def forgetful(self: LoopWire, *args: Any) -> Any:
+            return await asyncio.ensure_future(self._connected(*args))
+
+        mock.patch.object(LoopWire, "connect", forgetful).start()
 
 
 def leak_some() -> None:
@@ -274,11 +302,13 @@ def parts(quick: bool, minutes: float, folder: Path) -> Iterator[Part]:
     rounds, operations = (40, 24) if quick else (120, 120)
     if _leaks:
         yield soak_embedded("sqlite threads", f"sqlite:///{folder}/leaky.db", rounds, operations, sync=True)
+        yield soak_connects(5)
         return
     yield soak_embedded("memory", "memory://soak", rounds, operations, sync=True)
     yield soak_embedded("sqlite threads", f"sqlite:///{folder}/threads.db", rounds, operations, sync=True)
     yield soak_embedded("sqlite tasks", f"sqlite:///{folder}/tasks.db", rounds, operations, sync=False)
     yield soak_openings(f"sqlite:///{folder}/openings.db", 15 if quick else 200)
+    yield soak_connects(10 if quick else 100)
     seconds = 2.0 if quick else minutes * 30
     yield soak_dynamodb("dynamodb threads", seconds, operations // 3, sync=True)
     yield soak_dynamodb("dynamodb tasks", seconds, operations // 3, sync=False)

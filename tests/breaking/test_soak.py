@@ -39,6 +39,7 @@ def test_every_leak_is_found() -> None:
     assert done.returncode == 1, done.stdout + done.stderr
     for words in ("blocks grows", "descriptors grows", "threads reached", "never awaited", "log reached"):
         assert words in done.stdout, done.stdout
+    assert "connections reached" in done.stdout, done.stdout
     assert all(f"{cache} reached" in done.stdout for cache in ("images", "records", "tills"))
 
 
