@@ -142,11 +142,10 @@ def decode_key(attributes: Mapping[str, Attribute]) -> Key:
 
 def decode_item(attributes: Mapping[str, Attribute] | None) -> Item | None:
     """An item without its key. ``NULL``, which older tables hold, is the same as not there."""
-    found = _map(attributes)
-    if found is None:
-        return None
+    if not attributes or type(attributes) is not dict:
+        return _map(attributes)
     item: dict[str, Value] = {}
-    for name, attribute in found.items():
+    for name, attribute in attributes.items():
         # Nearly all that is stored is integers and text, and an image comes with every write.
         if "N" in attribute:
             try:
@@ -154,7 +153,9 @@ def decode_item(attributes: Mapping[str, Attribute] | None) -> Item | None:
             except ValueError:
                 item[name] = decode(attribute)
         elif "S" in attribute:
-            item[name] = _text(attribute["S"])
+            text = item[name] = attribute["S"]
+            if type(text) is not str:
+                raise TypeError(f"{type(text)} is no text")
         elif "NULL" not in attribute:
             item[name] = decode(attribute)
     item.pop(PARTITION, None)
