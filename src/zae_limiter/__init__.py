@@ -10,6 +10,7 @@
 from typing import TYPE_CHECKING, Any
 
 from .exceptions import (
+    ClosedError,
     DamagedRecordError,
     EntityConflictError,
     EntityError,
@@ -78,6 +79,7 @@ __all__ = [
     "BackendCapabilities",
     "BucketState",
     "CacheStats",
+    "ClosedError",
     "ConfigSource",
     "DamagedRecordError",
     "Entity",

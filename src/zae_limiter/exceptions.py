@@ -19,6 +19,7 @@
     ├── VersionError
     │   ├── VersionMismatchError
     │   └── IncompatibleSchemaError
+    ├── ClosedError
     └── ValidationError
         ├── InvalidIdentifierError
         └── InvalidNameError
@@ -261,6 +262,10 @@ class IncompatibleSchemaError(VersionError):
 
 
 # Bad input: nothing was written.
+
+
+class ClosedError(ZAELimiterError, RuntimeError):
+    """A limiter or repository was used after it was closed: a mistake in the program, and no outage."""
 
 
 class ValidationError(ZAELimiterError, ValueError):

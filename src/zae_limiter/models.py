@@ -229,6 +229,8 @@ class NamespaceStatus(StrEnum):
     ACTIVE = "active"
     DELETED = "deleted"
     PURGING = "purging"
+    PURGED = "purged"
+    """All that was there is gone; who still writes there is told by this for some days."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,8 @@ from .records.namespaces import NamespaceRecords
 from .records.usage import UsageRecords
 from .records.versions import VersionRecords
 from .repository_protocol import Backend
-from .schema import REGISTRY, version_key
+from .schema import REGISTRY, nsid_key, version_key
+from .schema_records import namespace_item
 from .world import World
 
 if TYPE_CHECKING:
@@ -82,6 +83,9 @@ class Repository(ConfigRecords, CapacityRecords, UsageRecords, NamespaceRecords,
 
     Open one with ``await Repository.open(store="sqlite:///limits.db")``.
     """
+
+    _is_guest = False
+    """Whether somebody else opened the store and will close it."""
 
     @classmethod
     async def open(cls, namespace: str | None = None, **settings: Unpack[Settings]) -> Self:
@@ -154,6 +158,7 @@ class Repository(ConfigRecords, CapacityRecords, UsageRecords, NamespaceRecords,
         name = validate_namespace(namespace)
         try:
             await backend.setup()
+            await connection.notice_changes()
             opened = await cls(connection, REGISTRY, REGISTRY)._enter(name, register=register)
             if prepare is not None:
                 await prepare(opened)
@@ -164,8 +169,13 @@ class Repository(ConfigRecords, CapacityRecords, UsageRecords, NamespaceRecords,
             raise
 
     async def namespace(self, name: str) -> Self:
-        """A view of another namespace that shares client and caches; it must be registered."""
-        return await self._enter(validate_namespace(name), register=False)
+        """A view of another namespace that shares client and caches; it must be registered.
+
+        Closing it closes nothing else; closing the repository closes all views of it.
+        """
+        view = await self._enter(validate_namespace(name), register=False)
+        view._is_guest = True
+        return view
 
     async def _enter(self, name: str, *, register: bool) -> Self:
         found = await self.get_namespace(name)
@@ -175,11 +185,12 @@ class Repository(ConfigRecords, CapacityRecords, UsageRecords, NamespaceRecords,
             found = await self.register_namespace(name)
         if found is None:
             raise NamespaceNotFoundError(f"namespace {name!r} does not exist; register_namespace makes it")
+        self._connection.learn(nsid_key(found.namespace_id), namespace_item(found))
         return type(self)(self._connection, found.namespace_name, found.namespace_id)
 
     @property
     def capabilities(self) -> BackendCapabilities:
-        return self._backend.capabilities
+        return self._connection.backend.capabilities
 
     @property
     def store(self) -> str:
@@ -211,7 +222,7 @@ class Repository(ConfigRecords, CapacityRecords, UsageRecords, NamespaceRecords,
 
     @property
     def colour(self) -> Colour:
-        return self._backend.colour
+        return self._connection.backend.colour
 
     async def create_table(self) -> None:
         """Make the table unless it is there; stores without tables make what they need by themselves."""
@@ -252,7 +263,11 @@ class Repository(ConfigRecords, CapacityRecords, UsageRecords, NamespaceRecords,
         await self._get(version_key())
 
     async def close(self) -> None:
-        await self._backend.close()
+        """Let go of the store. Whatever is asked of it afterwards is ``ClosedError``."""
+        self._is_closed = True
+        self.tills.clear()
+        if not self._is_guest:
+            await self._connection.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -15,6 +15,7 @@ import zae_limiter
 from zae_limiter import exceptions
 from zae_limiter.exceptions import (
     RETRY_NEVER_HEADER_SECONDS,
+    ClosedError,
     DamagedRecordError,
     EntityConflictError,
     EntityError,
@@ -41,7 +42,14 @@ from zae_limiter.exceptions import (
 from zae_limiter.models import Limit, LimitStatus
 
 TREE: dict[type[Exception], set[type[Exception]]] = {
-    ZAELimiterError: {RateLimitError, InfrastructureError, EntityError, VersionError, ValidationError},
+    ZAELimiterError: {
+        RateLimitError,
+        InfrastructureError,
+        EntityError,
+        VersionError,
+        ClosedError,
+        ValidationError,
+    },
     RateLimitError: {RateLimitExceeded, LeaseExpiredError},
     InfrastructureError: {
         RateLimiterUnavailable,
@@ -88,6 +96,7 @@ EVERY: list[ZAELimiterError] = [
     VersionError("said"),
     VersionMismatchError("said"),
     IncompatibleSchemaError("said"),
+    ClosedError("said"),
     ValidationError("capacity", 0, "it must be at least 1"),
     InvalidIdentifierError("entity_id", "a#b", "'#' is reserved"),
     InvalidNameError("resource", "a#b", "'#' is reserved"),

@@ -142,7 +142,7 @@ async def test_expired_cache(store: Store) -> None:
     client = await warmed(store)
     store.clock.advance(61)
     await client.take("alone", {"rpm": 1})
-    assert client.calls == [("batch_get", 5), ("write_each", 1)]
+    assert client.calls == [("batch_get", 6), ("write_each", 1)], "with who the entity is, and its namespace"
 
 
 async def test_disabled_cache(store: Store) -> None:

@@ -200,9 +200,9 @@ async def test_statistics(store: Store) -> None:
     await repository.resolve_limits("key-1", "gpt-4")
     await repository.resolve_limits("key-1", "gpt-4")
     stats = repository.get_cache_stats()
-    assert (stats.hits, stats.misses, stats.size, stats.ttl_seconds) == (4, 4, 4, 60)
+    assert (stats.hits, stats.misses, stats.size, stats.ttl_seconds) == (4, 4, 5, 60), "and its namespace"
     repository.invalidate_config_cache()
-    assert repository.get_cache_stats().size == 4
+    assert repository.get_cache_stats().size == 5
 
 
 @pytest.mark.parametrize(

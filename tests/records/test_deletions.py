@@ -9,6 +9,8 @@ from tests.records.stage import Store, everything, take
 from zae_limiter import (
     EntityNotFoundError,
     Limit,
+    NamespaceNotFoundError,
+    NamespaceStatus,
     RateLimiter,
     RateLimitExceeded,
     Repository,
@@ -122,3 +124,66 @@ async def test_an_entity_made_again_pays_with_its_new_family(store: Store) -> No
     await admin.create_entity("key-1", parent_id="org", cascade=True)
     await take(user, "key-1", "gpt-4", rpm=2)
     assert await user.available("org", "gpt-4") == {"rpm": 3}
+
+
+async def purged(store: Store) -> tuple[Repository, RateLimiter, str]:
+    """A namespace that is purged while somebody else is warm in it."""
+    admin, user = await store.repository(), RateLimiter(await store.repository("tenant"))
+    await user.set_resource_defaults("gpt-4", [SHARED])
+    for _ in range(2):
+        await take(user, "key-1", "gpt-4", rpm=1)
+    gone = await admin.delete_namespace("tenant")
+    await admin.purge_namespace(gone.namespace_id)
+    return admin, user, gone.namespace_id
+
+
+async def test_a_purged_namespace_stays_empty(store: Store) -> None:
+    """Whoever goes by stored limits, or stores any, is told that the namespace is gone."""
+    admin, user, namespace_id = await purged(store)
+    for _ in range(2):
+        with pytest.raises(NamespaceNotFoundError, match="'tenant' was deleted"):
+            await take(user, "key-1", "gpt-4", rpm=1)
+    if store.name == "dynamodb":
+        store.clock.advance(60)
+    for change in (
+        user.set_limits("key-1", [OWN]),
+        user.set_system_defaults([OWN]),
+        user.create_entity("key-3"),
+    ):
+        with pytest.raises(NamespaceNotFoundError):
+            await change
+    assert await everything(user.repository) == {}
+    assert await admin.list_orphan_namespaces() == []
+    with pytest.raises(NamespaceNotFoundError):
+        await admin.purge_namespace(namespace_id)
+
+
+async def test_what_comes_back_to_a_purged_namespace_is_listed_and_expires(store: Store) -> None:
+    """On a store that tells nobody, limits brought along make buckets until the cache expires."""
+    admin, user, namespace_id = await purged(store)
+    if store.name == "dynamodb":
+        async with user.acquire("key-2", "gpt-4", {"rpm": 1}, [SHARED]):
+            pass
+        (orphan,) = await admin.list_orphan_namespaces()
+        assert (orphan.namespace_id, orphan.status) == (namespace_id, NamespaceStatus.PURGED)
+        assert all("ttl" in item for item in (await everything(user.repository)).values())
+        assert await admin.purge_namespace(namespace_id) == 1
+        assert await admin.list_orphan_namespaces() == []
+        store.clock.advance(60)
+    with pytest.raises(NamespaceNotFoundError):
+        async with user.acquire("key-2", "gpt-4", {"rpm": 1}, [SHARED]):
+            pass
+
+
+async def test_a_deleted_namespace_serves_nobody_until_it_recovers(store: Store) -> None:
+    admin, user = await store.repository(), RateLimiter(await store.repository("tenant"))
+    await user.set_resource_defaults("gpt-4", [SHARED])
+    await take(user, "key-1", "gpt-4", rpm=1)
+    gone = await admin.delete_namespace("tenant")
+    store.clock.advance(60)
+    with pytest.raises(NamespaceNotFoundError):
+        await take(user, "key-1", "gpt-4", rpm=1)
+    await admin.recover_namespace(gone.namespace_id)
+    store.clock.advance(60)
+    await take(user, "key-1", "gpt-4", rpm=1)
+    assert await user.available("key-1", "gpt-4") == {"rpm": 3}

@@ -15,13 +15,14 @@ from ..exceptions import ValidationError
 from ..models import BucketState, Limit, OnUnavailable
 from ..naming import validate_entity_id, validate_resource
 from ..repository_protocol import Equal, Key, Update
-from ..schema import bucket_address, bucket_key, bucket_states, entity_key, is_deleted, number
+from ..schema import bucket_address, bucket_key, bucket_states, entity_key, is_deleted, nsid_key, number
 from ..teller import Teller
 from ..terms import Account, Meter, Terms, has_family, is_outdated
 from ..till import Plan, Till, knows_all
 from .connection import Connection
 from .entities import EntityRecords, copy_family, family_of
 from .resolution import LASTING, Resolved, level_keys, resolve
+from .view import check_alive
 
 
 class BucketRecords(EntityRecords):
@@ -94,6 +95,7 @@ class BucketRecords(EntityRecords):
 
     async def notice_changes(self) -> None:
         """See whether somebody else changed a record, where the store can tell; every acquire begins so."""
+        self._check_open()
         await self._connection.notice_changes()
 
     def _levels(self, entity_id: str, resource: str) -> tuple[Key, ...]:
@@ -101,7 +103,8 @@ class BucketRecords(EntityRecords):
 
     def _records(self, entity_id: str, resource: str) -> tuple[Key, ...]:
         """All that an account is worked out from."""
-        return (entity_key(self._namespace_id, entity_id), *self._levels(entity_id, resource))
+        owner = entity_key(self._namespace_id, entity_id)
+        return (nsid_key(self._namespace_id), owner, *self._levels(entity_id, resource))
 
     async def renewed(self, account: Account) -> Account:
         """The account under the configuration as it is stored now."""
@@ -181,7 +184,8 @@ class BucketRecords(EntityRecords):
     ) -> tuple[Account, Resolved]:
         key = bucket_key(self._namespace_id, entity_id, resource)
         keys = self._records(entity_id, resource)
-        entity, *levels = await self._connection.fetch(keys, [key], fresh=fresh)
+        space, entity, *levels = await self._connection.fetch(keys, [key], fresh=fresh)
+        check_alive(self._namespace_name, space)
         resolved, ttl_fills = resolve(levels), self._connection.options.bucket_ttl_multiplier
         if limits is not None:
             terms = Terms.of(limits, None, ttl_fills)

@@ -233,6 +233,7 @@ class ConfigRecords(BucketRecords):
         level that says nothing any more is deleted, and deleting what is not there changes nothing. A
         ``claim`` comes and goes with the level. Returns whether anything was written.
         """
+        await self._check_namespace()
         alive: tuple[Equal, ...] = (Equal("status", None),)
         for _ in range(CHANGE_ATTEMPTS_MAX):
             before = await self._get(at.key) or {}

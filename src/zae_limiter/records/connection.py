@@ -63,8 +63,15 @@ class Connection:
         self.client: Mapping[str, object] = {}
         """The session and config of botocore that the store was opened with, if any."""
         self._flights = ForkSafe(Flights)
+        self.is_closed = False
         self._changes: Changes | None = getattr(backend, "changes", None)
         """How this store tells that somebody else changed a record, if it can."""
+
+    async def close(self) -> None:
+        """Let go of the store, and let nobody take from it by what is remembered."""
+        self.is_closed = True
+        self.cache.invalidate_all()
+        await self.backend.close()
 
     @property
     def tells_changes(self) -> bool:

@@ -73,15 +73,13 @@ from ..schema_records import entity_item, entity_of
 from .audit import DAY_SECONDS, AuditRecords
 from .described import check_cascade, check_metadata, check_name
 from .resolution import least_version, level_keys
-from .view import cursor_text
+from .view import TOMBSTONE_DAYS, cursor_text
 
 Conditions: TypeAlias = tuple[Condition, ...]
 
 ANCESTORS_MAX = 32
 ATTEMPTS_MAX = 16
 DELETE_PAGE = 100
-TOMBSTONE_DAYS = 2
-"""How long a deleted entity's config leaves its stamp behind: longer than any cache remembers."""
 
 
 class _Unset(Enum):
@@ -110,6 +108,7 @@ class EntityRecords(AuditRecords):
         entity = Entity(
             entity_id, check_name(name), parent_id, check_cascade(cascade), check_metadata(metadata), made_at
         )
+        await self._check_namespace()
         alive: tuple[Equal, ...] = (Equal("status", None),)
         for _ in range(ATTEMPTS_MAX):
             writes: list[Write] = [

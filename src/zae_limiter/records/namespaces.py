@@ -8,6 +8,7 @@ name and keeps the data, which can be recovered under its id until it is purged.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..exceptions import (
     DamagedRecordError,
@@ -31,7 +32,8 @@ from ..schema import (
     starting,
 )
 from ..schema_records import namespace_item, namespace_of
-from .view import View, readable
+from .audit import DAY_SECONDS
+from .view import TOMBSTONE_DAYS, View, readable
 
 PURGE_PAGE = 100
 PURGE_PASSES_MAX = 10
@@ -81,9 +83,11 @@ class NamespaceRecords(View):
         return await self._registered(sk_namespace(""))
 
     async def list_orphan_namespaces(self) -> list[Namespace]:
-        """Namespaces that were deleted and whose data is still there."""
+        """Namespaces that were deleted and whose data is still there, or there again."""
         every = await self._registered(sk_nsid(""))
-        return [one for one in every if one.status is not NamespaceStatus.ACTIVE]
+        return [
+            one for one in every if one.status is not NamespaceStatus.ACTIVE and not await self._is_gone(one)
+        ]
 
     async def delete_namespace(self, name: str) -> Namespace:
         """Free the name. The data stays, under its id, until it is recovered or purged."""
@@ -167,8 +171,18 @@ class NamespaceRecords(View):
                 f"namespace {namespace_id!r} is still being written to; stop its users and purge it again"
             )
         self._connection.invalidate(lambda key: key.partition.startswith(f"{namespace_id}/"))
-        await self._must_write([Delete(nsid_key(namespace_id))])
+        gone = replace(known, status=NamespaceStatus.PURGED)
+        ttl = self._world.now_ms() // 1000 + TOMBSTONE_DAYS * DAY_SECONDS
+        # Whoever remembers the namespace learns from what is left of it that it is gone.
+        await self._must_write([Put(nsid_key(namespace_id), {**namespace_item(gone), "ttl": ttl})])
         return purged
+
+    async def _is_gone(self, space: Namespace) -> bool:
+        """Whether a namespace was purged and nobody has written there since."""
+        if space.status is not NamespaceStatus.PURGED:
+            return False
+        rows, _ = await self._first_rows(Query(space.namespace_id, index=GSI4, rows_max=1))
+        return not rows
 
     async def _erase(self, rows: Sequence[Row]) -> int:
         """Delete items that an index named; returns how many were still there."""
@@ -196,4 +210,6 @@ class NamespaceRecords(View):
             raise DamagedRecordError(
                 f"namespace {namespace_id!r}", f"it says that it is {found.namespace_id!r}"
             )
+        if await self._is_gone(found):
+            raise NamespaceNotFoundError(f"namespace {namespace_id!r} was purged; nothing is left of it")
         return found

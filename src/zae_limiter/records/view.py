@@ -11,8 +11,8 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TypeVar
 
-from ..exceptions import DamagedRecordError, ValidationError
-from ..models import check_count
+from ..exceptions import ClosedError, DamagedRecordError, NamespaceNotFoundError, ValidationError
+from ..models import NamespaceStatus, check_count
 from ..repository_protocol import (
     PAGE_ROWS_MAX,
     Backend,
@@ -23,6 +23,7 @@ from ..repository_protocol import (
     Row,
     Write,
 )
+from ..schema import nsid_key
 from ..world import World
 from .connection import Connection
 
@@ -35,6 +36,10 @@ QUERIES_MAX = 10
 """How often the store is asked for one page of a list, while others' rows stand between ours."""
 FOREIGN_ROWS_MAX = 100_000
 """How many rows of others are passed over by what reads a whole index."""
+TOMBSTONE_DAYS = 2
+"""How long what was deleted leaves a stamp or a mark behind: longer than any cache remembers."""
+
+GONE = tuple(status for status in NamespaceStatus if status is not NamespaceStatus.ACTIVE)
 CURSOR_LENGTH_MAX = 8192
 """Longer than three keys of the longest names, in hexadecimal."""
 
@@ -45,6 +50,7 @@ class View:
     def __init__(self, connection: Connection, namespace_name: str, namespace_id: str) -> None:
         self._connection = connection
         self._namespace_name, self._namespace_id = namespace_name, namespace_id
+        self._is_closed = False
 
     @property
     def namespace_name(self) -> str:
@@ -57,11 +63,20 @@ class View:
 
     @property
     def _backend(self) -> Backend:
+        self._check_open()
         return self._connection.backend
+
+    def _check_open(self) -> None:
+        if self._is_closed or self._connection.is_closed:
+            raise ClosedError("it was closed before; open another one, or close it later")
 
     @property
     def _world(self) -> World:
         return self._connection.world
+
+    async def _check_namespace(self) -> None:
+        """Refuse to write to a namespace that somebody deleted, as far as this process knows."""
+        check_alive(self._namespace_name, *await self._connection.fetch([nsid_key(self._namespace_id)]))
 
     def _paged(self, query: Query, limit: int, cursor: str | None) -> Query:
         """A page of a query, behind the cursor of the page before."""
@@ -137,6 +152,12 @@ def _ours(query: Query, rows: tuple[Row, ...]) -> tuple[Row, ...]:
         return rows
     ours = f"{query.partition.partition('/')[0]}/"
     return tuple(row for row in rows if row.key.partition.startswith(ours))
+
+
+def check_alive(name: str, space: Item | None) -> None:
+    """Refuse a namespace whose record says that it was deleted; one without a record was never registered."""
+    if space is not None and space.get("status") in GONE:
+        raise NamespaceNotFoundError(f"namespace {name!r} was deleted; recover it, or open another one")
 
 
 def readable(read: Callable[[Item], T], items: Iterable[Item]) -> list[T]:
