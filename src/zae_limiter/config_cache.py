@@ -64,6 +64,11 @@ class ConfigCache:
         """The entry however old."""
         return self._entries.get(key)
 
+    @property
+    def is_told(self) -> bool:
+        """Whether the store tells of changes, so that entries are right and not only young."""
+        return self.changes is not None
+
     def expiry_ms(self, entries: Sequence[Entry]) -> float:
         """Until when all of some entries are fresh."""
         floor = self._floor

@@ -97,6 +97,9 @@ class Till:
             if image is None:
                 if account.key not in images:
                     return False
+                to_be_made = account is accounts[0] and not account.terms.rates.keys().isdisjoint(needed)
+                if to_be_made and not self._cache.is_told:  # from what may have been deleted meanwhile
+                    return False
             elif not has_family(image, account) or is_outdated(account.terms, image):
                 return False
         self._cache.hits += len(self._entries)

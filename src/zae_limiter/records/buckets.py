@@ -46,7 +46,9 @@ class BucketRecords(EntityRecords):
         till = self.tills.get((entity_id, resource))
         if till is not None and till.given == limits and till.stands(needed, self._world.ticks_ms()):
             return till.plan
-        accounts, resolved = await self._family(entity_id, resource, limits)
+        # A bucket that is about to be made is not made from what may have been deleted meanwhile.
+        fresh = self._is_missing(entity_id, resource)
+        accounts, resolved = await self._family(entity_id, resource, limits, fresh=fresh)
         if not _has_limits(accounts) or not knows_all(accounts, needed):
             accounts, resolved = await self._family(entity_id, resource, limits, fresh=True)
         if not _has_limits(accounts):
@@ -73,6 +75,11 @@ class BucketRecords(EntityRecords):
             return [account], resolved
         parent, _ = await find(account.parent_id, resource, None)
         return [account, parent], resolved
+
+    def _is_missing(self, entity_id: str, resource: str) -> bool:
+        """Whether a bucket was seen to be missing, on a store that would not tell of changes since."""
+        teller, key = self.teller, bucket_key(self._namespace_id, entity_id, resource)
+        return not self._connection.tells_changes and teller.knows(key) and teller.image(key) is None
 
     def _open_till(self, plan: Plan, limits: Sequence[Limit] | None) -> None:
         """Keep a plan for as long as the records that it was made from are fresh."""
