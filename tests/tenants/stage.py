@@ -6,7 +6,7 @@ from typing import Any
 from tests.fuzz.stage import Contents
 from zae_limiter import Namespace, SyncRepository
 from zae_limiter.repository_protocol import Item, Key, Put, Query, Update, Write
-from zae_limiter.schema import INDEXES, namespace_key, nsid_key
+from zae_limiter.schema import INDEXES, namespace_key, nsid_key, sk_nsid
 from zae_limiter.schema_records import namespace_item
 from zae_limiter.testing import RecordingBackend
 
@@ -35,6 +35,8 @@ def places_of(recorder: RecordingBackend) -> set[str]:
             match one:
                 case Query(partition=partition):
                     places.add(owner_of(partition))
+                case Key(sort=sort) if sort.startswith(sk_nsid("")):
+                    places.add(sort.removeprefix(sk_nsid("")))  # what the registry says of a namespace
                 case Key(partition=partition):
                     places.add(owner_of(partition))
                 case _ if verb in WRITES:
