@@ -72,8 +72,11 @@ class Stage:
         clock = ManualClock()
         self.memory = MemoryBackend(clock.world)
         self.recorder = RecordingBackend(self.memory)
-        over = Repository.over if colour == "async" else SyncRepository.over
-        self.repository: Any = resolved(over(self.recorder, world=clock.world))
+        self.repository: Any = (
+            asyncio.run(Repository.over(self.recorder, world=clock.world))
+            if colour == "async"
+            else SyncRepository.over(self.recorder, world=clock.world)
+        )
         self.limiter: Any = (RateLimiter if colour == "async" else SyncRateLimiter)(self.repository)
         resolved(self.repository.set_system_defaults(LIMITS))
         resolved(self.repository.create_entity("org-1"))
