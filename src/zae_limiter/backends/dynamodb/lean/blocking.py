@@ -68,8 +68,11 @@ class BlockingConnection:
     def close(self) -> None:
         self._socket.close()
 
-    # A child that was forked drops the connections of its parent, and must not be warned of that.
-    __del__ = close
+    def __del__(self) -> None:
+        # A child that was forked drops the connections of its parent, and must not be warned of that. What an
+        # interrupt left unfinished has nothing to close.
+        if hasattr(self, "_socket"):
+            self.close()
 
     async def closed(self) -> None:
         """Closing is immediate."""
@@ -150,13 +153,13 @@ class BlockingWire:
         job = self._submit(open_socket, target, until_ms, share_s, self._ticks_ms)
         try:
             connected = await self.wait(job, (until_ms - self._ticks_ms()) / 1000)
+            return BlockingConnection(connected, self.lanes, self._ticks_ms)
         except BaseException as error:
             # It may still come, and then nobody wants it any more.
             job.add_done_callback(_close_late)
             if isinstance(error, TimeoutError):
                 raise NoReply(f"no connection to {target.authority} in time", ambiguous=False) from error
             raise
-        return BlockingConnection(connected, self.lanes, self._ticks_ms)
 
 
 def open_socket(

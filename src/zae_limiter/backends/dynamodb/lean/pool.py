@@ -3,6 +3,9 @@
 A connection is only ever in one of two places: with the call that uses it, or idle in here. One that has
 something to read although nothing was asked was closed by the server or has lost its way, and one that
 nobody used for a minute may be dead without having said so; neither is used again.
+
+A place in the pool belongs to something that exists: a connection, or a call that makes one. So whatever is
+lost on its way, because a signal handler ended a call just there, leaves its place by being forgotten.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any, Protocol
+from weakref import WeakSet
 
 from ...._colour import Signal
 from ..transport import NoReply
@@ -47,7 +51,11 @@ class Connection(Protocol):
         ...
 
 
-class _Waiter:
+class _Maker:
+    """A call that makes a connection, and has the place of that until it is there."""
+
+
+class _Waiter(_Maker):
     """A call that waits for its turn: it gets a connection, or leave to make one."""
 
     def __init__(self, signal: Signal) -> None:
@@ -73,7 +81,7 @@ class Pool:
         self._size_max, self._connect, self._signal, self._ticks_ms = size_max, connect, signal, ticks_ms
         self._idle: list[Connection] = []
         self._waiters: deque[_Waiter] = deque()
-        self._size = 0
+        self._places: WeakSet[Connection | _Maker] = WeakSet()
         self._lock = threading.Lock()
         self._closed = False
         self.guard: AsyncGenerator[None, None] | None = None
@@ -96,16 +104,17 @@ class Pool:
             connection = self.take_idle(self._ticks_ms())
             if connection is not None:
                 return connection
+            maker = _Maker()
             with self._lock:
-                waiter = None if self._size < self._size_max else _Waiter(self._signal())
-                if waiter is None:
-                    self._size += 1
+                if len(self._places) < self._size_max:
+                    self._places.add(maker)
                 else:
-                    self._waiters.append(waiter)
-            if waiter is not None:
-                connection = await self._wait(waiter, until_ms)
+                    maker = _Waiter(self._signal())
+                    self._waiters.append(maker)
+            if isinstance(maker, _Waiter):
+                connection = await self._wait(maker, until_ms)
             if connection is None:
-                return await self._open(until_ms)
+                return await self._open(maker, until_ms)
             # It may have been closed on the way from one call to the other.
             if connection.is_quiet():
                 return connection
@@ -128,7 +137,7 @@ class Pool:
     def drop(self, connection: Connection) -> None:
         """Close a connection; its place is free."""
         connection.close()
-        self._leave()
+        self._leave(connection)
 
     def close(self) -> Sequence[Connection]:
         """Close what is idle now, and what is in use as soon as it is given back."""
@@ -140,19 +149,24 @@ class Pool:
             self.drop(connection)
         return idle
 
-    async def _open(self, until_ms: float) -> Connection:
+    async def _open(self, maker: _Maker, until_ms: float) -> Connection:
         try:
-            return await self._connect(until_ms)
+            connection = await self._connect(until_ms)
+            with self._lock:
+                self._places.add(connection)
+                self._places.discard(maker)
+            return connection
         except BaseException:
-            self._leave()
+            self._leave(maker)
             raise
 
-    def _leave(self) -> None:
+    def _leave(self, whose: Connection | _Maker) -> None:
         with self._lock:
-            if self._waiters:
-                self._waiters.popleft().serve(None)
-            else:
-                self._size -= 1
+            self._places.discard(whose)
+            if self._waiters and len(self._places) < self._size_max:
+                waiter = self._waiters.popleft()
+                self._places.add(waiter)
+                waiter.serve(None)
 
     async def _wait(self, waiter: _Waiter, until_ms: float) -> Connection | None:
         try:
@@ -162,7 +176,7 @@ class Pool:
             raise
         with self._lock:
             if not waiter.served:
-                self._waiters.remove(waiter)
+                self._forget(waiter)
                 raise NoReply(f"all {self._size_max} connections were busy", ambiguous=False)
         return waiter.connection
 
@@ -170,9 +184,14 @@ class Pool:
         """Leave the queue, or pass on what was already got."""
         with self._lock:
             if not waiter.served:
-                self._waiters.remove(waiter)
+                self._forget(waiter)
                 return
         if waiter.connection is not None:
             self.give(waiter.connection, self._ticks_ms())
         else:
-            self._leave()
+            self._leave(waiter)
+
+    def _forget(self, waiter: _Waiter) -> None:
+        # Who was to serve it may have been interrupted after it had taken it from the queue.
+        if waiter in self._waiters:
+            self._waiters.remove(waiter)
