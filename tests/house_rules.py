@@ -33,7 +33,7 @@ LAYERS = (
     Layer("waist", "repository_protocol", "facts colour"),
     Layer("schema", "schema schema_records", "facts waist"),
     Layer("config", "config_cache", "facts waist schema world"),
-    Layer("core", "terms posting lines seen_buckets teller shards acquire till", CORE),
+    Layer("core", "terms posting lines seen_buckets teller shards merging acquire till", CORE),
     # One layer for each store, so that no store can import another.
     Layer("memory", "backends.memory backends.memory.*", BACKEND),
     Layer("sqlite", "backends.sqlite backends.sqlite.*", BACKEND),

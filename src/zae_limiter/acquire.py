@@ -19,6 +19,8 @@ from .lines import Order
 from .models import LimitStatus
 from .posting import Posting, fitting, lasts, merged, prolong
 from .repository_protocol import Item, Key, Outcome
+from .schema import bucket_key
+from .sharding import parent_of
 from .shards import are_known, gather, known_images, levels, place, relieve, shard_account, shard_keys
 from .teller import Teller
 from .terms import (
@@ -334,6 +336,7 @@ async def settle(teller: Teller, orders: Sequence[Order]) -> list[RateLimiterUna
     until_ms = teller.world.ticks_ms() + teller.backend.capabilities.timeout_ms
     owed = list(orders)
     lost: list[RateLimiterUnavailable] = []
+    astray: list[Order] = []
     interrupted: BaseException | None = None
     for attempt in range(1, SETTLE_ATTEMPTS_MAX + 1):
         if not owed:
@@ -344,6 +347,7 @@ async def settle(teller: Teller, orders: Sequence[Order]) -> list[RateLimiterUna
         answered, owed = list(zip(owed, outcomes, strict=True)), []
         for order, outcome in answered:
             if _is_moot(order, outcome):
+                astray += [_with_elder(order)] if order.account.shard_id else []
                 continue
             if in_time and _may_try_again(outcome, attempt):
                 owed.append(order)
@@ -355,6 +359,11 @@ async def settle(teller: Teller, orders: Sequence[Order]) -> list[RateLimiterUna
             elif order.posting.debit and outcome.item is not None:
                 await _keep_alive(teller, order.account, outcome.item)
     teller.refunds_lost += len(lost)
+    for order in astray:  # one by one, for they may have the same elder
+        try:
+            lost += await settle(teller, [order])
+        except BaseException as error:  # the others must not be lost because of it
+            interrupted = interrupted or error
     if interrupted is not None:
         raise interrupted
     return lost
@@ -397,13 +406,32 @@ def let_through(teller: Teller, what: str, error: RateLimiterUnavailable) -> Non
     logger.warning("%s unchecked: %s", what, error)
 
 
-async def _keep_alive(teller: Teller, account: Account, image: Item) -> None:
-    now_ms = teller.world.now_ms()
-    if lasts(account.terms, image, now_ms):
-        return
-    write = prolong(stored_terms(image, account.terms.ttl_fills), account.key, image, now_ms)
-    if write is not None:
-        await teller.backend.write_each([write])
+async def _keep_alive(teller: Teller, account: Account, image: Item | None) -> None:
+    """Let a bucket outlive its debts; whoever cannot make sure of that says so."""
+    problem: object = "it changed under every attempt"
+    for _ in range(RESEND_ATTEMPTS_MAX):
+        now_ms = teller.world.now_ms()
+        if image is None or lasts(account.terms, image, now_ms):
+            return
+        write = prolong(stored_terms(image, account.terms.ttl_fills), account.key, image, now_ms)
+        if write is None:
+            return
+        (outcome,) = await teller.backend.write_each([write])
+        if outcome.applied:
+            return
+        if outcome.failure is not None:  # the next write to the bucket looks again
+            problem = outcome.failure
+            break
+        image = outcome.item
+    logger.warning("%s may disappear before its debts are paid: %s", account.key.partition, problem)
+
+
+def _with_elder(order: Order) -> Order:
+    """What is owed to a shard that is gone, as owed to the one that it is part of again."""
+    account = order.account
+    elder_id = parent_of(account.shard_id)
+    key = bucket_key(account.namespace_id, account.entity_id, account.resource, elder_id)
+    return order._replace(account=account._replace(key=key, shard_id=elder_id))
 
 
 def _is_moot(order: Order, outcome: Outcome) -> bool:

@@ -171,7 +171,7 @@ def _spend(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
                 when.append(AtLeast(tokens, need - gained))
         add[counter] = taken - returned
         if terms.ttl_fills:
-            full_in_ms = max(full_in_ms, _fill_ms(rate, brim - left))
+            full_in_ms = max(full_in_ms, fill_ms(rate, brim - left))
     when += _keep_alive(terms, image, set_, now_ms, full_in_ms)
     if account.meter is not Meter.NONE:
         when += _measure(account, posting, image, add, set_, now_ms)
@@ -222,7 +222,7 @@ def _rebase(account: Account, posting: Posting, image: Item, now_ms: int) -> Upd
         left = rebase.joining(name, rate) if before is None else rebase.carried(name, before, rate)
         names = limit_attributes(name)
         set_[names.cp], set_[names.ra], set_[names.rp] = rate
-        full_in_ms = max(full_in_ms, _fill_ms(rate, rate.capacity_milli - left))
+        full_in_ms = max(full_in_ms, fill_ms(rate, rate.capacity_milli - left))
     if posting.hold:
         set_[HOLDS[posting.hold % len(HOLDS)]] = posting.hold
     if rebase.spared or FORGIVEN in image:
@@ -366,7 +366,7 @@ def _create(account: Account, posting: Posting, now_ms: int) -> Put:
         item[names.tk] = rate.capacity_milli - taken
         item[names.cp], item[names.ra], item[names.rp] = rate
         item[names.tc] = taken
-        full_in_ms = max(full_in_ms, _fill_ms(rate, taken))
+        full_in_ms = max(full_in_ms, fill_ms(rate, taken))
         if account.meter is not Meter.NONE and need * SHARDS_MAX > rate.capacity_milli:
             item[shard_attributes(name).mx] = (posting.largest or posting.need).get(name)
     if account.meter is not Meter.NONE:
@@ -375,7 +375,7 @@ def _create(account: Account, posting: Posting, now_ms: int) -> Put:
         item[names.cp], item[names.ra], item[names.rp] = WRITES
         item["born"] = now_ms  # tells the count of writes from that of an earlier bucket of this key
     if terms.ttl_fills:
-        item["ttl"] = _ttl_seconds(terms, now_ms, full_in_ms)
+        item["ttl"] = ttl_seconds(terms, now_ms, full_in_ms)
     return Put(account.key, {name: value for name, value in item.items() if value is not None}, tuple(when))
 
 
@@ -434,7 +434,7 @@ def prolong(terms: Terms, key: Key, image: Item, now_ms: int) -> Update | None:
     """
     set_: dict[str, Value] = {}
     levels = [level(terms, name, image, now_ms) for name in terms.rates]
-    full_in_ms = max(_fill_ms(at.rate, at.rate.capacity_milli - at.balance(now_ms)) for at in levels)
+    full_in_ms = max(fill_ms(at.rate, at.rate.capacity_milli - at.balance(now_ms)) for at in levels)
     when = _keep_alive(terms, image, set_, now_ms, full_in_ms)
     return Update(key, NOTHING, set_, (Exists(), *when)) if set_ else None
 
@@ -456,14 +456,16 @@ def _keep_alive(
         return ()
     if present is None and has_terms(image, terms):
         return ()
-    set_["ttl"] = _ttl_seconds(terms, now_ms, full_in_ms)
+    set_["ttl"] = ttl_seconds(terms, now_ms, full_in_ms)
     return pinned(image, "ttl")
 
 
-def _ttl_seconds(terms: Terms, now_ms: int, full_in_ms: int) -> int:
+def ttl_seconds(terms: Terms, now_ms: int, full_in_ms: int) -> int:
+    """When a bucket may disappear that nobody uses, and that is full by then for a while."""
     idle_ms = terms.ttl_fills * terms.fill_ms
     return math.ceil((now_ms + max(idle_ms, full_in_ms + 3 * terms.fill_ms)) / 1000)
 
 
-def _fill_ms(rate: Rate, missing_milli: int) -> int:
+def fill_ms(rate: Rate, missing_milli: int) -> int:
+    """How long it takes until so much has accrued."""
     return max(0, -(-missing_milli * rate.refill_period_ms // rate.refill_amount_milli))

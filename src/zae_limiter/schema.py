@@ -390,6 +390,15 @@ HOLDS = tuple(f"hold_{place}" for place in range(8))
 There are several places, so that processes do not hide each other's marks.
 """
 
+SAMPLED = "sampled"
+"""On shard 0 of a bucket: when somebody last counted the writes to all shards, and how many there were."""
+
+LAPSES = "lapses"
+"""On a bucket that was split: it had a ``ttl``, and gets one again when it is whole again."""
+
+BURIED = "buried"
+"""On a shard that others came back to: when the last of these was born, so that later ones are born later."""
+
 FORGIVEN = "forgiven"
 """On a bucket whose callers bring differing limits along: what cuts spared it, in millitokens by limit."""
 

@@ -24,8 +24,11 @@ from .repository_protocol import (
     Put,
     Update,
     Value,
+    Write,
 )
 from .schema import (
+    BURIED,
+    LAPSES,
     bucket_entries,
     bucket_key,
     bucket_limit_names,
@@ -178,6 +181,31 @@ def doubled(first: Item) -> dict[str, int] | None:
     return target if any(spread == count * 2 for spread in target.values()) else None
 
 
+def splitting(
+    account: Account, shard_id: int, images: Sequence[Item | None], target: Mapping[str, int], now_ms: int
+) -> list[Write]:
+    """The transaction that splits a shard; any but shard 0 only as far as that one says there can be.
+
+    ``images`` are those of shard 0 and of the shard itself, in the last place.
+    """
+    first, image = images[0], images[-1]
+    if image is None or (shard_id and shard_count(first) <= shard_count(image)):
+        return []
+    writes: list[Write] = [*split(account, shard_id, image, target, now_ms)]
+    if shard_id and first is not None:
+        writes.append(unchanged(account, 0, first))
+    return writes
+
+
+def unchanged(account: Account, shard_id: int, image: Item) -> Update:
+    """A part of a transaction that holds only if a shard is split as far as it was seen to be.
+
+    It needs no other permission than the rest.
+    """
+    same = {"shard_count": image.get("shard_count")}
+    return Update(_key(account, shard_id), set=same, when=(Exists(), *pinned(image, "shard_count")))
+
+
 def split(
     account: Account, shard_id: int, image: Item, target: Mapping[str, int], now_ms: int
 ) -> tuple[Update, Put]:
@@ -193,6 +221,8 @@ def split(
     when += pinned(image, "shard_count")
     add: dict[str, int] = {}
     set_: dict[str, Value] = {"rf": origin_after, "shard_count": count * 2, "ttl": None}
+    if "ttl" in image:
+        set_[LAPSES] = True
     made = _new_shard(account, new_id, image, at_ms)
     for name in bucket_limit_names(image):
         names, rate = limit_attributes(name), stored_rate(image, name)
@@ -237,7 +267,8 @@ def split(
 def _new_shard(account: Account, shard_id: int, image: Item, at_ms: int) -> dict[str, Value]:
     names = limit_attributes(WCU)
     made: dict[str, Value] = {name: image.get(name) for name in ("cv", "cascade", "parent_id")}
-    made |= {"entity_id": account.entity_id, "resource": account.resource, "rf": at_ms, "born": at_ms}
+    made |= {"entity_id": account.entity_id, "resource": account.resource, "rf": at_ms}
+    made |= {"born": max(at_ms, number(image, BURIED) + 1), BURIED: image.get(BURIED)}
     made |= {"shard_count": shard_count(image) * 2, names.tk: WRITES.capacity_milli, names.tc: 0}
     made[names.cp], made[names.ra], made[names.rp] = WRITES
     return made | bucket_entries(account.namespace_id, account.entity_id, account.resource, shard_id)
@@ -257,10 +288,10 @@ async def _split_off(teller: Teller, account: Account, shard_id: int, first: Ite
 
 
 async def _split(teller: Teller, account: Account, shard_id: int, target: Mapping[str, int]) -> bool:
-    image = teller.image(_key(account, shard_id))
-    if image is None:
+    images = [teller.image(account.key), teller.image(_key(account, shard_id))]
+    writes = splitting(account, shard_id, images, target, teller.world.now_ms())
+    if not writes:
         return False
-    writes = split(account, shard_id, image, target, teller.world.now_ms())
     outcomes = await teller.backend.transact_write(writes)
     await teller.look([write.key for write in writes])
     return outcomes[0].applied

@@ -9,7 +9,7 @@ again. Nothing here makes or destroys a token: a refill is a rebase, a split mov
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zae_limiter.bucket import balance, gain
@@ -37,7 +37,7 @@ from zae_limiter.schema import (
     stored_rate,
 )
 from zae_limiter.sharding import SHARDS_MAX
-from zae_limiter.shards import doubled, split, spread_of
+from zae_limiter.shards import doubled, splitting, spread_of
 from zae_limiter.terms import WRITE_MILLI, Account, Terms, shard_count
 from zae_limiter.world import World
 
@@ -49,6 +49,9 @@ REFILL_AFTER_MS = 60_000
 
 HOT_PERCENT = 80
 """The part of what a partition takes at which its bucket is split."""
+
+WARM_PERCENT = 20
+"""The part of it at which nobody thinks of fewer shards."""
 
 
 @dataclass
@@ -74,8 +77,17 @@ class BucketActivity:
             return False
         held = number(self.image, limit_attributes(WCU).tk)
         left = balance(rate, held, number(self.image, "rf"), self.at_ms)
-        most = max(self.writes.values(), default=0) * WRITE_MILLI
-        return max(most, rate.capacity_milli - left) * 100 >= HOT_PERCENT * rate.capacity_milli
+        return max(self._most_milli, rate.capacity_milli - left) * 100 >= HOT_PERCENT * rate.capacity_milli
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether there was a second with a good part of the writes that a partition takes."""
+        rate = stored_rate(self.image, WCU)
+        return rate is None or self._most_milli * 100 >= WARM_PERCENT * rate.capacity_milli
+
+    @property
+    def _most_milli(self) -> int:
+        return max(self.writes.values(), default=0) * WRITE_MILLI
 
     @property
     def grew(self) -> bool:
@@ -168,7 +180,7 @@ async def try_proactive_shard(backend: Backend, world: World, bucket: BucketActi
     if first is None or shard_count(first) > shard_count(bucket.image):
         return False
     target = doubled(first)
-    return target is not None and await _split(backend, world, bucket.account, 0, first, target)
+    return target is not None and await _split(backend, world, bucket.account, 0, [first], target)
 
 
 async def propagate_shard_count(backend: Backend, world: World, bucket: BucketActivity) -> int:
@@ -190,7 +202,8 @@ async def propagate_shard_count(backend: Backend, world: World, bucket: BucketAc
             for shard_id, image in enumerate(images)
             if image is not None and shard_count(image) < min(shard_count(first), len(keys))
         ]
-        done = [await _split(backend, world, bucket.account, i, image, target) for i, image in lagging]
+        account = bucket.account
+        done = [await _split(backend, world, account, i, [first, image], target) for i, image in lagging]
         splits += sum(done)
         if not any(done):
             break
@@ -202,8 +215,8 @@ async def _split(
     world: World,
     account: Account,
     shard_id: int,
-    image: Item,
+    images: Sequence[Item | None],
     target: Mapping[str, int],
 ) -> bool:
-    writes = split(account, shard_id, image, target, world.now_ms())
-    return (await backend.transact_write(writes))[0].applied
+    writes = splitting(account, shard_id, images, target, world.now_ms())
+    return bool(writes) and (await backend.transact_write(writes))[0].applied

@@ -30,6 +30,7 @@ from .buckets import (
     try_refill_bucket,
 )
 from .changes import Change, Expired, change_of, sequence_of
+from .cooling import try_cool_down
 from .usage import Entry, Sheet, extract_deltas, sheets_of, update_snapshot
 
 logger = logging.getLogger("zae_limiter_aggregator")
@@ -74,6 +75,7 @@ class Tally:
     """Amounts of limits beyond those that a usage row can count."""
     closed: int = 0
     """Gaps and lives that a usage row gave up to stay within its budget."""
+    merges: int = 0
     troubles: int = 0
     failed: dict[str, str] = field(default_factory=dict)
     """Why a record has to be delivered again, by its sequence number."""
@@ -257,6 +259,8 @@ async def _tend(bucket: BucketActivity, backend: Backend, world: World, tally: T
             splits += await try_proactive_shard(backend, world, bucket)
             splits += await propagate_shard_count(backend, world, bucket)
             tally.splits += splits
+            if not splits:
+                tally.merges += await try_cool_down(backend, world, bucket)
         if not splits:  # a split is a refill too
             tally.refills_written += await try_refill_bucket(backend, world, bucket)
     except Exception as error:  # a store that is away, or numbers that are not ours

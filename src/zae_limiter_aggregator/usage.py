@@ -24,6 +24,7 @@ from zae_limiter.naming import validate_limit_name
 from zae_limiter.repository_protocol import Equal, Item, Key, Update, Value
 from zae_limiter.schema import MOVED, bucket_limit_names, limit_attributes, number, parse_bucket_pk, text
 from zae_limiter.schema_records import USAGE_SEEN, usage_counter, usage_counters, usage_row, window_of
+from zae_limiter.terms import shard_count
 
 from .changes import CLOSED, IN_ORDER, Change
 
@@ -69,9 +70,10 @@ def extract_deltas(change: Change) -> dict[str, int]:
     """What a change consumed by limit, in millitokens; negative if it gave back.
 
     A limit that was not there before starts at nothing, and one that is gone consumed nothing. A bucket
-    that came from an older table was counted there.
+    that came from an older table was counted there, and the total of a shard that another came back to
+    was counted where that one was.
     """
-    if change.new is None or (change.old is None and MOVED in change.new):
+    if change.new is None or (change.old is None and MOVED in change.new) or _is_merge(change):
         return {}
     old = change.old or {}
     held = bucket_limit_names(old)
@@ -82,6 +84,10 @@ def extract_deltas(change: Change) -> dict[str, int]:
         if delta := number(change.new, count) - before:
             deltas[name] = delta
     return deltas
+
+
+def _is_merge(change: Change) -> bool:
+    return change.old is not None and shard_count(change.new) < shard_count(change.old)
 
 
 @lru_cache(4096)

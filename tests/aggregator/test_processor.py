@@ -78,9 +78,9 @@ def test_somebody_else_may_write_the_same_row() -> None:
 
 def test_tallies_add_up() -> None:
     """Count by count, and with the failures of both."""
-    total = Tally(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, {"1": "a"})
-    total.add(Tally(10, 20, 30, 40, 50, 60, 70, 80, 90, 100, {"2": "b"}))
-    assert total == Tally(11, 22, 33, 44, 55, 66, 77, 88, 99, 110, {"1": "a", "2": "b"})
+    total = Tally(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, {"1": "a"})
+    total.add(Tally(10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110, {"2": "b"}))
+    assert total == Tally(11, 22, 33, 44, 55, 66, 77, 88, 99, 110, 121, {"1": "a", "2": "b"})
 
 
 def test_every_record_of_a_batch_is_accounted_for() -> None:

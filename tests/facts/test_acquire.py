@@ -440,10 +440,22 @@ def test_what_could_only_go_to_an_item_that_is_gone_is_moot(
 ) -> None:
     """A debit makes the bucket anew, but not a shard: nobody makes these from nothing."""
     assert _is_moot(order, outcome) is moot
-    if moot:
+    if moot and order.account.shard_id == 0:
         teller = Answering(outcome)
         assert teller.settle(order) == []
         assert (len(teller.posts), teller.refunds_lost) == (1, 0)
+
+
+@pytest.mark.parametrize("owed", [credit, debit])
+def test_what_is_owed_to_a_shard_that_is_gone_goes_to_its_elder(owed: Any) -> None:
+    """It is part of that one again, and so on up to the bucket itself."""
+    third = owed(1_000, account_of(SHARD, shard_id=3, shard_count=4))
+    teller = Answering(MISSING, MISSING, Outcome(True, image_of()))
+    assert teller.settle(third) == []
+    posted = [(order.account.shard_id, order.posting) for orders in teller.posts for order in orders]
+    assert posted == [(shard_id, third.posting) for shard_id in (3, 1, 0)]
+    assert [orders[0].account.key for orders in teller.posts[1:]] == [SHARD, KEY]
+    assert teller.refunds_lost == 0
 
 
 FILL_S = RATE.fill_ms // 1000

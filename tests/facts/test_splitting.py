@@ -75,6 +75,7 @@ def test_a_split_gives_half_of_everything_to_a_new_shard() -> None:
         "rf": NOW + 2_000,
         "shard_count": 2,
         "ttl": None,
+        "lapses": True,
         "b_a_cp": 5_000,
         "b_a_ra": 500,
         "b_a_sc": 2,

@@ -67,6 +67,8 @@ def _holds(operator: str, key: str, wanted: list[str], request: Request) -> bool
         case "ForAllValues:StringLike":
             # It holds when there is nothing to compare; that is IAM's rule, and its pitfall.
             return all(any(_like(one, value, request) for one in wanted) for value in present)
+        case "ForAllValues:StringNotLike":
+            return all(not any(_like(one, value, request) for one in wanted) for value in present)
         case "StringEquals":
             return any(value in wanted for value in present)
         case "StringNotEquals":

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.aggregator.images import bucket, expired, record
+from tests.aggregator.images import NOW, bucket, expired, record
 from tests.dynamodb.stage import driver, make_table, open_table
 from tests.engines import dynamodb_local
 from tests.infra import flows
@@ -123,7 +123,7 @@ def following(table: str, clock: ManualClock) -> list[Request]:
 
 @pytest.fixture
 def aggregator(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Request]]:
-    """The requests of a function that counts, refills, splits and archives."""
+    """The requests of a function that counts, refills, splits, merges and archives."""
     table = make_table(with_stream=True)
     for name, value in {
         "TABLE_NAME": table,
@@ -145,14 +145,17 @@ def aggregator(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Request]]:
     event = schema.audit_key("ns", "user", "01J")
     used = bucket({"tpm": 90}, 900)
     store(table, hot, used)
-    grown = dict(used) | {"shard_count": 2}
+    cool = bucket({"tpm": 1}, 2, shard_count=2, b_tpm_sc=2, sampled=f"{NOW}:0")
+    for shard_id in (0, 1):
+        store(table, schema.bucket_key("ns", "cool", "gpt-4", shard_id), cool)
     answer = handler.handler(
         {
             "Records": [
                 record(hot, bucket({"tpm": 0}, 1), used, 1),
                 record(thirsty, bucket({"tpm": 0}, 1), bucket({"tpm": 90}, 2), 2),
                 expired(record(event, {"event_id": "01J"}, None, 3)),
-                record(schema.bucket_key("ns", "grown", "gpt-4"), used, grown, 4),
+                record(schema.bucket_key("ns", "grown", "gpt-4"), used, {**used, "shard_count": 2}, 4),
+                record(schema.bucket_key("ns", "cool", "gpt-4"), cool, cool, 5),
             ]
         }
     )
@@ -187,9 +190,9 @@ def test_a_policy_allows_nothing_that_nobody_needs(policy: str, uses: Uses) -> N
 
 
 def test_the_aggregator_may_do_its_work_and_nothing_else(aggregator: list[Request]) -> None:
-    """Count, refill, split, archive; and what the services do in its name."""
+    """Count, refill, split, merge, archive; and what the services do in its name."""
     requests = [*aggregator, *BY_AWS]
-    assert {"dynamodb:PutItem", "s3:PutObject"} <= {request.action for request in requests}
+    assert {"dynamodb:PutItem", "dynamodb:DeleteItem", "s3:PutObject"} <= {one.action for one in requests}
     assert [one for one in requests if not is_allowed(AGGREGATOR, one)] == []
     assert unused(AGGREGATOR, requests) == []
 

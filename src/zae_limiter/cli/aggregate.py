@@ -132,7 +132,7 @@ def summary(counts: dict[str, int]) -> str:
     done = (
         f"{counts['records']:,} records, {counts['changes']:,} changes of buckets, "
         f"{counts['rows_written']:,} rows written, {counts['refills_written']:,} refills, "
-        f"{counts['splits']:,} splits, {counts['archived']:,} events archived"
+        f"{counts['splits']:,} splits, {counts['merges']:,} merges, {counts['archived']:,} events archived"
     )
     lost = {
         "passed over": counts["passed_over"],

@@ -12,11 +12,12 @@ from ..acquire import Demand, give_back
 from ..backends.memory import MemoryBackend
 from ..exceptions import RateLimiterUnavailable
 from ..lease import Acquisition
+from ..merging import merge
 from ..migrations.shapes import MOVED_TO, Source
 from ..posting import Posting, fitting, write_for
 from ..records.buckets import BucketRecords
 from ..records.versions import VersionRecords
-from ..repository_protocol import AtLeast, AtMost, Condition, Exists, Item, Key, Put, Update, Write
+from ..repository_protocol import AtLeast, AtMost, Condition, Delete, Exists, Item, Key, Put, Update, Write
 from ..shards import split
 from ..teller import Teller
 from ..till import spent
@@ -73,6 +74,11 @@ def _split_that_mints(*given: Any) -> tuple[Update, Put]:
     update, put = split(*given)
     full = {a: put.item[f"{a[:-3]}_cp"] for a in put.item if a.startswith("b_") and a.endswith("_tk")}
     return update, put._replace(item={**put.item, **full})
+
+
+def _merge_that_mints(*given: Any) -> list[Write]:
+    """A shard that came back and is still there."""
+    return [write for write in merge(*given) if not isinstance(write, Delete)]
 
 
 async def _refund_to_first_shard(teller: Teller, taken: Sequence[Demand]) -> None:
@@ -150,6 +156,7 @@ BUGS: dict[str, dict[str, Any]] = {
     "blind_swap": {"zae_limiter.backends.memory.MemoryBackend.swap": _swap_unseen},
     "tail_first": {"zae_limiter.teller.fitting": _last_come_first_served},
     "split_mints": {"zae_limiter.shards.split": _split_that_mints},
+    "merge_mints": {"zae_limiter_aggregator.cooling.merge": _merge_that_mints},
     "wrong_shard": {
         "zae_limiter.acquire.give_back": _refund_to_first_shard,
         "zae_limiter.lease.give_back": _refund_to_first_shard,

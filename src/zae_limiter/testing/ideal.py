@@ -17,9 +17,9 @@ from ..lines import Order, Ticket
 from ..models import Limit
 from ..posting import merged
 from ..repository_protocol import Backend, Item, Outcome, Write
-from ..schema import bucket_limit_names, limit_attributes, number, stored_rate
+from ..schema import BURIED, bucket_limit_names, limit_attributes, number, stored_rate
 from ..teller import Call, Teller
-from ..terms import Account
+from ..terms import Account, shard_count
 from .simulation import Process, Simulation
 
 SLOWLY_MS = 10**12
@@ -66,6 +66,8 @@ class Intent(NamedTuple):
 
     def taken(self, name: str, before: Item | None, after: Item) -> int:
         """By how much the write lowers the level of a limit."""
+        if before is not None and shard_count(after) < shard_count(before):
+            return 0  # the total of the shard that came back was taken there
         consumed = limit_attributes(name).tc
         return self.missing.get(name, number(after, consumed) - number(before or {}, consumed))
 
@@ -99,13 +101,15 @@ class Judge:
             if ideal is None:
                 ideal = self.limits[name] = Ideal(rate, now_ms)
                 if split or number(after, "shard_count", 1) > 1:
-                    taken = number(after, names.tc) - number(before or {}, names.tc)
+                    taken = intent.taken(name, before, after)
                     ideal.level = taken + balance(rate, number(after, names.tk), origin_ms, now_ms)
             ideal.advance(now_ms)
             if ideal.rate != rate:
                 ideal.change(rate, span_ms)
             ideal.doubt(span_ms)
-            assert number(after, names.tc) >= 0, f"{self.name} was given back {name} that it never gave"
+            # What was taken from a shard that came back may be given back to a later one in its place.
+            is_owed = number(after, names.tc) >= 0 or BURIED in after
+            assert is_owed, f"{self.name} was given back {name} that it never gave"
             need = intent.needs.get(name, 0)
             assert not need or ideal.level + ideal.slack >= need, (
                 f"{self.name} admitted {need} of {name} at a level of {ideal.level} (slack {ideal.slack})"

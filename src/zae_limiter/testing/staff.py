@@ -153,6 +153,8 @@ class Followers:
             self._count(key, new, -1)  # it was counted where it comes from
         if new is not None:
             self._last[key] = new
+        elif parse_bucket_pk(key.partition).shard_id:
+            self._last.pop(key, None)  # its elder has what it consumed
 
     async def aggregate(self, process: Process, backend: Backend) -> None:
         rng, faults = self._simulation.rng, self._simulation.faults
@@ -164,6 +166,7 @@ class Followers:
                 self._position = max(self._position, int(batch[-1].sequence))
             faults["refills"] += tally.refills_written
             faults["proactive splits"] += tally.splits
+            faults["tended merges"] += tally.merges
             faults["stream batches"] += 1
 
     def _batch(self) -> list[Change]:

@@ -29,7 +29,7 @@ from ..limiter import RateLimiter
 from ..models import Limit
 from ..records.connection import Connection, Options
 from ..repository import Repository
-from ..repository_protocol import Item, Key, Outcome, Update, Write
+from ..repository_protocol import Delete, Item, Key, Outcome, Update, Write
 from ..schema import (
     bucket_key,
     bucket_limit_names,
@@ -40,6 +40,7 @@ from ..schema import (
     stored_rate,
 )
 from ..sharding import SHARDS_MAX
+from ..terms import shard_count
 from .books import Books
 from .ideal import Intent, Judge, WatchedTeller, Whole
 from .older import USAGE, Estate, Heritage, migrate
@@ -223,6 +224,9 @@ class Scenario:
             for target, rate in slow.items():
                 stack.enter_context(mock.patch(target, rate))
             stack.enter_context(mock.patch("zae_limiter_aggregator.buckets.REFILL_AFTER_MS", 500))
+            stack.enter_context(mock.patch("zae_limiter_aggregator.cooling.COOL_MS", 300))
+            stack.enter_context(mock.patch("zae_limiter_aggregator.cooling.COOL_PERCENT", 90))
+            stack.enter_context(mock.patch("zae_limiter_aggregator.buckets.WARM_PERCENT", 90))
             self.simulation.run()
             self._rest()
 
@@ -351,6 +355,9 @@ class Scenario:
         address = parse_bucket_pk(key.partition)
         if address.namespace_id != self.setup.namespace_id:
             return
+        if isinstance(write, Delete) and address.shard_id:
+            self._bury(key, write)
+            return
         assert outcome.item is not None, f"{key.partition} was deleted"
         assert number(outcome.item, "cv") >= number(before or {}, "cv"), f"{key.partition} was turned back"
         intent = self.intents.pop(id(write), None)
@@ -367,11 +374,17 @@ class Scenario:
         judge = self.judges.setdefault(key, Judge(key.partition, self.simulation))
         judge.see(before, outcome.item, intent, now_ms)
         if before is not None and before.get("shard_count") != outcome.item.get("shard_count"):
-            self.simulation.faults["splits"] += 1
+            grew = shard_count(before) < shard_count(outcome.item)
+            self.simulation.faults["splits" if grew else "merges"] += 1
         if self.sharded and not self.changes and address.entity_id != GUEST:
             entity_id, shards = address.entity_id, self._shards(address.entity_id)
             whole = self.wholes.setdefault(entity_id, Whole(entity_id, LIMITS[0], self.simulation))
             whole.see(before, outcome.item, shards, intent, now_ms)
+
+    def _bury(self, key: Key, write: Write) -> None:
+        """A shard is gone: what it held is judged over all shards when its elder is."""
+        self.intents.pop(id(write), None)
+        self.judges.pop(key, None)
 
     def _shards(self, entity_id: str) -> list[Item]:
         keys = _shard_keys(self.setup.namespace_id, entity_id)
