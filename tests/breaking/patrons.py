@@ -75,6 +75,10 @@ class Patron:
         finally:
             backend._timeout_ms = patient_ms
 
+    def let_go(self) -> None:
+        """Have nothing open until the file is next needed, as after a failure or a fork."""
+        self.run(self.limiter.repository._connection.backend.close())
+
     def close(self) -> None:
         self.run(self.limiter.close())
 

@@ -177,7 +177,7 @@ class TestLocked:
         """A file that another program keeps to itself cannot be opened until it lets go."""
         with patron(path, "swap") as it:
             assert it.take() is None
-            it.close()
+            it.let_go()
             with stranger(path) as other:
                 other.execute("PRAGMA locking_mode = EXCLUSIVE")
                 other.execute("BEGIN EXCLUSIVE")
@@ -203,7 +203,7 @@ class TestReadOnly:
             assert it.take() is None
             target.chmod(modes[0])
             assert it.take() is None
-            it.close()
+            it.let_go()
             failure = it.take()
             assert failure is not None
             assert "read-only" in str(failure)
@@ -234,7 +234,7 @@ class TestAnotherFile:
             assert it.take() is None
             self.move(path, "", "old-")
             if again:
-                it.close()
+                it.let_go()
             for _ in range(2):
                 failure = it.take()
                 assert failure is not None
@@ -257,11 +257,11 @@ class TestAnotherFile:
         """Who had the file open is told to open it again; who does goes on from the backup."""
         with patron(path, way) as it:
             assert it.take() is None
-            it.close()
+            it.let_go()
             shutil.copy(path, path.with_name("backup"))
             before = it.admitted.copy()
             assert it.take(amount=100) is None
-            it.close()
+            it.let_go()
             path.with_name("backup").replace(path)
             failure = it.take()
             assert failure is not None
@@ -281,7 +281,7 @@ class TestAnotherFile:
             assert it.take() is None
             newcomer_waits(path, it)
             assert it.available() == CAPACITY - it.admitted["key"]
-            it.close()
+            it.let_go()
             check_books(path, it)
             assert it.take() is None
             check_books(path, it)
@@ -328,11 +328,11 @@ class TestDamaged:
         """A file with a damaged header is refused as what it is; with its header back it works on."""
         with patron(path, way) as it:
             assert it.take() is None
-            it.close()
+            it.let_go()
             header = path.read_bytes()[:100]
             assert it.take() is None
             if not in_use:
-                it.close()
+                it.let_go()
             with path.open("r+b") as file:
                 file.write(b"\xff" * 100)
             failure = it.take()
@@ -342,7 +342,7 @@ class TestDamaged:
             with path.open("r+b") as file:
                 file.write(header)
             assert it.take() is None
-            it.close()
+            it.let_go()
             check_books(path, it)
 
     @EVERY_WAY
@@ -350,10 +350,10 @@ class TestDamaged:
         """A file that was emptied is nobody's store; no answer is a wrong one."""
         with patron(path, way) as it:
             assert it.take() is None
-            it.close()
+            it.let_go()
             whole = path.read_bytes()
             assert it.take() is None
-            it.close()
+            it.let_go()
             path.write_bytes(whole[: len(whole) // 2])
             failure = it.take()
             assert failure is not None
@@ -371,7 +371,7 @@ def test_no_descriptor_is_left(path: Path, way: str) -> None:
     """A process that has used up its descriptors cannot open the file; when it has some again it can."""
     with patron(path, way) as it:
         assert it.take() is None
-        it.close()
+        it.let_go()
         before = resource.getrlimit(resource.RLIMIT_NOFILE)
         used = max(int(name) for name in os.listdir("/proc/self/fd")) + 1
         resource.setrlimit(resource.RLIMIT_NOFILE, (used, before[1]))
