@@ -10,6 +10,7 @@ from unittest import mock
 
 from ..acquire import Demand, give_back
 from ..backends.memory import MemoryBackend
+from ..config_cache import ConfigCache
 from ..exceptions import RateLimiterUnavailable
 from ..lease import Acquisition
 from ..merging import merge
@@ -97,6 +98,15 @@ def _set_back(clock: StoreClock) -> int:
     return look(clock)
 
 
+async def _stamp_nothing(*_: Any) -> None:
+    """A change of an entity's limits of which nobody is told."""
+
+
+def _believe_the_cache(cache: ConfigCache, changes: int) -> None:
+    """A store that tells, and a client that does not listen."""
+    cache.changes = changes
+
+
 async def _forget_refund(*_: Any) -> None:
     """A refund that nobody makes."""
 
@@ -153,6 +163,8 @@ BUGS: dict[str, dict[str, Any]] = {
     "no_floor": {"zae_limiter.teller.write_for": _without_floor},
     "no_clamp": {"zae_limiter.teller.write_for": _without_clamp},
     "till_overdraws": {"zae_limiter.till.spent": _spent_without_floor},
+    "unstamped": {"zae_limiter.records.config.ConfigRecords._stamp_buckets": _stamp_nothing},
+    "unnoticed": {"zae_limiter.config_cache.ConfigCache.notice": _believe_the_cache},
     "blind_swap": {"zae_limiter.backends.memory.MemoryBackend.swap": _swap_unseen},
     "tail_first": {"zae_limiter.teller.fitting": _last_come_first_served},
     "split_mints": {"zae_limiter.shards.split": _split_that_mints},

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from typing import Any
 
 from .._colour import run_sync
 from ..backends.memory import MemoryBackend
 from ..bucket import Rate
 from ..exceptions import RateLimitExceeded
 from ..limiter import RateLimiter
-from ..models import NamespaceStatus
+from ..models import Limit, NamespaceStatus
 from ..repository import Repository
 from ..repository_protocol import Item, Key
 from ..schema import (
@@ -147,8 +149,40 @@ def check_convergence(
     for repository in repositories:
         simulation.add(look(repository), None)
         simulation.run()
-    if not repositories:
-        return
+    if repositories:
+        _check_numbers(setup, entity_id, resource, limits)
+
+
+def check_changes(
+    simulation: Simulation,
+    setup: Repository,
+    repositories: Sequence[Repository],
+    entity_id: str,
+    resource: str,
+    choices: Sequence[Sequence[Limit]],
+) -> None:
+    """What one process sets for an entity binds every other, warm as they are, at its next acquire."""
+
+    async def use(repository: Repository) -> None:
+        with suppress(RateLimitExceeded):
+            async with RateLimiter(repository).acquire(entity_id, resource, {"fast": 1}):
+                pass
+
+    def settle(*steps: Coroutine[Any, Any, Any]) -> None:
+        for step in steps:
+            simulation.add(step, None)
+            simulation.run()
+
+    for setter in repositories[:1]:
+        settle(*map(use, repositories))
+        for user in repositories[1:]:
+            limits = list(simulation.rng.choice(choices))
+            settle(setter.set_limits(entity_id, limits, resource), use(user))
+            _check_numbers(setup, entity_id, resource, limits)
+
+
+def _check_numbers(setup: Repository, entity_id: str, resource: str, limits: Sequence[Limit]) -> None:
+    """A bucket of one shard goes by these limits."""
     (image,) = run_sync(setup.teller.look([bucket_key(setup.namespace_id, entity_id, resource)]))
     if image is not None and number(image, "shard_count", 1) == 1:
         for limit in limits:

@@ -45,7 +45,7 @@ from .books import Books
 from .ideal import Intent, Judge, WatchedTeller, Whole
 from .older import USAGE, Estate, Heritage, migrate
 from .readers import Reader, Steps
-from .rest import check_convergence, check_counts, check_namespaces, check_waits
+from .rest import check_changes, check_convergence, check_counts, check_namespaces, check_waits
 from .simulation import Cancelled, Network, Process, Simulation, pause
 from .staff import Followers, Tenant, Timed, administer, keep_namespaces
 from .weather import DAY_MS, HOUR_MS, Weather
@@ -250,7 +250,10 @@ class Scenario:
         check_counts(self.store, self.setup.namespace_id)
         check_namespaces(self.setup, self.store, self.tenants)
         alive = [repository for process, repository in self.repositories if not process.crashed]
-        check_convergence(self.simulation, self.setup, alive, "loner", RESOURCE, CONFIG_TTL_SECONDS)
+        ttl_seconds = 0 if self.local else CONFIG_TTL_SECONDS  # an embedded store tells
+        check_convergence(self.simulation, self.setup, alive, "loner", RESOURCE, ttl_seconds)
+        if not self.sharded:  # judging all shards together takes limits that stay the same
+            check_changes(self.simulation, self.setup, alive, "loner", RESOURCE, LIMITS)
         check_waits(self.simulation, self.setup, tuple(FAMILY), RESOURCE)
 
     async def _client(self, limiter: RateLimiter) -> None:
