@@ -19,7 +19,7 @@ from .lines import Order
 from .models import LimitStatus
 from .posting import Posting, fitting, lasts, merged, prolong
 from .repository_protocol import Item, Key, Outcome
-from .schema import bucket_key
+from .schema import bucket_key, is_deleted
 from .sharding import parent_of
 from .shards import are_known, gather, known_images, levels, place, relieve, shard_account, shard_keys
 from .teller import Teller
@@ -151,12 +151,14 @@ class _Taking:
 
     async def attempt(self, *, read_first: bool) -> bool:
         """Try to take what is owed; whether somebody was misled about a bucket and knows better now."""
-        placed = [(at, await self._placed(self._demands[at])) for at in self.owed]
+        placed = []
+        for at in self.owed:
+            account, amounts = self._demands[at]
+            placed.append((at, Demand(await place(self._teller, account, amounts), amounts)))
         refused = []
         for part in [placed] if self.together else self._in_turn(placed):
-            refused = await self._take(part, read_first=read_first)
-            if refused:  # of the others nothing is asked, for it could only be held and given back
-                break
+            if refused := await self._take(part, read_first=read_first):
+                break  # of the others nothing is asked, for it could only be held and given back
         misled = not refused  # nobody is to blame: others were faster
         for at, shard in refused:
             misled = await self._reconsider(at, shard) or misled
@@ -171,8 +173,9 @@ class _Taking:
     @property
     def is_doubtful(self) -> bool:
         """Whether tokens are missing that somebody may only hold until another bucket has answered."""
-        keys = self._missing
-        return any(self._teller.is_doubtful(key) for key in keys) or (bool(self.taken) and self._is_held_here)
+        if self.taken and self._is_held_here:
+            return True
+        return any(map(self._teller.is_doubtful, self._missing))
 
     @property
     def _missing(self) -> list[Key]:
@@ -212,9 +215,6 @@ class _Taking:
         await self._teller.colour.sleep(seconds * self._teller.world.random.uniform(1, 2))
         await self._teller.look([demand.account.key for demand in self._demands])
 
-    async def _placed(self, demand: Demand) -> Demand:
-        return demand._replace(account=await place(self._teller, demand.account, demand.amounts))
-
     def _in_turn(self, placed: list[tuple[int, Demand]]) -> list[list[tuple[int, Demand]]]:
         """Whom to ask first: the buckets that are believed to refuse. If none is, all at once."""
         if len(placed) == 1:
@@ -246,11 +246,7 @@ class _Taking:
             elif hold:
                 self._held.remove(demand.account.whole_key)
                 teller.let_go(demand.account.whole_key)
-        if interruption is not None:
-            raise interruption
-        for outcome in outcomes:
-            if outcome.failure is not None:
-                raise outcome.failure
+        _obey(outcomes, interruption)
         blamed = zip(placed, outcomes, strict=True)
         return [(at, demand.account) for (at, demand), outcome in blamed if not outcome.held]
 
@@ -268,7 +264,8 @@ class _Taking:
         if is_split(shard, image):
             return True
         # A bucket is made from records that were read after it was seen to be gone: it may have been deleted.
-        gone = image is None and shard.terms.version is not None and at not in self._seen_gone
+        missing = image is None or is_deleted(image)
+        gone = missing and shard.terms.version is not None and at not in self._seen_gone
         if gone or is_outdated(shard.terms, image):
             if gone:
                 self._seen_gone.add(at)
@@ -293,11 +290,7 @@ class _Taking:
         if applied:
             self.taken += [Demand(*part) for part in parts]
             self.owed.remove(at)
-        if interruption is not None:
-            raise interruption
-        for outcome in outcomes:
-            if outcome.failure is not None:
-                raise outcome.failure
+        _obey(outcomes, interruption)
         return applied
 
     async def _change_terms(self, at: int) -> None:
@@ -314,6 +307,15 @@ class _Taking:
         # A parent that has none of these limits any more is not asked.
         self._demands[at] = Demand(account, {})
         self.owed.remove(at)
+
+
+def _obey(outcomes: Sequence[Outcome], interruption: BaseException | None) -> None:
+    """Raise what was to be told beside some outcomes, once these are noted."""
+    if interruption is not None:
+        raise interruption
+    for outcome in outcomes:
+        if outcome.failure is not None:
+            raise outcome.failure
 
 
 async def give_back(teller: Teller, taken: Sequence[Demand]) -> None:
@@ -337,6 +339,7 @@ async def settle(teller: Teller, orders: Sequence[Order]) -> list[RateLimiterUna
     owed = list(orders)
     lost: list[RateLimiterUnavailable] = []
     astray: list[Order] = []
+    charged: list[tuple[Account, Item]] = []
     interrupted: BaseException | None = None
     for attempt in range(1, SETTLE_ATTEMPTS_MAX + 1):
         if not owed:
@@ -357,8 +360,11 @@ async def settle(teller: Teller, orders: Sequence[Order]) -> list[RateLimiterUna
                     "%s may not have got %s: %s", order.account.key.partition, order.posting, lost[-1]
                 )
             elif order.posting.debit and outcome.item is not None:
-                await _keep_alive(teller, order.account, outcome.item)
+                charged.append((order.account, outcome.item))
     teller.refunds_lost += len(lost)
+    for account, image in charged:
+        _, interruption = await teller.colour.finish(_keep_alive(teller, account, image))
+        interrupted = interrupted or interruption
     for order in astray:  # one by one, for they may have the same elder
         try:
             lost += await settle(teller, [order])

@@ -149,6 +149,7 @@ def _spend(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
     set_: dict[str, Value] = {}
     full_in_ms = 0
     terms, (need_by_name, debit, credit, _, hold) = account.terms, posting
+    spared = forgiven(image) if FORGIVEN in image else None
     if hold:
         set_[HOLDS[hold % len(HOLDS)]] = hold
     for name in posting.names:
@@ -161,8 +162,9 @@ def _spend(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
             left = min(brim, brim - taken + returned)
             set_[tokens] = left
             when.append(AtLeast(tokens, brim + 1))
-            if FORGIVEN in image:  # a limit that was full again has made up for everything
-                set_[FORGIVEN] = {n: v for n, v in forgiven(image).items() if n != name} or None
+            if spared:  # what flows over is what makes up for it
+                spared[name] = max(0, spared.get(name, 0) - (stored - brim))
+                set_[FORGIVEN] = {n: v for n, v in spared.items() if v} or None
         else:
             left = stored - taken + returned
             add[tokens] = returned - taken
@@ -214,11 +216,11 @@ def _rebase(account: Account, posting: Posting, image: Item, now_ms: int) -> Upd
     for name in dict.fromkeys((*terms.rates, *bucket_limit_names(image))):
         before, rate = stored_rate(image, name), terms.rates.get(name)
         if rate is None:
-            if terms.version is not None:
+            if renewed:
                 set_.update(dict.fromkeys((*limit_attributes(name), *shard_attributes(name))))
                 continue
             assert before is not None, "every limit that a bucket holds has a rate"
-            rate = before  # limits brought along say nothing of the others, but the origin moves for them too
+            rate = before  # a limit that others bring along stays, and the origin moves for it too
         left = rebase.joining(name, rate) if before is None else rebase.carried(name, before, rate)
         names = limit_attributes(name)
         set_[names.cp], set_[names.ra], set_[names.rp] = rate
@@ -266,7 +268,9 @@ class _Rebase:
         stored, gained = number(self.image, tokens), gain(before, number(self.image, "rf"), self.at_ms)
         # What lies between the new origin and now would else be gained once more.
         counted = gain(rate, self.origin_ms, self.at_ms)
-        brim, change = before.capacity_milli - gained, carry(before, rate, self.forgiven.get(name, 0))
+        brim = before.capacity_milli - gained
+        spared = max(0, self.forgiven.get(name, 0) - max(0, stored - brim))
+        change = carry(before, rate, spared)
         self.add[counter] = taken - credit
         if stored > brim and need <= rate.capacity_milli:
             found = change.found(before.capacity_milli, rate.capacity_milli)
@@ -275,6 +279,7 @@ class _Rebase:
             self.when.append(AtLeast(tokens, brim + 1))
             if need > found:
                 self.when.append(Absent())
+            self._spare(name, change.spared_milli)
             return left
         held = stored + gained
         found = change.found(held, rate.capacity_milli)
@@ -386,6 +391,8 @@ def _create_anew(account: Account, posting: Posting, mark: Item, now_ms: int) ->
     if account.shard_id or is_outdated(account.terms, mark):
         return _ask(account.key)
     made = _create(account, posting._replace(debit=NOTHING, credit=NOTHING), now_ms)
+    if account.terms.version is None:  # what was deleted must not count as newer than what is stored
+        made = made._replace(item={**made.item, "cv": number(mark, "cv")})
     if len(made.when) > 1:  # it can never be admitted
         return made
     return made._replace(when=(*pinned(mark, "status"), *pinned(mark, "cv")))

@@ -22,8 +22,9 @@ REFUSALS_MAX = 10_000
 HOLD_MS = 100
 """How long tokens that another process took together with some of another bucket may only be held."""
 
-PROCESSES_TOLD_APART = 1_000
-"""A multiple of the places for marks, so that a mark tells its place."""
+PROCESSES_TOLD_APART = 100_000
+MARK_MS_MAX = 10**10
+"""Marks tell instants of four months apart, so that every store can keep them as exact numbers."""
 
 
 class Holders:
@@ -44,9 +45,9 @@ class SeenBuckets:
         self._images_max = images_max
         self._refused: OrderedDict[Key, float] = OrderedDict()
         """When the store last refused somebody for want of tokens, by bucket."""
-        self._tag = world.random.randrange(PROCESSES_TOLD_APART)
-        self._tags = {self._tag}
-        """By which this process knows its own marks."""
+        self._number = ForkSafe(lambda: world.random.randrange(PROCESSES_TOLD_APART))
+        """By which this process knows its own marks; a forked child is another one."""
+        self._place = world.random.randrange(len(HOLDS))
         self._holds: OrderedDict[Key, tuple[frozenset[int], float]] = OrderedDict()
         """Which holds of others were last seen on a bucket that refused, and since when."""
         self._holders = ForkSafe(Holders)
@@ -94,20 +95,19 @@ class SeenBuckets:
     def new_hold(self, keys: Iterable[Key]) -> int:
         """The mark of what this process takes from some buckets and may have to give back at once.
 
-        It goes to a place of this process. Where another one has marked that too, this one looks for another.
+        It goes to a place of this process. Where another one has marked that too, this one takes another.
         """
         for key in keys:
             image = self.image(key) or {}
-            mark = number(image, HOLDS[self._tag % len(HOLDS)])
+            mark = number(image, HOLDS[self._place])
             if mark and not self._is_own(mark):
                 free = [place for place, name in enumerate(HOLDS) if name not in image]
-                base = self.world.random.randrange(PROCESSES_TOLD_APART // len(HOLDS)) * len(HOLDS)
-                self._tag = base + (free[0] if free else self.world.random.randrange(len(HOLDS)))
-                self._tags.add(self._tag)
-        return self.world.now_ms() * PROCESSES_TOLD_APART + self._tag
+                self._place = free[0] if free else self.world.random.randrange(len(HOLDS))
+        now_ms = self.world.now_ms() % MARK_MS_MAX
+        return (now_ms * PROCESSES_TOLD_APART + self._number.get()) * len(HOLDS) + self._place
 
     def _is_own(self, mark: int) -> bool:
-        return mark % PROCESSES_TOLD_APART in self._tags
+        return mark // len(HOLDS) % PROCESSES_TOLD_APART == self._number.get()
 
     def hold(self, key: Key) -> None:
         """An acquire of this process takes something that it may have to give back at once."""

@@ -220,6 +220,7 @@ class Teller(SeenBuckets):
         """Write groups, one for each bucket, until their leaders have an answer; then others lead."""
         lines, call, sendings = self._lines.get(), Call(), list[Sending]()
         led = groups
+        until_ms = self.world.ticks_ms() + self.backend.capabilities.timeout_ms
         try:
             for _ in range(WRITE_ATTEMPTS_MAX):
                 sent_ms = self.world.now_ms()
@@ -236,7 +237,9 @@ class Teller(SeenBuckets):
                     if group[0].outcome is not None:
                         lines.hand_over(group)
                 groups = unanswered
-            else:
+                if self.world.ticks_ms() >= until_ms:
+                    break
+            if groups[0][0].outcome is None:
                 for group in groups:  # a bucket that would not hold still
                     image = self.image(group[0].order.account.key)
                     lines.tell(group[:1], Outcome(False, image, held=False))

@@ -12,7 +12,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple, Self
 
-from .bucket import TOKEN_MILLI, Level, Rate, balance, floored, is_cut
+from .bucket import TOKEN_MILLI, Level, Rate, balance, floored, gain, is_cut
 from .models import Limit, LimitStatus
 from .naming import WCU
 from .repository_protocol import Item, Key
@@ -210,7 +210,10 @@ def level(terms: Terms, name: str, image: Item | None, now_ms: int) -> Level:
     if before == rate:
         return Level(rate, tokens, origin)
     # Until that write the bucket goes on to fill at the rate it has.
-    change = carry(before, rate, 0 if is_renewed(terms, image) else forgiven(image).get(name, 0))
+    spared = 0 if is_renewed(terms, image) else forgiven(image).get(name, 0)
+    if spared:  # what has flown over has made up for some of it
+        spared = max(0, spared - max(0, tokens + gain(before, origin, now_ms) - before.capacity_milli))
+    change = carry(before, rate, spared)
     shift = change.shift_milli
     filling = before._replace(capacity_milli=before.capacity_milli + shift)
     return Level(filling, tokens + shift, origin, -shift if change.is_cut else None)

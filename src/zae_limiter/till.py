@@ -19,7 +19,7 @@ from .lines import Order
 from .models import Limit, OnUnavailable
 from .posting import Posting
 from .repository_protocol import Item, Outcome
-from .schema import limit_attributes
+from .schema import FORGIVEN, limit_attributes
 from .teller import Teller
 from .terms import Account, Meter, has_family, has_terms, is_ahead, is_outdated, is_split, status
 
@@ -175,7 +175,7 @@ class Till:
         account = self.plan.accounts[0]
         if not has_family(image, account) or not has_terms(image, account.terms):
             return False
-        if is_split(account, image) or is_ahead(image, self._teller.world.now_ms()):
+        if FORGIVEN in image or is_split(account, image) or is_ahead(image, self._teller.world.now_ms()):
             return False
         ttl = image.get("ttl")
         if ttl is not None and (type(ttl) is not int or not account.terms.ttl_fills):

@@ -7,9 +7,22 @@ import pytest
 from tests.facts.stage import KEY, OTHER, Store, account_of, calls, demand, image_of, take, teller_of, waits
 from zae_limiter import RateLimitExceeded
 from zae_limiter.acquire import LOOKS_MAX
-from zae_limiter.schema import number
+from zae_limiter.schema import HOLDS, number
+from zae_limiter.seen_buckets import PROCESSES_TOLD_APART
+from zae_limiter.teller import Teller
 
 BOTH = (account_of(), account_of(OTHER))
+
+
+def mark(process: int, place: int) -> int:
+    """The mark that a process leaves in a place."""
+    return (5 * PROCESSES_TOLD_APART + process) * len(HOLDS) + place
+
+
+def be_process(teller: Teller, number: int) -> None:
+    """Let a teller have the number and the place of a certain process."""
+    teller._number._made[None] = number
+    teller._place = 7
 
 
 @pytest.mark.parametrize(("first", "second"), [(5_000, 1_000), (1_000, 5_000)])
@@ -32,7 +45,7 @@ def test_a_wrong_belief_that_somebody_refuses_costs_one_more_call() -> None:
     assert [[w.key for w in given] for _, given in store.calls] == [[OTHER], [KEY]]
 
 
-HELD = {"hold_0": 1_700_000_000_000_000}
+HELD = {"hold_0": mark(1, 0)}
 """Somebody else's mark; this process has the tag of another."""
 
 
@@ -40,7 +53,7 @@ def test_a_refusal_that_may_rest_on_a_hold_is_looked_at_again() -> None:
     """Another process took from this bucket together with another one, and gives back what it only held."""
     store = Store(e=image_of(0, **HELD))
     teller = teller_of(store)
-    teller._tag, teller._tags = 7, {7}
+    be_process(teller, 7)
 
     async def given_back(_: float) -> None:
         store.shelf.items[KEY] = image_of(5_000, **HELD)
@@ -55,7 +68,8 @@ def test_a_refusal_is_told_when_nobody_gives_anything_back() -> None:
     """It was looked at twice; such a refusal is not remembered, one that has stood for a while is."""
     store = Store(e=image_of(0, **HELD))
     teller = teller_of(store)
-    teller._tag, teller._tags, slept = 7, {7}, []
+    be_process(teller, 7)
+    slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
@@ -74,9 +88,9 @@ def test_a_refusal_is_told_when_nobody_gives_anything_back() -> None:
 
 def test_a_hold_of_this_process_is_no_reason_for_doubt() -> None:
     """Its own demands stand in line, so none of them is in the way of another."""
-    store = Store(e=image_of(0, hold_7=1_700_000_000_000_007))
+    store = Store(e=image_of(0, hold_7=mark(7, 7)))
     teller = teller_of(store)
-    teller._tag, teller._tags = 7, {7}
+    be_process(teller, 7)
     with pytest.raises(RateLimitExceeded):
         take(teller, demand(5_000))
     assert calls(store) == [("write_each", 1)]
@@ -86,7 +100,7 @@ def test_whoever_was_partly_refused_lets_go_before_it_looks_again() -> None:
     """And then takes all at once, so that of two who hold what the other needs one gets both."""
     store = Store(e=image_of(1_000), f=image_of(0, **HELD))
     teller = teller_of(store)
-    teller._tag, teller._tags = 7, {7}
+    be_process(teller, 7)
     teller.remember({OTHER: image_of(1_000)})
 
     async def given_back(_: float) -> None:
@@ -103,7 +117,7 @@ def test_where_transactions_cost_nothing_nobody_holds_anything() -> None:
     store = Store(e=image_of(5_000), f=image_of(1_000))
     store.inner.capabilities = replace(store.capabilities, atomic_batches=True)  # type: ignore[misc]
     teller = teller_of(store)
-    teller._tag = 7
+    be_process(teller, 7)
     teller.remember({OTHER: image_of(5_000)})
     with pytest.raises(RateLimitExceeded):
         take(teller, demand(2_500), demand(2_500, BOTH[1]))
@@ -115,12 +129,12 @@ def test_where_transactions_cost_nothing_nobody_holds_anything() -> None:
 
 def test_processes_do_not_hide_each_others_marks() -> None:
     """Who finds the mark of another in its place takes one that is free, and still knows its own marks."""
-    store = Store(e=image_of(5_000, hold_7=1_700_000_000_000_015), f=image_of(5_000))
+    store = Store(e=image_of(5_000, hold_7=mark(15, 7)), f=image_of(5_000))
     teller = teller_of(store)
-    teller._tag, teller._tags = 7, {7}
+    be_process(teller, 7)
     take(teller, demand(1_000), demand(1_000, BOTH[1]))
     item = store.shelf.items[KEY]
-    assert item["hold_7"] == 1_700_000_000_000_015
+    assert item["hold_7"] == mark(15, 7)
     assert item["hold_0"] == store.shelf.items[OTHER]["hold_0"]
     assert teller._is_own(number(item, "hold_0"))
     assert not teller._is_own(number(item, "hold_7"))
@@ -141,3 +155,13 @@ def test_acquires_of_one_process_wait_for_what_another_holds() -> None:
     take(teller, demand(5_000))
     assert calls(store) == [("write_each", 1)] * 2
     assert not teller.is_held_here(KEY)
+
+
+def test_a_forked_child_is_another_process() -> None:
+    """What its parent holds it does not take for its own."""
+    teller = teller_of(Store(e=image_of()))
+    before = teller.new_hold([])
+    assert teller._is_own(before)
+    teller._number.forget()  # as in a child
+    be_process(teller, before // len(HOLDS) % PROCESSES_TOLD_APART + 1)
+    assert not teller._is_own(before)

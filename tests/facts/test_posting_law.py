@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from zae_limiter.bucket import Rate, balance, retry_after_ms
+from zae_limiter.bucket import Rate, balance, gain, retry_after_ms
 from zae_limiter.posting import Posting, fitting, lasts, merged, prolong, write_for
 from zae_limiter.repository_protocol import Absent, Delete, Exists, Item, Write, apply
 from zae_limiter.schema import (
@@ -126,11 +126,18 @@ class Verdict(NamedTuple):
     balances: Mapping[str, int]
 
 
-def changed(held: int, before: Rate, after: Rate, spared: int) -> int:
+def spared(image: Item, name: str, now_ms: int) -> int:
+    """What cuts have spared a limit, without what has flown over since."""
+    rate, stored = rates_of(image)[name], number(image, limit_attributes(name).tk)
+    flown_over = stored + gain(rate, number(image, "rf"), now_ms) - rate.capacity_milli
+    return max(0, forgiven(image).get(name, 0) - max(0, flown_over))
+
+
+def changed(held: int, before: Rate, after: Rate, made_up: int) -> int:
     """What the law makes of a balance when the numbers change."""
     difference = after.capacity_milli - before.capacity_milli
     if difference > 0:
-        moved = held + difference - min(spared, difference)
+        moved = held + difference - min(made_up, difference)
     else:
         moved = held + difference
     slower = Fraction(after.refill_amount_milli, after.refill_period_ms) < Fraction(
@@ -150,16 +157,15 @@ def law(terms: Terms, posting: Posting, image: Item | None, now_ms: int) -> Verd
     origin = now_ms if image is None else number(image, "rf")
     moves = image is None or (bool(posting.need) and not has_terms(image, terms))
     after = before
-    if moves:
-        keeps_others = terms.version is None and image is not None
-        after = {**before, **terms.rates} if keeps_others else dict(terms.rates)
     renewed = image is not None and terms.version not in (None, image.get("cv"))
+    if moves:
+        after = dict(terms.rates) if renewed or image is None else {**before, **terms.rates}
     at_ms = max(now_ms, origin)
     held = {}
     for name, rate in after.items():
         if image is not None and name in before:
             found = balance(before[name], number(image, limit_attributes(name).tk), origin, at_ms)
-            found = changed(found, before[name], rate, 0 if renewed else forgiven(image).get(name, 0))
+            found = changed(found, before[name], rate, 0 if renewed else spared(image, name, at_ms))
             credit = posting.credit.get(name, 0)
         else:
             found, credit = rate.capacity_milli, 0  # there was nothing yet that a refund could go to
@@ -246,11 +252,11 @@ def test_a_rebase_keeps_what_was_consumed(image: Item, data: st.DataObject) -> N
     assert outcome.item is not None
     before, after = balances(image, now_ms), balances(outcome.item, now_ms)
     renewed = terms.version not in (None, number(image, "cv"))
-    spared = {} if renewed else forgiven(image)
     for other, rate in terms.rates.items():
         found = rate.capacity_milli
         if other in before:
-            found = changed(before[other], rates_of(image)[other], rate, spared.get(other, 0))
+            made_up = 0 if renewed else spared(image, other, now_ms)
+            found = changed(before[other], rates_of(image)[other], rate, made_up)
         assert after[other] == found - (other == name)
     assert renewed or number(outcome.item, "rf") != number(image, "rf"), "which numbers are meant"
     assert number(outcome.item, "rf") <= now_ms, "what has not accrued yet cannot be given out"

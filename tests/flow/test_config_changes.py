@@ -4,6 +4,7 @@
 # ruff: noqa: PT012
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -108,6 +109,39 @@ async def test_debt_is_carried_over_a_cut_but_nobody_waits_longer_than_a_refill(
     refusal = await client.refused("key", {"rpm": 1})
     assert refusal.primary_violation.available == -4
     assert 3599 < refusal.retry_after_seconds <= 3600
+
+
+async def test_full_small_limit_makes_up_only_for_what_flows_over(store: Store) -> None:
+    """1,000 an hour used up, and somebody who brings one a second: by turns they get no thousand a second."""
+    client, admitted = await store.client(), 0
+    large, small = hourly(1000), Limit("rpm", 1, 1, 1)
+    await client.take("key", {"rpm": 1000}, large)
+    for _ in range(20):
+        store.clock.advance(1)
+        with contextlib.suppress(RateLimitExceeded):  # the first time, when the bucket learns of it
+            await client.take("key", {"rpm": 1}, small)
+        left = (await client.limiter.available("key", RESOURCE, [large]))["rpm"]
+        if left > 0:
+            await client.take("key", {"rpm": left}, large)
+            admitted += left
+    assert admitted <= 10
+    store.clock.advance(2000)
+    assert (await client.limiter.available("key", RESOURCE, [large]))["rpm"] > 500
+
+
+async def test_limit_that_others_do_not_know_is_not_filled_by_them(store: Store) -> None:
+    """One caller has stored limits, another brings one more along: that does not start full at every turn."""
+    client, admitted = await store.client(), 0
+    await client.repository.set_resource_defaults(RESOURCE, [hourly(100)])
+    brought = [hourly(50), Limit.per_hour("tpm", 1)]
+    for _ in range(20):
+        await client.take("key", {"rpm": 1})
+        try:
+            await client.take("key", {"tpm": 1}, *brought)
+            admitted += 1
+        except RateLimitExceeded:
+            pass
+    assert admitted == 1
 
 
 async def test_callers_who_disagree_get_what_accrues(store: Store) -> None:

@@ -347,6 +347,8 @@ class EntityRecords(AuditRecords):
             if not left:
                 break
             for row in left:
+                if not await self._is_marked(entity_id):
+                    return
                 burial = self._bury(row.key, row.item)
                 outcomes = await self._backend.transact_write(burial)
                 if not outcomes[0].applied:
@@ -365,11 +367,17 @@ class EntityRecords(AuditRecords):
         own = [
             row.key.sort.removeprefix(sk_config("")) async for row in self._rows(self._own_levels(entity_id))
         ]
-        await self._mark_buckets(
-            [bucket_key(self._namespace_id, entity_id, name) for name in own if name != DEFAULT_RESOURCE]
-        )
+        named = [bucket_key(self._namespace_id, entity_id, name) for name in own if name != DEFAULT_RESOURCE]
+        if await self._is_marked(entity_id):
+            await self._mark_buckets(named)
         async for keys in self._bucket_keys(entity_id):
+            if not await self._is_marked(entity_id):
+                return
             await self._mark_buckets(keys)
+
+    async def _is_marked(self, entity_id: str) -> bool:
+        """Whether an entity is still being deleted; somebody faster may have finished, and made it anew."""
+        return is_deleted(await self._get(entity_key(self._namespace_id, entity_id)))
 
     async def _mark_buckets(self, keys: Sequence[Key]) -> None:
         found = [(key, parse_bucket_pk(key.partition)) for key in keys]
