@@ -400,18 +400,6 @@ def _may_try_again(outcome: Outcome, attempt: int) -> bool:
     return not outcome.failure.ambiguous and attempt < RESEND_ATTEMPTS_MAX
 
 
-def let_through(teller: Teller, what: str, error: RateLimiterUnavailable) -> None:
-    """Count work that goes ahead unchecked, and log it.
-
-    That the store is set up wrong is no outage which passes, so it is told as an error, once.
-    """
-    teller.degraded += 1
-    if error.misconfigured and error.misconfigured not in teller.told:
-        teller.told.add(error.misconfigured)
-        logger.error("nothing is limited, waiting will not help, the store is set up wrong: %s", error)
-    logger.warning("%s unchecked: %s", what, error)
-
-
 async def _keep_alive(teller: Teller, account: Account, image: Item | None) -> None:
     """Let a bucket outlive its debts; whoever cannot make sure of that says so."""
     problem: object = "it changed under every attempt"

@@ -22,7 +22,6 @@ from .acquire import (
     acquire,
     demands_on,
     give_back,
-    let_through,
     logger,
     settle,
     unknown_limit,
@@ -108,9 +107,8 @@ class Lease:
         except RateLimiterUnavailable as error:
             if self._policy is OnUnavailable.BLOCK:
                 raise
-            let_through(
-                self._buckets.teller, f"letting a lease of {self._accounts[0].entity_id} consume", error
-            )
+            what = f"letting a lease of {self._accounts[0].entity_id} consume"
+            self._buckets.teller.let_through(what, error)
             if not error.ambiguous:
                 self._add(wanted)
 
@@ -415,7 +413,7 @@ class Acquisition:
         )
         if policy is OnUnavailable.BLOCK:
             raise error
-        let_through(self._buckets.teller, f"admitting {self._entity_id} on {self._resource}", error)
+        self._buckets.teller.let_through(f"admitting {self._entity_id} on {self._resource}", error)
         amounts = {name: need // 1000 for name, need in self._needs.items()}
         return DegradedLease(self._entity_id, self._resource, amounts)
 

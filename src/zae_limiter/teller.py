@@ -175,6 +175,17 @@ class Teller(SeenBuckets):
         self.refunds_lost += 1
         logger.warning("%s may or may not have got %s: %s", order.account.key.partition, order.posting, error)
 
+    def let_through(self, what: str, error: RateLimiterUnavailable) -> None:
+        """Count work that goes ahead unchecked, and log it.
+
+        That the store is set up wrong is no outage which passes, so it is told as an error, once.
+        """
+        self.degraded += 1
+        if error.misconfigured and error.misconfigured not in self.told:
+            self.told.add(error.misconfigured)
+            logger.error("nothing is limited, waiting will not help, the store is set up wrong: %s", error)
+        logger.warning("%s unchecked: %s", what, error)
+
     async def bring_up_to_date(self, account: Account) -> None:
         """Give a bucket the numbers of its terms although nobody takes anything from it.
 
