@@ -75,7 +75,7 @@ CACHES: tuple[Rule, ...] = (
 # more. The first pool has the load, the second has questions with a time limit, the third is the store's own,
 # and the follower beside has as many: on a slow machine all of them may be full.
 EMBEDDED: tuple[Rule, ...] = (
-    Flat("descriptors", 1),
+    Flat("descriptors", 3),
     Ceiling("threads", 1 + 2 * (2 * POOL_MAX + TIDYING_MAX)),
 )
 SERVED: tuple[Rule, ...] = (

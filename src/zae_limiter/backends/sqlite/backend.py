@@ -2,7 +2,8 @@
 
 A call is first tried at once, which takes microseconds. If another process or thread is in the way,
 a sync call sleeps and tries again until its deadline; an async call does the same in a thread, so
-that the event loop never waits for somebody else's lock.
+that the event loop never waits for somebody else's lock. Processes that wait stand in line, and
+nobody writes more than a few times in a row while somebody does.
 """
 
 from __future__ import annotations
@@ -23,14 +24,27 @@ from ...repository_protocol import Item, Key, Outcome, Page, Query, Write
 from ...world import World
 from . import statements
 from .database import Busy, Database
+from .line import Line
 
 A = TypeVar("A")
 T = TypeVar("T")
 
 TIMEOUT_MS = 2_000
 TIMEOUT_MS_MAX = 600_000
-PAUSE_MS_MIN = 0.1
+PAUSE_MS_MIN = 0.05
 PAUSE_MS_MAX = 5.0
+PAUSE_PART = 20
+"""Who waits looks again after this part of what it has waited: soon at first, and later not all the time."""
+
+AHEAD_MS = 0.3
+"""How long somebody in line takes, about."""
+
+POLITE_MS = 50.0
+"""How long others are let go first, however many they are: then it is tried in any case."""
+
+TURN_WRITES = 32
+"""How many writes are done in a row while others wait; handing over costs about as much as ten."""
+
 THREADS_MAX = 4
 TIDY_EVERY_WRITES = 1000
 TIDY_AGAIN_WRITES = 100
@@ -54,7 +68,10 @@ class SqliteBackend:
         # Absolute, so that the store stays the same when the process changes its directory.
         self._database = Database(Path(text).absolute(), world.ticks_ms)
         self._threads = ForkSafe(lambda: ThreadPoolExecutor(THREADS_MAX, "zae-limiter-sqlite"))
-        self._writes = 0
+        self._line = Line(self._database.path, world)
+        self._writes = self._turn_writes = 0
+        self._turn_since_ms = 0.0
+        """Since when this process had waited for the turn it has; nobody who came later goes first."""
         self._own_changes = 0
         """How many of the file's changes were made here; counted while the connection is held."""
 
@@ -72,7 +89,7 @@ class SqliteBackend:
     async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
         """All in one transaction, which costs as much as one write."""
         try:
-            outcomes = await self._ask(self._write_each, writes)
+            outcomes = await self._ask(self._write_each, writes, is_turn_over=self._is_turn_over())
         except RateLimiterUnavailable as failure:
             return [Outcome(False, None, failure=failure) for _ in writes]
         self._count(len(writes))
@@ -84,7 +101,7 @@ class SqliteBackend:
         if not isinstance(image, statements.Stored):
             return None
         body = statements.changed_body(image, changed)
-        if body is None:
+        if body is None or self._is_turn_over():
             return None
         try:
             given: tuple[str, ...] = (body, *key, image.body)
@@ -102,7 +119,7 @@ class SqliteBackend:
         return new
 
     async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
-        outcomes = await self._ask(self._transact_write, writes)
+        outcomes = await self._ask(self._transact_write, writes, is_turn_over=self._is_turn_over())
         self._count(len(writes))
         return outcomes
 
@@ -114,6 +131,7 @@ class SqliteBackend:
 
     async def close(self) -> None:
         """Close the connection; the store opens it again if it is used again."""
+        self._line.close()
         if self._sync:
             self._database.close()
         else:
@@ -132,47 +150,76 @@ class SqliteBackend:
         self._own_changes += statements.is_change(writes, outcomes)
         return outcomes
 
-    async def _ask(self, work: Callable[[sqlite3.Connection, A], T], argument: A) -> T:
+    async def _ask(
+        self, work: Callable[[sqlite3.Connection, A], T], argument: A, *, is_turn_over: bool = False
+    ) -> T:
         """Run it for a caller who expects nothing but an answer or ``RateLimiterUnavailable``."""
         try:
-            return await self._run(work, argument)
+            return await self._run(work, argument, is_turn_over=is_turn_over)
         except RateLimiterUnavailable:
             raise
         except ZAELimiterError as error:
             raise RateLimiterUnavailable(str(error), misconfigured="file") from error
 
-    async def _run(self, work: Callable[[sqlite3.Connection, A], T], argument: A) -> T:
-        try:
-            return self._database.attempt(work, argument)
-        except Busy:
-            since_ms = self._world.ticks_ms()
+    async def _run(
+        self, work: Callable[[sqlite3.Connection, A], T], argument: A, *, is_turn_over: bool = False
+    ) -> T:
+        if not is_turn_over:
+            with contextlib.suppress(Busy):
+                return self._database.attempt(work, argument)
+        since_ms = self._world.ticks_ms()
+        if is_turn_over:
+            self._turn_since_ms, self._turn_writes = since_ms, 0
         if self._sync:
-            return self._wait(since_ms, work, argument)
-        return await in_thread(self._threads.get(), self._wait, since_ms, work, argument)
+            return self._wait(since_ms, work, argument, is_turn_over)
+        return await in_thread(self._threads.get(), self._wait, since_ms, work, argument, is_turn_over)
 
-    def _wait(self, since_ms: float, work: Callable[[sqlite3.Connection, A], T], argument: A) -> T:
-        """Try until it works or the time is over."""
-        pause_ms, slept_ms = PAUSE_MS_MIN, 0.0
-        obstacle: Busy | None = None
-        while True:
-            # What was slept counts too, for a world whose clock stands still.
-            left_ms = self._timeout_ms - max(slept_ms, self._world.ticks_ms() - since_ms)
-            if left_ms <= 0:
-                raise RateLimiterUnavailable(
-                    f"sqlite store {str(self.path)!r} was busy for {self._timeout_ms} ms: "
-                    f"{obstacle or 'too many calls are waiting'}"
-                ) from obstacle
-            try:
-                return self._database.attempt_within(left_ms / 1000, work, argument)
-            except Busy as busy:
-                obstacle = busy
-            # Unequal sleeps keep processes that wait for the same lock from meeting again.
-            nap_ms = min(left_ms, pause_ms * self._world.random.uniform(0.5, 1.0))
-            time.sleep(nap_ms / 1000)
-            slept_ms += nap_ms
-            pause_ms = min(PAUSE_MS_MAX, 2 * pause_ms)
+    def _is_turn_over(self) -> bool:
+        """Whether this process has written some times in a row, and somebody waits."""
+        if self._turn_writes < TURN_WRITES:
+            return False
+        if self._line.is_anyone_waiting():
+            return True
+        self._turn_writes = 0
+        return False
+
+    def _wait(
+        self, since_ms: float, work: Callable[[sqlite3.Connection, A], T], argument: A, is_turn_over: bool
+    ) -> T:
+        """Try until it works or the time is over, and at least once."""
+        place = self._line.stand(self._turn_since_ms) if is_turn_over else None
+        slept_ms = polite_ms = 0.0
+        try:
+            while True:
+                # What was slept counts too, for a world whose clock stands still.
+                waited_ms = max(slept_ms, self._world.ticks_ms() - since_ms)
+                left_ms = max(0.0, self._timeout_ms - waited_ms)
+                ahead = 0 if place is None else place.ahead()
+                if not ahead or not left_ms or polite_ms >= POLITE_MS:
+                    polite_ms = 0.0
+                    try:
+                        return self._database.attempt_within(left_ms / 1000, work, argument)
+                    except Busy as busy:
+                        if not left_ms:
+                            raise self._was_busy(busy) from busy
+                place = place or self._line.stand(self._turn_since_ms)
+                pause_ms = max(PAUSE_MS_MIN, AHEAD_MS * ahead, waited_ms / PAUSE_PART)
+                # Unequal sleeps keep processes that wait for the same lock from meeting again.
+                nap_ms = min(left_ms, min(PAUSE_MS_MAX, pause_ms) * self._world.random.uniform(0.5, 1.0))
+                time.sleep(nap_ms / 1000)
+                slept_ms += nap_ms
+                polite_ms += nap_ms
+        finally:
+            if place is not None:
+                place.leave()
+
+    def _was_busy(self, obstacle: Busy) -> RateLimiterUnavailable:
+        return RateLimiterUnavailable(
+            f"sqlite store {str(self.path)!r} was busy for {self._timeout_ms} ms: {obstacle}"
+        )
 
     def _count(self, writes: int) -> None:
+        self._turn_writes += 1
         self._writes += writes
         if self._writes >= TIDY_EVERY_WRITES:
             self._writes = 0
