@@ -16,16 +16,16 @@ KILLS = 24
 
 
 def killed_on(path: Path, kills: int, *bug: str) -> tuple[int, int]:
-    """How many clients of a file were killed, and how many of them by the clock."""
+    """How many clients of a file were killed, and how many of them not by themselves."""
     url = url_of(path)
     with SyncRateLimiter.open(url) as limiter:
         run_sync(furnish(limiter._async))
     command = [sys.executable, "-m", "tests.breaking.victims", url, str(path.parent), str(kills), "1", *bug]
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    killed, by_the_clock, _, _ = map(int, done.stdout.split())
+    killed, by_us, _, _ = map(int, done.stdout.split())
     assert killed >= kills
-    return killed, by_the_clock
+    return killed, by_us
 
 
 def url_of(path: Path) -> str:
@@ -35,11 +35,11 @@ def url_of(path: Path) -> str:
 def test_killed_again_and_again(tmp_path: Path) -> None:
     """Each of them costs what it was just doing, at most; refunds, cascades and tills included."""
     path = tmp_path / "limits.db"
-    killed, by_the_clock = killed_on(path, KILLS)
-    assert by_the_clock < killed, "nobody was killed inside a statement"
+    killed, by_us = killed_on(path, KILLS)
+    assert by_us < killed, "nobody was killed inside a statement"
 
     ledger, buckets = read_books(tmp_path.glob("book-*")), buckets_of_file(path)
-    assert ledger.how["admitted"] > 10 * KILLS, "they were killed before they did anything"
+    assert ledger.how["admitted"] > KILLS, "they were killed before they did anything"
     assert 0 < ledger.how[KILLED] <= killed * TASKS
     assert complaints(ledger, buckets) == []
     with SyncRateLimiter.open(url_of(path)) as limiter:

@@ -1,8 +1,8 @@
 """Clients of one SQLite file that are killed: ``python -m tests.breaking.victims URL FOLDER KILLS SEED BUG``.
 
-It loads everything once and lets children do the work. Most die by the clock, wherever they are; some kill
-themselves in front of or right behind a statement of a write, where a clock rarely strikes. The last ones
-may finish. It prints how many died in which way.
+It loads everything once and lets children do the work. Most are killed wherever they are, when they have
+written so much into their books; some kill themselves in front of or right behind a statement of a write,
+where that rarely strikes. The last ones may finish. It prints how many died in which way.
 """
 
 import functools
@@ -22,7 +22,9 @@ from tests.breaking import client
 ALIVE = 3
 TASKS = 4
 PAUSE_SECONDS = 0.002
-LIFE_SECONDS = (0.1, 0.6)
+LIFE_BYTES = (500, 6_000)
+"""What they write in their lives: some five to fifty operations, however slow the machine."""
+
 STATEMENTS = ("BEGIN IMMEDIATE", "UPDATE items", "INSERT INTO items", "COMMIT")
 SELF_KILL_SHARE = 0.4
 
@@ -49,7 +51,6 @@ class DoomedConnection(sqlite3.Connection):
 def be_client(url: str, folder: Path, number: int, rng: random.Random) -> NoReturn:
     code = 1
     try:
-        signal.signal(signal.SIGTERM, lambda *_: client.OVER.set())
         if rng.random() < SELF_KILL_SHARE:
             DoomedConnection.statement, DoomedConnection.behind = rng.choice(STATEMENTS), rng.random() < 0.5
             DoomedConnection.left = rng.randrange(1, 15)
@@ -61,13 +62,23 @@ def be_client(url: str, folder: Path, number: int, rng: random.Random) -> NoRetu
         os._exit(code)
 
 
+def lives(child: int) -> bool:
+    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+
+def size_of(book: Path) -> int:
+    return book.stat().st_size if book.exists() else 0
+
+
 def main(url: str, folder: Path, kills: int, seed: int, bug: str | None = None) -> int:
     client.plant(bug)
+    # Children inherit it, lest one is told to end before it could listen.
+    signal.signal(signal.SIGTERM, lambda *_: client.OVER.set())
     rng, ends, numbers = random.Random(seed), Counter[str](), iter(range(10**6))
-    alive: list[int] = []
+    alive: dict[int, Path] = {}
 
     def reap(child: int) -> None:
-        alive.remove(child)
+        del alive[child]
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         ends["killed" if code == -signal.SIGKILL else "finished" if code == 0 else "failed"] += 1
 
@@ -77,17 +88,19 @@ def main(url: str, folder: Path, kills: int, seed: int, bug: str | None = None) 
             child = os.fork()
             if child == 0:
                 be_client(url, folder, number, luck)
-            alive.append(child)
-        time.sleep(rng.uniform(*LIFE_SECONDS) / ALIVE)
-        victim = rng.choice(alive)
-        ends["by the clock"] += os.waitid(os.P_PID, victim, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+            alive[child] = folder / f"book-{number}"
+        victim = rng.choice(list(alive))
+        life_bytes = rng.randrange(*LIFE_BYTES)
+        while lives(victim) and size_of(alive[victim]) < life_bytes:
+            time.sleep(0.001)
+        ends["by us"] += lives(victim)
         os.kill(victim, signal.SIGKILL)
         reap(victim)
     for child in alive:
         os.kill(child, signal.SIGTERM)
     for child in list(alive):
         reap(child)
-    print(ends["killed"], ends["by the clock"], ends["finished"], ends["failed"])
+    print(ends["killed"], ends["by us"], ends["finished"], ends["failed"])
     return 1 if ends["failed"] else 0
 
 
