@@ -28,6 +28,9 @@ from .world import AHEAD_MS_MAX, World
 
 logger = logging.getLogger("zae_limiter")
 
+SHARE_LEFT_MIN = 0.9
+"""With less of its deadline left, who leads does not wait for the end of the call."""
+
 PATIENCE_CALLS = 2
 """How many times the deadline of a call somebody waits in line: one call is in flight, one is its own."""
 
@@ -384,13 +387,21 @@ def interrupted(error: BaseException) -> Outcome:
     return Outcome(False, None, failure=RateLimiterUnavailable(f"interrupted by {error!r}"))
 
 
+LATE = Outcome(
+    False, None, failure=RateLimiterUnavailable("no answer within the deadline of a call", ambiguous=True)
+)
+"""The outcome of an order that was still on its way when its time was over."""
+
+
 class Visit:
     """One caller's orders, from standing in line to the last outcome."""
 
-    __slots__ = ("_binding", "_teller", "interruption", "seen", "signal", "tickets", "withdrawn")
+    __slots__ = ("_binding", "_late_ms", "_teller", "interruption", "seen", "signal", "tickets", "withdrawn")
 
     def __init__(self, teller: Teller, orders: Sequence[Order], *, binding: bool) -> None:
         self._teller, self._binding = teller, binding
+        # Who cannot be told no is not kept waiting either: not longer than a call takes.
+        self._late_ms = teller.backend.capabilities.timeout_ms if binding else None
         gone = teller.colour.gone()
         self.tickets: Sequence[Ticket] = [Ticket(order, gone, self) for order in orders]
         self.withdrawn: Outcome | None = None
@@ -410,6 +421,8 @@ class Visit:
                     is_new = False
                     alone = len(self.tickets) == 1
                 groups, signal = lines.call_of(self, teller.colour)
+                if (groups or signal) and (left_ms := self._time_left(since_ms, slept_ms)) is not None:
+                    return await self._in_time(left_ms)
                 if signal is not None:
                     alone = False
                     slept_ms = await self._wait(signal, since_ms, slept_ms)
@@ -435,15 +448,31 @@ class Visit:
                 self.interruption = error
                 self.withdraw()
 
+    def _time_left(self, since_ms: float, slept_ms: float) -> float | None:
+        """How much of a deadline is left, if that is too little for a call."""
+        if self._late_ms is None:
+            return None
+        left_ms = self._late_ms - max(self._teller.world.ticks_ms() - since_ms, slept_ms)
+        return max(0.0, left_ms) if left_ms < SHARE_LEFT_MIN * self._late_ms else None
+
+    async def _in_time(self, left_ms: float) -> list[Outcome]:
+        """Go on, but wait no longer than this for what comes of it."""
+        self._late_ms = None
+        outcomes = await self._teller.colour.at_most(left_ms / 1000, self.run())
+        return outcomes or [ticket.outcome or LATE for ticket in self.tickets]
+
     async def _wait(self, signal: Signal, since_ms: float, slept_ms: float) -> float:
         """Wait for an answer or a call, as long as the line moves; returns how much was slept so far."""
         teller = self._teller
         call_ms = teller.backend.capabilities.timeout_ms
         # What was slept counts too, for a world whose clock stands still.
-        left_ms = PATIENCE_CALLS * call_ms - max(teller.world.ticks_ms() - since_ms, slept_ms)
+        waited_ms = max(teller.world.ticks_ms() - since_ms, slept_ms)
+        left_ms = PATIENCE_CALLS * call_ms - waited_ms
         nap_ms = overdue_ms = OVERDUE_CALLS * call_ms
         if self.withdrawn is None:
             nap_ms = max(0.0, min(nap_ms, left_ms))
+        if self._late_ms is not None:
+            nap_ms = min(nap_ms, self._late_ms - waited_ms)
         await signal.wait(nap_ms / 1000)
         if signal.given:
             return slept_ms

@@ -93,6 +93,12 @@ class Scripted(Blocking):
     def __init__(self, *steps: Callable[[], None]) -> None:
         super().__init__()
         self.steps, self.waits = list(steps), list[float | None]()
+        self.patient, self.left = True, list[tuple[float, Any]]()
+        """What is not waited for to its end, if it is not."""
+
+    async def at_most(self, seconds: float, coroutine: Any) -> Any:
+        self.left.append((seconds, coroutine))
+        return await coroutine if self.patient else None
 
     def signal(self) -> Any:
         return Flag(self)
