@@ -32,7 +32,7 @@ from tests.facts.stage import (
 from zae_limiter import lines as module
 from zae_limiter._colour import run_sync
 from zae_limiter.lines import WITHDRAWN, Line, Order
-from zae_limiter.teller import LATE, MOOT, Teller, Visit
+from zae_limiter.teller import MOOT, Teller, Visit
 
 CALL_S = 2.0
 OVERDUE_S = 1.5 * CALL_S
@@ -314,48 +314,6 @@ def test_who_is_interrupted_in_line_with_a_binding_order_stays() -> None:
     assert outcome.applied
     assert isinstance(interruption, KeyboardInterrupt)
     assert (store.sent, colour.waits) == ([[1_000]], [CALL_S, CALL_S])
-
-
-def test_a_binding_order_that_is_not_called_within_a_call_goes_on_by_itself() -> None:
-    """Who placed it is told that nobody knows. It stays in line, and in the end its turn comes."""
-    _, teller, colour = busy_with()
-    colour.patient = False
-    (outcome,), interruption = run_sync(teller.post([credit(1_000)], binding=True))
-    assert (outcome, interruption, colour.waits) == (LATE, None, [CALL_S])
-    assert len(colour.left) == 1
-    release(teller, KEY)
-    ((seconds, going_on),) = colour.left
-    assert seconds == 0
-    (outcome,) = run_sync(going_on)
-    assert (outcome.applied, is_busy(teller, KEY)) == (True, False)
-
-
-@pytest.mark.parametrize("patient", [True, False])
-def test_a_binding_order_that_is_called_late_has_what_is_left_of_a_call(patient: bool) -> None:
-    def call() -> None:
-        store.clock.advance(0.5)
-        release(teller, KEY)
-
-    store, teller, colour = busy_with(call)
-    colour.patient = patient
-    (outcome,), _ = run_sync(teller.post([credit(1_000)], binding=True))
-    ((seconds, going_on),) = colour.left
-    assert seconds == CALL_S - 0.5
-    if not patient:
-        assert (outcome, store.sent) == (LATE, [])
-        (outcome,) = run_sync(going_on)
-    assert outcome.applied
-    assert (store.sent, is_busy(teller, KEY)) == ([[1_000]], False)
-
-
-def test_a_binding_order_that_is_called_soon_is_carried_out_at_once() -> None:
-    def call() -> None:
-        store.clock.advance(0.2)
-        release(teller, KEY)
-
-    store, teller, colour = busy_with(call)
-    (outcome,), _ = run_sync(teller.post([credit(1_000)], binding=True))
-    assert (outcome.applied, store.sent, colour.left) == (True, [[1_000]], [])
 
 
 @pytest.mark.parametrize("answered", [True, False])

@@ -1,0 +1,63 @@
+"""What cannot be taken back is not waited for longer than a call may take, from standing in line on."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.facts.stage import KEY, Scripted, Store, claim, credit, image_of, is_busy, release, teller_of
+from zae_limiter._colour import run_sync
+from zae_limiter.teller import LATE, Teller
+
+CALL_S = 2.0
+"""The deadline of a call."""
+
+
+def busy_with(*steps: Callable[[], None]) -> tuple[Store, Teller, Scripted]:
+    """A bucket that is busy, and what happens while somebody waits."""
+    store, colour = Store(e=image_of()), Scripted(*steps)
+    teller = teller_of(store)
+    teller.colour = colour
+    claim(teller, KEY)
+    return store, teller, colour
+
+
+def test_a_binding_order_that_is_not_called_within_a_call_goes_on_by_itself() -> None:
+    """Who placed it is told that nobody knows. It stays in line, and in the end its turn comes."""
+    _, teller, colour = busy_with()
+    colour.patient = False
+    (outcome,), interruption = run_sync(teller.post([credit(1_000)], binding=True))
+    assert (outcome, interruption, colour.waits) == (LATE, None, [CALL_S])
+    assert len(colour.left) == 1
+    release(teller, KEY)
+    ((seconds, going_on),) = colour.left
+    assert seconds == 0
+    (outcome,) = run_sync(going_on)
+    assert (outcome.applied, is_busy(teller, KEY)) == (True, False)
+
+
+@pytest.mark.parametrize("patient", [True, False])
+def test_a_binding_order_that_is_called_late_has_what_is_left_of_a_call(patient: bool) -> None:
+    def call() -> None:
+        store.clock.advance(0.5)
+        release(teller, KEY)
+
+    store, teller, colour = busy_with(call)
+    colour.patient = patient
+    (outcome,), _ = run_sync(teller.post([credit(1_000)], binding=True))
+    ((seconds, going_on),) = colour.left
+    assert seconds == CALL_S - 0.5
+    if not patient:
+        assert (outcome, store.sent) == (LATE, [])
+        (outcome,) = run_sync(going_on)
+    assert outcome.applied
+    assert (store.sent, is_busy(teller, KEY)) == ([[1_000]], False)
+
+
+def test_a_binding_order_that_is_called_soon_is_carried_out_at_once() -> None:
+    def call() -> None:
+        store.clock.advance(0.2)
+        release(teller, KEY)
+
+    store, teller, colour = busy_with(call)
+    (outcome,), _ = run_sync(teller.post([credit(1_000)], binding=True))
+    assert (outcome.applied, store.sent, colour.left) == (True, [[1_000]], [])
