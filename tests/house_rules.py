@@ -26,14 +26,14 @@ RECORDS = f"{CORE} core backends"
 PUBLIC = f"{RECORDS} infra records"
 
 LAYERS = (
-    Layer("facts", "models exceptions naming bucket version"),
+    Layer("facts", "models exceptions naming amounts bucket version"),
     Layer("colour", "_colour _keeping"),
     Layer("world", "world", "facts"),
     Layer("sharding", "sharding", "facts"),
     Layer("waist", "repository_protocol", "facts colour"),
     Layer("schema", "schema schema_records", "facts waist"),
     Layer("config", "config_cache", "facts waist schema world"),
-    Layer("core", "terms posting lines seen_buckets teller shards merging acquire till", CORE),
+    Layer("core", "terms posting lines seen_buckets teller shards merging settlement acquire till", CORE),
     # One layer for each store, so that no store can import another.
     Layer("memory", "backends.memory backends.memory.*", BACKEND),
     Layer("sqlite", "backends.sqlite backends.sqlite.*", BACKEND),

@@ -39,6 +39,9 @@ A = TypeVar("A")
 
 THREADS_MAX = 32
 
+LAST_WORDS_SECONDS = 0.1
+"""How long somebody who is thrown away waits for a lock: whoever has it may be the one who waits."""
+
 
 class Colour(Protocol):
     """How coroutines wait for each other."""

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from .exceptions import RateLimiterUnavailable, RateLimitExceeded, ValidationError
 from .lines import Order
 from .models import LimitStatus
-from .posting import Posting, fitting, lasts, merged, prolong
+from .posting import Posting, fitting
 from .repository_protocol import Item, Key, Outcome
-from .schema import bucket_key, is_deleted
-from .sharding import parent_of
+from .schema import is_deleted
+from .settlement import Charge, Demand, answered_for, give_back
 from .shards import are_known, gather, known_images, levels, place, relieve, shard_account, shard_keys
 from .teller import Teller
 from .terms import (
@@ -32,19 +32,12 @@ from .terms import (
     put_back,
     shard_count,
     status,
-    stored_terms,
 )
 
 logger = logging.getLogger("zae_limiter")
 
 ATTEMPTS_MAX = 64
 """How often a demand is tried anew, within the time of one call, because its bucket would not hold still."""
-
-SETTLE_ATTEMPTS_MAX = 64
-"""The same for what must not be lost: refunds, and debits after the fact."""
-
-RESEND_ATTEMPTS_MAX = 8
-"""How often these are sent that did not get through; a store repeats what it can by itself."""
 
 LOOKS_MAX = 2
 """How often a bucket is looked at again whose tokens somebody else may only hold."""
@@ -54,13 +47,6 @@ OUTWAIT_STEPS_MAX, OUTWAIT_SECONDS = 20, 0.002
 
 LOOK_AGAIN_SECONDS = 0.02
 """Longer than it takes to give back what could not be had everywhere; the next pause is twice as long."""
-
-
-class Demand(NamedTuple):
-    """What one acquire takes from one bucket, in millitokens by limit."""
-
-    account: Account
-    amounts: Mapping[str, int]
 
 
 def demand_on(account: Account, amounts: Mapping[str, int]) -> Demand | None:
@@ -89,8 +75,11 @@ Renew: TypeAlias = Callable[[Account], Awaitable[Account]]
 
 async def acquire(
     teller: Teller, demands: Sequence[Demand], renew: Renew, *, speculative: bool = True
-) -> tuple[Demand, ...]:
-    """Take every demand from its bucket, or none; ``renew`` brings the newest terms of an account."""
+) -> Charge[Demand]:
+    """Take every demand from its bucket, or none; ``renew`` brings the newest terms of an account.
+
+    The caller answers for what was taken.
+    """
     if refusal := _remembered(teller, demands):
         raise refusal
     taking = _Taking(teller, demands, renew)
@@ -101,7 +90,8 @@ async def acquire(
             asked_ms = teller.world.now_ms()
             misled = await taking.attempt(read_first=not speculative)
             if not taking.owed:
-                return tuple(taking.taken)
+                taking.let_go()
+                return taking.taken
             if not misled:
                 # Who is refused and fits by the time of the reply tries again, but does not race for ever.
                 refusal = taking.refusal(teller.world.now_ms())
@@ -119,12 +109,13 @@ async def acquire(
                 break
         raise RateLimiterUnavailable(f"{taking.place} changed under every attempt")
     except GeneratorExit:  # a coroutine that is thrown away may not await any more
+        del taking.taken[:]  # whoever keeps coroutines knows of it
+        taking.let_go()
         raise
     except BaseException:
         await give_back(teller, taking.taken)
-        raise
-    finally:
         taking.let_go()
+        raise
 
 
 class _Taking:
@@ -136,7 +127,7 @@ class _Taking:
         """All of them, under the newest terms that were seen."""
         self.owed = list(range(len(demands)))
         """The places of those that nobody has admitted yet."""
-        self.taken: list[Demand] = []
+        self.taken = answered_for(teller)
         self.together = False
         self._seen_gone: set[int] = set()
         self._held: list[Key] = []
@@ -195,9 +186,14 @@ class _Taking:
 
     def let_go(self) -> None:
         """Nothing is held any more: it is taken for good, or given back."""
-        for key in self._held:
-            self._teller.let_go(key)
-        self._held.clear()
+        while self._held:
+            self._teller.let_go(self._held[-1])
+            self._held.pop()
+
+    def __del__(self) -> None:
+        """Let go whatever has ended the acquire."""
+        if getattr(self, "_held", ()):
+            self.let_go()
 
     def remember(self, *, firmly: bool) -> None:
         """Let equal demands be refused for a moment without asking again, or else not."""
@@ -207,7 +203,7 @@ class _Taking:
 
     async def look_again(self, seconds: float) -> None:
         """Let go of everything, wait a little and look; from now on all is taken at once or nothing."""
-        taken, self.taken = self.taken, []
+        taken, self.taken = self.taken, answered_for(self._teller)
         await give_back(self._teller, taken)
         self.let_go()
         self.owed = [at for at, demand in enumerate(self._demands) if demand.amounts]
@@ -239,16 +235,26 @@ class _Taking:
             outcomes, interruption = await teller.post_together(orders, read_first=read_first)
         else:
             outcomes, interruption = await teller.post(orders)
-        for (at, demand), outcome in zip(placed, outcomes, strict=True):
-            if outcome.applied:
-                self.taken.append(demand)
-                self.owed.remove(at)
-            elif hold:
-                self._held.remove(demand.account.whole_key)
+        try:
+            self._note(placed, outcomes)
+        except BaseException:
+            self._note(placed, outcomes)
+            raise
+        for (_, demand), outcome in zip(placed, outcomes, strict=True):
+            if hold and not outcome.applied:
                 teller.let_go(demand.account.whole_key)
+                self._held.remove(demand.account.whole_key)
         _obey(outcomes, interruption)
         blamed = zip(placed, outcomes, strict=True)
         return [(at, demand.account) for (at, demand), outcome in blamed if not outcome.held]
+
+    def _note(self, placed: Sequence[tuple[int, Demand]], outcomes: Sequence[Outcome]) -> None:
+        """Note what was taken; until the last steps, which no signal handler can come between, nothing is."""
+        applied = [asked for asked, outcome in zip(placed, outcomes, strict=True) if outcome.applied]
+        places, demands = [at for at, _ in applied], [demand for _, demand in applied]
+        owed = [at for at in self.owed if at not in places]
+        self.taken += demands
+        self.owed = owed
 
     def _hold(self, accounts: Sequence[Account]) -> int:
         """Mark what is taken from some buckets of several, here and in the store."""
@@ -284,14 +290,16 @@ class _Taking:
     async def _gather(self, at: int, parts: Sequence[tuple[Account, dict[str, int]]]) -> bool:
         """Take a demand from several shards at once."""
         hold = self._hold([account for account, _ in parts[:1]]) if len(self._demands) > 1 else 0
+        placed = [(at, Demand(*part)) for part in parts]
         orders = [Order(account, Posting(amounts, hold=hold)) for account, amounts in parts]
         outcomes, interruption = await self._teller.post_together(orders)
-        applied = all(outcome.applied for outcome in outcomes)
-        if applied:
-            self.taken += [Demand(*part) for part in parts]
-            self.owed.remove(at)
+        try:
+            self._note(placed, outcomes)
+        except BaseException:
+            self._note(placed, outcomes)
+            raise
         _obey(outcomes, interruption)
-        return applied
+        return all(outcome.applied for outcome in outcomes)
 
     async def _change_terms(self, at: int) -> None:
         """Go on under the newest configuration of a bucket, which may have fewer limits."""
@@ -316,126 +324,6 @@ def _obey(outcomes: Sequence[Outcome], interruption: BaseException | None) -> No
     for outcome in outcomes:
         if outcome.failure is not None:
             raise outcome.failure
-
-
-async def give_back(teller: Teller, taken: Sequence[Demand]) -> None:
-    """Refund demands, each to the item that it was taken from."""
-    credits: dict[Key, Order] = {}
-    for account, amounts in taken:
-        known = credits.get(account.key)
-        credit = merged([known.posting, Posting(credit=amounts)]) if known else Posting(credit=amounts)
-        credits[account.key] = Order(account, credit)
-    await settle(teller, list(credits.values()))
-
-
-async def settle(teller: Teller, orders: Sequence[Order]) -> list[RateLimiterUnavailable]:
-    """Carry out orders that cannot be refused; returns the failures of those that could not be confirmed.
-
-    These are logged and counted as well, for often there is nobody left to tell. A cancellation
-    meanwhile waits until the books are right, and is then obeyed. All of it takes no longer than one call
-    to the store may take: what is not confirmed by then is given up.
-    """
-    until_ms = teller.world.ticks_ms() + teller.backend.capabilities.timeout_ms
-    owed = list(orders)
-    lost: list[RateLimiterUnavailable] = []
-    astray: list[Order] = []
-    charged: list[tuple[Account, Item]] = []
-    interrupted: BaseException | None = None
-    for attempt in range(1, SETTLE_ATTEMPTS_MAX + 1):
-        if not owed:
-            break
-        outcomes, interruption = await _posted(teller, owed, until_ms, first=attempt == 1)
-        interrupted = interrupted or interruption
-        in_time = teller.world.ticks_ms() < until_ms
-        answered, owed = list(zip(owed, outcomes, strict=True)), []
-        for order, outcome in answered:
-            if _is_moot(order, outcome):
-                astray += [_with_elder(order)] if order.account.shard_id else []
-                continue
-            if in_time and _may_try_again(outcome, attempt):
-                owed.append(order)
-            elif not outcome.applied:
-                lost.append(outcome.failure or _contended(order))
-                logger.warning(
-                    "%s may not have got %s: %s", order.account.key.partition, order.posting, lost[-1]
-                )
-            elif order.posting.debit and outcome.item is not None:
-                charged.append((order.account, outcome.item))
-    teller.refunds_lost += len(lost)
-    for account, image in charged:
-        _, interruption = await teller.colour.finish(_keep_alive(teller, account, image))
-        interrupted = interrupted or interruption
-    for order in astray:  # one by one, for they may have the same elder
-        try:
-            lost += await settle(teller, [order])
-        except BaseException as error:  # the others must not be lost because of it
-            interrupted = interrupted or error
-    if interrupted is not None:
-        raise interrupted
-    return lost
-
-
-async def _posted(
-    teller: Teller, orders: Sequence[Order], until_ms: float, *, first: bool
-) -> tuple[list[Outcome], BaseException | None]:
-    """Post binding orders, again only for as long as there is time left."""
-    if first:  # a call takes no longer than that by itself
-        return await teller.post(orders, binding=True)
-
-    async def again() -> tuple[list[Outcome], BaseException | None] | None:
-        left_ms = until_ms - teller.world.ticks_ms()
-        return await teller.colour.at_most(left_ms / 1000, teller.post(orders, binding=True))
-
-    posted, interruption = await teller.colour.finish(again())
-    if posted is None:
-        late = RateLimiterUnavailable("no answer within the deadline of a call", ambiguous=True)
-        return [Outcome(False, None, failure=late) for _ in orders], interruption
-    return posted[0], interruption or posted[1]
-
-
-def _may_try_again(outcome: Outcome, attempt: int) -> bool:
-    """Whether an order surely was not carried out, and was not tried too often."""
-    if outcome.failure is None:
-        return not outcome.applied and attempt < SETTLE_ATTEMPTS_MAX
-    return not outcome.failure.ambiguous and attempt < RESEND_ATTEMPTS_MAX
-
-
-async def _keep_alive(teller: Teller, account: Account, image: Item | None) -> None:
-    """Let a bucket outlive its debts; whoever cannot make sure of that says so."""
-    problem: object = "it changed under every attempt"
-    for _ in range(RESEND_ATTEMPTS_MAX):
-        now_ms = teller.world.now_ms()
-        if image is None or lasts(account.terms, image, now_ms):
-            return
-        write = prolong(stored_terms(image, account.terms.ttl_fills), account.key, image, now_ms)
-        if write is None:
-            return
-        (outcome,) = await teller.backend.write_each([write])
-        if outcome.applied:
-            return
-        if outcome.failure is not None:  # the next write to the bucket looks again
-            problem = outcome.failure
-            break
-        image = outcome.item
-    logger.warning("%s may disappear before its debts are paid: %s", account.key.partition, problem)
-
-
-def _with_elder(order: Order) -> Order:
-    """What is owed to a shard that is gone, as owed to the one that it is part of again."""
-    account = order.account
-    elder_id = parent_of(account.shard_id)
-    key = bucket_key(account.namespace_id, account.entity_id, account.resource, elder_id)
-    return order._replace(account=account._replace(key=key, shard_id=elder_id))
-
-
-def _is_moot(order: Order, outcome: Outcome) -> bool:
-    """Whether the item is gone that a refund, or a debit on a shard, could go to."""
-    lost = not order.posting.debit or order.account.shard_id > 0
-    return lost and not outcome.applied and outcome.failure is None and outcome.item is None
-
-
-def _contended(order: Order) -> RateLimiterUnavailable:
-    return RateLimiterUnavailable(f"bucket {order.account.key.partition!r} changed under every attempt")
 
 
 def _remembered(teller: Teller, demands: Sequence[Demand]) -> RateLimitExceeded | None:

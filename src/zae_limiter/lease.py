@@ -17,21 +17,15 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from ._colour import ForkSafe
-from .acquire import (
-    Demand,
-    acquire,
-    demands_on,
-    give_back,
-    logger,
-    settle,
-    unknown_limit,
-)
-from .exceptions import LeaseExpiredError, RateLimiterUnavailable, RateLimitExceeded, ValidationError, shown
+from .acquire import acquire, demands_on, logger, unknown_limit
+from .amounts import named_amounts, needs_milli
+from .exceptions import LeaseExpiredError, RateLimiterUnavailable, RateLimitExceeded, shown
 from .lines import Order
-from .models import TOKENS_MAX, Limit, OnUnavailable, check_count, check_mapping, check_tokens
+from .models import TOKENS_MAX, Limit, OnUnavailable, check_count, check_tokens
 from .posting import Posting, merged
 from .records.buckets import BucketRecords
 from .repository_protocol import NOTHING, Key
+from .settlement import Charge, Demand, answered_for, give_back, settle
 from .terms import Account
 from .till import Till, knows_all
 
@@ -54,11 +48,13 @@ class Lease:
         "_adjusted",
         "_at_once",
         "_buckets",
+        "_counted",
         "_ended",
         "_later",
         "_policy",
         "_settled",
         "_speculative",
+        "in_block",
     )
 
     def __init__(
@@ -74,7 +70,7 @@ class Lease:
         """What a till has taken from the first account, in millitokens."""
         self._later: tuple[Demand, ...] = ()
         self._adjusted: Mapping[str, int] = NOTHING
-        self._ended = self._settled = self._abandoned = False
+        self._ended = self._settled = self._abandoned = self.in_block = self._counted = False
 
     @property
     def degraded(self) -> bool:
@@ -101,7 +97,7 @@ class Lease:
         ends, unless it may have been stored already.
         """
         self._check_open()
-        wanted = _named(amounts, named)
+        wanted = named_amounts(amounts, named)
         try:
             await self._buckets.teller.colour.keep(self._take(needs_milli(wanted)), self._lost)
         except RateLimiterUnavailable as error:
@@ -115,7 +111,7 @@ class Lease:
     async def adjust(self, amounts: Mapping[str, int] | None = None, /, **named: int) -> None:
         """Correct the cost by a difference, up or down. Never refused: the bucket may go into debt."""
         self._check_open()
-        changes = _named(amounts, named)
+        changes = named_amounts(amounts, named)
         for name, change in changes.items():
             check_count(f"adjustment of {shown(name)}", change, TOKENS_MAX, -TOKENS_MAX)
             if not knows_all(self._accounts, (name,)):
@@ -144,7 +140,7 @@ class Lease:
 
     async def release(self, amounts: Mapping[str, int] | None = None, /, **named: int) -> None:
         """Give back part of what the lease holds."""
-        returned = _named(amounts, named)
+        returned = named_amounts(amounts, named)
         for name, amount in returned.items():
             check_tokens(f"amount of {shown(name)}", amount)
         await self.adjust({name: -amount for name, amount in returned.items()})
@@ -167,24 +163,31 @@ class Lease:
         with _noting.get():
             abandoned = self._abandoned
             if not abandoned:
-                self._later += taken
+                self._later += (*taken,)
+                del taken[:]
         if abandoned:  # the work failed while a task of its own was still asking for more
             await give_back(teller, taken)
             self._check_open()
 
     async def _finish(self) -> None:
         """Store the net adjustment."""
+        teller = self._buckets.teller
         with _noting.get():
-            orders = _settlement(self._accounts, self._taken(), self._adjusted) if self._is_first() else ()
-        for failure in await settle(self._buckets.teller, orders):
+            orders = Charge(teller.lose, _settlement(self._accounts, self._taken(), self._adjusted))
+            if not self._is_first():
+                del orders[:]
+        for failure in await settle(teller, orders):
             raise failure
 
     async def _abandon(self) -> None:
         """Give everything back."""
+        teller = self._buckets.teller
         with _noting.get():
             self._abandoned = True
-            taken = self._taken() if self._is_first() else ()
-        await give_back(self._buckets.teller, taken)
+            taken = answered_for(teller, self._taken())
+            if not self._is_first():
+                del taken[:]
+        await give_back(teller, taken)
 
     def _is_first(self) -> bool:
         """End the lease; whether nobody has settled it yet: garbage is left and dropped, in any order."""
@@ -203,9 +206,19 @@ class Lease:
         logger.warning("a lease of %s on %s was thrown away and not settled", entity_id, resource)
 
     def __del__(self) -> None:
-        """Settle a lease that nobody left: some generators are dropped without being closed."""
-        if self._adjusted and not self._settled:
-            self._buckets.teller.colour.carry_out(self._leave_behind(), self._lost)
+        """Settle a lease that nobody left: some generators are dropped without being closed.
+
+        Sync code leaves every block that it entered, unless a signal handler raised just then. Nobody knows
+        whether the work was done in that case, so it is counted.
+        """
+        try:
+            if self.in_block and not self._ended:
+                self._counted = True
+                self._lost()
+            if self._adjusted and not self._settled:
+                self._buckets.teller.colour.carry_out(self._leave_behind(), self._lost)
+        except AttributeError:
+            pass  # it was never made
 
     def _check_open(self) -> None:
         if self._ended:
@@ -220,7 +233,7 @@ class DegradedLease(Lease):
     def __init__(self, entity_id: str, resource: str, amounts: Mapping[str, int]) -> None:
         self._entity_id, self._resource = entity_id, resource
         self._adjusted = dict(amounts)
-        self._ended = False
+        self._ended, self._settled, self._counted = False, True, False  # there is nothing to settle
 
     @property
     def degraded(self) -> bool:
@@ -231,13 +244,13 @@ class DegradedLease(Lease):
         return dict(self._adjusted)
 
     async def consume(self, amounts: Mapping[str, int] | None = None, /, **named: int) -> None:
-        needs = _named(amounts, named)
+        needs = named_amounts(amounts, named)
         needs_milli(needs)
         await self.adjust(needs)
 
     async def adjust(self, amounts: Mapping[str, int] | None = None, /, **named: int) -> None:
         self._check_open()
-        changes = _named(amounts, named)
+        changes = named_amounts(amounts, named)
         for name, change in changes.items():
             check_count(f"adjustment of {shown(name)}", change, TOKENS_MAX, -TOKENS_MAX)
         self._add(changes)
@@ -261,6 +274,7 @@ class Acquisition:
     __slots__ = (
         "_buckets",
         "_entity_id",
+        "_got",
         "_lease",
         "_limits",
         "_needs",
@@ -287,6 +301,8 @@ class Acquisition:
         self._policy: OnUnavailable | None = None
         self._lease: Lease | None = None
         self._till: Till | None = None
+        self._got = False
+        """Whether the till has taken what nobody has a lease for yet."""
 
     async def __aenter__(self) -> Lease:
         lease = self.enter_at_once()
@@ -304,13 +320,29 @@ class Acquisition:
         self._till, accounts, policy = till, *till.plan
         self._policy = policy = self._on_unavailable or policy
         try:
-            if not till.take(self._needs):
+            self._got = till.take(self._needs)
+            if not self._got:
                 return None
         except RateLimiterUnavailable as error:
             self._lease = self._degraded(error)
         else:
             self._lease = Lease(buckets, accounts, policy, True, self._needs)
         return self._lease
+
+    @property
+    def holds(self) -> bool:
+        """Whether anything may have been taken, though perhaps the caller has not got it."""
+        return self._got or self._lease is not None
+
+    async def undo(self) -> None:
+        """Give back what was taken for a caller who was interrupted before it got the lease."""
+        lease, got, self._got = self._lease, self._got, False
+        if lease is None and got:
+            assert self._till is not None
+            assert self._policy is not None
+            lease = Lease(self._buckets, self._till.plan.accounts, self._policy, True, self._needs)
+        if lease is not None:
+            await lease._abandon()
 
     async def enter(self) -> Lease:
         """The lease, by whatever it takes."""
@@ -322,6 +354,7 @@ class Acquisition:
                 return lease
             self._lease = await self._planned()
         except RateLimiterUnavailable as error:
+            self._lease = None
             self._lease = self._degraded(error)
         return self._lease
 
@@ -331,10 +364,12 @@ class Acquisition:
         for attempt in range(1, PLANS_MAX + 1):
             plan = await buckets.plan(self._entity_id, self._resource, self._limits, self._needs)
             self._policy = policy = self._on_unavailable or plan.on_unavailable
-            lease = Lease(buckets, plan.accounts, policy, self._speculative)
+            # Known before it holds anything, so that it can be undone from then on.
+            self._lease = lease = Lease(buckets, plan.accounts, policy, self._speculative)
             try:
                 await lease._take(self._needs)
             except RateLimitExceeded:
+                self._lease = None
                 if attempt == PLANS_MAX or not buckets.is_moved(plan.accounts[0]):
                     raise
             else:
@@ -347,10 +382,12 @@ class Acquisition:
         """The lease if one write of the till is all it takes."""
         outcome, interruption = await till.order(self._needs)
         if outcome is not None and outcome.applied:
+            self._got = True
             assert self._policy is not None
             lease = Lease(self._buckets, till.plan.accounts, self._policy, True, self._needs)
             if interruption is None and not self._buckets.is_moved(till.plan.accounts[0]):
                 return lease
+            self._got = False
             await lease._abandon()
         if interruption is not None:
             raise interruption
@@ -367,12 +404,20 @@ class Acquisition:
         if not self.leave_at_once(kind):
             await self.leave(kind, error)
 
+    @property
+    def is_left(self) -> bool:
+        """Whether somebody has begun to settle the lease, and answers for it."""
+        return self._lease is None or self._lease._settled
+
     def leave_at_once(self, kind: type[BaseException] | None) -> bool:
         """End the lease; false if there is something to store or to give back."""
         lease = self._lease
         assert lease is not None, "an acquisition is left once, after it was entered"
         # In this order: a thread that notes something now either is seen here or sees that it came too late.
         lease._ended = True
+        if lease._counted:  # the garbage of a cycle is dropped before it is left, or after
+            lease._counted = False
+            self._buckets.teller.refunds_lost -= 1
         return (kind is None or kind is GeneratorExit) and not lease._adjusted
 
     async def leave(self, kind: type[BaseException] | None, error: BaseException | None = None) -> None:
@@ -418,22 +463,6 @@ class Acquisition:
         return DegradedLease(self._entity_id, self._resource, amounts)
 
 
-AMOUNTS_HINT = "pass amounts by limit, such as {'rpm': 1}"
-
-
-def needs_milli(amounts: Mapping[str, int]) -> dict[str, int]:
-    """Amounts to be taken, checked, in millitokens; nothing of a limit is no demand on it."""
-    if type(amounts) is not dict:
-        amounts = check_mapping("consume", amounts, AMOUNTS_HINT)
-    needs = {}
-    for name, amount in amounts.items():
-        if type(amount) is not int or not 0 < amount <= TOKENS_MAX:
-            check_count(f"amount of {shown(name)}", amount, TOKENS_MAX, 0)
-        if amount:
-            needs[name] = amount * 1000
-    return needs
-
-
 def _settlement(
     accounts: Sequence[Account], taken: Sequence[Demand], adjusted: Mapping[str, int]
 ) -> list[Order]:
@@ -458,12 +487,3 @@ def _settlement(
                     post(demand.account, Posting(credit={name: part}))
                     returned -= part
     return list(orders.values())
-
-
-def _named(amounts: Mapping[str, int] | None, named: Mapping[str, int]) -> dict[str, int]:
-    """Amounts from a mapping, for names that are no identifiers, and from keywords."""
-    given = {} if amounts is None else check_mapping("amounts", amounts, AMOUNTS_HINT)
-    both = {**given, **named}
-    if twice := sorted(given.keys() & named.keys()):
-        raise ValidationError("amounts", both, f"{', '.join(twice)} given twice")
-    return both

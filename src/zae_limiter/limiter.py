@@ -12,12 +12,14 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
-from .acquire import Demand, demand_statuses, demands_on
+from .acquire import demand_statuses, demands_on
+from .amounts import needs_milli
 from .exceptions import ValidationError
-from .lease import Acquisition, needs_milli
+from .lease import Acquisition
 from .models import Availability, Limit, LimiterInfo, LimitStatus, OnUnavailable, check_limits
 from .naming import validate_entity_id, validate_resource
 from .repository import Repository, Settings
+from .settlement import Demand
 from .shards import levels, survey
 
 P = ParamSpec("P")

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from ._colour import Colour, Signal, taken
+from ._colour import LAST_WORDS_SECONDS, Colour, Signal, taken
 from .exceptions import RateLimiterUnavailable
 from .posting import Posting
 from .repository_protocol import Key, Outcome
@@ -26,9 +26,6 @@ from .terms import Account, has_same_terms
 
 GROUP_MAX = 1_000
 """How many orders travel in one write."""
-
-LAST_WORDS_SECONDS = 0.1
-"""How long somebody who is thrown away tries to say so: whoever has the lock may be the one who waits."""
 
 
 class Order(NamedTuple):

@@ -9,7 +9,7 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 
-from ._colour import ForkSafe
+from ._colour import LAST_WORDS_SECONDS, ForkSafe, taken
 from .repository_protocol import Item, Key
 from .schema import HOLDS, number
 from .world import World
@@ -118,10 +118,14 @@ class SeenBuckets:
     def let_go(self, key: Key) -> None:
         """It has kept it for good, or given it back."""
         holders = self._holders.get()
-        with holders.lock:
-            holders.by_key[key] -= 1
-            if holders.by_key[key] <= 0:
-                del holders.by_key[key]
+        # Garbage may be collected, and let go of something, in the middle of whatever holds the lock.
+        for _ in taken(holders.lock, LAST_WORDS_SECONDS):
+            try:
+                holders.by_key[key] -= 1
+                if holders.by_key[key] <= 0:
+                    del holders.by_key[key]
+            finally:
+                holders.lock.release()
 
     def is_held_here(self, key: Key) -> bool:
         return key in self._holders.get().by_key

@@ -27,6 +27,7 @@ class SyncLease:
 
     def __init__(self, lease: Lease) -> None:
         self._async = lease
+        lease.in_block = True
 
     @property
     def consumed(self) -> dict[str, int]:
@@ -51,7 +52,12 @@ class SyncAcquisition:
 
     def __enter__(self) -> SyncLease:
         acquisition = self._async
-        return SyncLease(acquisition.enter_at_once() or run_sync(acquisition.enter()))
+        try:
+            return SyncLease(acquisition.enter_at_once() or run_sync(acquisition.enter()))
+        except BaseException:
+            if acquisition.holds:  # a signal handler raised in between, and what is not entered is not left
+                run_sync(acquisition.undo())
+            raise
 
     def __exit__(
         self,
@@ -59,8 +65,14 @@ class SyncAcquisition:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if not self._async.leave_at_once(kind):
-            run_sync(self._async.leave(kind, error))
+        acquisition = self._async
+        try:
+            if not acquisition.leave_at_once(kind):
+                run_sync(acquisition.leave(kind, error))
+        except BaseException:
+            if not acquisition.is_left:  # a signal handler raised before it had begun
+                run_sync(acquisition.leave(kind, error))
+            raise
 
 
 class SyncRepository:

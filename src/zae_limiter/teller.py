@@ -111,7 +111,7 @@ class Teller(SeenBuckets):
         except GeneratorExit:
             raise
         except BaseException as error:
-            self.lines.withdraw(visit, WITHDRAWN)
+            self.lines.withdraw(visit, interrupted(error))
             outcomes, interruption = [ticket.outcome or unknown(error) for ticket in visit.tickets], error
         interruption = visit.interruption or interruption
         if interruption is not None and not binding:
@@ -173,7 +173,7 @@ class Teller(SeenBuckets):
             if outcome.failure is not None and outcome.failure.ambiguous:
                 self.lose(order, outcome.failure)
 
-    def lose(self, order: Order, error: BaseException) -> None:
+    def lose(self, order: Order, error: object = "interrupted") -> None:
         """Count an order that may or may not have been carried out, with nobody left to tell."""
         self.refunds_lost += 1
         logger.warning("%s may or may not have got %s: %s", order.account.key.partition, order.posting, error)

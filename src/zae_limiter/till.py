@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from .bucket import Level
 from .config_cache import ConfigCache, Entry
-from .exceptions import RateLimitExceeded
+from .exceptions import RateLimiterUnavailable, RateLimitExceeded
 from .lines import Order
 from .models import Limit, OnUnavailable
 from .posting import Posting
@@ -57,6 +57,7 @@ class Till:
         "_is_metered",
         "_key",
         "_lasting_ms",
+        "_records",
         "_slots",
         "_teller",
         "_withdrawals",
@@ -74,6 +75,7 @@ class Till:
     ) -> None:
         self._teller, self._cache, self.plan, self.given = teller, cache, plan, given
         self._entries = tuple(entries)
+        self._records = len(self._entries)
         self._withdrawals = self._expires_ms = -1.0
         self._image: Item | None = None
         """The image that was last found in order."""
@@ -102,7 +104,7 @@ class Till:
                     return False
             elif not has_family(image, account) or is_outdated(account.terms, image):
                 return False
-        self._cache.hits += len(self._entries)
+        self._cache.hits += self._records
         return True
 
     def take(self, needs: Mapping[str, int]) -> bool:
@@ -124,11 +126,17 @@ class Till:
         ttl = image.get("ttl")
         if swap is None or (ttl is not None and ttl * 1000 < now_ms + self._lasting_ms):  # type: ignore[operator]
             return False
-        new = swap(key, image, changed, self._cache.changes)
+        try:
+            new = swap(key, image, changed, self._cache.changes)
+        except RateLimiterUnavailable:
+            raise
+        except BaseException as error:  # out of a signal handler, before or after it was done
+            teller.lose(Order(self.plan.accounts[0], Posting(needs)), error)
+            raise
         if new is None:
             return False
         self._image = teller.images[key] = new
-        self._cache.hits += len(self._entries)
+        self._cache.hits += self._records
         return True
 
     async def order(self, needs: Mapping[str, int]) -> tuple[Outcome | None, BaseException | None]:
@@ -145,8 +153,8 @@ class Till:
         outcome, interruption = await teller.post_one(Order(self.plan.accounts[0], Posting(needs)))
         if outcome is None or outcome.failure is not None:
             return outcome, interruption
-        if outcome.applied:
-            self._cache.hits += len(self._entries)
+        if outcome.applied:  # and nothing is called any more, after which a signal handler could raise
+            self._cache.hits += self._records
         elif outcome.item is None or not self._is_in_order(outcome.item):
             teller.reconsider(self._key)  # there is more to it than tokens
         elif interruption is None:

@@ -47,6 +47,21 @@ def test_a_watcher_is_told_before_it_can_be_read() -> None:
     assert held == [None, {"n": 1}, {"n": 2}]
 
 
+def test_a_transaction_that_is_interrupted_halfway_is_whole() -> None:
+    """An exception out of a signal handler comes after it, or before any of it."""
+    store, keys = MemoryBackend(), [Key("p", sort) for sort in "abc"]
+    raises: list[type[BaseException]] = [KeyboardInterrupt]
+
+    def interrupt(key: Key, *_: object) -> None:
+        if key == keys[1] and raises:
+            raise raises.pop()
+
+    store.watchers.append(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run_sync(store.transact_write([Put(key, {"n": 1}) for key in keys]))
+    assert run_sync(store.batch_get(keys)) == [{"n": 1}] * 3
+
+
 def test_an_image_that_only_looks_the_same_is_not_swapped() -> None:
     """To Python ``True`` equals 1; a swap that took one for the other would undo a write."""
     store = MemoryBackend()

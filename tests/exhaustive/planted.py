@@ -7,10 +7,10 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-from zae_limiter.acquire import Demand, give_back
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.posting import write_for
 from zae_limiter.repository_protocol import Equal, Item, Key, Outcome, Put, Update, Write
+from zae_limiter.settlement import Demand, give_back
 from zae_limiter.teller import Teller
 from zae_limiter.terms import level
 from zae_limiter.testing.bugs import BUGS

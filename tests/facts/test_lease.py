@@ -9,13 +9,14 @@ import pytest
 from tests.facts.stage import KEY, OTHER, RATE, Store, account_of, image_of, teller_of
 from zae_limiter import OnUnavailable, ValidationError
 from zae_limiter._colour import run_sync
-from zae_limiter.acquire import Demand
+from zae_limiter.amounts import named_amounts, needs_milli
 from zae_limiter.exceptions import LeaseExpiredError
-from zae_limiter.lease import DegradedLease, Lease, _named, _settlement, needs_milli
+from zae_limiter.lease import DegradedLease, Lease, _settlement
 from zae_limiter.models import TOKENS_MAX
 from zae_limiter.posting import Posting
 from zae_limiter.repository_protocol import Key
 from zae_limiter.schema import bucket_key
+from zae_limiter.settlement import Demand
 from zae_limiter.terms import Account, Terms
 
 SHARD = bucket_key("ns", "e", "r", 1)
@@ -104,10 +105,10 @@ def test_nothing_is_no_demand(amounts: dict[str, int]) -> None:
 
 
 def test_amounts_have_one_source_each() -> None:
-    assert _named(None, {"a": 1}) == {"a": 1}
-    assert _named({"a b": 2}, {"a": 1}) == {"a b": 2, "a": 1}
+    assert named_amounts(None, {"a": 1}) == {"a": 1}
+    assert named_amounts({"a b": 2}, {"a": 1}) == {"a b": 2, "a": 1}
     with pytest.raises(ValidationError, match="a given twice"):
-        _named({"a": 2}, {"a": 1})
+        named_amounts({"a": 2}, {"a": 1})
 
 
 def lease_of() -> Lease:

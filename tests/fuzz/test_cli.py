@@ -155,8 +155,7 @@ def run(line: list[str]) -> Result:
 
 def lasting(path: Path) -> dict[Key, str]:
     """What a store holds for ever; the rest has long expired, and goes when the store is next opened."""
-    # The count of changes is a bare number.
-    return {key: body for key, body in stored(path).items() if '"ttl":' not in body}
+    return {key: body for key, body in stored(path).items() if "ttl" not in json.loads(body)}
 
 
 @cases("command line", 250, line=lines())

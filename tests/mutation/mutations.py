@@ -72,6 +72,7 @@ TARGETS = (
     Target("zae_limiter/till.py", (*_facts("till"), *FLOW, HOT[0]), CORE),
     Target("zae_limiter/bucket.py", (*_facts("bucket"), "tests/fuzz/test_facts.py"), CORE),
     Target("zae_limiter/acquire.py", (*_facts("acquire"), *FLOW, *EXHAUSTIVE), CORE),
+    Target("zae_limiter/settlement.py", (*_facts("settlement"), *FLOW, *EXHAUSTIVE), CORE),
     Target("zae_limiter/lease.py", (*_facts("lease"), *FLOW), CORE),
     Target(
         "zae_limiter/teller.py",
@@ -120,18 +121,20 @@ class Planted(NamedTuple):
 
 
 PLANTED = (
-    Planted("zae_limiter/acquire.py", "give_back", "Posting(credit=amounts)", "Posting(debit=amounts)"),
+    Planted("zae_limiter/settlement.py", "give_back", "Posting(credit=amounts)", "Posting(debit=amounts)"),
     Planted(
-        "zae_limiter/acquire.py",
-        "settle",
-        "outcome.failure is not None and not outcome.failure.ambiguous and attempt",
-        "outcome.failure is not None and attempt",
+        "zae_limiter/settlement.py",
+        "_may_try_again",
+        "not outcome.failure.ambiguous and attempt",
+        "attempt",
     ),
     Planted("zae_limiter/acquire.py", "acquire", "except BaseException:", "except Exception:"),
-    Planted("zae_limiter/acquire.py", "settle", "binding=True", "binding=False"),
+    Planted(
+        "zae_limiter/settlement.py", "_posted", "teller.post(orders, binding=True)\n", "teller.post(orders)\n"
+    ),
     Planted("zae_limiter/lease.py", "Lease._abandon", "self._taken()", "self._later"),
     Planted("zae_limiter/lease.py", "_settlement", "in reversed(held)", "in held"),
-    Planted("zae_limiter/lease.py", "Lease._take", "self._later += taken", "self._later = taken"),
+    Planted("zae_limiter/lease.py", "Lease._take", "self._later += (*taken,)", "self._later = (*taken,)"),
     Planted("zae_limiter/teller.py", "unknown", "ambiguous=True", "ambiguous=False"),
     Planted(
         "zae_limiter/teller.py",

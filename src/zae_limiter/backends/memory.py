@@ -107,7 +107,7 @@ class MemoryBackend:
     async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
         with self._shelf.lock:
             self._count(len(writes))
-            return [self._keep(write, apply(write, self._image(write.key))) for write in writes]
+            return [self._keep([write], [apply(write, self._image(write.key))])[0] for write in writes]
 
     def swap(
         self, key: Key, image: Item, changed: Mapping[str, int], changes: int | None = None
@@ -119,10 +119,10 @@ class MemoryBackend:
             if changes is not None and shelf.changes - self._own_changes != changes:
                 return None
             new: Item = {**image, **changed}
+            self._count(1)
             for watcher in shelf.watchers:
                 watcher(key, image, new)
             shelf.items[key] = new
-            self._count(1)
         return new
 
     async def changes(self) -> int:
@@ -132,8 +132,7 @@ class MemoryBackend:
     async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
         with self._shelf.lock:
             self._count(len(writes))
-            outcomes = apply_all(writes, [self._image(write.key) for write in writes])
-            return [self._keep(write, outcome) for write, outcome in zip(writes, outcomes, strict=True)]
+            return self._keep(writes, apply_all(writes, [self._image(write.key) for write in writes]))
 
     async def query(self, query: Query) -> Page:
         assert 0 < query.rows_max <= PAGE_ROWS_MAX, f"{query.rows_max} rows in one page"
@@ -177,18 +176,35 @@ class MemoryBackend:
         item = self._shelf.items.get(key)
         return None if item is None else _own(item)
 
-    def _keep(self, write: Write, outcome: Outcome) -> Outcome:
-        if outcome.applied:
+    def _keep(self, writes: Sequence[Write], outcomes: list[Outcome]) -> list[Outcome]:
+        """Put what was written in its place: all of it, even if a signal handler raises halfway."""
+        kept = [
+            (write.key, outcome.item)
+            for write, outcome in zip(writes, outcomes, strict=True)
+            if outcome.applied
+        ]
+        kept.reverse()
+        try:
+            self._put(kept)
+        except BaseException:
+            self._put(kept)
+            raise
+        return outcomes
+
+    def _put(self, kept: list[tuple[Key, Item | None]]) -> None:
+        """Put images in their places, from the last to the first, and drop each when it is there."""
+        while kept:
+            key, item = kept[-1]
             for watcher in self._shelf.watchers:
-                watcher(write.key, self._shelf.items.get(write.key), outcome.item)
-            if is_remembered(write.key):
+                watcher(key, self._shelf.items.get(key), item)
+            if is_remembered(key):
                 self._shelf.changes += 1
                 self._own_changes += 1
-            if outcome.item is None:
-                self._shelf.items.pop(write.key, None)
+            if item is None:
+                self._shelf.items.pop(key, None)
             else:
-                self._shelf.items[write.key] = _own(outcome.item)
-        return outcome
+                self._shelf.items[key] = _own(item)
+            kept.pop()
 
     def _count(self, writes: int) -> None:
         self._shelf.writes += writes

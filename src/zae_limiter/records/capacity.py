@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
 from ..acquire import demands_on
+from ..amounts import needs_milli
 from ..bucket import balance
 from ..exceptions import ValidationError
-from ..lease import needs_milli
 from ..lines import Order
 from ..models import BucketState, EntityCapacity, Limit, ResourceCapacity, check_limits
 from ..naming import validate_entity_id, validate_limit_name, validate_resource

@@ -11,10 +11,9 @@ import dataclasses
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from .._colour import ForkSafe, Signal, taken
+from .._colour import LAST_WORDS_SECONDS, ForkSafe, Signal, taken
 from ..config_cache import ConfigCache
 from ..exceptions import RateLimiterUnavailable
-from ..lines import LAST_WORDS_SECONDS
 from ..models import OnUnavailable
 from ..repository_protocol import Backend, Changes, Item, Key
 from ..teller import Teller

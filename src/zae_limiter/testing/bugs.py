@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest import mock
 
-from ..acquire import Demand, give_back
 from ..backends.memory import MemoryBackend
 from ..config_cache import ConfigCache
 from ..exceptions import RateLimiterUnavailable
@@ -19,6 +18,7 @@ from ..posting import Posting, fitting, write_for
 from ..records.buckets import BucketRecords
 from ..records.versions import VersionRecords
 from ..repository_protocol import AtLeast, AtMost, Condition, Delete, Exists, Item, Key, Put, Update, Write
+from ..settlement import Demand, give_back
 from ..shards import split
 from ..teller import Teller
 from ..till import spent

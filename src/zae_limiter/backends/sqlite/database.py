@@ -122,7 +122,11 @@ class Database:
         try:
             return work(connection, argument)
         except BaseException as error:
-            undone = self._roll_back(connection)
+            try:
+                undone = self._roll_back(connection)
+            except BaseException:  # out of a signal handler; a connection that is closed is rolled back, too
+                self._drop()
+                raise
             if isinstance(error, LostCommit):
                 self._drop()
                 raise self._unavailable(error.__cause__ or error, ambiguous=True) from error

@@ -1,0 +1,185 @@
+"""What was taken has to be answered for: it is used, given back, or told to be lost.
+
+``settle`` carries out what cannot be refused: refunds, and debits after the fact. A write whose reply was
+lost may have happened, so it is never sent again. What is not confirmed in time is logged and counted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from .exceptions import RateLimiterUnavailable
+from .lines import Order
+from .posting import Posting, lasts, merged, prolong
+from .repository_protocol import Item, Key, Outcome
+from .schema import bucket_key
+from .sharding import parent_of
+from .teller import Teller
+from .terms import Account, stored_terms
+
+T = TypeVar("T")
+
+logger = logging.getLogger("zae_limiter")
+
+SETTLE_ATTEMPTS_MAX = 64
+"""How often refunds, and debits after the fact, are tried anew because their bucket would not hold still."""
+
+RESEND_ATTEMPTS_MAX = 8
+"""How often these are sent that did not get through; a store repeats what it can by itself."""
+
+
+class Charge(list[T]):
+    """A list whose entries are lost, and told so, if it is dropped before they were taken off it.
+
+    Between any two steps an exception out of a signal handler can unwind whoever was about to go on. So what
+    was taken is noted here at once, and taken off only where somebody else answers for it.
+    """
+
+    __slots__ = ("_lose",)
+
+    def __init__(self, lose: Callable[[T], None], entries: Iterable[T] = ()) -> None:
+        self._lose = lose
+        super().__init__(entries)
+
+    def __del__(self) -> None:
+        for entry in self:
+            self._lose(entry)
+
+
+class Demand(NamedTuple):
+    """What one acquire takes from one bucket, in millitokens by limit."""
+
+    account: Account
+    amounts: Mapping[str, int]
+
+
+def answered_for(teller: Teller, demands: Iterable[Demand] = ()) -> Charge[Demand]:
+    """Demands that somebody answers for."""
+    return Charge(lambda demand: teller.lose(Order(demand.account, Posting(credit=demand.amounts))), demands)
+
+
+async def give_back(teller: Teller, taken: Sequence[Demand]) -> None:
+    """Refund demands, each to the item that it was taken from, and answer for that."""
+    credits: dict[Key, Order] = {}
+    for account, amounts in taken:
+        known = credits.get(account.key)
+        credit = merged([known.posting, Posting(credit=amounts)]) if known else Posting(credit=amounts)
+        credits[account.key] = Order(account, credit)
+    orders = Charge(teller.lose, credits.values())
+    if isinstance(taken, Charge):
+        del taken[:]
+    await settle(teller, orders)
+
+
+async def settle(teller: Teller, orders: Sequence[Order]) -> list[RateLimiterUnavailable]:
+    """Carry out orders that cannot be refused; returns the failures of those that could not be confirmed.
+
+    These are logged and counted as well, for often there is nobody left to tell. A cancellation
+    meanwhile waits until the books are right, and is then obeyed. All of it takes no longer than one call
+    to the store may take: what is not confirmed by then is given up.
+    """
+    until_ms = teller.world.ticks_ms() + teller.backend.capabilities.timeout_ms
+    owed = orders if isinstance(orders, Charge) else Charge(teller.lose, orders)
+    lost, astray = list[RateLimiterUnavailable](), Charge(teller.lose)
+    charged: list[tuple[Account, Item]] = []
+    interrupted: BaseException | None = None
+    for attempt in range(1, SETTLE_ATTEMPTS_MAX + 1):
+        if not owed:
+            break
+        outcomes, interruption = await _posted(teller, owed, until_ms, first=attempt == 1)
+        interrupted = interrupted or interruption
+        in_time = teller.world.ticks_ms() < until_ms
+        again: list[Order] = []
+        for order, outcome in zip(owed, outcomes, strict=True):
+            if _is_moot(order, outcome):
+                astray += [_with_elder(order)] if order.account.shard_id else []
+                continue
+            if in_time and _may_try_again(outcome, attempt):
+                again.append(order)
+            elif not outcome.applied:
+                lost.append(outcome.failure or _contended(order))
+                teller.refunds_lost += 1
+                logger.warning(
+                    "%s may not have got %s: %s", order.account.key.partition, order.posting, lost[-1]
+                )
+            elif order.posting.debit and outcome.item is not None:
+                charged.append((order.account, outcome.item))
+        owed[:] = again
+    for account, image in charged:
+        _, interruption = await teller.colour.finish(_keep_alive(teller, account, image))
+        interrupted = interrupted or interruption
+    while astray:  # one by one, for they may have the same elder
+        order = Charge(teller.lose, astray[:1])
+        del astray[0]
+        try:
+            lost += await settle(teller, order)
+        except BaseException as error:  # the others must not be lost because of it
+            interrupted = interrupted or error
+    if interrupted is not None:
+        raise interrupted
+    return lost
+
+
+async def _posted(
+    teller: Teller, orders: Sequence[Order], until_ms: float, *, first: bool
+) -> tuple[list[Outcome], BaseException | None]:
+    """Post binding orders, again only for as long as there is time left."""
+    if first:  # a call takes no longer than that by itself
+        return await teller.post(orders, binding=True)
+
+    async def again() -> tuple[list[Outcome], BaseException | None] | None:
+        left_ms = until_ms - teller.world.ticks_ms()
+        return await teller.colour.at_most(left_ms / 1000, teller.post(orders, binding=True))
+
+    posted, interruption = await teller.colour.finish(again())
+    if posted is None:
+        late = RateLimiterUnavailable("no answer within the deadline of a call", ambiguous=True)
+        return [Outcome(False, None, failure=late) for _ in orders], interruption
+    return posted[0], interruption or posted[1]
+
+
+def _may_try_again(outcome: Outcome, attempt: int) -> bool:
+    """Whether an order surely was not carried out, and was not tried too often."""
+    if outcome.failure is None:
+        return not outcome.applied and attempt < SETTLE_ATTEMPTS_MAX
+    return not outcome.failure.ambiguous and attempt < RESEND_ATTEMPTS_MAX
+
+
+async def _keep_alive(teller: Teller, account: Account, image: Item | None) -> None:
+    """Let a bucket outlive its debts; whoever cannot make sure of that says so."""
+    problem: object = "it changed under every attempt"
+    for _ in range(RESEND_ATTEMPTS_MAX):
+        now_ms = teller.world.now_ms()
+        if image is None or lasts(account.terms, image, now_ms):
+            return
+        write = prolong(stored_terms(image, account.terms.ttl_fills), account.key, image, now_ms)
+        if write is None:
+            return
+        (outcome,) = await teller.backend.write_each([write])
+        if outcome.applied:
+            return
+        if outcome.failure is not None:  # the next write to the bucket looks again
+            problem = outcome.failure
+            break
+        image = outcome.item
+    logger.warning("%s may disappear before its debts are paid: %s", account.key.partition, problem)
+
+
+def _with_elder(order: Order) -> Order:
+    """What is owed to a shard that is gone, as owed to the one that it is part of again."""
+    account = order.account
+    elder_id = parent_of(account.shard_id)
+    key = bucket_key(account.namespace_id, account.entity_id, account.resource, elder_id)
+    return order._replace(account=account._replace(key=key, shard_id=elder_id))
+
+
+def _is_moot(order: Order, outcome: Outcome) -> bool:
+    """Whether the item is gone that a refund, or a debit on a shard, could go to."""
+    lost = not order.posting.debit or order.account.shard_id > 0
+    return lost and not outcome.applied and outcome.failure is None and outcome.item is None
+
+
+def _contended(order: Order) -> RateLimiterUnavailable:
+    return RateLimiterUnavailable(f"bucket {order.account.key.partition!r} changed under every attempt")
