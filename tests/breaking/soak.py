@@ -56,6 +56,9 @@ AT_ONCE = 8
 HOURS = 4
 """By how much the clock of an embedded store is ahead after each round."""
 
+FOR_EVER_S = 30
+"""How long a round may take before somebody in it waits for ever."""
+
 STEPS_MAX = 2
 """How many batches the follower takes after each round: there is work for one."""
 
@@ -96,7 +99,7 @@ def kept_rules(url: str, operations: int) -> tuple[Rule, ...]:
     )
 
 
-LEAKS = ("memory", "descriptor", "thread", "coroutine", "log", "cache", "connection")
+LEAKS = ("memory", "descriptor", "thread", "coroutine", "log", "cache", "connection", "loop")
 
 
 @dataclass
@@ -128,6 +131,16 @@ def scaled(number: int) -> str:
     return f"{number / 1e6:.2f}M" if number >= 100_000 else str(number)
 
 
+def caches_of(repository: Repository) -> dict[str, int]:
+    """How much a process remembers."""
+    return {
+        "images": len(repository.teller.images),
+        "records": repository.get_cache_stats().size,
+        "tills": len(repository.tills),
+        "lines": len(repository.teller.lines.by_key),
+    }
+
+
 class Soaked:
     """One store under load: the limiter, its follower, and what can be seen of both."""
 
@@ -154,13 +167,7 @@ class Soaked:
                 break
 
     def measure(self) -> None:
-        teller = self.repository.teller
-        seen = sample() | {
-            "images": len(teller.images),
-            "records": self.repository.get_cache_stats().size,
-            "tills": len(self.repository.tills),
-            "lines": len(teller._lines.get().by_key),
-        }
+        seen = sample() | caches_of(self.repository)
         if isinstance(self._beside, MemoryBackend):
             seen |= {"items": len(self._beside.snapshot())}
         if isinstance(self.follower, LogSource):
@@ -250,6 +257,33 @@ def soak_openings(url: str, rounds: int) -> Part:
     return part
 
 
+def soak_loops(url: str, rounds: int, operations: int) -> Part:
+    """Two event loops in two threads use one limiter, and neither waits for ever."""
+    part, since = Part("loops", PROCESS + CACHES + EMBEDDED), time.monotonic()
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        repository = first.run(Repository.over(open_backend(url, sync=False, world=World()), "soak", OPTIONS))
+        loads = [MixedLoad(RateLimiter(repository), random.Random(seed)) for seed in range(2)]
+        first.run(loads[0].furnish())
+        for _ in range(rounds):
+            pairs = zip((first, second), loads, strict=True)
+            threads = [
+                threading.Thread(target=runner.run, args=(load.run(operations, AT_ONCE),), daemon=True)
+                for runner, load in pairs
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(FOR_EVER_S)
+                if thread.is_alive():
+                    print("loops: somebody waits for ever", flush=True)
+                    os._exit(1)  # there is no way to end what waits
+            part.samples.append(sample() | caches_of(repository))
+        part.operations = sum(load.done.total() for load in loads)
+        first.run(repository.close())
+    part.seconds = time.monotonic() - since
+    return part
+
+
 def soak_connects(rounds: int) -> Part:
     """Calls that are cancelled between any two steps of a connect and what follows leave no socket open."""
     part = Part("connects", (*PROCESS, Flat("descriptors", 1), Ceiling("connections", 0)))
@@ -278,6 +312,9 @@ def plant(leaks: list[str]) -> None:
         mock.patch("zae_limiter.following.sqlite.SqliteLog.trim", mock.Mock()).start()
     if "cache" in leaks:
         mock.patch(f"{__name__}.OPTIONS", replace(OPTIONS, remembered_max=10**6)).start()
+    if "loop" in leaks:  # signals that another loop does not hear, and nobody who takes over
+        mock.patch("zae_limiter._colour._LoopSignal.give", mock.Mock()).start()
+        mock.patch("zae_limiter.lines.Lines.overtake", mock.Mock(return_value=False)).start()
     if "connection" in leaks:
 
         async def forgetful(self: LoopWire, *args: Any) -> Any:
@@ -300,6 +337,8 @@ def leak_some() -> None:
 
 def parts(quick: bool, minutes: float, folder: Path) -> Iterator[Part]:
     rounds, operations = (40, 24) if quick else (120, 120)
+    if "loop" in _leaks:
+        yield soak_loops(f"sqlite:///{folder}/loops.db?timeout_ms=600000", rounds, operations)
     if _leaks:
         yield soak_embedded("sqlite threads", f"sqlite:///{folder}/leaky.db", rounds, operations, sync=True)
         yield soak_connects(5)
@@ -307,6 +346,7 @@ def parts(quick: bool, minutes: float, folder: Path) -> Iterator[Part]:
     yield soak_embedded("memory", "memory://soak", rounds, operations, sync=True)
     yield soak_embedded("sqlite threads", f"sqlite:///{folder}/threads.db", rounds, operations, sync=True)
     yield soak_embedded("sqlite tasks", f"sqlite:///{folder}/tasks.db", rounds, operations, sync=False)
+    yield soak_loops(f"sqlite:///{folder}/loops.db?timeout_ms=30000", rounds, operations)
     yield soak_openings(f"sqlite:///{folder}/openings.db", 15 if quick else 200)
     yield soak_connects(10 if quick else 100)
     seconds = 2.0 if quick else minutes * 30

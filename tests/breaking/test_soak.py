@@ -34,13 +34,20 @@ def test_nothing_grows() -> None:
 
 def test_every_leak_is_found() -> None:
     """Each of them is planted, and each is named."""
-    options = [word for leak in LEAKS for word in ("--leak", leak)]
+    options = [word for leak in LEAKS if leak != "loop" for word in ("--leak", leak)]
     done = soak(*options, python=("-X", "dev"))
     assert done.returncode == 1, done.stdout + done.stderr
     for words in ("blocks grows", "descriptors grows", "threads reached", "never awaited", "log reached"):
         assert words in done.stdout, done.stdout
     assert "connections reached" in done.stdout, done.stdout
     assert all(f"{cache} reached" in done.stdout for cache in ("images", "records", "tills"))
+
+
+def test_a_loop_that_does_not_hear_another_one_is_found() -> None:
+    """It ends the soak, for nobody can end what waits for ever."""
+    done = soak("--leak", "loop")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "somebody waits for ever" in done.stdout
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
