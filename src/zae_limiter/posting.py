@@ -283,10 +283,10 @@ class _Rebase:
             return left
         held = stored + gained
         found = change.found(held, rate.capacity_milli)
-        spared = found - held - change.shift_milli
-        left = found - taken + credit
+        spared = 0 if need else found - held - change.shift_milli  # where a need fits, nothing is spared
+        left = held + change.shift_milli + spared - taken + credit
         self._spare(name, change.spared_milli + spared)
-        if spared and not need:
+        if spared:
             self.set[tokens] = left - counted
             self.when.append(Equal(tokens, stored))
             return left

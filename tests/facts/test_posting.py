@@ -27,7 +27,7 @@ from zae_limiter.schema import (
     limit_attributes,
     shard_attributes,
 )
-from zae_limiter.terms import Account, Terms, has_terms
+from zae_limiter.terms import Account, Terms, has_terms, level
 
 KEY = bucket_key("ns", "e", "r")
 NOW = 1_700_000_000_000
@@ -318,6 +318,16 @@ SHAPES: dict[str, tuple[Account, Posting, Item | None, int, Write | None]] = {
         ),
     ),
 }
+
+
+def test_a_cut_that_is_overtaken_by_a_refund_gives_nothing_away() -> None:
+    """Believed too low for the need, the bucket has just been refunded: it is cut by all the difference."""
+    cut, believed = account(Limit("a", 9, 1, 1), version=None), bucket(a=(A, 0))
+    write = write_for(cut, Posting(need={"a": 1}), believed, NOW)
+    assert write is not None
+    outcome = apply(write, {**believed, "b_a_tk": 1_001})
+    assert outcome.item is not None
+    assert (outcome.applied, level(cut.terms, "a", outcome.item, NOW).balance(NOW)) == (True, 0)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
