@@ -50,11 +50,11 @@ class Lease:
         "_buckets",
         "_counted",
         "_ended",
+        "_in_block",
         "_later",
         "_policy",
         "_settled",
         "_speculative",
-        "in_block",
     )
 
     def __init__(
@@ -70,7 +70,7 @@ class Lease:
         """What a till has taken from the first account, in millitokens."""
         self._later: tuple[Demand, ...] = ()
         self._adjusted: Mapping[str, int] = NOTHING
-        self._ended = self._settled = self._abandoned = self.in_block = self._counted = False
+        self._ended = self._settled = self._abandoned = self._in_block = self._counted = False
 
     @property
     def degraded(self) -> bool:
@@ -212,7 +212,7 @@ class Lease:
         whether the work was done in that case, so it is counted.
         """
         try:
-            if self.in_block and not self._ended:
+            if self._in_block and not self._ended:
                 self._counted = True
                 self._lost()
             if self._adjusted and not self._settled:

@@ -27,7 +27,7 @@ class SyncLease:
 
     def __init__(self, lease: Lease) -> None:
         self._async = lease
-        lease.in_block = True
+        lease._in_block = True
 
     @property
     def consumed(self) -> dict[str, int]:
