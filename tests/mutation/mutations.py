@@ -154,7 +154,6 @@ PLANTED = (
     Planted(
         "zae_limiter/posting.py", "_spend", "min(brim, brim - taken + returned)", "brim - taken + returned"
     ),
-    Planted("zae_limiter/posting.py", "_rebase", "gain(before, origin, at_ms)", "gain(rate, origin, at_ms)"),
     Planted(
         "zae_limiter/posting.py",
         "_give_back",
