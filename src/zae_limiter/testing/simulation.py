@@ -7,6 +7,7 @@ cancelled, a process crashes. Two runs of one seed are the same run.
 
 from __future__ import annotations
 
+import gc
 import math
 import random
 from abc import ABC, abstractmethod
@@ -28,6 +29,9 @@ DRIFTED_MS_MAX = 5_000
 ROUNDING_MS = 2 + LOOK_MS
 TICKS_MS = (0, 0, 0, 1, 1, 3)
 """How long a step may take."""
+
+COLLECT_EVERY = 100
+"""After how many steps garbage is collected: at any other time it would depend on what ran before."""
 
 
 class Cancelled(BaseException):
@@ -293,16 +297,22 @@ class Simulation:
         return [task for task in self._tasks if task.interruptible]
 
     def run(self, steps_max: int = 100_000) -> None:
+        collects = gc.isenabled()
+        gc.disable()  # garbage settles leases, so it is collected at chosen steps and not at any
         try:
             self._run(steps_max)
         finally:
             self.over = bool(self._tasks)
             self.drop(lambda _: True)
+            if collects:
+                gc.enable()
 
     def _run(self, steps_max: int) -> None:
         while self._tasks:
             self.steps += 1
             assert self.steps < steps_max, "the simulation does not come to an end"
+            if self.steps % COLLECT_EVERY == 0:
+                gc.collect(0)
             self.now_ms += TICKS_MS[int(self.rng.random() * len(TICKS_MS))]
             if not self.in_flight and self.rng.random() < 0.2:  # everybody idles for a while
                 self.now_ms += self.rng.choice((1_000, 10_000, 100_000))
