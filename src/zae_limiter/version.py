@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache
-from importlib import metadata
 from typing import NamedTuple
 
 from .exceptions import ValidationError
+
+CLIENT_VERSION = "1.0.0"
+"""The version of this package. The project file reads it from here, so code and package cannot differ."""
 
 SCHEMA_VERSION = "1.0.0"
 """The shape of the stored records; its major number changes when older clients cannot read them."""
@@ -37,10 +38,9 @@ def parse_version(text: str) -> Version:
     return Version(*(int(number or 0) for number in found.groups()))
 
 
-@cache  # it is read from a file, and does not change while the process runs
 def client_version() -> str:
-    """The version of the installed package."""
-    return metadata.version("zae-limiter")
+    """The version of this package."""
+    return CLIENT_VERSION
 
 
 @dataclass(frozen=True, slots=True)

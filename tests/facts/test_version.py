@@ -1,13 +1,24 @@
 """Which client, schema and Lambda fit together."""
 
-from importlib import metadata
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import zae_limiter
 from zae_limiter.exceptions import ValidationError
-from zae_limiter.version import SCHEMA_VERSION, Compatibility, Version, check_compatibility, parse_version
+from zae_limiter.version import (
+    SCHEMA_VERSION,
+    Compatibility,
+    Version,
+    check_compatibility,
+    client_version,
+    parse_version,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
@@ -46,9 +57,12 @@ def test_versions_compare_as_numbers() -> None:
 
 
 def test_the_package_knows_its_version() -> None:
-    """What is exported is what is installed."""
-    assert zae_limiter.__version__ == metadata.version("zae-limiter")
-    parse_version(zae_limiter.__version__)
+    """What is exported is what the package is built as, and above every version of the older product."""
+    built = subprocess.run(
+        [sys.executable, "-m", "hatchling", "version"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert zae_limiter.__version__ == client_version() == built.stdout.strip()
+    assert parse_version(zae_limiter.__version__) >= Version(1, 0, 0)
 
 
 MINE = parse_version(SCHEMA_VERSION)

@@ -19,7 +19,7 @@ from ..schema_records import version_item
 from ..version import SCHEMA_VERSION, Version, client_version, parse_version
 from .shapes import fields
 
-CLIENT_MIN_VERSION = "0.1.0"
+CLIENT_MIN_VERSION = "1.0.0"
 """The first client that knows the present schema."""
 
 OLDER_CLIENTS_END = "1.0.0"
