@@ -7,7 +7,6 @@ import pytest
 
 from tests.records.stage import Store, everything, take
 from zae_limiter import (
-    EntityNotFoundError,
     Limit,
     NamespaceNotFoundError,
     NamespaceStatus,
@@ -113,8 +112,7 @@ async def test_the_mark_of_a_deletion_is_no_bucket(store: Store) -> None:
     assert [key async for keys in admin._bucket_keys("key-1") for key in keys] == []
     assert (await admin.get_resource_capacity("gpt-4", "rpm")).entities == ()
     assert bucket_key(admin.namespace_id, "key-1", "gpt-4") in await everything(admin)
-    with pytest.raises(EntityNotFoundError):
-        await admin.delete_entity("key-1")
+    assert await admin.delete_entity("key-1") is False
 
 
 async def test_an_entity_made_again_pays_with_its_new_family(store: Store) -> None:

@@ -243,8 +243,7 @@ async def test_deleting_takes_everything_along(store: Store) -> None:
     assert len((await repository.get_usage_snapshots("key-11", limit=1000))[0]) == 120
     newest = (await repository.get_audit_events("key-1", limit=1))[0]
     assert (newest.action, newest.principal) == (AuditAction.ENTITY_DELETED, "admin")
-    with pytest.raises(EntityNotFoundError):
-        await repository.delete_entity("key-1")
+    assert await repository.delete_entity("key-1") is False
 
 
 async def test_what_a_deleted_entity_leaves_expires(store: Store) -> None:
@@ -274,8 +273,7 @@ async def test_an_id_that_was_never_created_can_be_deleted(store: Store) -> None
     await repository.delete_entity("ghost")
     assert await repository.get_buckets("ghost") == []
     assert await repository.get_limits("ghost") == []
-    with pytest.raises(EntityNotFoundError):
-        await repository.delete_entity("ghost")
+    assert await repository.delete_entity("ghost") is False
 
 
 async def test_a_deleted_entity_can_be_made_again(store: Store) -> None:

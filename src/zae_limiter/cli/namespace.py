@@ -68,6 +68,8 @@ def delete(session: Session, name: str, yes: bool) -> None:
         raise no_namespace(name)
     make_sure(yes, f"Delete namespace {name!r}? Its data can be recovered until it is purged.")
     gone = session.registry.delete_namespace(name)
+    if gone is None:  # somebody else was faster
+        raise no_namespace(name)
     session.output.done(
         gone,
         f"freed the name {name!r}; this brings it back: zae-limiter namespace recover -- {gone.namespace_id}",

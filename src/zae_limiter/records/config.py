@@ -84,8 +84,9 @@ class ConfigRecords(BucketRecords):
         config = await self.get_config("system")
         return ([], None) if config is None else (list(config.limits), config.on_unavailable)
 
-    async def delete_system_defaults(self, principal: str | None = None) -> None:
-        await self._delete_config("system", principal)
+    async def delete_system_defaults(self, principal: str | None = None) -> bool:
+        """Delete what the system level says; returns whether it said anything."""
+        return await self._delete_config("system", principal)
 
     # A resource.
 
@@ -103,8 +104,9 @@ class ConfigRecords(BucketRecords):
         config = await self.get_config("resource", resource=resource)
         return [] if config is None else list(config.limits)
 
-    async def delete_resource_defaults(self, resource: str, principal: str | None = None) -> None:
-        await self._delete_config("resource", principal, resource=resource)
+    async def delete_resource_defaults(self, resource: str, principal: str | None = None) -> bool:
+        """Delete what a resource's level says; returns whether it said anything."""
+        return await self._delete_config("resource", principal, resource=resource)
 
     async def list_resources_with_defaults(self) -> list[str]:
         return [name for name, item in await self._of_resources(sk_config()) if "resource" in item]
@@ -128,8 +130,9 @@ class ConfigRecords(BucketRecords):
 
     async def delete_limits(
         self, entity_id: str, resource: str = DEFAULT_RESOURCE, principal: str | None = None
-    ) -> None:
-        await self._delete_config("entity", principal, entity_id, resource)
+    ) -> bool:
+        """Delete the entity's own limits, for one resource or for all; returns whether there were any."""
+        return await self._delete_config("entity", principal, entity_id, resource)
 
     async def list_entities_with_custom_limits(
         self, resource: str = DEFAULT_RESOURCE, limit: int = 100, cursor: str | None = None
@@ -216,9 +219,9 @@ class ConfigRecords(BucketRecords):
 
     async def _delete_config(
         self, level: str, principal: str | None, entity_id: str | None = None, resource: str | None = None
-    ) -> None:
+    ) -> bool:
         at = self._level(level, entity_id, resource)
-        await self._change(at, lambda *_: LimiterConfig(), principal)
+        return await self._change(at, lambda *_: LimiterConfig(), principal)
 
     async def _change(
         self,

@@ -186,10 +186,10 @@ class EntityRecords(AuditRecords):
             await self._mend_counts(writes, outcomes)
         raise EntityConflictError(entity_id, f"{ATTEMPTS_MAX} attempts to update it were overtaken")
 
-    async def delete_entity(self, entity_id: str, principal: str | None = None) -> None:
+    async def delete_entity(self, entity_id: str, principal: str | None = None) -> bool:
         """Delete an entity with its limits, buckets and usage. Children must be deleted or moved first.
 
-        What an id that was never created has gathered is deleted too.
+        What an id that was never created has gathered is deleted too. Returns whether there was anything.
         """
         key = entity_key(self._namespace_id, validate_entity_id(entity_id))
         for _ in range(ATTEMPTS_MAX):
@@ -197,7 +197,7 @@ class EntityRecords(AuditRecords):
             if is_deleted(item):
                 break
             if item is None and not await self._has_belongings(entity_id):
-                raise EntityNotFoundError(entity_id)
+                return False
             writes = await self._marks(key, entity_id, item)
             writes.append(self._audit(AuditAction.ENTITY_DELETED, entity_id, principal))
             outcomes = await self._backend.transact_write(writes)
@@ -208,6 +208,7 @@ class EntityRecords(AuditRecords):
             raise EntityConflictError(entity_id, f"{ATTEMPTS_MAX} attempts to delete it were overtaken")
         self._connection.invalidate(key.__eq__)
         await self._clear_out(entity_id)
+        return True
 
     async def get_children(self, parent_id: str) -> list[Entity]:
         """All children of an entity, in the order of their ids."""

@@ -89,13 +89,14 @@ class NamespaceRecords(View):
             one for one in every if one.status is not NamespaceStatus.ACTIVE and not await self._is_gone(one)
         ]
 
-    async def delete_namespace(self, name: str) -> Namespace:
-        """Free the name. The data stays, under its id, until it is recovered or purged."""
+    async def delete_namespace(self, name: str) -> Namespace | None:
+        """Free the name. The data stays, under its id, until it is recovered or purged.
+
+        Returns what was deleted; ``None`` if no namespace has that name.
+        """
         known = await self.get_namespace(name)
         if known is None:
-            raise NamespaceNotFoundError(
-                f"namespace {name!r} does not exist; list_namespaces shows those that do"
-            )
+            return None
         gone = Namespace(
             name,
             known.namespace_id,
