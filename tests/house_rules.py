@@ -26,7 +26,7 @@ RECORDS = f"{CORE} core backends"
 PUBLIC = f"{RECORDS} infra records"
 
 LAYERS = (
-    Layer("facts", "models exceptions naming amounts bucket version"),
+    Layer("facts", "models checks deployments exceptions naming amounts bucket version"),
     Layer("colour", "_colour _keeping"),
     Layer("world", "world", "facts"),
     Layer("sharding", "sharding", "facts"),
@@ -51,7 +51,7 @@ LAYERS = (
         f"{BACKEND} backends dynamodb aggregator",
         packages="botocore aiobotocore yaml",
     ),
-    Layer("records", "repository lease records records.* records_*", f"{RECORDS} infra"),
+    Layer("records", "repository builder settings lease records records.* records_*", f"{RECORDS} infra"),
     Layer("limiter", "limiter", PUBLIC),
     Layer("sync", "sync", f"{PUBLIC} limiter"),
     Layer("package", "__init__", f"{PUBLIC} limiter sync"),

@@ -9,6 +9,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from .builder import RepositoryBuilder
 from .exceptions import (
     ClosedError,
     DamagedRecordError,
@@ -62,7 +63,8 @@ from .models import (
     UsageWindow,
     VersionRecord,
 )
-from .repository import Repository, RepositoryBuilder, Settings
+from .repository import Repository
+from .settings import Settings
 from .sync import SyncLease, SyncRateLimiter, SyncRepository, SyncRepositoryBuilder
 from .version import client_version
 from .world import World

@@ -18,7 +18,8 @@ from .exceptions import ValidationError
 from .lease import Acquisition
 from .models import Availability, Limit, LimiterInfo, LimitStatus, OnUnavailable, check_limits
 from .naming import validate_entity_id, validate_resource
-from .repository import Repository, Settings
+from .repository import Repository
+from .settings import Settings
 from .settlement import Demand
 from .shards import levels, survey
 

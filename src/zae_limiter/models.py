@@ -7,21 +7,59 @@ conversions stand here and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
+from .checks import (
+    NUMBER_MAX,
+    PERIOD_SECONDS_MAX,
+    TOKENS_MAX,
+    check_count,
+    check_mapping,
+    check_tokens,
+)
+from .deployments import LimiterInfo, StackOptions, Status, UsageWindow, VersionRecord
 from .exceptions import ValidationError, shown
 from .naming import validate_limit_name
 
-TOKENS_MAX = 10**12
-"""The largest capacity, refill or amount: in millitokens still far from 64 bits, so sums stay exact."""
+__all__ = [
+    "AuditAction",
+    "AuditEvent",
+    "Availability",
+    "BackendCapabilities",
+    "BucketState",
+    "CacheStats",
+    "ConfigSource",
+    "Entity",
+    "EntityCapacity",
+    "LIMITS_HINT",
+    "LIMITS_MAX",
+    "Limit",
+    "LimitName",
+    "LimitStatus",
+    "LimiterConfig",
+    "LimiterInfo",
+    "NUMBER_MAX",
+    "Namespace",
+    "NamespaceStatus",
+    "OnUnavailable",
+    "PERIOD_SECONDS_MAX",
+    "ResourceCapacity",
+    "StackOptions",
+    "Status",
+    "TOKENS_MAX",
+    "UsageSnapshot",
+    "UsageSummary",
+    "UsageWindow",
+    "VersionRecord",
+    "check_count",
+    "check_limits",
+    "check_mapping",
+    "check_tokens",
+    "is_limits",
+]
 
-NUMBER_MAX = 10**27
-"""The largest number that a record of ours can hold; whatever is larger was written by somebody else."""
-
-PERIOD_SECONDS_MAX = 10 * 366 * 24 * 3600
 LIMITS_MAX = 32
 """The most limits one bucket holds."""
 
@@ -288,20 +326,6 @@ class CacheStats:
     ttl_seconds: float
 
 
-class UsageWindow(StrEnum):
-    """How long a usage snapshot counts."""
-
-    HOURLY = "hourly"
-    DAILY = "daily"
-    MONTHLY = "monthly"
-
-    @classmethod
-    def of(cls, value: UsageWindow | str) -> UsageWindow:
-        if isinstance(value, str) and value in tuple(cls):
-            return cls(value)
-        raise ValidationError("window_type", value, "use 'hourly', 'daily' or 'monthly'")
-
-
 @dataclass(frozen=True, slots=True)
 class UsageSnapshot:
     """What an entity used of a resource in one window, in whole tokens by limit.
@@ -363,45 +387,6 @@ def _utilization(capacity: int, available: int) -> float:
     return 100 * (capacity - available) / capacity if capacity else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class VersionRecord:
-    """What a store says about the versions that may use it."""
-
-    schema_version: str
-    lambda_version: str | None = None
-    client_min_version: str = "0.0.0"
-    updated_at: str | None = None
-    updated_by: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """How a store and what is deployed around it are doing."""
-
-    available: bool
-    store: str
-    namespace: str
-    latency_ms: float | None = None
-    client_version: str | None = None
-    schema_version: str | None = None
-    lambda_version: str | None = None
-    stack_status: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LimiterInfo:
-    """A stack that is deployed."""
-
-    stack_name: str
-    region: str | None
-    stack_status: str
-    creation_time: str | None = None
-    last_updated_time: str | None = None
-    version: str | None = None
-    lambda_version: str | None = None
-    schema_version: str | None = None
-
-
 class LimitName(StrEnum):
     """Customary names of limits; any other name is as good."""
 
@@ -413,59 +398,6 @@ class LimitName(StrEnum):
     TPM = "tpm"
     TPH = "tph"
     TPD = "tpd"
-
-
-@dataclass(frozen=True, slots=True)
-class StackOptions:
-    """What a stack around a table is deployed with; ``None`` leaves a choice to the deployment."""
-
-    snapshot_windows: tuple[UsageWindow, ...] | None = None
-    usage_retention_days: int | None = None
-    audit_retention_days: int | None = None
-    enable_aggregator: bool | None = None
-    pitr_recovery_days: int | None = None
-    log_retention_days: int | None = None
-    lambda_timeout: int | None = None
-    lambda_memory: int | None = None
-    enable_alarms: bool | None = None
-    alarm_sns_topic: str | None = None
-    lambda_duration_threshold_pct: int | None = None
-    permission_boundary: str | None = None
-    role_name_format: str | None = None
-    policy_name_format: str | None = None
-    enable_audit_archival: bool | None = None
-    audit_archive_glacier_days: int | None = None
-    enable_tracing: bool | None = None
-    create_iam_roles: bool | None = None
-    create_iam: bool | None = None
-    aggregator_role_arn: str | None = None
-    enable_deletion_protection: bool | None = None
-    kms_key_arn: str | None = None
-    role_principals: tuple[str, ...] | None = None
-    tags: Mapping[str, str] | None = None
-
-
-def check_tokens(field_name: str, tokens: int) -> int:
-    """A positive whole number of tokens that the arithmetic is exact for."""
-    return check_count(field_name, tokens, TOKENS_MAX)
-
-
-def check_count(field_name: str, value: int, value_max: int, value_min: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValidationError(field_name, value, f"it must be a whole number, not {type(value).__name__}")
-    if value < value_min:
-        raise ValidationError(field_name, value, f"it must be at least {value_min}")
-    if value > value_max:
-        raise ValidationError(field_name, value, f"it must be at most {value_max}")
-    return value
-
-
-def check_mapping(field_name: str, value: Mapping[Any, Any], reason: str) -> dict[Any, Any]:
-    """A mapping as it is at this moment, whatever it says of itself later."""
-    if isinstance(value, Mapping):
-        with suppress(Exception):  # whatever a mapping of somebody else's making does instead of answering
-            return dict(value)
-    raise ValidationError(field_name, value, reason)
 
 
 LIMITS_HINT = "pass a list of Limit, such as [Limit.per_minute('rpm', 60)]"

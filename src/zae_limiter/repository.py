@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import fields
-from functools import partial
+from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, TypeVar, Unpack, cast
-from urllib.parse import parse_qs, urlencode, urlsplit
+from typing import TYPE_CHECKING, Self, Unpack
+from urllib.parse import parse_qs, urlsplit
 
 from ._colour import Blocking, Colour
-from .backends import default_url, open_backend, store_world
-from .exceptions import InfrastructureError, NamespaceNotFoundError, ValidationError
-from .models import (
-    BackendCapabilities,
-    LimiterConfig,
-    OnUnavailable,
-    StackOptions,
-    UsageWindow,
-    check_count,
-)
-from .naming import validate_namespace, validate_stack_name
+from .backends import open_backend, store_world
+from .exceptions import InfrastructureError, NamespaceNotFoundError
+from .models import BackendCapabilities, StackOptions
+from .naming import validate_namespace
 from .records.capacity import CapacityRecords
 from .records.config import ConfigRecords
 from .records.connection import Connection, Options
@@ -31,51 +22,12 @@ from .records.versions import VersionRecords
 from .repository_protocol import Backend
 from .schema import REGISTRY, nsid_key, version_key
 from .schema_records import namespace_item
+from .settings import DEFAULT_NAMESPACE, NAMESPACE_VARIABLE, Settings, client_of, settings_of
 from .world import World
 
 if TYPE_CHECKING:
+    from .builder import RepositoryBuilder
     from .infra.stack_manager import StackManager
-
-CACHE_TTL_SECONDS_MAX = 86_400
-REMEMBERED_MIN = 1_000
-"""A process must not forget a bucket while it is working on it."""
-
-DEFAULT_NAMESPACE = "default"
-STORE_VARIABLE = "ZAE_LIMITER_STORE"
-STACK_VARIABLE = "ZAEL_STACK"
-NAMESPACE_VARIABLE = "ZAEL_NAMESPACE"
-
-
-class Settings(TypedDict, total=False):
-    """What may be said when a repository is opened."""
-
-    store: str | None
-    stack: str | None
-    region: str | None
-    endpoint_url: str | None
-    config_cache_ttl: float
-    bucket_ttl_multiplier: int
-    on_unavailable: OnUnavailable | str
-    usage_retention_days: int
-    audit_retention_days: int
-    remembered_max: int
-    """How many records, buckets and plans this process keeps in memory, each."""
-    timeout_ms: int | None
-    session: Any
-    """A boto3 or botocore session, for DynamoDB."""
-    config: Any
-    """A botocore ``Config``, for DynamoDB; retries stay switched off."""
-    world: World | None
-
-
-OPTION_FIELDS = {
-    "config_cache_ttl": "config_cache_ttl_seconds",
-    "bucket_ttl_multiplier": "bucket_ttl_multiplier",
-    "on_unavailable": "on_unavailable",
-    "usage_retention_days": "usage_retention_days",
-    "audit_retention_days": "audit_retention_days",
-    "remembered_max": "remembered_max",
-}
 
 
 class Repository(ConfigRecords, CapacityRecords, UsageRecords, NamespaceRecords, VersionRecords):
@@ -105,6 +57,8 @@ class Repository(ConfigRecords, CapacityRecords, UsageRecords, NamespaceRecords,
     @classmethod
     def builder(cls) -> RepositoryBuilder:
         """Say option by option what to open, then ``await .build()``."""
+        from .builder import RepositoryBuilder
+
         return RepositoryBuilder()
 
     @classmethod
@@ -279,204 +233,3 @@ class Repository(ConfigRecords, CapacityRecords, UsageRecords, NamespaceRecords,
         trace: TracebackType | None,
     ) -> None:
         await self.close()
-
-
-T = TypeVar("T")
-B = TypeVar("B", bound="RepositoryOptions")
-
-
-class _Option(Generic[T]):
-    """A method of a builder that notes one option and returns the builder."""
-
-    def __set_name__(self, owner: type[RepositoryOptions], name: str) -> None:
-        self._name = name
-
-    def __get__(self, builder: B, owner: type[B]) -> Callable[[T], B]:
-        return partial(builder._noted, self._name)
-
-
-class RepositoryOptions:
-    """What can be said to a builder, one method for each option; said twice, the last word counts."""
-
-    def __init__(self) -> None:
-        self._said: dict[str, Any] = {}
-
-    # What is opened, and how it behaves.
-    store = _Option[str]()
-    stack = _Option[str]()
-    region = _Option[str]()
-    endpoint_url = _Option[str]()
-    namespace = _Option[str]()
-    config_cache_ttl = _Option[float]()
-    remembered_max = _Option[int]()
-    bucket_ttl_multiplier = _Option[int]()
-    on_unavailable = _Option[OnUnavailable | str]()
-    usage_retention_days = _Option[int]()
-    audit_retention_days = _Option[int]()
-    auto_update = _Option[bool]()
-    timeout_ms = _Option[int]()
-    session = _Option[Any]()
-    config = _Option[Any]()
-    world = _Option[World]()
-
-    # What a stack is deployed with.
-    stack_options = _Option[StackOptions]()
-    snapshot_windows = _Option[Sequence[UsageWindow | str]]()
-    enable_aggregator = _Option[bool]()
-    pitr_recovery_days = _Option[int]()
-    log_retention_days = _Option[int]()
-    lambda_timeout = _Option[int]()
-    lambda_memory = _Option[int]()
-    enable_alarms = _Option[bool]()
-    alarm_sns_topic = _Option[str]()
-    lambda_duration_threshold_pct = _Option[int]()
-    permission_boundary = _Option[str]()
-    role_name_format = _Option[str]()
-    policy_name_format = _Option[str]()
-    enable_audit_archival = _Option[bool]()
-    audit_archive_glacier_days = _Option[int]()
-    enable_tracing = _Option[bool]()
-    create_iam_roles = _Option[bool]()
-    create_iam = _Option[bool]()
-    aggregator_role_arn = _Option[str]()
-    enable_deletion_protection = _Option[bool]()
-    kms_key_arn = _Option[str]()
-    role_principals = _Option[Sequence[str]]()
-    tags = _Option[Mapping[str, str]]()
-
-    def _noted(self, name: str, value: Any) -> Self:
-        self._said[name] = value
-        return self
-
-    @property
-    def settings(self) -> Settings:
-        """What ``Repository.open`` is told."""
-        return cast(Settings, {n: v for n, v in self._said.items() if n in Settings.__annotations__})
-
-    @property
-    def deployment(self) -> StackOptions | None:
-        """What a stack would be deployed with; ``None`` if no stack was asked for."""
-        said = {n: v for n, v in self._said.items() if n in STACK_FIELDS}
-        whole = self._said.get("stack_options")
-        if whole is None and not said.keys() - Settings.__annotations__.keys():
-            return None
-        if not isinstance(whole, StackOptions | None):
-            raise ValidationError("stack_options", whole, "pass StackOptions")
-        if "snapshot_windows" in said:
-            windows = said["snapshot_windows"]
-            if not isinstance(windows, list | tuple):
-                raise ValidationError("snapshot_windows", windows, "pass a list, such as ['hourly', 'daily']")
-            said["snapshot_windows"] = tuple(map(UsageWindow.of, windows))
-        stated = {n: getattr(whole, n) for n in STACK_FIELDS if whole is not None}
-        return StackOptions(**{**stated, **said})
-
-    async def _build(self, *, sync: bool) -> Repository:
-        settings, options = self.settings, self.deployment
-        namespace = self._said.get("namespace")
-        if options is not None:
-            await self._provision(options, settings, namespace, sync=sync)
-        return await Repository._open(settings, namespace, sync=sync, prepare=self._update_lambda)
-
-    async def _provision(
-        self, options: StackOptions, settings: Settings, namespace: str | None, *, sync: bool
-    ) -> None:
-        """Deploy what is missing of the stack; everything said is checked before."""
-        from .infra.stack_manager import manager_of
-
-        url, _, world = settings_of(settings)
-        if namespace is not None:
-            validate_namespace(namespace)
-        if urlsplit(url).scheme != "dynamodb":
-            raise ValidationError("store", url, "options of a stack need one; name it with .stack(…)")
-        async with manager_of(url, sync=sync, world=world, **client_of(settings)) as manager:
-            await manager.ensure(options)
-
-    async def _update_lambda(self, repository: Repository) -> None:
-        """Bring an older aggregator up to date, if that is wanted: said here, or at the system level.
-
-        Whoever deploys a stack here wants it current, unless somebody said otherwise.
-        """
-        if urlsplit(repository.store).scheme != "dynamodb":
-            return
-        wanted = self._said.get("auto_update")
-        if wanted is None:
-            wanted = (await repository.get_config("system") or LimiterConfig()).auto_update
-        if wanted or (wanted is None and self.deployment is not None):
-            async with repository._stack_manager() as manager:
-                await manager.auto_update()
-
-
-STACK_FIELDS = frozenset(field.name for field in fields(StackOptions))
-
-
-class RepositoryBuilder(RepositoryOptions):
-    """Opens a repository, said option by option.
-
-    >>> import asyncio
-    >>> async def work():
-    ...     repository = await Repository.builder().store("memory://").namespace("team-a").build()
-    ...     async with repository:
-    ...         return repository.namespace_name
-    >>> asyncio.run(work())
-    'team-a'
-    """
-
-    async def build(self) -> Repository:
-        """Deploy the stack that the options ask for, open the store, register the namespace, check versions.
-
-        Without any option of a stack nothing is deployed.
-        """
-        return await self._build(sync=False)
-
-
-def client_of(settings: Settings) -> dict[str, Any]:
-    """What only the client of DynamoDB understands."""
-    return {name: settings[name] for name in ("session", "config") if settings.get(name)}
-
-
-def settings_of(settings: Settings) -> tuple[str, Options, World]:
-    """Settings, checked and completed: the store's URL, the options and the world."""
-    if unknown := sorted(set(settings) - Settings.__annotations__.keys()):
-        raise ValidationError("setting", unknown[0], f"use {', '.join(Settings.__annotations__)}")
-    world = settings.get("world")
-    if not isinstance(world, World | None):
-        raise ValidationError("world", world, "pass a World, or leave it out")
-    return store_url(settings), options_of(settings), world or World()
-
-
-def options_of(settings: Settings) -> Options:
-    given: dict[str, Any] = {
-        field: settings[name]  # type: ignore[literal-required]
-        for name, field in OPTION_FIELDS.items()
-        if name in settings
-    }
-    if "on_unavailable" in given:
-        given["on_unavailable"] = OnUnavailable.of(given["on_unavailable"])
-    ttl = given.get("config_cache_ttl_seconds", 0)
-    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 <= ttl <= CACHE_TTL_SECONDS_MAX:
-        raise ValidationError(
-            "config_cache_ttl", ttl, f"use seconds, at most {CACHE_TTL_SECONDS_MAX}; 0 disables"
-        )
-    for name in ("bucket_ttl_multiplier", "usage_retention_days", "audit_retention_days"):
-        if name in given:
-            check_count(name, given[name], 10_000, 0)
-    if "remembered_max" in given:
-        check_count("remembered_max", given["remembered_max"], 10**9, REMEMBERED_MIN)
-    return Options(**given)
-
-
-def store_url(settings: Settings) -> str:
-    """The URL of the store that the settings and the environment ask for."""
-    store, stack = settings.get("store"), settings.get("stack")
-    if store is not None:
-        if stack is not None:
-            raise ValidationError("store", store, "give either store= or stack=, not both")
-        return store
-    if stack is None:
-        if os.environ.get(STORE_VARIABLE):
-            return os.environ[STORE_VARIABLE]
-        stack = os.environ.get(STACK_VARIABLE) or None
-    if stack is None:
-        return default_url()
-    query = urlencode({n: settings[n] for n in ("region", "endpoint_url") if settings.get(n)})
-    return f"dynamodb://{validate_stack_name(stack)}{'?' if query else ''}{query}"

@@ -10,13 +10,15 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from ._colour import blocking, plain, run_sync, wrapping
+from .builder import RepositoryOptions
 from .exceptions import ValidationError
 from .lease import Acquisition, Lease
 from .limiter import RateLimiter, deployed, located
 from .models import BackendCapabilities, LimiterInfo
 from .records.connection import Options
-from .repository import Repository, RepositoryOptions, Settings
+from .repository import Repository
 from .repository_protocol import Backend
+from .settings import Settings
 from .world import World
 
 

@@ -33,7 +33,7 @@ from zae_limiter import (
 from zae_limiter._colour import Colour, run_sync
 from zae_limiter.backends.dynamodb import calls
 from zae_limiter.bucket import Rate
-from zae_limiter.repository import Settings
+from zae_limiter.settings import Settings
 
 SLOW_WRITES = Rate(4_000, 4_000, 1_000)
 """A partition that takes four writes a second is hot already on a small machine, so that buckets split."""

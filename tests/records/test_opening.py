@@ -22,7 +22,8 @@ from zae_limiter import (
     UsageWindow,
     ValidationError,
 )
-from zae_limiter.repository import RepositoryOptions, store_url
+from zae_limiter.builder import RepositoryOptions
+from zae_limiter.settings import store_url
 from zae_limiter.testing import ManualClock
 
 

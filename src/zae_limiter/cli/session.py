@@ -20,16 +20,16 @@ from ..exceptions import ValidationError
 from ..models import Limit
 from ..naming import validate_namespace
 from ..records.connection import Connection
-from ..repository import (
+from ..repository import Repository
+from ..schema import REGISTRY
+from ..settings import (
     DEFAULT_NAMESPACE,
     NAMESPACE_VARIABLE,
     STACK_VARIABLE,
     STORE_VARIABLE,
-    Repository,
     Settings,
     settings_of,
 )
-from ..schema import REGISTRY
 from ..sync import SyncRepository
 from ..world import World
 from .errors import NOT_FOUND, Failure

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..naming import validate_stack_name
-from ..repository import STACK_VARIABLE, Settings
+from ..settings import STACK_VARIABLE, Settings
 from .output import Output
 from .session import STORE_IN_USE, decorated, output_option
 

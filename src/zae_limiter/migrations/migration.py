@@ -20,9 +20,10 @@ from typing import NamedTuple
 
 from ..exceptions import RateLimiterUnavailable, ValidationError
 from ..records.connection import Connection, Options
-from ..repository import DEFAULT_NAMESPACE, Repository
+from ..repository import Repository
 from ..repository_protocol import Backend, Delete, Equal, Item, Key, Row, Write
 from ..schema import REGISTRY, number
+from ..settings import DEFAULT_NAMESPACE
 from ..world import World
 from .moving import Context, Move, packed, writes_of
 from .scanning import Scan, scan_of

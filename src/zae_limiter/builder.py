@@ -1,0 +1,163 @@
+"""``RepositoryBuilder``: a repository said option by option, and the stack that the options ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from functools import partial
+from typing import Any, Generic, Self, TypeVar, cast
+from urllib.parse import urlsplit
+
+from .exceptions import ValidationError
+from .models import LimiterConfig, OnUnavailable, StackOptions, UsageWindow
+from .naming import validate_namespace
+from .repository import Repository
+from .settings import Settings, client_of, settings_of
+from .world import World
+
+T = TypeVar("T")
+B = TypeVar("B", bound="RepositoryOptions")
+
+
+class _Option(Generic[T]):
+    """A method of a builder that notes one option and returns the builder."""
+
+    def __set_name__(self, owner: type[RepositoryOptions], name: str) -> None:
+        self._name = name
+
+    def __get__(self, builder: B, owner: type[B]) -> Callable[[T], B]:
+        return partial(builder._noted, self._name)
+
+
+class RepositoryOptions:
+    """What can be said to a builder, one method for each option; said twice, the last word counts."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, Any] = {}
+
+    # What is opened, and how it behaves.
+    store = _Option[str]()
+    stack = _Option[str]()
+    region = _Option[str]()
+    endpoint_url = _Option[str]()
+    namespace = _Option[str]()
+    config_cache_ttl = _Option[float]()
+    remembered_max = _Option[int]()
+    bucket_ttl_multiplier = _Option[int]()
+    on_unavailable = _Option[OnUnavailable | str]()
+    usage_retention_days = _Option[int]()
+    audit_retention_days = _Option[int]()
+    auto_update = _Option[bool]()
+    timeout_ms = _Option[int]()
+    session = _Option[Any]()
+    config = _Option[Any]()
+    world = _Option[World]()
+
+    # What a stack is deployed with.
+    stack_options = _Option[StackOptions]()
+    snapshot_windows = _Option[Sequence[UsageWindow | str]]()
+    enable_aggregator = _Option[bool]()
+    pitr_recovery_days = _Option[int]()
+    log_retention_days = _Option[int]()
+    lambda_timeout = _Option[int]()
+    lambda_memory = _Option[int]()
+    enable_alarms = _Option[bool]()
+    alarm_sns_topic = _Option[str]()
+    lambda_duration_threshold_pct = _Option[int]()
+    permission_boundary = _Option[str]()
+    role_name_format = _Option[str]()
+    policy_name_format = _Option[str]()
+    enable_audit_archival = _Option[bool]()
+    audit_archive_glacier_days = _Option[int]()
+    enable_tracing = _Option[bool]()
+    create_iam_roles = _Option[bool]()
+    create_iam = _Option[bool]()
+    aggregator_role_arn = _Option[str]()
+    enable_deletion_protection = _Option[bool]()
+    kms_key_arn = _Option[str]()
+    role_principals = _Option[Sequence[str]]()
+    tags = _Option[Mapping[str, str]]()
+
+    def _noted(self, name: str, value: Any) -> Self:
+        self._said[name] = value
+        return self
+
+    @property
+    def settings(self) -> Settings:
+        """What ``Repository.open`` is told."""
+        return cast(Settings, {n: v for n, v in self._said.items() if n in Settings.__annotations__})
+
+    @property
+    def deployment(self) -> StackOptions | None:
+        """What a stack would be deployed with; ``None`` if no stack was asked for."""
+        said = {n: v for n, v in self._said.items() if n in STACK_FIELDS}
+        whole = self._said.get("stack_options")
+        if whole is None and not said.keys() - Settings.__annotations__.keys():
+            return None
+        if not isinstance(whole, StackOptions | None):
+            raise ValidationError("stack_options", whole, "pass StackOptions")
+        if "snapshot_windows" in said:
+            windows = said["snapshot_windows"]
+            if not isinstance(windows, list | tuple):
+                raise ValidationError("snapshot_windows", windows, "pass a list, such as ['hourly', 'daily']")
+            said["snapshot_windows"] = tuple(map(UsageWindow.of, windows))
+        stated = {n: getattr(whole, n) for n in STACK_FIELDS if whole is not None}
+        return StackOptions(**{**stated, **said})
+
+    async def _build(self, *, sync: bool) -> Repository:
+        settings, options = self.settings, self.deployment
+        namespace = self._said.get("namespace")
+        if options is not None:
+            await self._provision(options, settings, namespace, sync=sync)
+        return await Repository._open(settings, namespace, sync=sync, prepare=self._update_lambda)
+
+    async def _provision(
+        self, options: StackOptions, settings: Settings, namespace: str | None, *, sync: bool
+    ) -> None:
+        """Deploy what is missing of the stack; everything said is checked before."""
+        from .infra.stack_manager import manager_of
+
+        url, _, world = settings_of(settings)
+        if namespace is not None:
+            validate_namespace(namespace)
+        if urlsplit(url).scheme != "dynamodb":
+            raise ValidationError("store", url, "options of a stack need one; name it with .stack(…)")
+        async with manager_of(url, sync=sync, world=world, **client_of(settings)) as manager:
+            await manager.ensure(options)
+
+    async def _update_lambda(self, repository: Repository) -> None:
+        """Bring an older aggregator up to date, if that is wanted: said here, or at the system level.
+
+        Whoever deploys a stack here wants it current, unless somebody said otherwise.
+        """
+        if urlsplit(repository.store).scheme != "dynamodb":
+            return
+        wanted = self._said.get("auto_update")
+        if wanted is None:
+            wanted = (await repository.get_config("system") or LimiterConfig()).auto_update
+        if wanted or (wanted is None and self.deployment is not None):
+            async with repository._stack_manager() as manager:
+                await manager.auto_update()
+
+
+STACK_FIELDS = frozenset(field.name for field in fields(StackOptions))
+
+
+class RepositoryBuilder(RepositoryOptions):
+    """Opens a repository, said option by option.
+
+    >>> import asyncio
+    >>> async def work():
+    ...     repository = await Repository.builder().store("memory://").namespace("team-a").build()
+    ...     async with repository:
+    ...         return repository.namespace_name
+    >>> asyncio.run(work())
+    'team-a'
+    """
+
+    async def build(self) -> Repository:
+        """Deploy the stack that the options ask for, open the store, register the namespace, check versions.
+
+        Without any option of a stack nothing is deployed.
+        """
+        return await self._build(sync=False)

@@ -1,0 +1,108 @@
+"""What a repository is opened with: the settings, checked and completed from the environment."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, TypedDict
+from urllib.parse import urlencode
+
+from .backends import default_url
+from .exceptions import ValidationError
+from .models import OnUnavailable, check_count
+from .naming import validate_stack_name
+from .records.connection import Options
+from .world import World
+
+CACHE_TTL_SECONDS_MAX = 86_400
+REMEMBERED_MIN = 1_000
+"""A process must not forget a bucket while it is working on it."""
+
+DEFAULT_NAMESPACE = "default"
+STORE_VARIABLE = "ZAE_LIMITER_STORE"
+STACK_VARIABLE = "ZAEL_STACK"
+NAMESPACE_VARIABLE = "ZAEL_NAMESPACE"
+
+
+class Settings(TypedDict, total=False):
+    """What may be said when a repository is opened."""
+
+    store: str | None
+    stack: str | None
+    region: str | None
+    endpoint_url: str | None
+    config_cache_ttl: float
+    bucket_ttl_multiplier: int
+    on_unavailable: OnUnavailable | str
+    usage_retention_days: int
+    audit_retention_days: int
+    remembered_max: int
+    """How many records, buckets and plans this process keeps in memory, each."""
+    timeout_ms: int | None
+    session: Any
+    """A boto3 or botocore session, for DynamoDB."""
+    config: Any
+    """A botocore ``Config``, for DynamoDB; retries stay switched off."""
+    world: World | None
+
+
+OPTION_FIELDS = {
+    "config_cache_ttl": "config_cache_ttl_seconds",
+    "bucket_ttl_multiplier": "bucket_ttl_multiplier",
+    "on_unavailable": "on_unavailable",
+    "usage_retention_days": "usage_retention_days",
+    "audit_retention_days": "audit_retention_days",
+    "remembered_max": "remembered_max",
+}
+
+
+def client_of(settings: Settings) -> dict[str, Any]:
+    """What only the client of DynamoDB understands."""
+    return {name: settings[name] for name in ("session", "config") if settings.get(name)}
+
+
+def settings_of(settings: Settings) -> tuple[str, Options, World]:
+    """Settings, checked and completed: the store's URL, the options and the world."""
+    if unknown := sorted(set(settings) - Settings.__annotations__.keys()):
+        raise ValidationError("setting", unknown[0], f"use {', '.join(Settings.__annotations__)}")
+    world = settings.get("world")
+    if not isinstance(world, World | None):
+        raise ValidationError("world", world, "pass a World, or leave it out")
+    return store_url(settings), options_of(settings), world or World()
+
+
+def options_of(settings: Settings) -> Options:
+    given: dict[str, Any] = {
+        field: settings[name]  # type: ignore[literal-required]
+        for name, field in OPTION_FIELDS.items()
+        if name in settings
+    }
+    if "on_unavailable" in given:
+        given["on_unavailable"] = OnUnavailable.of(given["on_unavailable"])
+    ttl = given.get("config_cache_ttl_seconds", 0)
+    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 <= ttl <= CACHE_TTL_SECONDS_MAX:
+        raise ValidationError(
+            "config_cache_ttl", ttl, f"use seconds, at most {CACHE_TTL_SECONDS_MAX}; 0 disables"
+        )
+    for name in ("bucket_ttl_multiplier", "usage_retention_days", "audit_retention_days"):
+        if name in given:
+            check_count(name, given[name], 10_000, 0)
+    if "remembered_max" in given:
+        check_count("remembered_max", given["remembered_max"], 10**9, REMEMBERED_MIN)
+    return Options(**given)
+
+
+def store_url(settings: Settings) -> str:
+    """The URL of the store that the settings and the environment ask for."""
+    store, stack = settings.get("store"), settings.get("stack")
+    if store is not None:
+        if stack is not None:
+            raise ValidationError("store", store, "give either store= or stack=, not both")
+        return store
+    if stack is None:
+        if os.environ.get(STORE_VARIABLE):
+            return os.environ[STORE_VARIABLE]
+        stack = os.environ.get(STACK_VARIABLE) or None
+    if stack is None:
+        return default_url()
+    query = urlencode({n: settings[n] for n in ("region", "endpoint_url") if settings.get(n)})
+    return f"dynamodb://{validate_stack_name(stack)}{'?' if query else ''}{query}"
