@@ -33,7 +33,11 @@ LAYERS = (
     Layer("waist", "repository_protocol", "facts colour"),
     Layer("schema", "schema schema_records", "facts waist"),
     Layer("config", "config_cache", "facts waist schema world"),
-    Layer("core", "terms posting lines seen_buckets teller shards merging settlement acquire till", CORE),
+    Layer(
+        "core",
+        "terms posting lines seen_buckets bucket_writes teller shards merging settlement acquire till",
+        CORE,
+    ),
     # One layer for each store, so that no store can import another.
     Layer("memory", "backends.memory backends.memory.*", BACKEND),
     Layer("sqlite", "backends.sqlite backends.sqlite.*", BACKEND),
@@ -113,6 +117,21 @@ BANS = (
     ),
     Ban("print", "testing testing.* cli cli.*", "standard output belongs to the command line"),
 )
+
+WRITE_VERBS = ("write_each", "transact_write", "swap")
+"""The verbs of the waist that write: only the door to the buckets says them to a store."""
+
+MAY_WRITE = {
+    "bucket_writes": "it is the door",
+    "backends.*": "the stores, and what they are made of",
+    "teller": "looks whether the store has a swap, and hands it on",
+    "till": "asks the teller for the swap, and hands it to the door",
+    "sync": "twins of the repository's verbs of these names",
+    "testing.*": "stores around other stores, and rivals that go by nobody's rules",
+    "aggregator.processor": "rows of usage, which nobody remembers",
+    "aggregator.streams": "the place where a follower has got to",
+}
+"""Who may name these verbs at all, and why."""
 
 CLOCKS = frozenset({"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"})
 """What reads the time of a real machine, on which no test may put an upper bound."""

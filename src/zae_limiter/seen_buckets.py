@@ -5,14 +5,17 @@ All of it is belief. It shapes writes and may refuse for a moment; only the stor
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 
 from ._colour import LAST_WORDS_SECONDS, ForkSafe, taken
-from .repository_protocol import Item, Key
+from .repository_protocol import Item, Key, Outcome, Update, Write
 from .schema import HOLDS, number
-from .world import World
+from .world import AHEAD_MS_MAX, World
+
+logger = logging.getLogger("zae_limiter")
 
 REFUSAL_MS_MAX = 1_000
 """How long a refusal answers equal and larger demands without asking the store again."""
@@ -69,6 +72,20 @@ class SeenBuckets:
 
     def forget(self, key: Key) -> None:
         self.images.pop(key, None)
+
+    def learn(self, write: Write, outcome: Outcome) -> None:
+        """Note what the reply to a write says of its bucket."""
+        if outcome.failure is not None:
+            return
+        if outcome.applied and type(write) is Update and "rf" in write.set:
+            ahead_ms = number(self.image(write.key) or {}, "rf") - number(write.set, "rf")
+            if ahead_ms > AHEAD_MS_MAX:
+                told = "%s began %d s in the future, by a wrong clock; it begins now with what it has"
+                logger.warning(told, write.key.partition, ahead_ms // 1000)
+        if outcome.item is not None or not outcome.held:
+            self.remember({write.key: outcome.item})
+        elif outcome.applied:
+            self.forget(write.key)  # a transaction does not show what it left behind
 
     def note_refusal(self, key: Key) -> None:
         """The store refused somebody for want of tokens, and the images show it."""

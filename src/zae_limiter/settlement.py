@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+from .bucket_writes import write_each
 from .exceptions import RateLimiterUnavailable
 from .lines import Order
 from .posting import Posting, lasts, merged, prolong
@@ -157,7 +158,7 @@ async def _keep_alive(teller: Teller, account: Account, image: Item | None) -> N
         write = prolong(stored_terms(image, account.terms.ttl_fills), account.key, image, now_ms)
         if write is None:
             return
-        (outcome,) = await teller.backend.write_each([write])
+        (outcome,) = await write_each(teller.backend, teller, [write])
         if outcome.applied:
             return
         if outcome.failure is not None:  # the next write to the bucket looks again

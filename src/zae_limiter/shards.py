@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from .bucket import Level, Rate, gain, moved_origin
+from .bucket_writes import write_together
 from .naming import WCU
 from .repository_protocol import (
     Absent,
@@ -292,7 +293,7 @@ async def _split(teller: Teller, account: Account, shard_id: int, target: Mappin
     writes = splitting(account, shard_id, images, target, teller.world.now_ms())
     if not writes:
         return False
-    outcomes = await teller.backend.transact_write(writes)
+    outcomes = await write_together(teller.backend, teller, writes)
     await teller.look([write.key for write in writes])
     return outcomes[0].applied
 

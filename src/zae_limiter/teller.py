@@ -1,4 +1,4 @@
-"""The one place through which all writes of a process to its buckets pass.
+"""Through whom acquires, refunds and settlements of a process reach its buckets.
 
 A bucket has at most one write of this process in flight. Orders that arrive meanwhile stand in line,
 and when the reply is there the first of them is called to lead all who are in line when it comes: one
@@ -17,14 +17,15 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ._colour import ForkSafe, Signal
+from .bucket_writes import Call, write_each, write_together
 from .exceptions import RateLimiterUnavailable
 from .lines import WITHDRAWN, Line, Lines, Order, Ticket
 from .posting import fitting, merged, rebased, write_for
-from .repository_protocol import Backend, Item, Key, Outcome, Swap, Update, Write
-from .schema import is_deleted, number
+from .repository_protocol import Backend, Item, Key, Outcome, Swap, Write
+from .schema import is_deleted
 from .seen_buckets import SeenBuckets
 from .terms import Account, has_terms, is_ahead, is_outdated, is_overloaded, is_split
-from .world import AHEAD_MS_MAX, World
+from .world import World
 
 logger = logging.getLogger("zae_limiter")
 
@@ -54,23 +55,6 @@ class Sending(NamedTuple):
     group: list[Ticket]
     chosen: list[Ticket]
     write: Write | None
-
-
-class Call:
-    """How far a call to the store has come, for whoever finds it interrupted."""
-
-    __slots__ = ("asked", "replies")
-
-    def __init__(self) -> None:
-        self.asked = False
-        self.replies: Sequence[Outcome] | None = None
-
-    def outcome(self, place: int, error: BaseException) -> Outcome | None:
-        """What one of the writes came to; ``None`` if it is known to have done nothing."""
-        if self.replies is None:
-            return unknown(error) if self.asked else None
-        reply = self.replies[place]
-        return reply if reply.applied or reply.failure is not None else None
 
 
 class Teller(SeenBuckets):
@@ -150,7 +134,7 @@ class Teller(SeenBuckets):
         except (GeneratorExit, RateLimiterUnavailable):
             raise
         except BaseException as error:
-            outcomes = [call.outcome(place, error) or WITHDRAWN for place in range(len(orders))]
+            outcomes = [outcome_of(call, place, error) or WITHDRAWN for place in range(len(orders))]
             self._count_untold(orders, outcomes)
             return outcomes, error
 
@@ -160,12 +144,8 @@ class Teller(SeenBuckets):
         now_ms = self.world.now_ms()
         writes = [write for order in orders if (write := self._shape([order], now_ms)) is not None]
         assert len(writes) == len(orders), "a refund needs no transaction"
-        verb = self.backend.write_each if len(writes) == 1 else self.backend.transact_write
-        call.asked = True
-        call.replies = outcomes = await verb(writes)
-        for write, outcome in zip(writes, outcomes, strict=True):
-            self._learn(write, outcome)
-        return outcomes
+        send = write_each if len(writes) == 1 else write_together
+        return await send(self.backend, self, writes, call)
 
     def _count_untold(self, orders: Sequence[Order], outcomes: Iterable[Outcome]) -> None:
         """Count what may have been taken from somebody who was interrupted, and so is not told of it."""
@@ -196,8 +176,7 @@ class Teller(SeenBuckets):
         """
         write = self._refresh(account, self.world.now_ms())
         if write is not None:
-            (outcome,) = await self.backend.write_each([write])
-            self._learn(write, outcome)
+            await write_each(self.backend, self, [write])
 
     # The lines.
 
@@ -213,10 +192,8 @@ class Teller(SeenBuckets):
             sent_ms, outcome = self.world.now_ms(), MOOT
             write = self._shape([ticket.order], sent_ms)
             if write is not None:
-                ticket.sent = call.asked = True
-                call.replies = await self.backend.write_each([write])
-                (outcome,) = call.replies
-                self._learn(write, outcome)
+                ticket.sent = True
+                (outcome,) = await write_each(self.backend, self, [write], call)
                 if not outcome.applied and outcome.failure is None:
                     if self._fitting([ticket.order], outcome, sent_ms)[0]:
                         ticket.sent = False
@@ -226,7 +203,7 @@ class Teller(SeenBuckets):
             lines.hand_over(alone)
             return outcome
         except BaseException as error:
-            ticket.outcome = call.outcome(0, error) or ticket.outcome or interrupted(error)
+            ticket.outcome = outcome_of(call, 0, error) or ticket.outcome or interrupted(error)
             (lines.throw_away if isinstance(error, GeneratorExit) else lines.hand_over)(alone)
             raise
 
@@ -241,8 +218,7 @@ class Teller(SeenBuckets):
                 sendings, call = [self._sending(group, sent_ms) for group in groups], Call()
                 due = [sending.write for sending in sendings if sending.write is not None]
                 if due:
-                    call.asked = True
-                    call.replies = await self.backend.write_each(due)
+                    await write_each(self.backend, self, due, call)
                 self._take_in(sendings, call.replies or (), sent_ms)
                 unanswered = [group for group in groups if group[0].outcome is None]
                 if not unanswered:
@@ -277,9 +253,7 @@ class Teller(SeenBuckets):
             if write is None:
                 self._lines.get().tell(chosen, MOOT)
             else:
-                outcome = next(landed)
-                self._learn(write, outcome)
-                self._judge(group, chosen, outcome, sent_ms)
+                self._judge(group, chosen, next(landed), sent_ms)
 
     def _give_out(
         self, groups: Sequence[list[Ticket]], sendings: Sequence[Sending], call: Call, error: BaseException
@@ -291,7 +265,7 @@ class Teller(SeenBuckets):
         lines, place = self._lines.get(), 0
         for _, chosen, write in sendings:
             if write is not None:
-                outcome = call.outcome(place, error)
+                outcome = outcome_of(call, place, error)
                 place += 1
                 for ticket in chosen if outcome is not None else ():
                     ticket.outcome = ticket.outcome or outcome
@@ -341,7 +315,7 @@ class Teller(SeenBuckets):
             self.note_refusal(account.key)
         return fits
 
-    # Writes and what they teach.
+    # Writes.
 
     def _shape(self, orders: Sequence[Order], now_ms: int) -> Write | None:
         """The write that carries out some orders on one bucket, by what is believed of it."""
@@ -363,18 +337,13 @@ class Teller(SeenBuckets):
             return None
         return rebased(account, image, now_ms)
 
-    def _learn(self, write: Write, outcome: Outcome) -> None:
-        if outcome.failure is not None:
-            return
-        if outcome.applied and type(write) is Update and "rf" in write.set:
-            ahead_ms = number(self.image(write.key) or {}, "rf") - number(write.set, "rf")
-            if ahead_ms > AHEAD_MS_MAX:
-                told = "%s began %d s in the future, by a wrong clock; it begins now with what it has"
-                logger.warning(told, write.key.partition, ahead_ms // 1000)
-        if outcome.item is not None or not outcome.held:
-            self.remember({write.key: outcome.item})
-        elif outcome.applied:
-            self.forget(write.key)  # a transaction does not show what it left behind
+
+def outcome_of(call: Call, place: int, error: BaseException) -> Outcome | None:
+    """What one write of an interrupted call came to; ``None`` if it is known to have done nothing."""
+    if call.replies is None:
+        return unknown(error) if call.asked else None
+    reply = call.replies[place]
+    return reply if reply.applied or reply.failure is not None else None
 
 
 def unknown(error: BaseException) -> Outcome:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from .bucket import Level
+from .bucket_writes import swap_at_once
 from .config_cache import ConfigCache, Entry
 from .exceptions import RateLimiterUnavailable, RateLimitExceeded
 from .lines import Order
@@ -127,7 +128,7 @@ class Till:
         if swap is None or (ttl is not None and ttl * 1000 < now_ms + self._lasting_ms):  # type: ignore[operator]
             return False
         try:
-            new = swap(key, image, changed, self._cache.changes)
+            new = swap_at_once(swap, teller, key, image, changed, self._cache.changes)
         except RateLimiterUnavailable:
             raise
         except BaseException as error:  # out of a signal handler, before or after it was done
@@ -135,7 +136,7 @@ class Till:
             raise
         if new is None:
             return False
-        self._image = teller.images[key] = new
+        self._image = new
         self._cache.hits += self._records
         return True
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zae_limiter.bucket import balance, gain
+from zae_limiter.bucket_writes import write_each, write_together
 from zae_limiter.naming import WCU
 from zae_limiter.repository_protocol import (
     AtLeast,
@@ -166,7 +167,7 @@ async def try_refill_bucket(backend: Backend, world: World, bucket: BucketActivi
     write = refill(bucket, world.now_ms())
     if write is None:
         return False
-    (outcome,) = await backend.write_each([write])
+    (outcome,) = await write_each(backend, None, [write])
     if outcome.failure is not None:
         raise outcome.failure
     return outcome.applied
@@ -219,4 +220,4 @@ async def _split(
     target: Mapping[str, int],
 ) -> bool:
     writes = splitting(account, shard_id, images, target, world.now_ms())
-    return bool(writes) and (await backend.transact_write(writes))[0].applied
+    return bool(writes) and (await write_together(backend, None, writes))[0].applied

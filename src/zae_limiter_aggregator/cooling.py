@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 from zae_limiter.bucket import balance
+from zae_limiter.bucket_writes import write_each, write_together
 from zae_limiter.merging import merge
 from zae_limiter.naming import WCU
 from zae_limiter.repository_protocol import Backend, Exists, Item, Update
@@ -110,7 +111,7 @@ async def _merge(
     backend: Backend, account: Account, shard_id: int, images: Sequence[Item | None], now_ms: int
 ) -> bool:
     writes = merge(account, shard_id, images, now_ms)
-    return bool(writes) and (await backend.transact_write(writes))[0].applied
+    return bool(writes) and (await write_together(backend, None, writes))[0].applied
 
 
 async def _look(backend: Backend, account: Account, count: int) -> list[Item | None]:
@@ -121,7 +122,7 @@ async def _look(backend: Backend, account: Account, count: int) -> list[Item | N
 async def _sample(backend: Backend, bucket: BucketActivity, first: Item, sample: str) -> None:
     """Keep a sample, unless somebody else has."""
     write = Update(bucket.key, set={SAMPLED: sample}, when=(Exists(), *pinned(first, SAMPLED)))
-    (outcome,) = await backend.write_each([write])
+    (outcome,) = await write_each(backend, None, [write])
     if outcome.failure is not None:
         raise outcome.failure
 

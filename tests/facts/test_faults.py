@@ -232,7 +232,7 @@ def test_a_fault_at_any_call_of_a_transaction_tells_what_became_of_it() -> None:
     "place",
     [
         "teller.Teller._shape",
-        "teller.Teller._learn",
+        "seen_buckets.SeenBuckets.learn",
         "teller.Teller._judge",
         "teller.Teller._chosen",
         "teller.Teller._fitting",

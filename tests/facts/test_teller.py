@@ -111,7 +111,7 @@ def test_what_a_reply_teaches() -> None:
     ):
         teller = Teller(store, store.clock.world)
         teller.remember({KEY: image})
-        teller._learn(write, outcome)
+        teller.learn(write, outcome)
         assert dict(teller.images) == learnt, outcome
 
 

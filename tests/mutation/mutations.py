@@ -79,6 +79,11 @@ TARGETS = (
         (*_facts("teller", "lines", "groups", "faults", "acquire"), *HOT[:2], *FLOW, *EXHAUSTIVE),
         CORE,
     ),
+    Target(
+        "zae_limiter/bucket_writes.py",
+        ("tests/test_one_door.py", *_facts("teller", "till", "faults"), *FLOW),
+        CORE,
+    ),
     Target("zae_limiter/lines.py", (*_facts("lines", "groups", "faults"), *HOT[:2], *FLOW), CORE),
     Target("zae_limiter/terms.py", (*_facts("terms", "posting", "splitting"), HOT[2]), CORE),
     Target("zae_limiter/repository_protocol.py", (*_facts("waist"), *STORES), (*SQLITE, *CORE)),

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from .._colour import run_sync
 from ..backends import open_backend, store_world
+from ..bucket_writes import write_each
 from ..exceptions import (
     IncompatibleSchemaError,
     InfrastructureError,
@@ -156,7 +157,7 @@ class Work:
                 run_sync(self.migration.clean())
                 return
             if writes := renew(self.state, self._world.now_ms()):
-                run_sync(self._backend.write_each(writes))
+                run_sync(write_each(self._backend, None, writes))
         self.update_lambda()
 
     def update_lambda(self) -> None:

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ..bucket_writes import write_each, write_together
 from ..exceptions import RateLimiterUnavailable, ValidationError
 from ..records.connection import Connection, Options
 from ..repository import Repository
@@ -180,7 +181,9 @@ class Migration:
 
     async def _begin(self) -> None:
         for _ in range(ATTEMPTS_MAX):
-            outcomes = await self._backend.transact_write(begin(await self.state(), self._world.now_ms()))
+            outcomes = await write_together(
+                self._backend, None, begin(await self.state(), self._world.now_ms())
+            )
             if outcomes[0].applied:
                 return
         raise RateLimiterUnavailable(f"{ATTEMPTS_MAX} attempts to begin the migration were overtaken")
@@ -276,7 +279,7 @@ class Migration:
 
     async def _send(self, bundle: Sequence[Move]) -> list[Move]:
         """Carry out a bundle; what is returned was not."""
-        outcomes = await self._backend.transact_write(writes_of(bundle))
+        outcomes = await write_together(self._backend, None, writes_of(bundle))
         if not outcomes[0].applied:
             return list(bundle)
         for move in bundle:
@@ -310,7 +313,7 @@ class Migration:
             elif not self._keep_old:
                 deletes.append(Delete(row.key, (Equal(MOVED_TO, str(row.item[MOVED_TO])),)))
         for _ in range(ATTEMPTS_MAX):
-            outcomes = await self._backend.write_each(deletes) if deletes else []
+            outcomes = await write_each(self._backend, None, deletes) if deletes else []
             self.report.deleted += sum(outcome.applied for outcome in outcomes)
             # A deletion whose reply was lost may be sent again: it is the same a second time.
             failed = [o.failure for o in outcomes if o.failure is not None]
@@ -320,7 +323,7 @@ class Migration:
         raise failed[0]
 
     async def _must(self, writes: Sequence[Write]) -> None:
-        if not (await self._backend.transact_write(writes))[0].applied:
+        if not (await write_together(self._backend, None, writes))[0].applied:
             raise RateLimiterUnavailable("the record of the migration is gone; run the upgrade again")
 
 

@@ -178,8 +178,6 @@ class BucketRecords(EntityRecords):
         family = family_of(item)
         if family != family_of(image):
             await self._must_write([copy_family(account.key, *family)])
-            corrected = {**image, "parent_id": family[0], "cascade": family[1]}
-            self._connection.teller.remember({account.key: corrected})
 
     async def _account(
         self,

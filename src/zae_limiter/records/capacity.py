@@ -130,12 +130,12 @@ class CapacityRecords(BucketRecords):
     async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
         """Perform all writes or none."""
         checked = check_writes(self._namespace_id, writes, together=True)
-        return await self._backend.transact_write(self._forgotten(checked)) if checked else []
+        return await self._write_together(self._forgotten(checked))
 
     async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
         """Perform each write on its own; one that fails is an outcome with a ``failure``."""
         checked = check_writes(self._namespace_id, writes)
-        return await self._backend.write_each(self._forgotten(checked)) if checked else []
+        return await self._write_each(self._forgotten(checked))
 
     def _forgotten(self, writes: Sequence[Write]) -> Sequence[Write]:
         """The writes, of whose keys this process knows nothing any more."""

@@ -267,7 +267,7 @@ class ConfigRecords(BucketRecords):
                     writes.append(self._count_entity_config(at.resource, 1 if listed else -1))
             if claim is not None and (made or gone):
                 writes.append(Put(claim.key, {**claim.item, "born": born}) if made else Delete(claim.key))
-            outcomes = await self._backend.transact_write(writes)
+            outcomes = await self._write_together(writes)
             if outcomes[0].applied:
                 self._connection.learn(at.key, {a: v for a, v in item.items() if v is not None})
                 if at.entity_id is not None and at.resource is not None:
@@ -312,10 +312,7 @@ class ConfigRecords(BucketRecords):
             Update(key, set={"cv": versions[at.resource]}, when=(AtMost("cv", versions[at.resource] - 1),))
             for key, at in zip(buckets, addresses, strict=True)
         ]
-        for stamp, outcome in zip(stamps, await self._backend.write_each(stamps), strict=True):
-            if outcome.failure is not None:
-                raise outcome.failure
-            self._connection.teller.remember({stamp.key: outcome.item})
+        await self._must_write(stamps)
 
     def _level_entries(self, at: Level, *, listed: bool) -> dict[str, Value]:
         """The index entries of a level; one that was deleted is found by its namespace only."""

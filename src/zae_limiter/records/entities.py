@@ -117,7 +117,7 @@ class EntityRecords(AuditRecords):
             ]
             if parent_id is not None:
                 writes.append(self._count_child(parent_id, 1, *alive))
-            outcomes = await self._backend.transact_write(writes)
+            outcomes = await self._write_together(writes)
             if outcomes[0].applied:
                 self._connection.invalidate(key.__eq__)
                 await self._tell_buckets(entity)
@@ -178,7 +178,7 @@ class EntityRecords(AuditRecords):
                 self._audit(AuditAction.ENTITY_UPDATED, entity_id, principal, details=changes),
                 *await self._moves(before, after),
             ]
-            outcomes = await self._backend.transact_write(writes)
+            outcomes = await self._write_together(writes)
             if outcomes[0].applied:
                 self._connection.invalidate(key.__eq__)
                 await self._tell_buckets(after)
@@ -200,7 +200,7 @@ class EntityRecords(AuditRecords):
                 return False
             writes = await self._marks(key, entity_id, item)
             writes.append(self._audit(AuditAction.ENTITY_DELETED, entity_id, principal))
-            outcomes = await self._backend.transact_write(writes)
+            outcomes = await self._write_together(writes)
             if outcomes[0].applied:
                 break
             await self._mend_counts(writes, outcomes)
@@ -287,8 +287,6 @@ class EntityRecords(AuditRecords):
         with suppress(RateLimiterUnavailable, DamagedRecordError):
             async for keys in self._bucket_keys(entity.entity_id):
                 await self._must_write([copy_family(key, entity.parent_id, entity.cascade) for key in keys])
-                for key in keys:
-                    self._connection.teller.forget(key)
 
     async def _bucket_keys(self, entity_id: str, resource: str | None = None) -> AsyncIterator[list[Key]]:
         """The keys of an entity's buckets, page by page; whatever else the index names is left alone."""
@@ -351,7 +349,7 @@ class EntityRecords(AuditRecords):
                 if not await self._is_marked(entity_id):
                     return
                 burial = self._bury(row.key, row.item)
-                outcomes = await self._backend.transact_write(burial)
+                outcomes = await self._write_together(burial)
                 if not outcomes[0].applied:
                     await self._mend_counts(burial, outcomes)
                 self._connection.invalidate(row.key.__eq__)
@@ -389,8 +387,6 @@ class EntityRecords(AuditRecords):
                 version = least_version(await self._backend.batch_get(levels))
                 writes.append(Put(key, {"status": "deleted", "cv": version, **self._passing(key)}))
         await self._must_write(writes)
-        for key in keys:
-            self._connection.teller.forget(key)
 
     def _own_levels(self, entity_id: str) -> Query:
         return starting(pk_entity(self._namespace_id, entity_id), sk_config(""))

@@ -48,7 +48,7 @@ class NamespaceRecords(View):
             return known
         made = Namespace(name, self._world.new_token(), created_at=iso_time(self._world.now_ms()))
         item = namespace_item(made)
-        outcomes = await self._backend.transact_write(
+        outcomes = await self._write_together(
             [
                 Put(namespace_key(name), item, when=(Absent(),)),
                 Put(nsid_key(made.namespace_id), item, when=(Absent(),)),
@@ -104,7 +104,7 @@ class NamespaceRecords(View):
             known.created_at,
             iso_time(self._world.now_ms()),
         )
-        outcomes = await self._backend.transact_write(
+        outcomes = await self._write_together(
             [
                 Delete(namespace_key(name), when=(Equal("namespace_id", known.namespace_id),)),
                 Put(nsid_key(known.namespace_id), namespace_item(gone), when=(Exists(),)),
@@ -123,7 +123,7 @@ class NamespaceRecords(View):
             )
         back = Namespace(known.namespace_name, namespace_id, created_at=known.created_at)
         item = namespace_item(back)
-        outcomes = await self._backend.transact_write(
+        outcomes = await self._write_together(
             [
                 Put(namespace_key(back.namespace_name), item, when=(Absent(),)),
                 Put(nsid_key(namespace_id), item, when=(Equal("status", NamespaceStatus.DELETED.value),)),
@@ -154,7 +154,7 @@ class NamespaceRecords(View):
             set={"status": NamespaceStatus.PURGING.value},
             when=(Exists(), Equal("status", known.status.value)),
         )
-        (outcome,) = await self._backend.write_each([marked])
+        (outcome,) = await self._write_each([marked])
         if outcome.failure is not None:
             raise outcome.failure
         if not outcome.applied:
@@ -189,11 +189,10 @@ class NamespaceRecords(View):
         """Delete items that an index named; returns how many were still there."""
         if not rows:
             return 0
-        outcomes = await self._backend.write_each([Delete(row.key, when=(Exists(),)) for row in rows])
-        for row, outcome in zip(rows, outcomes, strict=True):
+        outcomes = await self._write_each([Delete(row.key, when=(Exists(),)) for row in rows])
+        for outcome in outcomes:
             if outcome.failure is not None:
                 raise outcome.failure
-            self._connection.teller.forget(row.key)
         return sum(outcome.applied for outcome in outcomes)
 
     async def _registered(self, prefix: str) -> list[Namespace]:

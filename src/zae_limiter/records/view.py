@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TypeVar
 
+from ..bucket_writes import write_each, write_together
 from ..exceptions import ClosedError, DamagedRecordError, NamespaceNotFoundError, ValidationError
 from ..models import NamespaceStatus, check_count
 from ..repository_protocol import (
@@ -19,6 +20,7 @@ from ..repository_protocol import (
     Cursor,
     Item,
     Key,
+    Outcome,
     Query,
     Row,
     Write,
@@ -97,9 +99,17 @@ class View:
         items = await self._backend.batch_get(keys) if keys else []
         return [item for item in items if item is not None]
 
+    async def _write_each(self, writes: Sequence[Write]) -> list[Outcome]:
+        """Writes to any records, buckets too, each on its own."""
+        return await write_each(self._backend, self._connection.teller, writes) if writes else []
+
+    async def _write_together(self, writes: Sequence[Write]) -> list[Outcome]:
+        """Writes to any records, buckets too, all or none."""
+        return await write_together(self._backend, self._connection.teller, writes) if writes else []
+
     async def _must_write(self, writes: Sequence[Write]) -> None:
         """Writes that nothing can refuse; a store that fails is told at once."""
-        for outcome in await self._backend.write_each(writes) if writes else ():
+        for outcome in await self._write_each(writes):
             if outcome.failure is not None:
                 raise outcome.failure
 

@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ..bucket import Rate, accrued, balance, wait_ms
+from ..bucket_writes import Call
 from ..lines import Order, Ticket
 from ..models import Limit
 from ..posting import merged
 from ..repository_protocol import Backend, Item, Outcome, Write
 from ..schema import BURIED, bucket_limit_names, limit_attributes, number, stored_rate
-from ..teller import Call, Teller
+from ..teller import Teller
 from ..terms import Account, shard_count
 from .simulation import Process, Simulation
 
