@@ -3,7 +3,7 @@
 How whole records become models and back stands in ``schema_records``.
 
 Every partition key begins with the opaque id of its namespace, every sort key with ``#``. No name
-may contain ``#``, so keys parse back without escapes. All records are flat.
+may contain ``#``, and no id of a namespace a ``/``, so keys parse back without escapes. All records are flat.
 
 Index entries are written when a record is made and never by a token change: GSI1 leads from parents
 to children, GSI2 from resources to buckets and usage, GSI3 from entities to buckets and from
@@ -316,7 +316,8 @@ def iso_time(at_ms: int) -> str:
     return f"{datetime.fromtimestamp(at_ms // 1000, UTC):%Y-%m-%dT%H:%M:%S}.{at_ms % 1000:03}Z"
 
 
-_BUCKET = re.compile(r"([^/#]+)/BUCKET#([^#]*)#([^#]*)#([0-9]{1,9})")
+_BUCKET = re.compile(r"([^/#]+)/BUCKET#([^#]*)#([^#]*)#(0|[1-9][0-9]{0,8})")
+_ENTITY = re.compile(r"[^/#]+/ENTITY#([^#]*)")
 
 
 class BucketAddress(NamedTuple):
@@ -358,8 +359,8 @@ def bucket_found(query: Query, key: Key) -> BucketAddress | None:
 
 def entity_id_of(key: Key) -> str | None:
     """The entity whose record a key addresses; ``None`` for any other key."""
-    _, found, entity_id = key.partition.partition("/ENTITY#")
-    return identifier(entity_id) if found and key.sort == sk_meta() else None
+    found = _ENTITY.fullmatch(key.partition)
+    return identifier(found[1]) if found and key.sort == sk_meta() else None
 
 
 # Buckets. One item holds every limit of one entity and resource, five numbers a limit.

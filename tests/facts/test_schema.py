@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import names as valid
 from zae_limiter import naming, schema
 from zae_limiter.bucket import Rate
 from zae_limiter.exceptions import ValidationError
@@ -35,12 +36,10 @@ def names(pattern: str) -> st.SearchStrategy[str]:
 
 NAMES = {
     "namespace": names(r"[A-Za-z0-9_-]{11}"),
-    "entity": names(r"[A-Za-z0-9][A-Za-z0-9_.\-:@]{0,255}"),
-    "audited": names(
-        r"[A-Za-z0-9][A-Za-z0-9_.\-:@]{0,20}|\$SYSTEM|\$RESOURCE:[A-Za-z][A-Za-z0-9_.\-/:]{0,20}"
-    ),
-    "resource": names(r"[A-Za-z][A-Za-z0-9_.\-/:]{0,63}"),
-    "level": names(r"[A-Za-z][A-Za-z0-9_.\-/:]{0,63}|_default_"),
+    "entity": valid.entities,
+    "audited": valid.entities | st.just("$SYSTEM") | valid.resources.map("$RESOURCE:{}".format),
+    "resource": valid.resources,
+    "level": valid.resources | st.just("_default_"),
     "name": names(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,63}"),
     "shard": st.integers(0, 31),
     "event": names(r"[0-9A-HJKMNP-TV-Z]{26}"),
@@ -140,6 +139,69 @@ def test_a_bucket_key_is_parsed(namespace: str, entity: str, resource: str, shar
     assert parse_bucket_pk(pk_bucket(*address)) == address
 
 
+pieces = st.sampled_from(
+    (
+        "ns",
+        "/",
+        "BUCKET",
+        "#",
+        "/BUCKET#",
+        "0",
+        "00",
+        "07",
+        "1",
+        "a",
+        "b",
+        " ",
+        "$SYSTEM",
+        "_default_",
+        "\n",
+        "٣",
+    )
+)
+
+
+@given(
+    st.lists(pieces | valid.names, max_size=12).map("".join)
+    | st.tuples(NAMES["namespace"], valid.names, valid.names, pieces).map(
+        lambda parts: "{}/BUCKET#{}#{}#{}".format(*parts)
+    )
+)
+def test_what_is_parsed_is_what_was_written(pk: str) -> None:
+    """A text is the key of one bucket at most, and no other text is the key of that one."""
+    try:
+        address = parse_bucket_pk(pk)
+    except ValidationError:
+        return
+    assert pk_bucket(*address) == pk
+
+
+@given(st.tuples(*(NAMES[part] for part in ("namespace", "entity", "resource", "shard"))), st.data())
+def test_a_bucket_key_is_the_key_of_nothing_else(address: tuple[Any, ...], data: st.DataObject) -> None:
+    """No other names and no other kind of record have it, whatever separators the names hold."""
+    pk = pk_bucket(*address)
+    for build, (_, arguments) in BUILDERS.items():
+        names_of_it = [data.draw(NAMES[argument]) for argument in arguments.split()]
+        if build is pk_bucket:
+            assert (build(*names_of_it) == pk) is (tuple(names_of_it) == address)
+        else:
+            assert build(*names_of_it) != pk
+
+
+@given(NAMES["namespace"], NAMES["entity"], NAMES["resource"])
+def test_keys_of_the_longest_names_fit(namespace: str, entity: str, resource: str) -> None:
+    """DynamoDB takes 2,048 bytes in a partition key and 1,024 in a sort key."""
+    for entity_id, of in ((entity, resource), ("🦄" * 125, "🦄" * 125), ("x" * 256, "é" * 250)):
+        parts = {"entity": entity_id, "resource": of, "level": of, "namespace": "n" * 64, "shard": 31}
+        parts |= {"audited": f"$RESOURCE:{of}", "name": "resource", "window": "monthly", "event": "0" * 26}
+        parts |= {"window_key": "2024-01-01T14:00:00Z"}
+        for build, (_, arguments) in BUILDERS.items():
+            text = build(*(parts[argument] for argument in arguments.split()))
+            bytes_max = 2048 if "pk_" in build.__name__ else 1024
+            assert len(text.encode()) <= bytes_max, text
+    assert naming.validate_entity_id(entity) == schema.entity_id_of(schema.entity_key(namespace, entity))
+
+
 @pytest.mark.parametrize(
     "pk",
     [
@@ -153,6 +215,8 @@ def test_a_bucket_key_is_parsed(namespace: str, entity: str, resource: str, shar
         "ns/BUCKET#e#r#x",
         "ns/BUCKET#e#r#-1",
         "ns/BUCKET#e#r#1.0",
+        "ns/BUCKET#e#r#00",
+        "ns/BUCKET#e#r#01",
         "ns/BUCKET#e#r#0#0",
         "ns/BUCKETS#e#r#0",
     ],

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.fuzz.figures import cases
 from tests.fuzz.stage import RPM, outcome
 from tests.fuzz.values import anything, numbers, texts
+from tests.names import is_allowed
 from zae_limiter import (
     BucketState,
     Limit,
@@ -56,10 +57,16 @@ def test_a_name_that_passes_is_part_of_one_key(name: str, value: Any) -> None:
         return
     assert result == value
     assert isinstance(result, str)
-    assert result.isascii()
-    assert result.isprintable()
-    assert 0 < len(result) <= naming.IDENTIFIER_LENGTH_MAX
-    assert not set(result) & set("#\\ \"'{}%$")
+    assert all(is_allowed(sign) for sign in result)
+    assert 0 < len(result) <= naming.NAME_LENGTH_MAX
+    assert len(result.encode()) <= naming.NAME_BYTES_MAX
+    assert "#" not in result
+    assert result.strip() == result
+    if name in ("validate_entity_id", "validate_parent_id"):
+        assert result[0] != "$"
+    elif name not in ("validate_principal", "validate_resource"):  # those are names of AWS and attributes
+        assert result.isascii()
+        assert not set(result) & set("\\ \"'{}%$")
     assert pk_entity("ns", result).count("#") == 1
     assert bucket_key("ns", result, "r").partition.count("#") == 3
 

@@ -2,12 +2,13 @@
 
 from hypothesis import strategies as st
 
+from tests import names
 from zae_limiter import Limit, LimiterConfig, OnUnavailable
 from zae_limiter.manifest import Manifest, Place
 from zae_limiter.models import PERIOD_SECONDS_MAX, TOKENS_MAX
 
-RESOURCES = ("gpt-4", "gpt-4.1", "openai/o1:mini", "on", "limits")
-ENTITIES = ("user-1", "007", "null", "a:b@c.d", "1e3", "2024-01-01", "capacity")
+RESOURCES = ("gpt-4", "gpt-4.1", "openai/o1:mini", "on", "limits", "/v1/chat", "$x", "🦄")
+ENTITIES = ("user-1", "007", "null", "a:b@c.d", "1e3", "2024-01-01", "capacity", "auth0|a b", "~", "<<", "🦄")
 NAMES = ("rpm", "tpm", "y", "capacity", "t.p-m_1")
 
 tokens = st.sampled_from((1, 60, 1_000_000, TOKENS_MAX)) | st.integers(1, TOKENS_MAX)
@@ -21,12 +22,12 @@ limits = st.builds(
 )
 policies = st.none() | st.sampled_from(OnUnavailable)
 levels = st.builds(LimiterConfig, limits, policies).filter(lambda c: c.limits or c.on_unavailable is not None)
+resources = st.sampled_from(RESOURCES) | names.resources
+entities = st.sampled_from(ENTITIES) | names.entities
 places = (
     st.just(Place("system"))
-    | st.builds(Place, st.just("resource"), st.none(), st.sampled_from(RESOURCES))
-    | st.builds(
-        Place, st.just("entity"), st.sampled_from(ENTITIES), st.sampled_from((*RESOURCES, "_default_"))
-    )
+    | st.builds(Place, st.just("resource"), st.none(), resources)
+    | st.builds(Place, st.just("entity"), entities, resources | st.just("_default_"))
 )
 wanted = st.dictionaries(places, levels, max_size=8)
 manifests = st.builds(Manifest, wanted, st.none() | st.sampled_from(("team-a", "1.5", "no")))

@@ -99,7 +99,7 @@ def test_old_keys_are_recognised(
     [
         ("ENTITY#a", "#SOMETHING"),
         ("ENTITY#a", "META"),
-        ("ENTITY#a b", "#META"),
+        ("ENTITY#a\tb", "#META"),
         ("ENTITY#", "#META"),
         ("ENTITY#a", "#BUCKET#gpt-4#wcu"),
         ("ENTITY#a", "#BUCKET#gpt-4#rpm#more"),
@@ -348,7 +348,7 @@ def test_events_keep_their_order_under_ids_of_today() -> None:
         (("ENTITY#a", "#USAGE#gpt-4#x"), {"window": "weekly", "window_start": "2024-01-01"}),
         (("ENTITY#a", "#USAGE#gpt-4#x"), {"window": "hourly", "window_start": "9999-12-31T23:59:59Z"}),
         (("ENTITY#a", "#USAGE#gpt-4#x"), {"window": "daily"}),
-        (("ENTITY#a", "#META"), {"parent_id": "not a name"}),
+        (("ENTITY#a", "#META"), {"parent_id": "not a name\n"}),
     ],
 )
 def test_records_that_cannot_be_read_are_refused(key: tuple[str, str], item: Item) -> None:

@@ -1,13 +1,26 @@
 """Every valid name works everywhere: in limits, config, buckets, usage rows, leases, lists, the trail."""
 
+import asyncio
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import names as valid
+from tests.names import PEOPLE
 from tests.records.stage import Store, count_usage
-from zae_limiter import Limit, RateLimiter, RateLimitExceeded, UsageWindow
+from zae_limiter import (
+    InvalidIdentifierError,
+    Limit,
+    RateLimiter,
+    RateLimitExceeded,
+    Repository,
+    UsageWindow,
+)
+from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.repository_protocol import Item, Update, apply
 from zae_limiter.schema_records import usage_counter, usage_row, usage_snapshot_of
+from zae_limiter.testing import ManualClock
 
 LIMITS = [
     "tokens.in",
@@ -36,15 +49,28 @@ ENTITIES = ["0", "user:a@b.c", "A.b_c-d", "e" * 256]
 RESOURCES = ["r", "openai/gpt-4:turbo", "a.b_c-d", "r" * 64]
 
 
-@pytest.mark.parametrize("entity_id", ENTITIES)
-@pytest.mark.parametrize("resource", RESOURCES)
-async def test_names_of_entities_and_resources(store: Store, entity_id: str, resource: str) -> None:
+def pairs() -> list[tuple[str, str]]:
+    """Every name once as an entity and once as a resource."""
+    entities = [name for name in (*ENTITIES, *PEOPLE) if name[0] != "$"]
+    resources = [*RESOURCES, *reversed(PEOPLE)]
+    longest = max(len(entities), len(resources))
+    return [(entities[n % len(entities)], resources[n % len(resources)]) for n in range(longest)]
+
+
+async def test_names_of_entities_and_resources(store: Store) -> None:
     """From the first record to the last, what went in comes out."""
-    repository = await store.repository()
+    whole = await store.repository()
+    for n, (entity_id, resource) in enumerate(pairs()):
+        await whole.register_namespace(f"n{n}")
+        await live(await whole.namespace(f"n{n}"), entity_id, resource)
+
+
+async def live(repository: Repository, entity_id: str, resource: str, parent_id: str = "org|1+x") -> None:
+    """Every kind of record, written and read."""
     limiter = RateLimiter(repository)
     rpm = Limit.per_minute("rpm", 10)
-    await repository.create_entity("org:1@x")
-    await repository.create_entity(entity_id, parent_id="org:1@x", cascade=True, principal="a:b@c.d")
+    await repository.create_entity(parent_id)
+    await repository.create_entity(entity_id, parent_id=parent_id, cascade=True, principal="a:b@c.d/e+f")
     await repository.set_resource_defaults(resource, [rpm])
     await repository.set_limits(entity_id, [rpm], resource)
     async with limiter.acquire(entity_id, resource, {"rpm": 3}) as lease:
@@ -52,11 +78,12 @@ async def test_names_of_entities_and_resources(store: Store, entity_id: str, res
     await count_usage(repository, entity_id, resource, "daily", 0, rpm=4)
     assert await limiter.available(entity_id, resource) == {"rpm": 6}
     of_resource = [state.entity_id for state in await repository.get_resource_buckets(resource)]
-    assert of_resource == sorted([entity_id, "org:1@x"])
+    assert of_resource == sorted([entity_id, parent_id])
     assert [s.resource for s in await repository.get_buckets(entity_id)] == [resource]
     capacity = await repository.get_resource_capacity(resource, "rpm")
-    assert [one.entity_id for one in capacity.entities] == sorted([entity_id, "org:1@x"])
-    assert [one.entity_id for one in await repository.get_children("org:1@x")] == [entity_id]
+    assert [one.entity_id for one in capacity.entities] == sorted([entity_id, parent_id])
+    assert [one.entity_id for one in await repository.get_children(parent_id)] == [entity_id]
+    assert await listed(repository) == sorted([entity_id, parent_id])
     assert await repository.list_entities_with_custom_limits(resource) == ([entity_id], None)
     assert await repository.list_resources_with_defaults() == [resource]
     assert await repository.list_resources_with_entity_configs() == [resource]
@@ -70,11 +97,52 @@ async def test_names_of_entities_and_resources(store: Store, entity_id: str, res
     trail = await repository.get_audit_events(entity_id)
     assert [(event.entity_id, event.resource, event.principal) for event in trail] == [
         (entity_id, resource, None),
-        (entity_id, None, "a:b@c.d"),
+        (entity_id, None, "a:b@c.d/e+f"),
     ]
     assert len(await repository.get_audit_events(f"$RESOURCE:{resource}")) == 1
     await repository.delete_entity(entity_id)
     assert await repository.get_buckets(entity_id) == []
+
+
+async def listed(repository: Repository) -> list[str]:
+    """All entities, one on a page, so that every cursor is used."""
+    found, cursor = [], None
+    while True:
+        page, cursor = await repository.list_entities(limit=1, cursor=cursor)
+        found += [one.entity_id for one in page]
+        if cursor is None:
+            return found
+
+
+@settings(max_examples=25)
+@given(entity_id=valid.entities, resource=valid.resources, parent_id=valid.entities)
+def test_any_names_of_the_alphabet(entity_id: str, resource: str, parent_id: str) -> None:
+    """Not only those that somebody thought of."""
+    if entity_id == parent_id:
+        return
+
+    async def run() -> None:
+        clock = ManualClock()
+        await live(
+            await Repository.over(MemoryBackend(clock.world), world=clock.world),
+            entity_id, resource, parent_id,
+        )  # fmt: skip
+
+    asyncio.run(run())
+
+
+async def test_names_of_the_audit_trail_are_no_entities(store: Store) -> None:
+    """What is audited under a name of its own cannot be reached, written or deleted by that name."""
+    repository = await store.repository()
+    for name in ("$SYSTEM", "$RESOURCE:gpt-4", "$", "$x"):
+        with pytest.raises(InvalidIdentifierError, match="'\\$' at the start is reserved"):
+            await repository.create_entity(name)
+        with pytest.raises(InvalidIdentifierError):
+            await repository.create_entity("child", parent_id=name)
+        with pytest.raises(InvalidIdentifierError):
+            await repository.set_limits(name, [Limit.per_minute("rpm", 1)])
+    assert await repository.get_audit_events("$SYSTEM") == []
+    assert await listed(repository) == []
 
 
 async def test_names_of_limits_side_by_side(store: Store) -> None:

@@ -211,6 +211,9 @@ class _Reader:
             return
         first: dict[str, Scalar] = {}
         for key, value in tree.entries:
+            if key.plain and key.text == "<<":
+                self._wrong(key, path, "nothing is merged here; write it out, or quote '<<' if it is a name")
+                continue
             if key.text in first:
                 before = f"; the first is in line {first[key.text].line}" if key.line else ""
                 self._wrong(key, path, f"{key.text!r} is given twice{before}")

@@ -36,7 +36,7 @@ def template(
     manifest: Manifest, table_name: str | None = None, namespace_id: str | None = None
 ) -> dict[str, Any]:
     """The template as data; ``table_name`` and ``namespace_id`` are the defaults of its parameters."""
-    text = to_json(manifest)
+    text = to_json(manifest, ascii_only=True)  # CloudFormation makes question marks of other letters
     if len(text.encode()) > MANIFEST_BYTES_MAX:
         raise ValidationError(
             "manifest",

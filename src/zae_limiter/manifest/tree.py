@@ -165,8 +165,8 @@ def _scalar(event: Any, line: int, column: int) -> Tree:
 
 
 def _as_key(part: Tree) -> Scalar:
-    """A key that is no word stays one that nobody can mean."""
-    return part if isinstance(part, Scalar) else Scalar(f"<{part}>", True, part.line, part.column)
+    """A key that is no word stays one that nobody can mean, for no name holds a ``#``."""
+    return part if isinstance(part, Scalar) else Scalar(f"#<{part}>", True, part.line, part.column)
 
 
 def _told_slowly(yaml: Any, text: str) -> Exception | None:
@@ -197,7 +197,7 @@ class _Pairs(list[tuple[str, Any]]):
 
 def _of_json(value: Any) -> Tree:
     if isinstance(value, _Pairs):
-        return Table(tuple((Scalar(key), _of_json(one)) for key, one in value))
+        return Table(tuple((Scalar(key, plain=False), _of_json(one)) for key, one in value))
     if isinstance(value, list):
         return Other("a list")
     if isinstance(value, str):

@@ -41,8 +41,8 @@ def to_yaml(manifest: Manifest) -> str:
     return "".join(f"{line}\n" for line in _lines(data)) if data else "{}\n"
 
 
-def to_json(manifest: Manifest) -> str:
-    return json.dumps(to_data(manifest), indent=2)
+def to_json(manifest: Manifest, *, ascii_only: bool = False) -> str:
+    return json.dumps(to_data(manifest), indent=2, ensure_ascii=ascii_only)
 
 
 def limit_data(limit: Limit) -> dict[str, int]:
@@ -66,7 +66,10 @@ def quoted(name: str) -> str:
     >>> quoted("gpt-4"), quoted("on"), quoted("007")
     ('gpt-4', '"on"', '"007"')
     """
-    return name if _SAFE.fullmatch(name) and name.lower() not in _WORDS else json.dumps(name)
+    if _SAFE.fullmatch(name) and name.lower() not in _WORDS:
+        return name
+    # Readers of YAML do not put the two halves together by which JSON escapes what is beyond 16 bits.
+    return json.dumps(name, ensure_ascii=False)
 
 
 def _level_data(config: LimiterConfig) -> dict[str, Any]:

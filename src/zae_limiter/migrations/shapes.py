@@ -154,8 +154,9 @@ def target_of(item: Item) -> Key | None:
     moved_to = item.get(MOVED_TO)
     if not isinstance(moved_to, str) or moved_to == SUPERSEDED:
         return None
-    partition, _, sort = moved_to.partition(" ")
-    return Key(partition, sort)
+    # Names may hold spaces, but none before a '#', with which sort keys begin.
+    partition, _, sort = moved_to.partition(" #")
+    return Key(partition, f"#{sort}")
 
 
 def _level_resource(resource: str) -> str:
