@@ -11,7 +11,7 @@ such a refund is never repeated. Nothing is applied twice.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from .exceptions import RateLimiterUnavailable, RateLimitExceeded, ValidationError
@@ -184,6 +184,12 @@ class _Taking:
             await self._teller.colour.sleep(OUTWAIT_SECONDS)
         return True
 
+    def _let_go_of(self, accounts: Iterable[Account]) -> None:
+        """Nothing was taken from these, so nobody has to wait for it."""
+        for account in accounts:
+            self._teller.let_go(account.whole_key)
+            self._held.remove(account.whole_key)
+
     def let_go(self) -> None:
         """Nothing is held any more: it is taken for good, or given back."""
         while self._held:
@@ -240,10 +246,10 @@ class _Taking:
         except BaseException:
             self._note(placed, outcomes)
             raise
-        for (_, demand), outcome in zip(placed, outcomes, strict=True):
-            if hold and not outcome.applied:
-                teller.let_go(demand.account.whole_key)
-                self._held.remove(demand.account.whole_key)
+        if hold:
+            self._let_go_of(
+                asked[1].account for asked, o in zip(placed, outcomes, strict=True) if not o.applied
+            )
         _obey(outcomes, interruption)
         blamed = zip(placed, outcomes, strict=True)
         return [(at, demand.account) for (at, demand), outcome in blamed if not outcome.held]
@@ -289,7 +295,8 @@ class _Taking:
 
     async def _gather(self, at: int, parts: Sequence[tuple[Account, dict[str, int]]]) -> bool:
         """Take a demand from several shards at once."""
-        hold = self._hold([account for account, _ in parts[:1]]) if len(self._demands) > 1 else 0
+        held = [account for account, _ in parts[:1]]
+        hold = self._hold(held) if len(self._demands) > 1 else 0
         placed = [(at, Demand(*part)) for part in parts]
         orders = [Order(account, Posting(amounts, hold=hold)) for account, amounts in parts]
         outcomes, interruption = await self._teller.post_together(orders)
@@ -298,8 +305,11 @@ class _Taking:
         except BaseException:
             self._note(placed, outcomes)
             raise
+        had = all(outcome.applied for outcome in outcomes)
+        if hold and not had:
+            self._let_go_of(held)
         _obey(outcomes, interruption)
-        return all(outcome.applied for outcome in outcomes)
+        return had
 
     async def _change_terms(self, at: int) -> None:
         """Go on under the newest configuration of a bucket, which may have fewer limits."""

@@ -1,5 +1,6 @@
 """Demands on two buckets beside other processes: nobody is refused because of tokens that are only held."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -7,11 +8,14 @@ import pytest
 from tests.facts.stage import KEY, OTHER, Store, account_of, calls, demand, image_of, take, teller_of, waits
 from zae_limiter import RateLimitExceeded
 from zae_limiter.acquire import LOOKS_MAX
-from zae_limiter.schema import HOLDS, number
+from zae_limiter.repository_protocol import Outcome, Write
+from zae_limiter.schema import HOLDS, bucket_key, number
 from zae_limiter.seen_buckets import PROCESSES_TOLD_APART
 from zae_limiter.teller import Teller
+from zae_limiter.terms import Meter
 
 BOTH = (account_of(), account_of(OTHER))
+SHARD = bucket_key("ns", "e", "r", 1)
 
 
 def mark(process: int, place: int) -> int:
@@ -165,3 +169,29 @@ def test_a_forked_child_is_another_process() -> None:
     teller._number.forget()  # as in a child
     be_process(teller, before // len(HOLDS) % PROCESSES_TOLD_APART + 1)
     assert not teller._is_own(before)
+
+
+class Robbed(Store):
+    """A store in which somebody else empties a shard before each transaction."""
+
+    async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
+        self.shelf.items[SHARD] = {**self.shelf.items[SHARD], "b_a_tk": 0}
+        return await super().transact_write(writes)
+
+
+def test_what_could_not_be_gathered_is_not_held() -> None:
+    """Who took nothing from the shards of one of two buckets does not wait for itself to give it back."""
+    half = {"b_a_cp": 5_000, "b_a_ra": 500, "shard_count": 2, "b_a_sc": 2}
+    store = Robbed(e=image_of(3_000, **half), f=image_of())
+    store.shelf.items[SHARD] = image_of(2_000, **half)
+    teller, sleeps = teller_of(store), list[float]()
+
+    async def sleep(seconds: float) -> None:
+        sleeps.append(seconds)
+
+    teller.colour.sleep = sleep  # type: ignore[method-assign]
+    with pytest.raises(RateLimitExceeded):
+        take(teller, demand(4_000, account_of(meter=Meter.COUNT)), demand(1_000, BOTH[1]))
+    assert "transact_write" in [verb for verb, _ in store.calls]
+    assert (sleeps, store.tokens(OTHER)) == ([], 10_000)
+    assert not teller.is_held_here(KEY)
