@@ -35,7 +35,6 @@ from .schema import (
     LAPSES,
     bucket_key,
     bucket_limit_names,
-    forgiven,
     limit_attributes,
     number,
     pinned,
@@ -44,7 +43,7 @@ from .schema import (
 )
 from .sharding import halves
 from .shards import spread_of, unchanged
-from .terms import Account, Terms, shard_count
+from .terms import Account, Terms, shard_count, still_forgiven
 
 TTL_FILLS = 7
 """How many times the longest time to fill the bucket is kept when its life begins to end again."""
@@ -112,14 +111,14 @@ def _elder(account: Account, shard_id: int, image: Item, child: Item, now_ms: in
         assert rate is not None
         gained, stored, moved = gain(rate, origin, at_ms), number(image, names.tk), 0
         brim, whole = rate.capacity_milli - gained, rate
-        owed = forgiven(image).get(name, 0)
+        owed = still_forgiven(image, name, at_ms)
         if given is not None:
             capacity = rate.capacity_milli + given.capacity_milli
             refill = rate.refill_amount_milli + given.refill_amount_milli
             whole = Rate(capacity, refill, rate.refill_period_ms)
             held = number(child, names.tk) + gain(given, number(child, "rf"), at_ms)
             moved = min(given.capacity_milli, held)
-            owed += forgiven(child).get(name, 0) if moved < given.capacity_milli else 0
+            owed += still_forgiven(child, name, at_ms)
             set_[names.cp], set_[names.ra] = whole[:2]
             set_[shard_attributes(name).sc] = half if half > 1 else None
             add[names.tc] = number(child, names.tc)

@@ -29,6 +29,7 @@ from .repository_protocol import (
 )
 from .schema import (
     BURIED,
+    FORGIVEN,
     LAPSES,
     bucket_entries,
     bucket_key,
@@ -50,7 +51,7 @@ from .sharding import (
     splits_further,
 )
 from .teller import Teller
-from .terms import WRITES, Account, Meter, Terms, in_shards, level, shard_count
+from .terms import WRITES, Account, Meter, Terms, in_shards, level, shard_count, still_forgiven
 
 
 def spread_of(image: Item, name: str) -> int:
@@ -257,12 +258,25 @@ def split(
             when.append(AtMost(names.tk, brim))
             if moved > 0:
                 when.append(AtLeast(names.tk, moved - gained))
+    if FORGIVEN in image:
+        set_[FORGIVEN], made[FORGIVEN] = _spared(image, made, at_ms)
     names = limit_attributes(WCU)
     if names.tk in image:
         set_[names.tk] = WRITES.capacity_milli
     key = _key(account, shard_id)
     made = {name: value for name, value in made.items() if value is not None}
     return Update(key, add, set_, tuple(when)), Put(_key(account, new_id), made, (Absent(),))
+
+
+def _spared(image: Item, made: Item, at_ms: int) -> tuple[Value, Value]:
+    """What cuts have spared and each of two shards has to make up for: the halves of a limit, half of it."""
+    kept: dict[str, Value] = {}
+    given: dict[str, Value] = {}
+    for name in bucket_limit_names(image):
+        kept[name], given[name] = still_forgiven(image, name, at_ms), 0
+        if limit_attributes(name).tk in made:
+            kept[name], given[name] = halves(still_forgiven(image, name, at_ms))
+    return {n: v for n, v in kept.items() if v} or None, {n: v for n, v in given.items() if v} or None
 
 
 def _new_shard(account: Account, shard_id: int, image: Item, at_ms: int) -> dict[str, Value]:

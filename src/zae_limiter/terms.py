@@ -210,13 +210,21 @@ def level(terms: Terms, name: str, image: Item | None, now_ms: int) -> Level:
     if before == rate:
         return Level(rate, tokens, origin)
     # Until that write the bucket goes on to fill at the rate it has.
-    spared = 0 if is_renewed(terms, image) else forgiven(image).get(name, 0)
-    if spared:  # what has flown over has made up for some of it
-        spared = max(0, spared - max(0, tokens + gain(before, origin, now_ms) - before.capacity_milli))
+    spared = 0 if is_renewed(terms, image) else still_forgiven(image, name, now_ms)
     change = carry(before, rate, spared)
     shift = change.shift_milli
     filling = before._replace(capacity_milli=before.capacity_milli + shift)
     return Level(filling, tokens + shift, origin, -shift if change.is_cut else None)
+
+
+def still_forgiven(image: Item, name: str, now_ms: int) -> int:
+    """What cuts spared a limit and nothing has made up for yet; what has flown over has done so."""
+    spared, rate = forgiven(image).get(name, 0), stored_rate(image, name)
+    if not spared or rate is None:
+        return 0
+    origin = now_ms if is_ahead(image, now_ms) else number(image, "rf")
+    held = number(image, limit_attributes(name).tk) + gain(rate, origin, now_ms)
+    return max(0, spared - max(0, held - rate.capacity_milli))
 
 
 def status(account: Account, name: str, need_milli: int, at: Level | Spread, now_ms: int) -> LimitStatus:

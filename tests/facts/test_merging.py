@@ -119,6 +119,26 @@ def test_a_shard_that_changed_is_not_deleted(change: dict[str, Any]) -> None:
     assert store == before
 
 
+@pytest.mark.parametrize(
+    ("tokens_milli", "elapsed_ms", "owed"),
+    [
+        (2_000, 0, {"a": 3_001}),
+        (10_000, 0, {"a": 3_001}),
+        (10_000, 2_000, {"a": 1_001}),
+        (10_000, 4_000, None),
+    ],
+)
+def test_what_cuts_have_spared_comes_back_with_the_shards(
+    tokens_milli: int, elapsed_ms: int, owed: dict[str, int] | None
+) -> None:
+    """All of it but what has flown over since, be the shards full or not."""
+    store: Store = {KEYS[0]: bucket(A, b_a_tk=tokens_milli, forgiven={"a": 3_001})}
+    assert perform(store, [*split(ACCOUNT, 0, store[KEYS[0]], {"a": 2}, NOW)])
+    assert all("forgiven" in image for image in store.values())
+    assert halved(store, NOW + elapsed_ms) == 1
+    assert store[KEYS[0]].get("forgiven") == owed
+
+
 def test_spends_from_the_elder_do_not_disturb() -> None:
     """They commute with a merge as with one another, unless they fill or empty what was believed."""
     store: Store = {KEYS[0]: bucket(A, b_a_tk=0)}

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.bucket import Rate, balance
 from zae_limiter.models import Limit
+from zae_limiter.posting import rebased
 from zae_limiter.repository_protocol import Absent, AtLeast, AtMost, Equal, Exists, Item, Put, apply
 from zae_limiter.schema import (
     bucket_entries,
@@ -20,7 +21,7 @@ from zae_limiter.schema import (
 )
 from zae_limiter.shards import doubled, gather, place, relieve, shard_account, split
 from zae_limiter.teller import Teller
-from zae_limiter.terms import WRITES, Account, Meter, Terms
+from zae_limiter.terms import WRITES, Account, Meter, Terms, level, still_forgiven
 from zae_limiter.testing import ManualClock
 
 NOW = 1_700_000_000_000
@@ -194,6 +195,50 @@ def test_a_split_neither_makes_nor_loses_a_millitoken(
     ]
     assert sum(left) == balance(rate, number(image, "b_a_tk"), NOW, at_ms)
     assert all(tokens <= half.capacity_milli for tokens, half in zip(left, halves, strict=True))
+
+
+def test_each_half_makes_up_for_half_of_what_cuts_have_spared() -> None:
+    """Only a limit that is split shares it out, and what flows over has made up for some of it already."""
+    image = shard(a=(Rate.of(A), 0), b=(Rate.of(B), 50_000)) | {"forgiven": {"a": 3_001, "b": 7, "c": 9}}
+    kept, made = after(image, {"a": 2}, NOW)
+    assert (kept["forgiven"], made["forgiven"]) == ({"a": 1_501, "b": 7}, {"a": 1_500})
+    full = shard(a=(Rate.of(A), 9_000)) | {"forgiven": {"a": 3_001}}
+    kept, made = after(full, {"a": 2}, NOW + 4_000)
+    assert (kept.get("forgiven"), made.get("forgiven")) == ({"a": 1}, None)
+    kept, made = after(full, {"a": 2}, NOW + 9_000)
+    assert (kept.get("forgiven"), made.get("forgiven")) == (None, None)
+
+
+@given(
+    capacity=st.integers(2_000, 10**9),
+    part=st.fractions(-2, 2),
+    spared=st.integers(1, 2 * 10**9),
+    raised=st.integers(0, 2 * 10**9),
+)
+def test_a_split_does_not_undo_what_a_raise_has_to_make_up_for(
+    capacity: int, part: Any, spared: int, raised: int
+) -> None:
+    """The halves give a caller who disagrees what the whole would, but for a millitoken that stays owed."""
+    rate, wider = Rate(capacity, 60_000, 60_000), Rate(capacity + raised, 60_000, 60_000)
+    image = shard(a=(rate, int(capacity * part))) | {"forgiven": {"a": spared}}
+    caller = account()._replace(terms=Terms({"a": wider}))
+    whole = level(caller.terms, "a", image, NOW).balance(NOW)
+    halves = after(image, {"a": 2}, NOW)
+    accounts = [shard_account(caller, shard_id, half) for shard_id, half in enumerate(halves)]
+    found = [
+        level(one.terms, "a", half, NOW).balance(NOW) for one, half in zip(accounts, halves, strict=True)
+    ]
+    assert 0 <= sum(found) - whole <= 1
+    rises = [apply(rebased(one, half, NOW), half) for one, half in zip(accounts, halves, strict=True)]
+    (rise,) = [apply(rebased(caller, image, NOW), image)]
+    assert all(outcome.applied for outcome in (*rises, rise))
+    owed, owed_whole = sum(still_owed(outcome.item) for outcome in rises), still_owed(rise.item)
+    assert sum(found) - owed == whole - owed_whole
+
+
+def still_owed(image: Item | None) -> int:
+    assert image is not None
+    return still_forgiven(image, "a", NOW)
 
 
 def test_a_bucket_in_one_item_is_its_own_shard() -> None:
