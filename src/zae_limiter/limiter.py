@@ -21,7 +21,7 @@ from .naming import validate_entity_id, validate_resource
 from .repository import Repository
 from .settings import Settings
 from .settlement import Demand
-from .shards import levels, survey
+from .shards import catch_up, levels, survey
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -159,7 +159,11 @@ class RateLimiter:
         needed: Mapping[str, int] | None = None,
         limits: Sequence[Limit] | None = None,
     ) -> Availability:
-        """What is there and how long ``needed`` would have to wait, from one look at the store."""
+        """What is there and how long ``needed`` would have to wait, from one look at the store.
+
+        A wait is told under the limits that are stored now: a bucket that still fills by older ones gets
+        them first, as from an acquire that is refused.
+        """
         validate_entity_id(entity_id)
         validate_resource(resource)
         repository = self._repository
@@ -171,13 +175,15 @@ class RateLimiter:
         newer = (await repository.plan(entity_id, resource, given, needs)).accounts
         if newer != accounts:  # which the images have told
             accounts, images = newer, await survey(repository.teller, newer)
+        demands_on(accounts, needs)
+        if await catch_up(repository.teller, accounts, needs):
+            images = await survey(repository.teller, accounts)
         now_ms = repository.teller.world.now_ms()
         there: dict[str, int] = {}
         for account, shards in zip(accounts, images, strict=True):
             for name in account.terms.rates:
                 tokens = levels(account, shards, name, now_ms).balance(now_ms) // 1000
                 there[name] = min(tokens, there.get(name, tokens))
-        demands_on(accounts, needs)
         statuses: list[LimitStatus] = []
         for account, shards in zip(accounts, images, strict=True):
             mine = {name: n for name, n in needs.items() if name in account.terms.rates}

@@ -115,6 +115,24 @@ async def survey(teller: Teller, accounts: Sequence[Account]) -> list[list[Item 
     return [known_images(teller, account) for account in accounts]
 
 
+async def catch_up(teller: Teller, accounts: Sequence[Account], needs: Mapping[str, int]) -> bool:
+    """Give buckets the limits that are stored for them if they lack some needs under older ones.
+
+    Whether any was written to. Limits that a caller brings along have to wait for one who takes something.
+    """
+    now_ms, behind = teller.world.now_ms(), list[Account]()
+    for account in accounts:
+        images, mine = known_images(teller, account), [name for name in needs if name in account.terms.rates]
+        lacking = any(levels(account, images, name, now_ms).balance(now_ms) < needs[name] for name in mine)
+        if lacking and account.terms.version is not None:
+            there = [(shard_id, image) for shard_id, image in enumerate(images) if image is not None]
+            shards = [shard_account(account, shard_id, image) for shard_id, image in there]
+            behind += [shard for shard in shards if teller.is_behind(shard, now_ms)]
+    for shard in behind:
+        await teller.bring_up_to_date(shard)
+    return bool(behind)
+
+
 async def place(teller: Teller, account: Account, names: Mapping[str, int]) -> Account:
     """A shard that holds all the named limits, chosen at random; it is split off if nobody has yet."""
     first = teller.image(account.key)

@@ -178,6 +178,13 @@ class Teller(SeenBuckets):
         if write is not None:
             await write_each(self.backend, self, [write])
 
+    def is_behind(self, account: Account, now_ms: int) -> bool:
+        """Whether a bucket has other numbers than its terms, and no newer ones, or a wrong origin."""
+        image = self.image(account.key)
+        if image is None or is_deleted(image) or is_outdated(account.terms, image):
+            return False
+        return not has_terms(image, account.terms) or is_ahead(image, now_ms)
+
     # The lines.
 
     @property
@@ -329,11 +336,7 @@ class Teller(SeenBuckets):
     def _refresh(self, account: Account, now_ms: int) -> Write | None:
         """The write that gives a bucket the numbers of its terms, if it has others, and a right origin."""
         image = self.image(account.key)
-        if (
-            image is None
-            or is_deleted(image)
-            or (has_terms(image, account.terms) and not is_ahead(image, now_ms))
-        ):
+        if image is None or not self.is_behind(account, now_ms):
             return None
         return rebased(account, image, now_ms)
 

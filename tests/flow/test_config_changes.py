@@ -85,6 +85,52 @@ async def test_cut_makes_nobody_wait_for_more_than_one_token(store: Store, store
     await client.take("key", {"rpm": 1}, *given)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "used", "needed", "seconds"),
+    [
+        (hourly(1000), hourly(5), 500, 1, 720),
+        (Limit("rpm", 1000, 1000, 3600), Limit("rpm", 5, 1000, 3600), 500, 2, 7.2),
+        (Limit("rpm", 10, 1, 3600), Limit("rpm", 10, 2, 3600), 10, 1, 1800),
+    ],
+    ids=["slower", "smaller", "faster"],
+)
+async def test_question_after_a_change_is_answered_by_the_new_limits(
+    store: Store, before: Limit, after: Limit, used: int, needed: int, seconds: float
+) -> None:
+    """Although nobody has asked for tokens since: then it passes, and not a millisecond earlier."""
+    client = await store.client()
+    await client.repository.set_resource_defaults(RESOURCE, [before])
+    await client.take("key", {"rpm": used})
+    await client.repository.set_resource_defaults(RESOURCE, [after])
+    asker = await store.client()
+    found = await asker.limiter.check_availability("key", RESOURCE, {"rpm": needed})
+    wait_seconds = found.retry_after_seconds
+    assert seconds - 1 < wait_seconds <= seconds, "what accrues does so in whole millitokens"
+    assert await client.limiter.time_until_available("key", RESOURCE, {"rpm": needed}) == wait_seconds
+    store.clock.advance(wait_seconds - 0.001)
+    assert await client.limiter.time_until_available("key", RESOURCE, {"rpm": needed}) == 0.001
+    store.clock.advance(0.001)
+    await client.take("key", {"rpm": needed})
+
+
+async def test_question_writes_only_to_tell_a_wait(store: Store) -> None:
+    """And never for limits that somebody brings along to ask about them."""
+    client = await store.client()
+    await client.repository.set_resource_defaults(RESOURCE, [slow(100)])
+    await client.take("key", {"rpm": 50})
+    await client.repository.set_resource_defaults(RESOURCE, [slow(60)])
+    client.forget()
+    assert await client.limiter.time_until_available("key", RESOURCE, {"rpm": 10}) == 0
+    assert await client.limiter.available("key", RESOURCE) == {"rpm": 10}
+    assert await client.limiter.time_until_available("key", RESOURCE, {"rpm": 10}, [slow(20)]) > 0
+    assert {verb for verb, _ in client.calls} == {"batch_get"}
+    assert await client.limiter.time_until_available("key", RESOURCE, {"rpm": 11}) == SLOW
+    assert "write_each" in {verb for verb, _ in client.calls}
+    client.forget()
+    assert await client.limiter.time_until_available("key", RESOURCE, {"rpm": 11}) == SLOW
+    assert {verb for verb, _ in client.calls} == {"batch_get"}
+
+
 async def test_raise_after_a_cut_gives_the_difference(store: Store) -> None:
     """An operator who takes a cut back gives 995 more, at once."""
     client = await store.client()
