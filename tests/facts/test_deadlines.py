@@ -4,8 +4,22 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.facts.stage import KEY, Scripted, Store, claim, credit, image_of, is_busy, release, teller_of
+from tests.facts.stage import (
+    KEY,
+    Scripted,
+    Store,
+    claim,
+    credit,
+    group_of,
+    image_of,
+    is_busy,
+    need,
+    outcomes,
+    release,
+    teller_of,
+)
 from zae_limiter._colour import run_sync
+from zae_limiter.schema import number
 from zae_limiter.teller import LATE, Teller
 
 CALL_S = 2.0
@@ -61,3 +75,28 @@ def test_a_binding_order_that_is_called_soon_is_carried_out_at_once() -> None:
     store, teller, colour = busy_with(call)
     (outcome,), _ = run_sync(teller.post([credit(1_000)], binding=True))
     assert (outcome.applied, store.sent, colour.left) == (True, [[1_000]], [])
+
+
+def test_a_leader_whose_bucket_does_not_hold_still_leads_for_one_call() -> None:
+    """Each write is refused because somebody else was faster; after a deadline the leader is told so.
+
+    Those whom it led are led by the next of them, who has a deadline of its own.
+    """
+    store = Store(e=image_of(9_000))
+    teller = teller_of(store)
+
+    def be_faster() -> None:
+        store.clock.advance(CALL_S / 4)
+        store.shelf.items[KEY] = {**store.shelf.items[KEY], "rf": number(store.shelf.items[KEY], "rf") - 1}
+
+    store.meanwhile = be_faster
+    visits, group = group_of(teller, need(1_000), need(2_000))
+    run_sync(teller.serve([group]))
+    assert len(store.calls) == 4
+    first, second = outcomes(visits)
+    assert first is not None
+    assert (first.applied, first.failure, second) == (False, None, None)
+    store.meanwhile = lambda: None
+    (second,) = run_sync(visits[1].run())
+    assert second.applied
+    assert store.held() <= 9_000 - 2_000 + 10_000

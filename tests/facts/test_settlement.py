@@ -1,5 +1,6 @@
 """What is given back and settled, and what a settlement does about each answer."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,10 +20,10 @@ from tests.facts.stage import (
     teller_of,
 )
 from zae_limiter import RateLimiterUnavailable
-from zae_limiter._colour import Blocking, run_sync
+from zae_limiter._colour import Asyncio, Blocking, run_sync
 from zae_limiter.lines import Order
 from zae_limiter.posting import Posting
-from zae_limiter.repository_protocol import Outcome
+from zae_limiter.repository_protocol import Outcome, Update, Write
 from zae_limiter.schema import bucket_key
 from zae_limiter.settlement import (
     RESEND_ATTEMPTS_MAX,
@@ -234,6 +235,50 @@ def test_a_debit_keeps_a_bucket_alive_until_its_debts_are_paid() -> None:
     assert (write.key, dict(write.add), dict(write.set)) == (KEY, {}, {"ttl": NOW // 1000 + 7 * FILL_S})
     (write,) = settled(image_of(-50_000, ttl=soon), debit)
     assert dict(write.set) == {"ttl": NOW // 1000 + 9 * FILL_S}
+
+
+class SlowToProlong(Store):
+    """A store that takes its time to prolong the life of a bucket."""
+
+    def __init__(self, **images: dict[str, Any]) -> None:
+        super().__init__(**images)
+        self.asked, self.gate = asyncio.Event(), asyncio.Event()
+
+    async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
+        if any(isinstance(write, Update) and set(write.set) == {"ttl"} for write in writes):
+            self.asked.set()
+            await self.gate.wait()
+        return await super().write_each(writes)
+
+
+def test_who_is_cancelled_while_a_bucket_is_kept_alive_keeps_it_alive() -> None:
+    """The debit is stored by then, so the bucket has to outlive it; then the cancellation is obeyed."""
+
+    async def story() -> tuple[SlowToProlong, bool]:
+        soon = NOW // 1000 + 2 * FILL_S
+        store = SlowToProlong(e=image_of(-20_000, ttl=soon), f=image_of(-20_000, ttl=soon))
+        teller = Teller(store, store.clock.world)
+        teller.colour = Asyncio()
+        orders = debit(0, KEPT), debit(0, KEPT._replace(key=OTHER))
+        await teller.look([KEY, OTHER])
+
+        async def posted(orders: Sequence[Order], *, binding: bool = False) -> Any:
+            del binding
+            return [Outcome(True, store.shelf.items[order.account.key]) for order in orders], None
+
+        teller.post = posted  # type: ignore[method-assign]
+        settling = asyncio.ensure_future(settle(teller, orders))
+        await store.asked.wait()
+        settling.cancel()
+        await asyncio.sleep(0)
+        store.gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await settling
+        return store, teller.refunds_lost == 0
+
+    store, is_right = asyncio.run(story())
+    assert is_right
+    assert [store.shelf.items[key]["ttl"] for key in (KEY, OTHER)] == [NOW // 1000 + 7 * FILL_S] * 2
 
 
 def test_nothing_is_written_for_a_bucket_that_lasts() -> None:

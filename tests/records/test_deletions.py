@@ -3,6 +3,9 @@
 # Leases that outlive an entity hold more than one statement.
 # ruff: noqa: PT012
 
+import functools
+from collections.abc import Awaitable, Callable, Sequence
+
 import pytest
 
 from tests.records.stage import Store, everything, take
@@ -15,8 +18,9 @@ from zae_limiter import (
     Repository,
     ValidationError,
 )
-from zae_limiter.repository_protocol import Item
-from zae_limiter.schema import bucket_key
+from zae_limiter.repository_protocol import Backend, Item, Key, Outcome, Page, Query, Update, Write
+from zae_limiter.schema import bucket_key, sk_state
+from zae_limiter.testing.stores import Wrapper
 
 OWN, SHARED = Limit("rpm", 100, 1, 10**6), Limit("rpm", 5, 1, 10**6)
 
@@ -87,6 +91,24 @@ async def test_an_entity_made_again_inherits_nothing(store: Store, change: int) 
         assert await RateLimiter(repository).available("key-1", "gpt-4") == {"rpm": 100}
     await take(user, "key-1", "gpt-4", rpm=100)
     assert await RateLimiter(admin).available("key-1", "gpt-4") == {"rpm": 0}
+
+
+async def test_limits_brought_along_to_a_deleted_id_do_not_hide_the_deletion(store: Store) -> None:
+    """A bucket that a caller makes with limits of its own keeps the version of the mark, so that whoever
+    remembers the limits that the entity had is still told to read again."""
+    admin, user = await stage(store)
+    await admin.delete_entity("key-1")
+    mark = await bucket(admin)
+    assert mark is not None
+    guest = RateLimiter(await store.repository())
+    async with guest.acquire("key-1", "gpt-4", {"rpm": 1}, limits=[Limit("rpm", 50, 1, 10**6)]):
+        pass
+    made = await bucket(admin)
+    assert made is not None
+    assert (made["b_rpm_cp"], made["cv"]) == (50_000, mark["cv"])
+    with pytest.raises(RateLimitExceeded) as caught:
+        await take(user, "key-1", "gpt-4", rpm=6)
+    assert caught.value.primary_violation.limit == SHARED
 
 
 async def test_a_lease_that_fails_after_the_deletion_gives_nothing_to_anybody(store: Store) -> None:
@@ -185,3 +207,80 @@ async def test_a_deleted_namespace_serves_nobody_until_it_recovers(store: Store)
     store.clock.advance(60)
     await take(user, "key-1", "gpt-4", rpm=1)
     assert await user.available("key-1", "gpt-4") == {"rpm": 3}
+
+
+class Paused(Wrapper):
+    """Lets somebody else act before one of the calls that follow the mark of a deletion."""
+
+    def __init__(self, inner: Backend) -> None:
+        super().__init__(inner)
+        self.at, self.calls, self.deciding = 0, -1, False
+        self.act: Callable[[], Awaitable[object]] | None = None
+
+    async def _pause(self, verb: str, keys: Sequence[Key]) -> None:
+        if self.calls < 0 or self.act is None:
+            return
+        self.calls += 1
+        if self.calls == self.at:
+            act, self.act = self.act, None
+            # It has looked whether the entity is still marked, and is about to mark buckets.
+            self.deciding = len(keys) == 4 if verb == "batch_get" else keys[0].sort == sk_state()
+            await act()
+
+    async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
+        await self._pause("batch_get", keys)
+        return await super().batch_get(keys)
+
+    async def query(self, query: Query) -> Page:
+        await self._pause("query", [Key("", "")])
+        return await super().query(query)
+
+    async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
+        await self._pause("write_each", [write.key for write in writes])
+        return await super().write_each(writes)
+
+    async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
+        await self._pause("transact_write", [write.key for write in writes])
+        outcomes = await super().transact_write(writes)
+        if any(isinstance(write, Update) and write.set.get("status") == "deleted" for write in writes):
+            self.calls = 0
+        return outcomes
+
+
+async def test_a_deletion_that_somebody_else_has_finished_spares_what_is_made_again(store: Store) -> None:
+    """Wherever it was held up, unless it had just looked: limits and buckets made since are not its own."""
+    places: list[Paused] = []
+
+    def wrap(backend: Backend) -> Backend:
+        places.append(Paused(backend))
+        return places[0]
+
+    slow, other = await store.repository(wrap=wrap), await store.repository()
+    user, (place,) = RateLimiter(other), places
+    await other.set_resource_defaults("gpt-4", [SHARED])
+
+    async def make(entity_id: str) -> None:
+        await other.create_entity(entity_id)
+        for resource in ("_default_", "gpt-4"):
+            await other.set_limits(entity_id, [OWN], resource)
+        await take(user, entity_id, "gpt-4", rpm=1)
+
+    async def make_again(entity_id: str) -> None:
+        await other.delete_entity(entity_id)
+        await make(entity_id)
+
+    places_held_up = 0
+    while place.act is None:
+        place.at, place.calls = place.at + 1, -1
+        entity_id = f"key-{place.at}"
+        place.act = functools.partial(make_again, entity_id)
+        await make(entity_id)
+        await slow.delete_entity(entity_id)
+        if place.act is None and not place.deciding:
+            places_held_up += 1
+            image = await bucket(other, entity_id)
+            assert image is not None, place.at
+            assert image.get("b_rpm_cp") == OWN.capacity * 1000, place.at
+            assert await other.get_limits(entity_id, "gpt-4") == [OWN], place.at
+            assert await other.get_limits(entity_id) == [OWN], place.at
+    assert places_held_up > 8
