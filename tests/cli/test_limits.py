@@ -169,7 +169,7 @@ def test_an_export(run: Run, file: Path, tmp_path: Path) -> None:
     assert run("limits", "plan", "-f", "other.yaml", "--exit-code").exit_code == 0
     assert run("limits", "export", "-f", "other.yaml", answer="n\n").exit_code == 1
     file.write_text("old")
-    assert json_of(run, "export", "-f", "limits.yaml", "--yes") == {"file": "limits.yaml", "levels": 3}
+    assert json_of(run, "export", "-f", "limits.yaml", "--force") == {"file": "limits.yaml", "levels": 3}
     assert file.read_text() == printed.stdout
 
 
@@ -236,7 +236,7 @@ def test_a_template_for_pipelines(run: Run, file: Path, tmp_path: Path) -> None:
     named = yaml.safe_load(run("limits", "cfn-template", "--namespace-id", "abc").stdout)
     assert named["Parameters"]["NamespaceId"]["Default"] == "abc"
     assert "invalid namespace id '_'" in run("limits", "cfn-template", "--namespace-id", "_").stderr
-    assert json.loads(run("limits", "cfn-template", "-n", "limits", "--output", "json").stdout) == template
+    assert json.loads(run("limits", "cfn-template", "-n", "limits", "--json").stdout) == template
     written = run("limits", "cfn-template", "-f", str(file), "-o", "stack.yaml", "--package", "function.zip")
     assert written.stdout == ""
     assert yaml.safe_load((tmp_path / "stack.yaml").read_text())["Resources"] == template["Resources"]

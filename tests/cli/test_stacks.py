@@ -264,19 +264,19 @@ def test_versions_of_a_store(run: Run, limiter: SyncRateLimiter) -> None:
 def test_the_template_is_printed_or_written(run: Run, tmp_path: Path) -> None:
     """As it is deployed."""
     assert run("cfn-template").stdout == template_text()
-    assert json.loads(run("cfn-template", "--output", "json").stdout) == {"template": template_text()}
+    assert json.loads(run("cfn-template", "--json").stdout) == {"template": template_text()}
     written = run("cfn-template", "-o", "template.yaml")
-    assert (written.stdout, written.stderr) == ("", "wrote template.yaml\n")
+    assert (written.stdout, written.stderr) == ("", "wrote 'template.yaml'\n")
     assert (tmp_path / "template.yaml").read_text() == template_text()
 
 
 def test_the_package_is_written(run: Run, tmp_path: Path) -> None:
     """As it is uploaded; asking for information writes nothing."""
-    about = json.loads(run("lambda-export", "--info", "--output", "json").stdout)
+    about = json.loads(run("lambda-export", "--info", "--json").stdout)
     assert (about["file"], list(tmp_path.glob("*.zip"))) == (None, [])
     assert run("lambda-export").exit_code == 0
-    assert run("lambda-export", "-o", "mine.zip", "--output", "json").exit_code == 0
-    for name in ("zae-limiter-aggregator.zip", "mine.zip"):
+    assert run("lambda-export", "-o", "mine.zip", "--json").exit_code == 0
+    for name in ("lambda.zip", "mine.zip"):
         assert (tmp_path / name).stat().st_size == about["bytes"]
         with zipfile.ZipFile(tmp_path / name) as package:
             assert len(package.namelist()) == about["files"]
@@ -315,9 +315,9 @@ Reader.add_multi_constructor("!", lambda *_: None)
 
 
 def test_every_option_of_a_stack_is_a_flag() -> None:
-    """But one, which the stack does not know: clients give audit events the time that they stay."""
+    """What can be said in Python can be said on the command line."""
     flags = {decorate(lambda: None).__click_params__[0].name for decorate in OPTIONS}
-    assert {field.name for field in fields(StackOptions)} - flags == {"audit_retention_days"}
+    assert {field.name for field in fields(StackOptions)} - flags == set()
 
 
 def test_the_help_tells_the_defaults_of_the_template() -> None:
@@ -351,3 +351,17 @@ def test_a_terminal_sees_a_table_that_moves() -> None:
     drawn = screen.getvalue()
     assert "create complete" in drawn
     assert "create failed" in drawn
+
+
+def test_a_deployment_remembers_what_is_not_the_stacks(ask: Ask, stack: str) -> None:
+    """The policy for outages and automatic updates are stored at the system's level; limits stay."""
+    words = ("--on-unavailable", "allow", "--auto-update", "--audit-retention-days", "7")
+    result = ask("deploy", "--name", stack, *words)
+    assert result.exit_code == 0
+    assert "audit_retention_days=7" in result.stderr
+    with SyncRepository.connect(stack=stack, **place()) as repository:
+        stored = repository.get_config("system")
+        assert stored is not None
+        assert (stored.on_unavailable, stored.auto_update) == ("allow", True)
+        assert ask("deploy", "--name", stack).exit_code == 0
+        assert repository.get_config("system") == stored

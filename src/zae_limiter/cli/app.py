@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ..exceptions import ZAELimiterError
+from ..version import client_version
 from .aggregate import aggregate
 from .audit import audit
 from .completion import completion
@@ -22,6 +23,7 @@ from .local import local
 from .namespace import namespace
 from .resource import resource
 from .session import STORE_IN_USE
+from .spellings import teach
 from .status import check, list_, status
 from .system import system
 from .upgrade import upgrade
@@ -49,7 +51,21 @@ class Program(click.Group):
         sys.exit(code if isinstance(code, int) else 0)
 
 
+def _show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        click.echo(f"zae-limiter {client_version()}")
+        ctx.exit()
+
+
 @click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
 def program() -> None:
     """Rate limits that are shared through a store.
 
@@ -66,3 +82,4 @@ for command in (limits, usage):
     program.add_command(command)
 for command in (local, upgrade):
     program.add_command(command)
+teach(program)

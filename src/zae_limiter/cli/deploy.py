@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..exceptions import StackOperationError
+from ..exceptions import StackOperationError, ValidationError
 from ..infra.stack import Resource
-from ..models import StackOptions, UsageWindow
+from ..models import LimiterConfig, OnUnavailable, StackOptions, UsageWindow
 from ..naming import validate_namespace
 from ..sync import SyncRepository
 from .errors import Failure
 from .progress import Board
-from .session import confirmed, decorated, make_sure
+from .session import confirmed, decorated, make_sure, on_unavailable
 from .stacks import StackSession, with_stack
 
 if TYPE_CHECKING:
@@ -33,8 +34,12 @@ def read_several(_: click.Context, __: click.Parameter, words: tuple[str, ...]) 
     return words or None
 
 
-def read_windows(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> Any:
-    return tuple(UsageWindow(name) for name in names) or None
+def read_windows(ctx: click.Context, _: click.Parameter, lists: tuple[str, ...]) -> Any:
+    names = [name.strip() for one in lists for name in one.split(",")]
+    try:
+        return tuple(dict.fromkeys(map(UsageWindow.of, names))) or None
+    except ValidationError as error:
+        raise click.UsageError(f"invalid --snapshot-windows {','.join(lists)!r}: {error}", ctx) from error
 
 
 def switch(option: str, off: str, what: str) -> Callable[[Any], Any]:
@@ -52,14 +57,14 @@ def word(option: str, metavar: str, what: str) -> Callable[[Any], Any]:
 OPTIONS = (
     switch("enable_aggregator", "no-aggregator", "A function that counts usage.  [default: enable]"),
     click.option(
-        "--snapshot-window",
-        "snapshot_windows",
-        type=click.Choice([window.value for window in UsageWindow]),
+        "--snapshot-windows",
+        metavar="LIST",
         multiple=True,
         callback=read_windows,
-        help="Count usage by this window. May be repeated.  [default: hourly, daily]",
+        help="Count usage by these windows: hourly, daily, monthly.  [default: hourly,daily]",
     ),
     number("usage_retention_days", "Keep usage so long; 0 for ever.  [default: 90]"),
+    number("audit_retention_days", "Keep audit events of this command so long.  [default: 90]"),
     number("pitr_recovery_days", "Recover the table so far back; 0 not at all.  [default: 35]"),
     switch("enable_deletion_protection", "no-deletion-protection", "Refuse deletion.  [default: no]"),
     word("kms_key_arn", "ARN", "A key of yours for all that is stored."),
@@ -73,7 +78,7 @@ OPTIONS = (
     switch("enable_audit_archival", "no-audit-archival", "Keep expired events in S3.  [default: enable]"),
     number("audit_archive_glacier_days", "Move them to Glacier after so long.  [default: 90]"),
     switch("create_iam", "no-iam", "Policies, and a role for the function.  [default: create]"),
-    switch("create_iam_roles", "no-iam-roles", "Roles for applications and people.  [default: no]"),
+    switch("create_iam_roles", "no-create-iam-roles", "Roles for applications and people.  [default: no]"),
     click.option(
         "--role-principal",
         "role_principals",
@@ -88,6 +93,7 @@ OPTIONS = (
     word("policy_name_format", "FORMAT", "Names of policies, such as 'team-{}'."),
     click.option(
         "--tag",
+        "-t",
         "tags",
         metavar="KEY=VALUE",
         multiple=True,
@@ -95,6 +101,12 @@ OPTIONS = (
         help="A tag of everything in the stack. May be repeated.",
     ),
 )
+
+STORED = (
+    on_unavailable,
+    switch("auto_update", "no-auto-update", "Programs that start update an older function.  [default: no]"),
+)
+"""What is not the stack's: the system's configuration in the namespace remembers it."""
 
 WAITING = (
     click.option("--wait/--no-wait", default=True, help="Wait until it is done.  [default: wait]"),
@@ -111,7 +123,7 @@ WAITING = (
 
 
 def with_options(function: Callable[..., None]) -> Callable[..., None]:
-    return decorated(function, *OPTIONS, *WAITING, confirmed)
+    return decorated(function, *OPTIONS, *STORED, *WAITING, confirmed)
 
 
 def with_waiting(function: Callable[..., None]) -> Callable[..., None]:
@@ -138,6 +150,7 @@ def deploy(
     """
     if namespace is not None:
         validate_namespace(namespace)
+    stored = {name: options.pop(name) for name in ("on_unavailable", "auto_update")}
     approval = Approval(yes)
     with going_on_alone(session), Board() as board:
         try:
@@ -153,8 +166,32 @@ def deploy(
                 raise approval.denial from None
             raise
     if done.is_finished:
-        SyncRepository.open(namespace, **session.settings).close()
+        _settle_in(session, namespace, options["audit_retention_days"], **stored)
     session.output.done(_data(done), _sentence(session, done))
+
+
+def _settle_in(
+    session: StackSession,
+    namespace: str | None,
+    audit_retention_days: int | None,
+    on_unavailable: str | None,
+    auto_update: bool | None,
+) -> None:
+    """Register the namespace, and have it remember what is not the stack's."""
+    settings = session.settings
+    if audit_retention_days is not None:
+        settings = {**settings, "audit_retention_days": audit_retention_days}
+        session.output.note(
+            "whoever writes an audit event says how long it is kept; programs say it when they open a "
+            f"repository: audit_retention_days={audit_retention_days}"
+        )
+    with SyncRepository.open(namespace, **settings) as repository:
+        before = repository.get_config("system") or LimiterConfig()
+        policy = before.on_unavailable if on_unavailable is None else OnUnavailable.of(on_unavailable)
+        update = before.auto_update if auto_update is None else auto_update
+        after = replace(before, on_unavailable=policy, auto_update=update)
+        if after != before:
+            repository.set_config("system", after)
 
 
 @click.command()

@@ -42,7 +42,7 @@ def entity() -> None:
 @click.argument("entity_id")
 @click.option("--display-name", metavar="TEXT", help="What people call it.")
 @click.option("--parent", "parent_id", metavar="ENTITY_ID", help="The entity it belongs to.")
-@click.option("--cascade", is_flag=True, help="What it consumes, its parent consumes too.")
+@click.option("--cascade/--no-cascade", help="What it consumes, its parent consumes too.  [default: no]")
 @click.option("--metadata", metavar="JSON", help="An object of your own.")
 @principal
 @with_session
@@ -98,6 +98,35 @@ def list_(
     session.output.show({"entities": entities, "cursor": after}, lambda: _entities_table(entities))
     if after is not None and not session.output.is_json:
         session.output.note(f"there are more: --cursor {after}")
+
+
+@entity.command("set-parent")
+@click.argument("entity_id")
+@click.option("--parent", "parent_id", metavar="ENTITY_ID", help="The entity it belongs to from now on.")
+@click.option("--none", "no_parent", is_flag=True, help="It belongs to nobody from now on.")
+@principal
+@with_session
+def set_parent(
+    session: Session, entity_id: str, parent_id: str | None, no_parent: bool, principal: str | None
+) -> None:
+    """Give an entity another parent, or none."""
+    if (parent_id is not None) == no_parent:
+        raise click.UsageError("give either --parent or --none")
+    moved = session.repository.update_entity(entity_id, parent_id=parent_id, principal=principal)
+    where = "belongs to nobody" if parent_id is None else f"belongs to {parent_id!r}"
+    session.output.done(moved, f"entity {entity_id!r} now {where}")
+
+
+@entity.command("set-cascade")
+@click.argument("entity_id")
+@click.argument("cascade", type=click.Choice(["on", "off"]))
+@principal
+@with_session
+def set_cascade(session: Session, entity_id: str, cascade: str, principal: str | None) -> None:
+    """Say whether what an entity consumes, its parent consumes too."""
+    moved = session.repository.update_entity(entity_id, cascade=cascade == "on", principal=principal)
+    does = "consumes from its parent too" if moved.cascade else "consumes from itself alone"
+    session.output.done(moved, f"entity {entity_id!r} now {does}")
 
 
 @entity.command()

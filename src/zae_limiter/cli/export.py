@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
-from .errors import Failure
+from .files import STANDARD, overwriting, to_file, write
 from .output import Output, record
-from .session import with_output
+from .session import with_json
 
-PACKAGE_FILE = "zae-limiter-aggregator.zip"
-
-_to_file = click.option(
-    "-o", "--file", "path", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file."
-)
+PACKAGE_FILE = "lambda.zip"
 
 
 @click.command("cfn-template")
-@_to_file
-@with_output
-def cfn_template(output: Output, path: Path | None) -> None:
+@to_file
+@overwriting
+@with_json
+def cfn_template(output: Output, out: str | None, force: bool) -> None:
     """Print the CloudFormation template of the stack."""
     from ..infra.template import template_text
 
     text = template_text()
-    if path is not None:
-        _write(path, text.encode())
-        output.done({"file": str(path)}, f"wrote {path}")
+    if out is not None and out != STANDARD:
+        write(out, text.encode(), force=force)
+        output.done({"file": out}, f"wrote {out!r}")
     elif output.is_json:
         output.done({"template": text}, "")
     else:
@@ -35,20 +30,21 @@ def cfn_template(output: Output, path: Path | None) -> None:
 
 
 @click.command("lambda-export")
-@_to_file
+@to_file
+@overwriting
 @click.option("--info", is_flag=True, help="Only tell what would be written.")
-@with_output
-def lambda_export(output: Output, path: Path | None, info: bool) -> None:
+@with_json
+def lambda_export(output: Output, out: str | None, force: bool, info: bool) -> None:
     """Write the package of the aggregator's function.
 
-    It is a zip file, zae-limiter-aggregator.zip unless another is named.
+    It is a zip file, lambda.zip unless another is named.
     """
     from ..infra.lambda_builder import build, describe
 
-    package = build()
+    package, file = build(), out or PACKAGE_FILE
     about = describe(package)
     data = {
-        "file": None if info else str(path or PACKAGE_FILE),
+        "file": None if info else file,
         "version": about.version,
         "handler": about.handler,
         "code_sha256": about.code_sha256,
@@ -56,12 +52,6 @@ def lambda_export(output: Output, path: Path | None, info: bool) -> None:
         "files": len(about.files),
     }
     if not info:
-        _write(path or Path(PACKAGE_FILE), package)
-    output.show(data, lambda: record(data))
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise Failure(f"cannot write {str(path)!r}: {error.strerror}") from error
+        write(file, package, force=force)
+    if file != STANDARD:
+        output.show(data, lambda: record(data))

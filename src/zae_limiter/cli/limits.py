@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,11 @@ from ..manifest.template import HANDLER, template, to_text
 from ..manifest.writing import level_lines
 from ..models import Limit, LimiterConfig
 from .errors import AWS, DIFFERENT, ERROR, NOT_FOUND, Failure
+from .files import STANDARD, overwriting, to_file, write
 from .grammar import limit_text
 from .levels import config_data
 from .output import Output, console, grid, printable
-from .session import Session, confirmed, make_sure, principal, with_output, with_session
-
-STDIN = "-"
+from .session import Session, confirmed, make_sure, principal, with_json, with_session
 
 _file = click.option(
     "--file",
@@ -34,6 +32,7 @@ _file = click.option(
     help="The manifest; - reads it from standard input.",
 )
 _exit_code = click.option("--exit-code", is_flag=True, help="Exit with 5 if there is a difference.")
+_quiet = click.option("--quiet", "-q", is_flag=True, help="Only count the changes.")
 
 
 @click.group()
@@ -48,15 +47,17 @@ def limits() -> None:
 @limits.command()
 @_file
 @_exit_code
+@_quiet
 @with_session
-def plan(session: Session, file: str, exit_code: bool) -> None:
+def plan(session: Session, file: str, exit_code: bool, quiet: bool) -> None:
     """Show what `apply` would change."""
     manifest = read(file)
     planned = SyncStoredLimits(session.within(manifest.namespace)).plan(manifest)
     if session.output.is_json:
         session.output.done(plan_data(planned, session.repository.namespace_name), "")
     elif not planned.is_empty:
-        console().print(plan_table(planned))
+        if not quiet:
+            console().print(plan_table(planned))
         session.output.note(f"planned: {_counted(planned, 'to create', 'to update', 'to delete')}")
     else:
         session.output.note(f"nothing to change; {planned.unchanged} levels are as the file says")
@@ -66,10 +67,11 @@ def plan(session: Session, file: str, exit_code: bool) -> None:
 
 @limits.command()
 @_file
+@_quiet
 @confirmed
 @principal
 @with_session
-def apply(session: Session, file: str, yes: bool, principal: str | None) -> None:
+def apply(session: Session, file: str, quiet: bool, yes: bool, principal: str | None) -> None:
     """Make the namespace say what the file says.
 
     It asks before it deletes anything. Interrupted, it does the rest when it is run again.
@@ -91,7 +93,7 @@ def apply(session: Session, file: str, yes: bool, principal: str | None) -> None
             AWS if session.is_dynamodb else ERROR,
         ) from error
     made = Plan(tuple(done), planned.unchanged)
-    if not session.output.is_json and not made.is_empty:
+    if not (session.output.is_json or made.is_empty or quiet):
         console().print(plan_table(made))
     session.output.done(
         plan_data(made, session.repository.namespace_name),
@@ -102,8 +104,9 @@ def apply(session: Session, file: str, yes: bool, principal: str | None) -> None
 @limits.command()
 @_file
 @_exit_code
+@_quiet
 @with_session
-def diff(session: Session, file: str, exit_code: bool) -> None:
+def diff(session: Session, file: str, exit_code: bool, quiet: bool) -> None:
     """Show in what the store and the file differ.
 
     Unlike `plan` it looks at everything that is stored, and also shows what `apply` leaves alone.
@@ -115,6 +118,8 @@ def diff(session: Session, file: str, exit_code: bool) -> None:
         session.output.done(plan_data(found, repository.namespace_name), "")
     elif found.is_empty:
         session.output.note(f"nothing differs; {found.unchanged} levels are as the file says")
+    elif quiet:
+        session.output.note(f"{len(found.changes)} levels differ; {found.unchanged} are as the file says")
     else:
         # A long line stays one line, as in any patch.
         console().print(diff_text(found, repository.namespace_name, file), soft_wrap=True)
@@ -124,24 +129,21 @@ def diff(session: Session, file: str, exit_code: bool) -> None:
 
 @limits.command()
 @click.option("--file", "-f", "file", metavar="FILE", help="Write the manifest to this file.")
-@confirmed
+@overwriting
 @with_session
-def export(session: Session, file: str | None, yes: bool) -> None:
+def export(session: Session, file: str | None, force: bool) -> None:
     """Write a manifest of everything that is stored.
 
     Applying it changes nothing.
     """
     manifest = SyncStoredLimits(session.repository).export()
-    if file is None or file == STDIN:
+    if file is None or file == STANDARD:
         if session.output.is_json:
             session.output.done(to_data(manifest), "")
         else:
             click.echo(to_yaml(manifest), nl=False)
         return
-    # Unlike a path's own method this says no of a name that no file can have; writing it tells why.
-    if os.path.exists(file):
-        make_sure(yes, f"Overwrite {file!r}?")
-    _write(file, to_yaml(manifest).encode())
+    write(file, to_yaml(manifest).encode(), force=force)
     session.output.done(
         {"file": file, "levels": len(manifest.levels)}, f"wrote {len(manifest.levels)} levels to {file!r}"
     )
@@ -151,9 +153,10 @@ def export(session: Session, file: str | None, yes: bool) -> None:
 @_file
 @click.option("--name", "-n", "table", metavar="STACK", help="The default of the template's TableName.")
 @click.option("--namespace-id", metavar="ID", help="The default of the template's NamespaceId.")
-@click.option("--out", "-o", metavar="FILE", help="Write the template to this file.")
+@to_file
 @click.option("--package", metavar="FILE", help="Also write the package of its function, a zip file.")
-@with_output
+@overwriting
+@with_json
 def cfn_template(
     output: Output,
     file: str,
@@ -161,6 +164,7 @@ def cfn_template(
     namespace_id: str | None,
     out: str | None,
     package: str | None,
+    force: bool,
 ) -> None:
     """Print a CloudFormation template that applies the file.
 
@@ -172,26 +176,26 @@ def cfn_template(
     if package is not None:
         from ..infra.lambda_builder import build
 
-        _write(package, build(HANDLER))
+        write(package, build(HANDLER), force=force)
         output.note(f"wrote the package of the function to {package!r}")
-    if out is None:
+    if out is None or out == STANDARD:
         click.echo(text, nl=False)
     else:
-        _write(out, text.encode())
+        write(out, text.encode(), force=force)
         output.note(f"wrote the template to {out!r}")
 
 
 def read(file: str) -> Manifest:
     """The manifest in a file or on standard input."""
     try:
-        data = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
+        data = sys.stdin.buffer.read() if file == STANDARD else Path(file).read_bytes()
     except FileNotFoundError:
         raise Failure(
             f"file {file!r} does not exist", f"zae-limiter limits export -f {file}", NOT_FOUND
         ) from None
     except OSError as error:
         raise Failure(f"cannot read {file!r}: {error.strerror}") from error
-    return parse(data, "standard input" if file == STDIN else file)
+    return parse(data, "standard input" if file == STANDARD else file)
 
 
 def plan_data(plan: Plan, namespace: str) -> dict[str, Any]:
@@ -273,10 +277,3 @@ def _counted(plan: Plan, *words: str) -> str:
     return ", ".join(
         f"{n} {word}" for word, n in zip((*words, "unchanged"), plan.counts.values(), strict=True)
     )
-
-
-def _write(file: str, content: bytes) -> None:
-    try:
-        Path(file).write_bytes(content)
-    except OSError as error:
-        raise Failure(f"cannot write {file!r}: {error.strerror}") from error

@@ -8,13 +8,26 @@ from pathlib import Path
 
 import click
 
-from ..local import ENGINES, Engine, Running, Service, last_lines
+from ..local import ENGINES, Engine, Running, Service, endpoint_on, environment, last_lines
 from ..naming import validate_stack_name
 from .errors import ERROR, NOT_FOUND, Failure
 from .output import Output, printable, record
 from .session import confirmed, make_sure, with_output
 
 DEFAULT = "ministack"
+
+
+def _posix(name: str, value: str) -> str:
+    return f"export {name}={shlex.quote(value)}"
+
+
+def _powershell(name: str, value: str) -> str:
+    quoted = value.replace("'", "''")
+    return f"$env:{name} = '{quoted}'"
+
+
+SHELLS = {"eval": _posix, "direnv": _posix, "powershell": _powershell}
+"""How each of them sets a variable."""
 FOLLOW_SECONDS = 0.2
 
 
@@ -44,22 +57,28 @@ def local() -> None:
     metavar="SECONDS",
     help="Wait so long until it answers.",
 )
+@click.option("--name", "-n", "table", metavar="TABLE", help="Say how to use this table.")
 @confirmed
 @with_output
-def up(output: Output, engine: str | None, port: int | None, timeout: int, yes: bool) -> None:
+def up(
+    output: Output, engine: str | None, port: int | None, timeout: int, table: str | None, yes: bool
+) -> None:
     """Start a local AWS, unless one is running, and wait until it answers.
 
     It goes on when this command ends. Everything in it is kept in memory, and goes when it is ended.
     """
+    if table is not None:
+        validate_stack_name(table)
     service = Service()
     before = service.running()
     chosen = ENGINES[engine or (before.engine if before else DEFAULT)]
     running = service.up(chosen, lambda: _program(chosen, output, yes), port, timeout)
     started = running != before
     said = "is running" if started else "was running already"
+    env = f"zae-limiter local env{'' if table is None else f' --name {table}'}"
     output.done(
         _data(running) | {"started": started},
-        f'{running.engine} {said} at {running.endpoint_url}; use it with: eval "$(zae-limiter local env)"',
+        f'{running.engine} {said} at {running.endpoint_url}; use it with: eval "$({env})"',
     )
 
 
@@ -112,20 +131,41 @@ def logs(output: Output, follow: bool, lines: int) -> None:
 
 
 @local.command()
-@click.option("--table", default="limits", show_default=True, help="The table of the store's URL.")
+@click.option(
+    "--name", "-n", "--table", "table", default="limits", show_default=True, help="The table of the store."
+)
+@click.option(
+    "--format",
+    "-f",
+    "shell",
+    type=click.Choice(list(SHELLS)),
+    default="eval",
+    show_default=True,
+    help="For whom: eval and direnv are shells'.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65_535),
+    metavar="N",
+    help="An AWS that listens there, whoever started it.",
+)
 @with_output
-def env(output: Output, table: str) -> None:
+def env(output: Output, table: str, shell: str, port: int | None) -> None:
     """Print variables that lead programs to the local AWS.
 
-    A shell sets them with: eval "$(zae-limiter local env)"
+    \b
+    eval "$(zae-limiter local env)"                     sets them in a shell
+    zae-limiter local env --format direnv > .envrc      has direnv set them
+    zae-limiter local env -f powershell | iex           sets them in PowerShell
     """
     validate_stack_name(table)
-    variables = Service().must_run().environment(table)
+    url = Service().must_run().endpoint_url if port is None else endpoint_on(port)
+    variables = environment(url, table)
     if output.is_json:
         output.done(variables, "")
         return
     for name, value in variables.items():
-        click.echo(f"export {name}={shlex.quote(value)}")
+        click.echo(SHELLS[shell](name, value))
 
 
 def _program(engine: Engine, output: Output, yes: bool) -> Path:

@@ -144,6 +144,7 @@ def settings_from(store: str | None, stack: str | None, region: str | None, endp
     return {"store": store, "stack": stack, "region": region, "endpoint_url": endpoint}
 
 
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 output_option = click.option(
     "--output",
     type=click.Choice(["table", "json"]),
@@ -160,6 +161,7 @@ _COMMON = (
     click.option("--namespace", "-N", help="Work in this namespace.  [default: default]"),
     click.option("--store", metavar="URL", help="The store, such as sqlite:///limits.db."),
     output_option,
+    json_option,
 )
 
 
@@ -173,11 +175,10 @@ def with_session(function: Callable[..., None]) -> Callable[..., None]:
         endpoint_url: str | None,
         namespace: str | None,
         store: str | None,
-        output: str,
         **arguments: Any,
     ) -> None:
         settings = settings_from(store, stack, region, endpoint_url)
-        session = Session(settings, namespace, Output(output))
+        session = Session(settings, namespace, output_of(arguments))
         try:
             function(session, **arguments)
         finally:
@@ -188,12 +189,26 @@ def with_session(function: Callable[..., None]) -> Callable[..., None]:
 
 def with_output(function: Callable[..., None]) -> Callable[..., None]:
     """A command that needs no store."""
+    return decorated(_with_form(function), output_option, json_option)
 
+
+def with_json(function: Callable[..., None]) -> Callable[..., None]:
+    """A command that needs no store, and whose --output is a file."""
+    return decorated(_with_form(function), json_option)
+
+
+def _with_form(function: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(function)
-    def run(output: str, **arguments: Any) -> None:
-        function(Output(output), **arguments)
+    def run(**arguments: Any) -> None:
+        function(output_of(arguments), **arguments)
 
-    return decorated(run, output_option)
+    return run
+
+
+def output_of(arguments: dict[str, Any]) -> Output:
+    """The form that the options ask for, which are taken out of the arguments."""
+    form = arguments.pop("output", "table")
+    return Output("json" if arguments.pop("as_json") else form)
 
 
 def _read_limits(ctx: click.Context, _: click.Parameter, texts: tuple[str, ...]) -> tuple[Limit, ...]:
@@ -245,15 +260,17 @@ def page(function: F) -> F:
     )
 
 
-def make_sure(yes: bool, question: str) -> None:
-    """Ask before something is destroyed; whoever says no ends the command."""
+def make_sure(yes: bool, question: str, option: str = "--yes") -> None:
+    """Ask before something is destroyed; whoever says no ends the command. ``option`` saves the question."""
     if yes:
         return
     try:
         agreed = click.confirm(question, err=True)
     except click.Abort:
         click.echo(err=True)
-        raise Failure("nobody answered, so nothing was changed", "pass --yes to go ahead unasked") from None
+        raise Failure(
+            "nobody answered, so nothing was changed", f"pass {option} to go ahead unasked"
+        ) from None
     if not agreed:
         raise Failure("nothing was changed")
 

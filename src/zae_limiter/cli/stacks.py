@@ -13,7 +13,7 @@ import click
 from ..naming import validate_stack_name
 from ..settings import STACK_VARIABLE, Settings
 from .output import Output
-from .session import STORE_IN_USE, decorated, output_option
+from .session import STORE_IN_USE, decorated, json_option, output_of, output_option
 
 if TYPE_CHECKING:
     from ..infra.stack_manager import SyncStackManager
@@ -59,16 +59,14 @@ def with_stack(function: Callable[..., None]) -> Callable[..., None]:
     """A command about one stack, which it gets as a ``StackSession``."""
 
     @functools.wraps(function)
-    def run(
-        stack: str | None, region: str | None, endpoint_url: str | None, output: str, **arguments: Any
-    ) -> None:
+    def run(stack: str | None, region: str | None, endpoint_url: str | None, **arguments: Any) -> None:
         name = stack or os.environ.get(STACK_VARIABLE)
         if not name:
             raise click.UsageError("which stack? name it with --name")
-        session = StackSession(name, region, endpoint_url, Output(output))
+        session = StackSession(name, region, endpoint_url, output_of(arguments))
         try:
             function(session, **arguments)
         finally:
             session.close()
 
-    return decorated(run, NAME, REGION, ENDPOINT, output_option)
+    return decorated(run, NAME, REGION, ENDPOINT, output_option, json_option)

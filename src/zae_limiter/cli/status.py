@@ -19,8 +19,8 @@ from ..limiter import deployed
 from ..models import Status, VersionRecord
 from ..version import SCHEMA_VERSION, check_compatibility, client_version
 from ..world import World
-from .output import Output, grid, printable, record
-from .session import STORE_IN_USE, Session, decorated, output_option, with_session
+from .output import grid, printable, record
+from .session import STORE_IN_USE, Session, decorated, json_option, output_of, output_option, with_session
 from .stacks import ENDPOINT, REGION
 
 if TYPE_CHECKING:
@@ -78,17 +78,16 @@ def check(ctx: click.Context, session: Session) -> None:
 
 
 def _with_place(function: Any) -> Any:
-    return decorated(function, REGION, ENDPOINT, output_option)
+    return decorated(function, REGION, ENDPOINT, output_option, json_option)
 
 
 @click.command("list")
 @_with_place
-@click.pass_context
-def list_(ctx: click.Context, region: str | None, endpoint_url: str | None, output: str) -> None:
+def list_(region: str | None, endpoint_url: str | None, **form: Any) -> None:
     """List the stacks that are deployed in an AWS region."""
-    ctx.meta[STORE_IN_USE] = "dynamodb:"
+    click.get_current_context().meta[STORE_IN_USE] = "dynamodb:"
     found = run_sync(deployed(region, endpoint_url, sync=True))
-    Output(output).show(
+    output_of(form).show(
         found,
         lambda: grid(
             ["stack", "status", "version", "lambda", "schema", "changed"],

@@ -4,6 +4,6 @@
 """
 
 from .engines import ENGINES, Engine
-from .service import Running, Service, last_lines
+from .service import Running, Service, endpoint_on, environment, last_lines
 
-__all__ = ["ENGINES", "Engine", "Running", "Service", "last_lines"]
+__all__ = ["ENGINES", "Engine", "Running", "Service", "endpoint_on", "environment", "last_lines"]

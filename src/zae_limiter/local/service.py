@@ -44,7 +44,7 @@ class Running:
 
     @property
     def endpoint_url(self) -> str:
-        return f"http://{HOST}:{self.port}"
+        return endpoint_on(self.port)
 
     @property
     def is_healthy(self) -> bool:
@@ -58,16 +58,21 @@ class Running:
         finally:
             connection.close()
 
-    def environment(self, table: str) -> dict[str, str]:
-        """What programs have to be told to use it; credentials are needed and never looked at."""
-        query = urlencode({"region": REGION, "endpoint_url": self.endpoint_url})
-        return {
-            "AWS_ENDPOINT_URL": self.endpoint_url,
-            "AWS_ACCESS_KEY_ID": "local",
-            "AWS_SECRET_ACCESS_KEY": "local",
-            "AWS_DEFAULT_REGION": REGION,
-            "ZAE_LIMITER_STORE": f"dynamodb://{table}?{query}",
-        }
+
+def endpoint_on(port: int) -> str:
+    return f"http://{HOST}:{port}"
+
+
+def environment(endpoint_url: str, table: str) -> dict[str, str]:
+    """What programs have to be told to use a local AWS; credentials are needed and never looked at."""
+    query = urlencode({"region": REGION, "endpoint_url": endpoint_url})
+    return {
+        "AWS_ENDPOINT_URL": endpoint_url,
+        "AWS_ACCESS_KEY_ID": "local",
+        "AWS_SECRET_ACCESS_KEY": "local",
+        "AWS_DEFAULT_REGION": REGION,
+        "ZAE_LIMITER_STORE": f"dynamodb://{table}?{query}",
+    }
 
 
 class Service:

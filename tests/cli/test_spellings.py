@@ -1,0 +1,250 @@
+"""Commands as people wrote them for earlier versions: understood, or refused with what there is instead.
+
+``established.txt`` lists what there was.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import pytest
+from click.testing import Result
+
+from tests.cli.conftest import Run
+from tests.cli.test_commands import data_of, done
+from zae_limiter.cli.app import program
+from zae_limiter.cli.spellings import GONE, GONE_COMMANDS, NEEDLESS, RENAMED, Former, GoneCommand
+from zae_limiter.repository import RepositoryOptions
+
+TABLE = Path(__file__).parent / "established.txt"
+
+ELSEWHERE = {"store", "stack", "timeout_ms", "session", "config", "world", "stack_options", "remembered_max"}
+"""What a builder is told that is no option of a deployment: its name, its whole, and objects of Python."""
+
+
+class Line(NamedTuple):
+    since: str
+    command: str
+    option: str
+
+    @property
+    def names(self) -> list[str]:
+        """Every way to write the option."""
+        words = self.option.replace(",", " ").replace(" / ", " ").split()
+        return [word for word in words if word.startswith("-")]
+
+    @property
+    def takes_value(self) -> bool:
+        return not self.option.split()[-1].startswith("-")
+
+
+def established() -> list[Line]:
+    rows = [line for line in TABLE.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    return [Line(*(cell.strip() for cell in row.split("|", 2))) for row in rows]
+
+
+def found(path: str) -> click.Command:
+    """The command of these words, or the gone one on the way to it."""
+    command: click.Command = program
+    for word in path.strip("-").split():
+        if isinstance(command, click.Group):
+            command = command.commands[word]
+    return command
+
+
+def option_of(command: click.Command, name: str) -> click.Option | None:
+    for option in command.params:
+        if isinstance(option, click.Option) and name in (*option.opts, *option.secondary_opts):
+            return option
+    return None
+
+
+@pytest.mark.parametrize("line", established(), ids=lambda line: f"{line.command} {line.option}")
+def test_what_was_written_is_understood_or_refused_with_a_way_out(run: Run, line: Line) -> None:
+    """No option of an earlier version is met with a mere "no such option"."""
+    command = found(line.command)
+    if isinstance(command, GoneCommand):
+        refused(run(*line.command.split(), *line.names[:1]))
+        return
+    if not line.names:
+        wanted = [word for word in line.option.split() if word.isupper() or "..." in word]
+        assert len([one for one in command.params if isinstance(one, click.Argument)]) >= len(wanted)
+        return
+    for name in line.names:
+        option = option_of(command, name)
+        assert option is not None, f"{line.command} {name} is not known"
+        assert option.is_flag != line.takes_value, "it takes a value where it took one"
+        if isinstance(option, Former) and option.is_refused:
+            refused(run(*line.command.split(), name, *["x"] * line.takes_value))
+
+
+def refused(result: Result) -> None:
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert " is gone: " in result.stderr
+
+
+def test_no_spelling_is_kept_that_nobody_wrote() -> None:
+    """Every former option is in the table, or is an option of the builder."""
+    known = {(line.command, name) for line in established() for name in line.names}
+    kept = {
+        (path, old.split()[0]) for table in (RENAMED, NEEDLESS, GONE) for path in table for old in table[path]
+    }
+    assert kept - known == {("deploy", "--config-cache-ttl"), ("deploy", "--bucket-ttl-multiplier")}
+    commands = {line.command for line in established()} | {"loadtest"}
+    assert GONE_COMMANDS.keys() <= commands
+
+
+def test_every_option_of_the_builder_is_one_of_deploy() -> None:
+    """What can be said in Python can be said to ``deploy``, or it is told where it is said."""
+    said = {name for name in vars(RepositoryOptions) if not name.startswith("_")} - {"settings", "deployment"}
+    names = {"tags": "--tag", "role_principals": "--role-principal"}
+    flags = {names.get(one, f"--{one.replace('_', '-')}") for one in said - ELSEWHERE}
+    assert {flag for flag in flags if option_of(found("deploy"), flag) is None} == set()
+
+
+def test_a_former_name_does_what_the_new_one_does(run: Run) -> None:
+    """The value arrives, and standard error says how it is written now."""
+    done(run, "entity", "create", "x")
+    done(run, "entity", "delete", "x", "--yes")
+    result = run("audit", "list", "-e", "x", "-l", "1", "--json")
+    assert (result.exit_code, result.stderr) == (0, "note: -l is now --limit\n")
+    assert result.stdout.count("event_id") == 1
+    assert len(data_of(run, "audit", "list", "-e", "x")) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--iam",), {"create_iam": True}),
+        (("--no-iam",), {"create_iam": False}),
+        (("--no-create-iam-roles",), {"create_iam_roles": False}),
+        (("--snapshot-windows", "hourly, monthly"), {"snapshot_windows": ("hourly", "monthly")}),
+        (("--snapshot-windows", "daily", "--snapshot-windows", "daily"), {"snapshot_windows": ("daily",)}),
+        (("-t", "a=b", "--tag", "c=d"), {"tags": {"a": "b", "c": "d"}}),
+        (("--audit-retention-days", "5"), {"audit_retention_days": 5}),
+        (("--no-provisioner",), {}),
+        (("--on-unavailable", "allow", "--auto-update"), {"on_unavailable": "allow", "auto_update": True}),
+    ],
+    ids=lambda words: " ".join(words) if isinstance(words, tuple) else None,
+)
+def test_deploy_understands(words: tuple[str, ...], expected: dict[str, object]) -> None:
+    """The options of a deployment, as they were written and as they are."""
+    context = found("deploy").make_context("deploy", ["--name", "limits", *words])
+    assert {name: context.params[name] for name in expected} == expected
+
+
+def test_bad_windows_are_named(run: Run) -> None:
+    """A list with a word that is no window changes nothing."""
+    result = run("deploy", "--name", "limits", "--snapshot-windows", "hourly,weekly")
+    assert result.exit_code == 2
+    assert "'weekly'" in result.stderr
+
+
+def test_old_spellings_are_not_shown(run: Run) -> None:
+    """Help and completion know only what is written now."""
+    for path in (*RENAMED, *GONE):
+        shown = run(*path.split(), "--help").stdout
+        for option in found(path).params:
+            if isinstance(option, Former):
+                assert f"{option.old} " not in shown.replace(",", " ")
+    assert "loadtest" not in run("--help").stdout
+
+
+def test_output_is_a_file_where_a_file_is_written(run: Run, tmp_path: Path) -> None:
+    """``-o FILE`` and ``--output FILE`` write it; a form is not taken for a file."""
+    for option in ("-o", "--output"):
+        assert run("cfn-template", option, "stack.yaml", "--force").exit_code == 0
+    assert (tmp_path / "stack.yaml").read_text() == run("cfn-template").stdout
+    result = run("cfn-template", "--output", "json")
+    assert result.exit_code == 2
+    assert "pass --json, or write --output ./json" in result.stderr
+    assert not (tmp_path / "json").exists()
+    assert run("cfn-template", "--output", "-").stdout == run("cfn-template").stdout
+
+
+FILES = {
+    "cfn-template -o": "stack.yaml",
+    "lambda-export -o": "package.zip",
+    "limits export -f": "limits.yaml",
+    "limits cfn-template -f manifest.yaml -o": "template.yaml",
+    "limits cfn-template -f manifest.yaml --package": "limits.zip",
+}
+
+
+@pytest.mark.parametrize("command", FILES)
+def test_a_file_is_never_overwritten_silently(run: Run, tmp_path: Path, command: str) -> None:
+    """One rule for all commands: it asks, and ``--force`` saves the question."""
+    file = tmp_path / FILES[command]
+    (tmp_path / "manifest.yaml").write_text("{}\n")
+    file.write_text("mine")
+    words = (*command.split(), file.name)
+    for answer in ("", "n\n"):
+        result = run(*words, answer=answer)
+        assert (result.exit_code, file.read_text()) == (1, "mine")
+        assert f"Overwrite '{file.name}'?" in result.stderr
+    assert "--force" in run(*words).stderr
+    assert run(*words, answer="y\n").exit_code == 0
+    assert file.read_bytes() != b"mine"
+    file.write_text("mine")
+    assert run(*words, "--force").exit_code == 0
+    assert file.read_bytes() != b"mine"
+
+
+def test_a_package_is_written_where_it_always_was(run: Run, tmp_path: Path) -> None:
+    """``lambda-export`` alone writes ``lambda.zip``."""
+    assert run("lambda-export").exit_code == 0
+    assert (tmp_path / "lambda.zip").read_bytes()[:2] == b"PK"
+    assert run("lambda-export").exit_code == 1
+    assert run("lambda-export", "-f").exit_code == 0
+
+
+def test_the_docs_name_every_old_spelling() -> None:
+    """Whoever looks for what became of an option finds it."""
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    for path, options in RENAMED.items():
+        for old, new in options.items():
+            assert f"| `{path}` | `{old}` | `{new}` |" in page
+    for table in (NEEDLESS, GONE):
+        for options in table.values():
+            assert [old for old in options if old.split()[0] not in page] == []
+    assert [path for path in GONE_COMMANDS if path.split()[-1] not in page] == []
+
+
+def test_variables_for_every_shell(run: Run) -> None:
+    """An AWS on a port that is named need not be one that was started here."""
+    words = ("local", "env", "--port", "4567", "--name", "mine")
+    posix = run(*words).stdout
+    assert "export AWS_ENDPOINT_URL=http://127.0.0.1:4567\n" in posix
+    assert run(*words, "-f", "direnv").stdout == posix
+    assert "$env:AWS_ENDPOINT_URL = 'http://127.0.0.1:4567'\n" in run(*words, "--format", "powershell").stdout
+    assert data_of(run, *words)["ZAE_LIMITER_STORE"].startswith("dynamodb://mine?")
+
+
+def test_an_entity_moves(run: Run) -> None:
+    """To another parent, to none, and in and out of its parent's limits."""
+    for name in ("a", "b", "child"):
+        done(run, "entity", "create", name)
+    assert done(run, "entity", "set-parent", "child", "--parent", "b") == (
+        "entity 'child' now belongs to 'b'\n"
+    )
+    assert "its parent too" in done(run, "entity", "set-cascade", "child", "on")
+    shown = data_of(run, "entity", "show", "child")
+    assert (shown["parent_id"], shown["cascade"]) == ("b", True)
+    assert "itself alone" in done(run, "entity", "set-cascade", "child", "off")
+    assert "belongs to nobody" in done(run, "entity", "set-parent", "child", "--none")
+    assert data_of(run, "entity", "show", "child")["parent_id"] is None
+    assert run("entity", "set-parent", "child").exit_code == 2
+    assert run("entity", "set-parent", "nobody", "--none").exit_code == 4
+
+
+def test_a_plan_can_be_counted_only(run: Run, tmp_path: Path) -> None:
+    """``--quiet`` leaves out what changes in which way."""
+    (tmp_path / "limits.yaml").write_text("system: {limits: {rpm: {capacity: 60}}}\n")
+    for verb, said in (
+        ("plan", "planned: 1 to create"),
+        ("diff", "1 levels differ"),
+        ("apply", "applied: 1"),
+    ):
+        result = run("limits", verb, "-q")
+        assert (result.exit_code, result.stdout) == (0, "")
+        assert result.stderr.startswith(said)
