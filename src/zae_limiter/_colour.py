@@ -453,6 +453,13 @@ class Twin(Protocol[A]):  # type: ignore[misc]  # A is read through a property o
     def _async(self) -> A: ...
 
 
+def _twin(call: Callable[P, T], method: Callable[..., Any]) -> Callable[P, T]:
+    """Give a sync twin the name, signature and docstring of its method, in which nothing is awaited."""
+    functools.update_wrapper(call, method)
+    call.__doc__ = (method.__doc__ or "").replace("async with ", "with ").replace("await ", "")
+    return call
+
+
 def blocking(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Twin[A], P], T]:
@@ -462,22 +469,20 @@ def blocking(
     """
     name = method.__name__
 
-    @functools.wraps(method)
     def call(self: Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
         coroutine: Coroutine[Any, Any, T] = getattr(self._async, name)(*args, **kwargs)
         return run_sync(coroutine)
 
-    return call
+    return _twin(call, method)
 
 
 def plain(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Twin[A], P], T]:
     """The sync twin of a method that was never async."""
 
-    @functools.wraps(method)
     def call(self: Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return method(self._async, *args, **kwargs)
 
-    return call
+    return _twin(call, method)
 
 
 def wrapping(
@@ -485,8 +490,7 @@ def wrapping(
 ) -> Callable[Concatenate[Twin[A], P], S]:
     """The sync twin of a plain method whose result needs a twin of its own."""
 
-    @functools.wraps(method)
     def call(self: Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> S:
         return wrap(method(self._async, *args, **kwargs))
 
-    return call
+    return _twin(call, method)

@@ -173,6 +173,7 @@ def test_an_export(run: Run, file: Path, tmp_path: Path) -> None:
     assert file.read_text() == printed.stdout
 
 
+@pytest.mark.usefixtures("limiter")
 def test_an_export_to_a_name_that_no_file_can_have(run: Run) -> None:
     """It is told like any file that cannot be written."""
     result = run("limits", "export", "-f", "x" * 300)

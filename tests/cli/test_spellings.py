@@ -12,9 +12,9 @@ from click.testing import Result
 
 from tests.cli.conftest import Run
 from tests.cli.test_commands import data_of, done
+from zae_limiter.builder import RepositoryOptions
 from zae_limiter.cli.app import program
 from zae_limiter.cli.spellings import GONE, GONE_COMMANDS, NEEDLESS, RENAMED, Former, GoneCommand
-from zae_limiter.repository import RepositoryOptions
 
 TABLE = Path(__file__).parent / "established.txt"
 
@@ -171,6 +171,7 @@ FILES = {
 }
 
 
+@pytest.mark.usefixtures("limiter")
 @pytest.mark.parametrize("command", FILES)
 def test_a_file_is_never_overwritten_silently(run: Run, tmp_path: Path, command: str) -> None:
     """One rule for all commands: it asks, and ``--force`` saves the question."""
@@ -237,6 +238,7 @@ def test_an_entity_moves(run: Run) -> None:
     assert run("entity", "set-parent", "nobody", "--none").exit_code == 4
 
 
+@pytest.mark.usefixtures("limiter")
 def test_a_plan_can_be_counted_only(run: Run, tmp_path: Path) -> None:
     """``--quiet`` leaves out what changes in which way."""
     (tmp_path / "limits.yaml").write_text("system: {limits: {rpm: {capacity: 60}}}\n")

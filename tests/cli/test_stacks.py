@@ -179,7 +179,7 @@ def test_an_interruption_says_that_cloudformation_goes_on(run: Run, monkeypatch:
     aws = ScriptedAws(DescribeStacks=[NO_STACK, NO_STACK, interrupted])
     monkeypatch.setattr(stacks.StackSession, "manager", aws.manager)
     result = run("deploy", "--name", "limits", "--region", "eu-west-1")
-    assert result.exit_code == 1
+    assert result.exit_code == 130
     assert result.stderr == (
         "error: interrupted; CloudFormation goes on with what it has begun\n"
         "hint: zae-limiter status --name limits --region eu-west-1\n"

@@ -166,6 +166,7 @@ def test_a_chart_of_very_much(run: Run, monkeypatch: pytest.MonkeyPatch) -> None
         (("summary", "-e", "a", "--start", "7d"), "no usage by 'a' in that time was counted"),
     ],
 )
+@pytest.mark.usefixtures("limiter")
 def test_nothing_is_told_in_a_sentence(run: Run, words: tuple[str, ...], said: str) -> None:
     """On standard error; there is no data, and that is no failure."""
     result = run("usage", *words)
@@ -173,6 +174,7 @@ def test_nothing_is_told_in_a_sentence(run: Run, words: tuple[str, ...], said: s
     assert result.stderr == f"{said}; `zae-limiter aggregate` counts it\n"
 
 
+@pytest.mark.usefixtures("limiter")
 def test_nothing_as_json(run: Run) -> None:
     """No sentence, but data that says so."""
     assert json_of(run, "list", "-e", "nobody") == {"snapshots": [], "cursor": None}

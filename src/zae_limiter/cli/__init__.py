@@ -22,6 +22,8 @@ def main() -> None:
             stream.reconfigure(errors="replace")
     try:
         from .app import program
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in NEEDED:
             raise

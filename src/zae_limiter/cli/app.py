@@ -16,7 +16,7 @@ from .config import config
 from .demo import demo
 from .deploy import delete, deploy
 from .entity import entity
-from .errors import Failure, failure_of, tell
+from .errors import ERROR, INTERRUPTED, Failure, failure_of, give_up_output, tell, was_interrupted
 from .export import cfn_template, lambda_export
 from .limits import limits
 from .local import local
@@ -44,8 +44,11 @@ class Program(click.Group):
         settings |= {"standalone_mode": False, "prog_name": "zae-limiter"}
         try:
             code = super().main(*args, **settings)
-        except click.Abort:
-            sys.exit(tell(Failure("interrupted")))
+        except OSError as error:
+            give_up_output()
+            sys.exit(tell(Failure(f"cannot write the output: {error.strerror or error}")))
+        except click.Abort as abort:
+            sys.exit(tell(Failure("interrupted", code=INTERRUPTED if was_interrupted(abort) else ERROR)))
         except click.ClickException as error:
             sys.exit(tell(error))
         sys.exit(code if isinstance(code, int) else 0)

@@ -7,7 +7,7 @@ import click
 from ..naming import validate_entity_id, validate_resource
 from ..schema import SYSTEM_AUDIT
 from .output import grid
-from .session import Session, with_session
+from .session import Session, with_existing
 
 
 @click.group()
@@ -23,7 +23,7 @@ def audit() -> None:
     "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="At most so many."
 )
 @click.option("--start-event-id", metavar="ID", help="Only events before this one.")
-@with_session
+@with_existing
 def list_(
     session: Session,
     entity_id: str | None,

@@ -10,7 +10,7 @@ from ..models import LimiterConfig, OnUnavailable
 from .errors import NOT_FOUND, Failure
 from .grammar import parse_limits_json
 from .levels import config_data, config_table
-from .session import Session, limit_texts, on_unavailable, principal, with_session
+from .session import Session, limit_texts, on_unavailable, principal, with_existing, with_session
 
 LEVELS = ("system", "resource", "entity")
 _level = click.option("--level", type=click.Choice(LEVELS), required=True, help="Whose configuration.")
@@ -29,7 +29,7 @@ def config() -> None:
 @_level
 @_identifier
 @_resource
-@with_session
+@with_existing
 def get(session: Session, level: str, identifier: str | None, resource: str | None) -> None:
     """Show what one level says."""
     check_place(level, identifier, resource)

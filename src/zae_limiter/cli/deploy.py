@@ -14,7 +14,7 @@ from ..infra.stack import Resource
 from ..models import LimiterConfig, OnUnavailable, StackOptions, UsageWindow
 from ..naming import validate_namespace
 from ..sync import SyncRepository
-from .errors import Failure
+from .errors import INTERRUPTED, Failure
 from .progress import Board
 from .session import confirmed, decorated, make_sure, on_unavailable
 from .stacks import StackSession, with_stack
@@ -243,7 +243,9 @@ def going_on_alone(session: StackSession) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise Failure(
-            "interrupted; CloudFormation goes on with what it has begun", session.command("status")
+            "interrupted; CloudFormation goes on with what it has begun",
+            session.command("status"),
+            INTERRUPTED,
         ) from None
 
 

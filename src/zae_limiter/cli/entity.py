@@ -14,7 +14,7 @@ from ..bucket import balance, rate_of, wait_ms
 from ..exceptions import EntityNotFoundError
 from ..models import BucketState, Entity, Limit
 from ..visualization.bars import Ink, debt_width, level
-from .levels import limits_table
+from .levels import limits_table, must_be_stored
 from .output import console, grid, ink, record
 from .session import (
     Session,
@@ -24,6 +24,7 @@ from .session import (
     page,
     principal,
     resource_option,
+    with_existing,
     with_limits,
     with_session,
 )
@@ -66,7 +67,7 @@ def create(
 
 @entity.command()
 @click.argument("entity_id")
-@with_session
+@with_existing
 def show(session: Session, entity_id: str) -> None:
     """Show one entity."""
     found = session.repository.get_entity(entity_id)
@@ -79,7 +80,7 @@ def show(session: Session, entity_id: str) -> None:
 @click.option("--parent", "parent_id", metavar="ENTITY_ID", help="Only the children of this entity.")
 @click.option("--with-custom-limits", metavar="RESOURCE", help="Only those with limits of their own for it.")
 @page
-@with_session
+@with_existing
 def list_(
     session: Session, parent_id: str | None, with_custom_limits: str | None, limit: int, cursor: str | None
 ) -> None:
@@ -105,7 +106,7 @@ def list_(
 @click.option("--parent", "parent_id", metavar="ENTITY_ID", help="The entity it belongs to from now on.")
 @click.option("--none", "no_parent", is_flag=True, help="It belongs to nobody from now on.")
 @principal
-@with_session
+@with_existing
 def set_parent(
     session: Session, entity_id: str, parent_id: str | None, no_parent: bool, principal: str | None
 ) -> None:
@@ -121,7 +122,7 @@ def set_parent(
 @click.argument("entity_id")
 @click.argument("cascade", type=click.Choice(["on", "off"]))
 @principal
-@with_session
+@with_existing
 def set_cascade(session: Session, entity_id: str, cascade: str, principal: str | None) -> None:
     """Say whether what an entity consumes, its parent consumes too."""
     moved = session.repository.update_entity(entity_id, cascade=cascade == "on", principal=principal)
@@ -133,13 +134,14 @@ def set_cascade(session: Session, entity_id: str, cascade: str, principal: str |
 @click.argument("entity_id")
 @confirmed
 @principal
-@with_session
+@with_existing
 def delete(session: Session, entity_id: str, yes: bool, principal: str | None) -> None:
     """Delete an entity with its limits and buckets."""
     if session.repository.get_entity(entity_id) is None:
         raise EntityNotFoundError(entity_id)
     make_sure(yes, f"Delete entity {entity_id!r} with its limits and buckets?")
-    session.repository.delete_entity(entity_id, principal)
+    if not session.repository.delete_entity(entity_id, principal):  # somebody else was faster
+        raise EntityNotFoundError(entity_id)
     session.output.done({"deleted": entity_id}, f"deleted entity {entity_id!r}")
 
 
@@ -165,7 +167,7 @@ def set_limits(
 @entity.command("get-limits")
 @click.argument("entity_id")
 @resource_option
-@with_session
+@with_existing
 def get_limits(session: Session, entity_id: str, resource: str) -> None:
     """Show an entity's own limits."""
     limits = session.repository.get_limits(entity_id, resource)
@@ -177,18 +179,20 @@ def get_limits(session: Session, entity_id: str, resource: str) -> None:
 @resource_option
 @confirmed
 @principal
-@with_session
+@with_existing
 def delete_limits(session: Session, entity_id: str, resource: str, yes: bool, principal: str | None) -> None:
     """Delete an entity's own limits. Others then apply."""
+    nothing = f"{entity_id!r} has no limits of its own on {resource!r}"
+    must_be_stored(session.repository.get_config("entity", entity_id, resource), nothing)
     make_sure(yes, f"Delete the limits of {entity_id!r} on {resource!r}?")
-    session.repository.delete_limits(entity_id, resource, principal)
+    must_be_stored(session.repository.delete_limits(entity_id, resource, principal), nothing)
     session.output.done(
         {"deleted": entity_id, "resource": resource}, f"deleted the limits of {entity_id!r} on {resource!r}"
     )
 
 
 @entity.command("list-resources")
-@with_session
+@with_existing
 def list_resources(session: Session) -> None:
     """List resources with limits of entities."""
     resources = session.repository.list_resources_with_entity_configs()
@@ -199,7 +203,7 @@ def list_resources(session: Session) -> None:
 @click.argument("entity_id")
 @click.option("--resource", "-r", help="Only this one.")
 @click.option("--shards", "by_shard", is_flag=True, help="Show each shard of a bucket by itself.")
-@with_session
+@with_existing
 def buckets(session: Session, entity_id: str, resource: str | None, by_shard: bool) -> None:
     """Show how full the buckets of an entity are.
 

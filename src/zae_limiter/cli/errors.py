@@ -6,6 +6,8 @@ The messages are the exceptions' own. A hint is a command line that is likely to
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import suppress
 from shlex import quote
 from typing import Final
 
@@ -30,6 +32,8 @@ USAGE: Final = 2
 AWS: Final = 3
 NOT_FOUND: Final = 4
 DIFFERENT: Final = 5
+INTERRUPTED: Final = 130
+"""What a shell says of a program that Ctrl-C has ended."""
 
 
 class Failure(click.ClickException):
@@ -61,6 +65,8 @@ def _exit_code(error: ZAELimiterError, store: str) -> int:
             return AWS
         case NamespaceStateError():
             return ERROR
+        case InfrastructureError(__cause__=ImportError()):  # a driver that is not installed
+            return ERROR
         case InfrastructureError() if store.startswith("dynamodb:"):
             return AWS
         case ValidationError():
@@ -83,6 +89,17 @@ def _hint(error: ZAELimiterError) -> str:
             return ""
 
 
+def was_interrupted(abort: click.Abort) -> bool:
+    """Whether it was Ctrl-C; else nobody was there to answer a question."""
+    return isinstance(abort.__cause__ or abort.__context__, KeyboardInterrupt)
+
+
+def give_up_output() -> None:
+    """Let nothing more be written to standard output, not even when Python ends: it would fail again."""
+    with suppress(OSError, ValueError):  # where standard output is no file, nothing is left in it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def tell(error: click.ClickException) -> int:
     """Say on standard error what went wrong, and return the exit code."""
     if not isinstance(error, Failure):
@@ -91,7 +108,7 @@ def tell(error: click.ClickException) -> int:
             click.echo(message, err=True)
             return error.exit_code
         # The words are click's, the style is ours.
-        message = f"{message[:1].lower()}{message[1:]}".rstrip(".")
+        message = f"{message[:1].lower()}{message[1:]}".rstrip(".").replace("\n\t", " ")
         error = Failure(message, f"{ctx.command_path} --help" if ctx else "", error.exit_code)
     _say("error", error.message, "red")
     if error.hint:

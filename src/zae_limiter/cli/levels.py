@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from ..models import Limit, LimiterConfig
+from .errors import NOT_FOUND, Failure
 from .grammar import limit_text
 from .output import grid, plain, record
 
@@ -28,6 +29,12 @@ def limits_table(limits: Sequence[Limit]) -> Table:
         ],
         numbers=("capacity", "refill", "every"),
     )
+
+
+def must_be_stored(found: LimiterConfig | bool | None, otherwise: str) -> None:
+    """What is to be deleted must be there; whoever deletes nothing is told so."""
+    if not found:
+        raise Failure(f"{otherwise}, so nothing was deleted", code=NOT_FOUND)
 
 
 def config_table(config: LimiterConfig | None) -> RenderableType:

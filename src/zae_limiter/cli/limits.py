@@ -20,7 +20,16 @@ from .files import STANDARD, overwriting, to_file, write
 from .grammar import limit_text
 from .levels import config_data
 from .output import Output, console, grid, printable
-from .session import Session, confirmed, make_sure, principal, with_json, with_session
+from .session import (
+    Session,
+    confirmed,
+    make_sure,
+    principal,
+    with_existing,
+    with_imagined,
+    with_json,
+    with_session,
+)
 
 _file = click.option(
     "--file",
@@ -48,7 +57,7 @@ def limits() -> None:
 @_file
 @_exit_code
 @_quiet
-@with_session
+@with_imagined
 def plan(session: Session, file: str, exit_code: bool, quiet: bool) -> None:
     """Show what `apply` would change."""
     manifest = read(file)
@@ -105,7 +114,7 @@ def apply(session: Session, file: str, quiet: bool, yes: bool, principal: str | 
 @_file
 @_exit_code
 @_quiet
-@with_session
+@with_imagined
 def diff(session: Session, file: str, exit_code: bool, quiet: bool) -> None:
     """Show in what the store and the file differ.
 
@@ -130,7 +139,7 @@ def diff(session: Session, file: str, exit_code: bool, quiet: bool) -> None:
 @limits.command()
 @click.option("--file", "-f", "file", metavar="FILE", help="Write the manifest to this file.")
 @overwriting
-@with_session
+@with_existing
 def export(session: Session, file: str | None, force: bool) -> None:
     """Write a manifest of everything that is stored.
 

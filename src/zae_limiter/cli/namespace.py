@@ -11,8 +11,9 @@ import click
 from rich.table import Table
 
 from ..models import Namespace
+from .errors import NOT_FOUND, Failure
 from .output import grid, record
-from .session import Session, confirmed, make_sure, no_namespace, with_session
+from .session import Session, confirmed, make_sure, no_namespace, with_existing, with_session
 
 
 @click.group()
@@ -25,24 +26,24 @@ def namespace() -> None:
 @with_session
 def register(session: Session, names: tuple[str, ...]) -> None:
     """Make namespaces. Those that exist stay as they are."""
-    made = session.registry.register_namespaces(names)
+    made = session.namespaces.register_namespaces(names)
     session.output.show(made, lambda: _table(made))
 
 
 @namespace.command("list")
-@with_session
+@with_existing
 def list_(session: Session) -> None:
     """List the namespaces that are in use."""
-    found = session.registry.list_namespaces()
+    found = session.namespaces.list_namespaces()
     session.output.show(found, lambda: _table(found))
 
 
 @namespace.command()
 @click.argument("name")
-@with_session
+@with_existing
 def show(session: Session, name: str) -> None:
     """Show one namespace."""
-    found = session.registry.get_namespace(name)
+    found = session.namespaces.get_namespace(name)
     if found is None:
         raise no_namespace(name)
     session.output.show(
@@ -61,13 +62,13 @@ def show(session: Session, name: str) -> None:
 @namespace.command()
 @click.argument("name")
 @confirmed
-@with_session
+@with_existing
 def delete(session: Session, name: str, yes: bool) -> None:
     """Free a name. The data stays until it is recovered or purged."""
-    if session.registry.get_namespace(name) is None:
+    if session.namespaces.get_namespace(name) is None:
         raise no_namespace(name)
     make_sure(yes, f"Delete namespace {name!r}? Its data can be recovered until it is purged.")
-    gone = session.registry.delete_namespace(name)
+    gone = session.namespaces.delete_namespace(name)
     if gone is None:  # somebody else was faster
         raise no_namespace(name)
     session.output.done(
@@ -78,39 +79,53 @@ def delete(session: Session, name: str, yes: bool) -> None:
 
 @namespace.command()
 @click.argument("namespace_id")
-@with_session
+@with_existing
 def recover(session: Session, namespace_id: str) -> None:
     """Give a deleted namespace its name back.
 
     An id that begins with a dash is written after two dashes: recover -- -x3b...
     """
-    back = session.registry.recover_namespace(namespace_id)
+    back = session.namespaces.recover_namespace(namespace_id)
     session.output.done(back, f"recovered namespace {back.namespace_name!r}")
 
 
 @namespace.command()
-@with_session
+@with_existing
 def orphans(session: Session) -> None:
     """List what was deleted and is not purged."""
-    found = session.registry.list_orphan_namespaces()
+    found = session.namespaces.list_orphan_namespaces()
     session.output.show(found, lambda: _table(found))
 
 
 @namespace.command()
 @click.argument("namespace_id")
 @confirmed
-@with_session
+@with_existing
 def purge(session: Session, namespace_id: str, yes: bool) -> None:
     """Delete all data of a deleted namespace for good.
 
     An id that begins with a dash is written after two dashes: purge -- -x3b...
     """
-    make_sure(yes, f"Delete all data of namespace {namespace_id!r} for good?")
-    items = session.registry.purge_namespace(namespace_id)
+    name = _deleted_name(session, namespace_id)
+    make_sure(yes, f"Delete all data of namespace {name!r} ({namespace_id}) for good?")
+    items = session.namespaces.purge_namespace(namespace_id)
     session.output.done(
         {"namespace_id": namespace_id, "items": items},
-        f"purged namespace {namespace_id!r}: {items} items are gone",
+        f"purged namespace {name!r} ({namespace_id}): {items} items are gone",
     )
+
+
+def _deleted_name(session: Session, namespace_id: str) -> str:
+    """What a namespace was called; whoever means one that is in use or not there is not even asked."""
+    for one in session.namespaces.list_orphan_namespaces():
+        if one.namespace_id == namespace_id:
+            return one.namespace_name
+    for one in session.namespaces.list_namespaces():
+        if one.namespace_id == namespace_id:
+            delete_it = f"zae-limiter namespace delete {one.namespace_name}"
+            raise Failure(f"namespace {one.namespace_name!r} is in use; delete it first", delete_it)
+    orphans = "zae-limiter namespace orphans"
+    raise Failure(f"no deleted namespace has the id {namespace_id!r}", orphans, NOT_FOUND)
 
 
 def _table(namespaces: Sequence[Namespace]) -> Table:

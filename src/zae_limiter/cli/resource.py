@@ -5,9 +5,18 @@ from __future__ import annotations
 import click
 
 from ..models import Limit
-from .levels import limits_table
+from .levels import limits_table, must_be_stored
 from .output import grid
-from .session import Session, confirmed, limit_texts, make_sure, principal, with_limits, with_session
+from .session import (
+    Session,
+    confirmed,
+    limit_texts,
+    make_sure,
+    principal,
+    with_existing,
+    with_limits,
+    with_session,
+)
 
 
 @click.group()
@@ -34,7 +43,7 @@ def set_defaults(
 
 @resource.command("get-defaults")
 @click.argument("resource")
-@with_session
+@with_existing
 def get_defaults(session: Session, resource: str) -> None:
     """Show the default limits of a resource."""
     limits = session.repository.get_resource_defaults(resource)
@@ -45,16 +54,18 @@ def get_defaults(session: Session, resource: str) -> None:
 @click.argument("resource")
 @confirmed
 @principal
-@with_session
+@with_existing
 def delete_defaults(session: Session, resource: str, yes: bool, principal: str | None) -> None:
     """Delete the default limits of a resource. Those of the system then apply."""
+    nothing = f"resource {resource!r} has no default limits"
+    must_be_stored(session.repository.get_config("resource", resource=resource), nothing)
     make_sure(yes, f"Delete the default limits of {resource!r}?")
-    session.repository.delete_resource_defaults(resource, principal)
+    must_be_stored(session.repository.delete_resource_defaults(resource, principal), nothing)
     session.output.done({"deleted": resource}, f"deleted the default limits of {resource!r}")
 
 
 @resource.command("list")
-@with_session
+@with_existing
 def list_(session: Session) -> None:
     """List the resources that have default limits."""
     resources = session.repository.list_resources_with_defaults()

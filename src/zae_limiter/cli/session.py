@@ -1,7 +1,7 @@
 """What every command shares: the common options, the store they lead to, and the questions it asks.
 
-A store is opened when a command first needs it. The default namespace is made if it is missing; one
-that was named must exist, so that a typo makes nothing.
+A store is opened when a command first needs it. The default namespace is made if it is missing; any
+other must exist, so that a typo makes nothing. A command that only reads or deletes makes no file.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Sequence
+from enum import Enum
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import click
@@ -32,7 +34,7 @@ from ..settings import (
 )
 from ..sync import SyncRepository
 from ..world import World
-from .errors import NOT_FOUND, Failure
+from .errors import NOT_FOUND, Failure, was_interrupted
 from .grammar import limit_text, parse_limit
 from .output import Output
 
@@ -42,11 +44,23 @@ STORE_IN_USE = "zae_limiter.cli.store"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class Missing(Enum):
+    """What a command does about a file that is not there."""
+
+    MADE = "made"
+    REFUSED = "refused"
+    IMAGINED = "imagined"
+    """An empty store stands in for it, to say what would become of it."""
+
+
 class Session:
     """One command at work on one namespace of one store."""
 
-    def __init__(self, settings: Settings, namespace: str | None, output: Output) -> None:
+    def __init__(
+        self, settings: Settings, namespace: str | None, output: Output, missing: Missing = Missing.MADE
+    ) -> None:
         self._settings = settings
+        self._missing = missing
         self._option = namespace
         named = os.environ.get(NAMESPACE_VARIABLE) or None
         self._namespace = named if namespace is None else namespace
@@ -65,7 +79,7 @@ class Session:
 
     @property
     def namespace_name(self) -> str:
-        return self._namespace or DEFAULT_NAMESPACE
+        return DEFAULT_NAMESPACE if self._namespace is None else self._namespace
 
     @property
     def is_namespaced(self) -> bool:
@@ -80,6 +94,12 @@ class Session:
     @cached_property
     def connection(self) -> Connection:
         url, (_, options, given) = self.url, settings_of(self._settings)
+        if self._missing is Missing.REFUSED:
+            self.must_exist()
+        elif self._missing is Missing.IMAGINED and (path := self._missing_file) is not None:
+            if not self.output.is_json:
+                self.output.note(f"file {str(path)!r} does not exist yet")
+            url = "memory://"
         world = store_world(url, given)
         backend = open_backend(url, sync=True, world=world)
         try:
@@ -91,20 +111,26 @@ class Session:
 
     @cached_property
     def registry(self) -> SyncRepository:
-        """The view that sees namespaces and is in none."""
+        """The view that sees namespaces and is in none; versions are not looked at."""
         return SyncRepository(Repository(self.connection, REGISTRY, REGISTRY))
 
     @cached_property
-    def repository(self) -> SyncRepository:
+    def namespaces(self) -> SyncRepository:
+        """The view that sees namespaces, of a store that this version may use."""
         # Only the store itself is asked: a namespace that is strict must not lock out whoever sets it right.
-        run_sync(self.registry._async._check_versions(register=False))
-        if self._namespace is None:
-            self.registry.register_namespace(DEFAULT_NAMESPACE)
-            return self.registry.namespace(DEFAULT_NAMESPACE)
-        name = validate_namespace(self._namespace)
-        if self.registry.get_namespace(name) is None:
+        run_sync(self.registry._async._check_versions(register=self._missing is Missing.MADE))
+        return self.registry
+
+    @cached_property
+    def repository(self) -> SyncRepository:
+        name = validate_namespace(self.namespace_name)
+        if name != DEFAULT_NAMESPACE and self._missing_file is not None:
             raise no_namespace(name)
-        return self.registry.namespace(name)
+        if self.namespaces.get_namespace(name) is None:
+            if name != DEFAULT_NAMESPACE:
+                raise no_namespace(name)
+            self.namespaces.register_namespace(name)
+        return self.namespaces.namespace(name)
 
     def within(self, named: str | None) -> SyncRepository:
         """The namespace that a file names, or else the one of the command line and the environment."""
@@ -118,9 +144,15 @@ class Session:
 
     def must_exist(self) -> None:
         """Make sure that looking at the store makes nothing: a file that is missing is an error."""
-        path = getattr(open_backend(self.url, sync=True, world=World()), "path", None)
-        if path is not None and not path.exists():
-            raise Failure(f"file {str(path)!r} does not exist", code=NOT_FOUND)
+        if (path := self._missing_file) is not None:
+            raise Failure(
+                f"file {str(path)!r} does not exist", "the first command that sets limits makes it", NOT_FOUND
+            )
+
+    @property
+    def _missing_file(self) -> Path | None:
+        path: Path | None = getattr(open_backend(self.url, sync=True, world=World()), "path", None)
+        return None if path is None or path.exists() else path
 
     def close(self) -> None:
         if "connection" in self.__dict__:  # it was opened
@@ -166,8 +198,21 @@ _COMMON = (
 
 
 def with_session(function: Callable[..., None]) -> Callable[..., None]:
-    """A command with the common options, which it gets as a ``Session``."""
+    """A command with the common options, which it gets as a ``Session``. It makes a file that is missing."""
+    return _with_session(function, Missing.MADE)
 
+
+def with_existing(function: Callable[..., None]) -> Callable[..., None]:
+    """A command that reads or deletes: a store that is missing is an error, and is not made."""
+    return _with_session(function, Missing.REFUSED)
+
+
+def with_imagined(function: Callable[..., None]) -> Callable[..., None]:
+    """A command that looks ahead: a file that is missing is taken for an empty store, and is not made."""
+    return _with_session(function, Missing.IMAGINED)
+
+
+def _with_session(function: Callable[..., None], missing: Missing) -> Callable[..., None]:
     @functools.wraps(function)
     def run(
         stack: str | None,
@@ -178,7 +223,7 @@ def with_session(function: Callable[..., None]) -> Callable[..., None]:
         **arguments: Any,
     ) -> None:
         settings = settings_from(store, stack, region, endpoint_url)
-        session = Session(settings, namespace, output_of(arguments))
+        session = Session(settings, namespace, output_of(arguments), missing)
         try:
             function(session, **arguments)
         finally:
@@ -266,7 +311,9 @@ def make_sure(yes: bool, question: str, option: str = "--yes") -> None:
         return
     try:
         agreed = click.confirm(question, err=True)
-    except click.Abort:
+    except click.Abort as abort:
+        if was_interrupted(abort):
+            raise
         click.echo(err=True)
         raise Failure(
             "nobody answered, so nothing was changed", f"pass {option} to go ahead unasked"

@@ -5,8 +5,17 @@ from __future__ import annotations
 import click
 
 from ..models import Limit
-from .levels import config_data, config_table
-from .session import Session, confirmed, limit_texts, make_sure, principal, with_limits, with_session
+from .levels import config_data, config_table, must_be_stored
+from .session import (
+    Session,
+    confirmed,
+    limit_texts,
+    make_sure,
+    principal,
+    with_existing,
+    with_limits,
+    with_session,
+)
 
 
 @click.group()
@@ -27,7 +36,7 @@ def set_defaults(
 
 
 @system.command("get-defaults")
-@with_session
+@with_existing
 def get_defaults(session: Session) -> None:
     """Show the default limits of the system."""
     config = session.repository.get_config("system")
@@ -37,9 +46,11 @@ def get_defaults(session: Session) -> None:
 @system.command("delete-defaults")
 @confirmed
 @principal
-@with_session
+@with_existing
 def delete_defaults(session: Session, yes: bool, principal: str | None) -> None:
     """Delete the default limits of the system."""
+    nothing = "the system has no default limits"
+    must_be_stored(session.repository.get_config("system"), nothing)
     make_sure(yes, "Delete the default limits of the system?")
-    session.repository.delete_system_defaults(principal)
+    must_be_stored(session.repository.delete_system_defaults(principal), nothing)
     session.output.done({"deleted": "system"}, "deleted the default limits of the system")

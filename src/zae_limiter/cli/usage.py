@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import click
@@ -16,7 +17,7 @@ from ..schema import iso_time
 from ..visualization.plot import usage_chart
 from ..visualization.timeline import Fold, timeline
 from .output import console, grid, ink, record
-from .session import Session, with_session
+from .session import Session, with_existing
 
 PAGE = 1000
 SNAPSHOTS_MAX = 100_000
@@ -81,7 +82,7 @@ def usage() -> None:
     show_default=True,
     help="What a bar of --plot says of several windows.",
 )
-@with_session
+@with_existing
 def list_(
     session: Session, limit: int | None, cursor: str | None, plot: bool, fold: str, **chosen: Any
 ) -> None:
@@ -106,7 +107,7 @@ def list_(
 
 @usage.command()
 @choice
-@with_session
+@with_existing
 def summary(session: Session, **chosen: Any) -> None:
     """Show totals and averages.
 
@@ -151,6 +152,18 @@ def moment(text: str | None, now_ms: int) -> str | None:
     return iso_time(max(0, now_ms - int(found[1]) * HOURS[found[2]] * 3_600_000))
 
 
+def _check_time(text: str) -> None:
+    """Say what a command line understands, which is more than the store does."""
+    if AGO.fullmatch(text):
+        return
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        raise click.UsageError(
+            f"invalid time {text!r}: write 2024-01-01 or 2024-01-01T14:00Z, or how long ago: 36h, 7d, 4w"
+        ) from None
+
+
 def _asked(
     session: Session,
     entity_id: str | None,
@@ -161,6 +174,9 @@ def _asked(
 ) -> Chosen:
     if entity_id is None and resource is None:
         raise click.UsageError("give --entity-id, --resource or both")
+    for text in (start, end):
+        if text is not None:
+            _check_time(text)
     now_ms = session.connection.world.now_ms()
     return Chosen(entity_id, resource, window, moment(start, now_ms), moment(end, now_ms))
 

@@ -1,0 +1,254 @@
+"""Small things that people stumble over, as users of other command lines expect them."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.cli.conftest import STORE, Run
+from tests.cli.test_commands import data_of, done
+from zae_limiter import SyncRateLimiter
+from zae_limiter.cli.app import program
+from zae_limiter.version import client_version
+
+
+def shell(command: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    """Run a line of shell in which ``zae`` is the program."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("ZAE", "AWS_"))}
+    script = f'zae() {{ "{sys.executable}" -m zae_limiter.cli "$@"; }}; {command}'
+    return subprocess.run(
+        ["sh", "-c", script],
+        cwd=directory,
+        env=clean | {"ZAE_LIMITER_STORE": STORE},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+NOT_THERE = {
+    "entity delete nobody": "entity 'nobody' does not exist",
+    "entity delete-limits nobody": "'nobody' has no limits of its own on '_default_', so nothing was deleted",
+    "entity delete-limits a -r gpt-4": "'a' has no limits of its own on 'gpt-4', so nothing was deleted",
+    "resource delete-defaults gpt-4": "resource 'gpt-4' has no default limits, so nothing was deleted",
+    "system delete-defaults": "the system has no default limits, so nothing was deleted",
+    "namespace delete acme": "namespace 'acme' does not exist",
+    "namespace purge nonesuch": "no deleted namespace has the id 'nonesuch'",
+}
+
+
+@pytest.mark.parametrize("words", NOT_THERE)
+@pytest.mark.parametrize("yes", [True, False])
+def test_deleting_what_is_not_there_says_so(run: Run, words: str, yes: bool) -> None:
+    """The exit code is 4, nobody is asked, and nothing claims to be deleted."""
+    done(run, "entity", "create", "user-1")
+    result = run(*words.split(), *["--yes"] * yes, answer="y\n")
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert result.stderr.splitlines()[0] == f"error: {NOT_THERE[words]}"
+    assert not data_of(run, "audit", "list", "--system")
+
+
+def test_deleting_twice_says_so(run: Run) -> None:
+    """What was there the first time is not there the second time."""
+    done(run, "system", "set-defaults", "-l", "rpm:60")
+    assert run("system", "delete-defaults", "--yes").exit_code == 0
+    assert run("system", "delete-defaults", "--yes").exit_code == 4
+
+
+@pytest.mark.parametrize(
+    "command", ["zae --help", "zae entity list", "zae entity list --json", "zae version"]
+)
+def test_a_full_disk_is_no_traceback(tmp_path: Path, command: str) -> None:
+    """Output that cannot be written is an error like any other."""
+    shell("zae entity create a", tmp_path)
+    result = shell(f"{command} > /dev/full", tmp_path)
+    assert (result.returncode, result.stderr) == (
+        1,
+        "error: cannot write the output: No space left on device\n",
+    )
+
+
+def test_a_missing_choice_is_told_in_one_line(run: Run) -> None:
+    """With what there is to choose from."""
+    result = run("completion")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[0].endswith("Choose from: bash, fish, zsh")
+
+
+@pytest.mark.parametrize("word", ["aggregate --once", "status", "deploy"])
+def test_a_missing_driver_is_no_error_of_aws(word: str) -> None:
+    """It is this machine's, and the message says what to install."""
+    script = (
+        "import sys; sys.modules['botocore'] = sys.modules['aiobotocore'] = None; "
+        f"sys.argv = ['zae-limiter', *'{word}'.split(), '--name', 'limits', '--region', 'eu-west-1']; "
+        "from zae_limiter.cli import main; main()"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert 'run: pip install "zae-limiter[dynamodb]"' in result.stderr
+
+
+def test_an_interruption_ends_with_130(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a shell says of a program that Ctrl-C has ended."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    done(run, "entity", "create", "user-1")
+    monkeypatch.setattr("zae_limiter.sync.SyncRepository.get_entity", interrupted)
+    result = run("entity", "show", "user-1")
+    assert (result.exit_code, result.stderr.strip()) == (130, "error: interrupted")
+
+
+def test_a_signal_ends_with_130(tmp_path: Path) -> None:
+    """The same at a question, of a process of its own; nothing was changed."""
+    shell("zae entity create a", tmp_path)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "zae_limiter.cli", "entity", "delete", "a", "--store", STORE],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    while process.stderr.read(1) != b"]":  # it asks: [y/N]
+        pass
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate()
+    assert (process.returncode, b"error: interrupted\n" in said) == (130, True)
+    assert shell("zae entity show a", tmp_path).returncode == 0
+
+
+def test_the_version_is_an_option(run: Run) -> None:
+    """On standard output, with the name of the program."""
+    result = run("--version")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, f"zae-limiter {client_version()}\n", "")
+
+
+READING = (
+    "audit list --system",
+    "config get --level system",
+    "entity buckets a",
+    "entity delete a --yes",
+    "entity delete-limits a --yes",
+    "entity get-limits a",
+    "entity list",
+    "entity list-resources",
+    "entity show a",
+    "limits diff",
+    "limits export",
+    "limits plan",
+    "namespace list",
+    "namespace delete acme --yes",
+    "namespace orphans",
+    "namespace purge id --yes",
+    "namespace recover id",
+    "namespace show default",
+    "resource delete-defaults gpt-4 --yes",
+    "resource get-defaults gpt-4",
+    "resource list",
+    "system delete-defaults --yes",
+    "system get-defaults",
+    "usage list -e a",
+    "usage summary -e a",
+    "entity list -N acme",
+    "entity create a -N acme",
+    "limits plan -N acme",
+)
+
+
+@pytest.mark.parametrize("words", READING)
+def test_reading_makes_no_file(run: Run, tmp_path: Path, words: str) -> None:
+    """A mistyped path is told, and stays what it was; what would be made can be planned."""
+    (tmp_path / "limits.yaml").write_text("namespace: default\n")
+    if "acme" in words.rpartition(" ")[2]:
+        (tmp_path / "limits.yaml").write_text("{}\n")
+    result = run(*words.split(), "--store", "sqlite:///typo.db")
+    planned = words in {"limits plan", "limits diff"}
+    assert (result.exit_code, result.stdout) == (0 if planned else 4, "")
+    assert "does not exist" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["limits.yaml"]
+
+
+def test_the_default_namespace_always_exists(run: Run, tmp_path: Path) -> None:
+    """Also on a fresh file, and also if it is named: by a manifest, an option or the environment."""
+    (tmp_path / "limits.yaml").write_text("namespace: default\nsystem: {limits: {rpm: {capacity: 60}}}\n")
+    assert run("limits", "plan").stderr.endswith(
+        "planned: 1 to create, 0 to update, 0 to delete, 0 unchanged\n"
+    )
+    assert run("limits", "apply").exit_code == 0
+    assert data_of(run, "system", "get-defaults")["limits"][0]["capacity"] == 60
+    assert run("entity", "create", "a", "-N", "default", "--store", "sqlite:///other.db").exit_code == 0
+    assert run("entity", "list", "-N", "", "--store", "sqlite:///other.db").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "entity create a",
+        "system set-defaults -l rpm:60",
+        "namespace register acme",
+        "limits apply -f limits.yaml",
+    ],
+)
+def test_a_store_that_commands_have_made_is_green(run: Run, tmp_path: Path, words: str) -> None:
+    """Whoever makes it writes down which version it is of."""
+    (tmp_path / "limits.yaml").write_text("system: {limits: {rpm: {capacity: 60}}}\n")
+    assert run(*words.split()).exit_code == 0
+    assert data_of(run, "status")["health"] == "green"
+
+
+def test_a_purge_is_asked_about_by_name(run: Run) -> None:
+    """An id says nothing to whoever has to agree."""
+    (made,) = data_of(run, "namespace", "register", "acme")
+    in_use = run("namespace", "purge", "--", made["namespace_id"])
+    assert (in_use.exit_code, "'acme' is in use" in in_use.stderr) == (1, True)
+    done(run, "namespace", "delete", "acme", "--yes")
+    asked = run("namespace", "purge", "--", made["namespace_id"], answer="n\n")
+    assert f"Delete all data of namespace 'acme' ({made['namespace_id']}) for good?" in asked.stderr
+    purged = run("namespace", "purge", "--yes", "--", made["namespace_id"])
+    assert "purged namespace 'acme'" in purged.stderr
+
+
+@pytest.mark.parametrize("text", ["3x", "yesterday", "36"])
+def test_a_time_that_cannot_be_read_names_those_that_can(
+    run: Run, limiter: SyncRateLimiter, text: str
+) -> None:
+    """Instants, and how long ago it was."""
+    assert limiter
+    for option in ("--start", "--end"):
+        result = run("usage", "list", "-e", "a", option, text)
+        assert result.exit_code == 2
+        assert repr(text) in result.stderr
+        assert "36h" in result.stderr
+        assert "7d" in result.stderr
+
+
+def test_help_of_the_sync_twins_speaks_sync() -> None:
+    """Whoever asks Python for help on a sync method is not told to await it."""
+    from zae_limiter import SyncLease, SyncRepository
+
+    assert "with limiter.acquire(" in (SyncRateLimiter.acquire.__doc__ or "")
+    for twin in (SyncRateLimiter, SyncRepository, SyncLease):
+        for name, method in vars(twin).items():
+            said = getattr(method, "__doc__", None) or ""
+            assert "async with" not in said, name
+            assert "await " not in said, name
+
+
+def test_every_group_says_what_to_do_without_a_command() -> None:
+    """None of them is silent."""
+    for command in program.commands.values():
+        if isinstance(command, click.Group):
+            assert command.no_args_is_help
+
+
+def test_a_failure_prints_no_half_of_a_document(run: Run) -> None:
+    """With --json as without it, what went wrong is told on standard error alone."""
+    done(run, "entity", "create", "user-1")
+    result = run("entity", "show", "nobody", "--json")
+    assert (result.exit_code, result.stdout) == (4, "")
