@@ -1,7 +1,7 @@
 """The aggregator as a program: follow a store until somebody says stop.
 
 Any store that can be opened by URL is followed: a DynamoDB table by its stream, an embedded store by the
-log that this program starts. A store that does not answer is asked again, ever more slowly. A record that
+diary that it keeps. A store that does not answer is asked again, ever more slowly. A record that
 cannot be processed ends the program with its name, for going on would lose it.
 """
 
@@ -15,7 +15,12 @@ from typing import Any, NamedTuple
 
 from zae_limiter._colour import run_sync
 from zae_limiter.backends import open_backend, store_world
-from zae_limiter.exceptions import InfrastructureError, InfrastructureNotFoundError, RateLimiterUnavailable
+from zae_limiter.exceptions import (
+    InfrastructureError,
+    InfrastructureNotFoundError,
+    RateLimiterUnavailable,
+    ValidationError,
+)
 from zae_limiter.following import log_of
 from zae_limiter.repository_protocol import Backend
 from zae_limiter.world import World
@@ -73,7 +78,19 @@ def source_of(
 
         client, stream_arn = stream_of(url)
         return StreamSource(backend, client, stream_arn, world, settings, archive)
-    return LogSource(backend, log_of(backend, world), world, settings)
+    return LogSource(backend, log_of(backend), world, settings)
+
+
+def is_behind(backend: Backend) -> bool | None:
+    """Whether something of an embedded store was used and not counted; ``None`` where that cannot be told."""
+    try:
+        log = log_of(backend)
+    except ValidationError:  # it is on a server
+        return None
+    try:
+        return bool(log.read(1))
+    finally:
+        log.close()
 
 
 def follow(source: Source, *, until_idle: bool, stop: threading.Event, tell: Tell) -> Tally:

@@ -43,7 +43,7 @@ class LogSource:
         self._settings = replace(settings, tend_buckets=False)
 
     async def start(self) -> None:
-        self._log.start()
+        """The store keeps its diary by itself."""
 
     async def step(self) -> Tally:
         entries = self._log.read(BATCH_RECORDS_MAX)

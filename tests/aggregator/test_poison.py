@@ -157,7 +157,7 @@ def test_the_program_tells_some_of_many_complaints(tmp_path: Any) -> None:
     assert CliRunner().invoke(aggregate, ["--store", url, "--once"]).exit_code == 0
     backend = open_store(url, sync=True, world=World())
     for turn in range(TOLD_MAX + 5):
-        run_sync(plant(backend, bucket_key(EVIL, "user-1", "gpt-4"), many_limits(40, turn + 1, turn + 1)))
+        run_sync(plant(backend, bucket_key(EVIL, f"user-{turn}", "gpt-4"), many_limits(40, 1, 1)))
     run_sync(backend.close())
     result = CliRunner().invoke(aggregate, ["--store", url, "--once"])
     assert result.stderr.count("passed over: ") == TOLD_MAX

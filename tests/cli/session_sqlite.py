@@ -95,8 +95,7 @@ def limits() -> None:
 
 
 def usage() -> None:
-    """It is counted from the first time that somebody follows the store."""
-    shell("aggregate", "--once")
+    """It is counted from the first acquire on, whenever somebody does."""
     use()
     assert json.loads(shell("aggregate", "--once", "--output", "json"))["rows_written"] > 0
     rows = data("usage", "list", "-e", "user-1", "--window", "hourly")["snapshots"]

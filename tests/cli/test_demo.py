@@ -183,7 +183,6 @@ def count(tmp_path: Path, clock: ManualClock) -> Iterator[Callable[[], None]]:
         source = source_of(backend, url, clock.world, Settings())
         follow(source, until_idle=True, stop=threading.Event(), tell=lambda _: None)
 
-    count()
     yield count
     run_sync(backend.close())
 

@@ -33,7 +33,6 @@ def test_a_name_goes_through_every_command(run: Run, entity_id: str, resource: s
     assert run("resource", "set-defaults", "-l", "rpm:5", "--", resource).exit_code == 0
     assert run("entity", "set-limits", "-l", "rpm:9", "--resource", resource, "--", entity_id).exit_code == 0
     with SyncRateLimiter.open(STORE) as limiter:
-        aggregate(STORE, until_idle=True)
         with limiter.acquire(entity_id, resource, {"rpm": 2}):
             pass
         aggregate(STORE, until_idle=True)

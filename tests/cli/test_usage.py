@@ -7,7 +7,7 @@ import pytest
 
 from tests.cli.conftest import Run
 from tests.records.stage import count_usage
-from zae_limiter import SyncRateLimiter
+from zae_limiter import Limit, SyncRateLimiter
 from zae_limiter._colour import run_sync
 from zae_limiter.cli import usage as usage_module
 from zae_limiter.cli.usage import moment
@@ -171,7 +171,27 @@ def test_nothing_is_told_in_a_sentence(run: Run, words: tuple[str, ...], said: s
     """On standard error; there is no data, and that is no failure."""
     result = run("usage", *words)
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == f"{said}; `zae-limiter aggregate` counts it\n"
+    assert result.stderr == f"{said}, and nothing waits to be counted\n"
+
+
+def test_what_was_used_is_counted_when_the_hint_is_followed(run: Run, limiter: SyncRateLimiter) -> None:
+    """From the first acquire on; no hint leads in a circle."""
+    for _ in range(5):
+        with limiter.acquire("key-1", "gpt-4", {"rpm": 2}, [Limit.per_minute("rpm", 60)]):
+            pass
+    hint = run("usage", "list", "-r", "gpt-4").stderr
+    assert hint == (
+        "no usage of 'gpt-4' was counted yet; `zae-limiter aggregate --once` counts what was used\n"
+    )
+    assert run("aggregate", "--once").exit_code == 0
+    assert json_of(run, "summary", "-r", "gpt-4")["total"] == {"rpm": 10}
+    monthly = run("usage", "list", "-r", "gpt-4", "-w", "monthly").stderr
+    assert "`zae-limiter aggregate --window monthly` counts such windows from then on" in monthly
+    run("aggregate", "--once", "--window", "monthly")
+    with limiter.acquire("key-1", "gpt-4", {"rpm": 1}, [Limit.per_minute("rpm", 60)]):
+        pass
+    run("aggregate", "--once", "--window", "monthly")
+    assert json_of(run, "summary", "-r", "gpt-4", "-w", "monthly")["total"] == {"rpm": 1}
 
 
 @pytest.mark.usefixtures("limiter")

@@ -247,7 +247,7 @@ def test_the_log_of_an_embedded_store_with_anything_in_it(odd: list[Any]) -> Non
     """There it is the same."""
     world = ManualClock(NOW).world
     store = HotMemory(world)
-    source = LogSource(store, log_of(store, world), world, Settings())
+    source = LogSource(store, log_of(store), world, Settings())
     run_sync(source.start())
     for key, item in odd:
         run_sync(store.write_each([Put(key, item)]))

@@ -68,7 +68,7 @@ def test_two_tenants_never_meet(kind: type[MemoryBackend], seed: int) -> None:
     """Every key and index entry that is read or written is the tenant's own, and the other's bytes stay."""
     _, backend = in_memory("sync", kind)
     rng, clock, ids = random.Random(seed), ManualClock(template().now_ms, seed), dict(template().ids)
-    log = LogSource(backend, log_of(backend, clock.world), clock.world, Settings())
+    log = LogSource(backend, log_of(backend), clock.world, Settings())
     run_sync(log.start())
     tenants: dict[str, tuple[SyncRateLimiter, RecordingBackend]] = {}
     for name in (HOME, ABROAD):

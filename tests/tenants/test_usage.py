@@ -51,7 +51,7 @@ def test_a_tenant_spoils_its_own_usage_only(seed: int) -> None:
     rng, clock = random.Random(seed), ManualClock()
     memory = HotMemory(clock.world)
     store = Strict(memory)
-    source = LogSource(store, log_of(memory, clock.world), clock.world, Settings())
+    source = LogSource(store, log_of(memory), clock.world, Settings())
     run_sync(source.start())
     limiter = SyncRateLimiter(
         SyncRepository(Repository(Connection(store, clock.world, Options()), "good", "good"))

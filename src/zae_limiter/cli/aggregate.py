@@ -52,8 +52,8 @@ def aggregate(
 ) -> None:
     """Follow the store and write usage snapshots.
 
-    A DynamoDB table is followed by its stream, an embedded store by a log that it keeps from the first
-    time this command is run. Stop it with Ctrl-C or a TERM signal: it finishes what it is doing, and goes
+    A DynamoDB table is followed by its stream, an embedded store by a diary that it keeps from its first
+    acquire on. Stop it with Ctrl-C or a TERM signal: it finishes what it is doing, and goes
     on from there next time. All namespaces are counted.
     """
     from zae_limiter_aggregator.archiver import S3Archive

@@ -31,7 +31,7 @@ TEXT_WIDTH = 80
 OPENING = "A fresh SQLite file in a temporary directory, and four short acts in real time."
 USAGE_TITLE = "What was used"
 USAGE_SAYS = (
-    "The store kept a log of all that, and the aggregator counted it, net of what was given back. "
+    "The store remembers all that, and the aggregator counted it, net of what was given back. "
     "What carol and dave use counts for their team too."
 )
 
@@ -56,7 +56,6 @@ def demo(output: Output) -> None:
         def count() -> object:
             return aggregate(url, until_idle=True)
 
-        count()  # from here on the store keeps a log
         with SyncRateLimiter.open(url, namespace="demo", world=world) as limiter:
             stage = Stage(limiter, world, time.sleep)
             try:

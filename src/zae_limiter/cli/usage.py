@@ -66,7 +66,8 @@ def choice(function: Callable[..., None]) -> Callable[..., None]:
 def usage() -> None:
     """What was used, and when.
 
-    Usage is counted by `zae-limiter aggregate` or by the function of a stack. All times are in UTC.
+    A store remembers what was used; `zae-limiter aggregate` counts it, or the function of a stack. All
+    times are in UTC.
     """
 
 
@@ -100,7 +101,7 @@ def list_(
     session.output.show({"snapshots": snapshots, "cursor": after}, lambda: _snapshots_table(snapshots))
     if not session.output.is_json:
         if not snapshots and after is None:
-            session.output.note(nothing(asked))
+            session.output.note(nothing(session, asked))
         if after is not None:
             session.output.note(f"there are more: --cursor {after}")
 
@@ -117,14 +118,26 @@ def summary(session: Session, **chosen: Any) -> None:
     found = session.repository.get_usage_summary(*asked)
     session.output.show(found, lambda: _summary_table(found))
     if not found.snapshot_count and not session.output.is_json:
-        session.output.note(nothing(asked))
+        session.output.note(nothing(session, asked))
 
 
-def nothing(asked: Chosen) -> str:
-    """What to say where there is nothing to show."""
+def nothing(session: Session, asked: Chosen) -> str:
+    """What to say where there is nothing to show; a way out only if it leads somewhere."""
+    from zae_limiter_aggregator.processor import Settings
+    from zae_limiter_aggregator.runner import is_behind
+
     when = " in that time" if asked.start or asked.end else ""
     kind = f"{asked.window} " if asked.window else ""
-    return f"no {kind}usage{asked}{when} was counted; `zae-limiter aggregate` counts it"
+    sentence = f"no {kind}usage{asked}{when} was counted"
+    if asked.window is not None and asked.window not in Settings().windows:
+        return f"{sentence}; `zae-limiter aggregate --window {asked.window}` counts such windows from then on"
+    match is_behind(session.connection.backend):
+        case True:
+            return f"{sentence} yet; `zae-limiter aggregate --once` counts what was used"
+        case False:
+            return f"{sentence}, and nothing waits to be counted"
+        case _:
+            return f"{sentence}; the function of its stack counts it, or `zae-limiter aggregate`"
 
 
 def title(asked: Chosen, snapshots: list[UsageSnapshot]) -> str:
@@ -197,7 +210,7 @@ def _draw(session: Session, asked: Chosen, snapshots_max: int, fold: Fold) -> No
             out.print(Text(f"{title(asked, found)}\n"))
             out.print(chart, soft_wrap=True)
             return
-    session.output.note(nothing(asked))
+    session.output.note(nothing(session, asked))
 
 
 def _pages(session: Session, asked: Chosen) -> Iterator[list[UsageSnapshot]]:

@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 from ..._colour import ForkSafe
 from ...exceptions import IncompatibleSchemaError, InfrastructureError, ValidationError
+from . import diary
 
 APPLICATION_ID = 0x7A61656C
 """The letters ``zael``, in the header of every file that is ours."""
@@ -46,6 +47,7 @@ LAYOUT = (
         for index in map(str.lower, INDEXES)
     ),
     "CREATE INDEX expiry ON items (ttl) WHERE ttl IS NOT NULL",
+    *diary.LAYOUT,
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {LAYOUT_VERSION}",
 )
@@ -113,7 +115,7 @@ def open_file(path: Path) -> sqlite3.Connection:
                 f"cannot use {str(path)!r}: its file system cannot share memory between processes "
                 "(SQLite's WAL mode); put the file on a local disk"
             )
-        if _pragma(connection, "application_id") != APPLICATION_ID:
+        if _pragma(connection, "application_id") != APPLICATION_ID or not diary.is_there(connection):
             _lay_out(connection)
     except BaseException as error:
         connection.close()
@@ -188,6 +190,9 @@ def _lay_out(connection: sqlite3.Connection) -> None:
     # Another process may have been faster.
     if _pragma(connection, "application_id") != APPLICATION_ID:
         for statement in LAYOUT:
+            connection.execute(statement)
+    elif not diary.is_there(connection):  # a file of a version that kept none
+        for statement in diary.LAYOUT:
             connection.execute(statement)
     connection.execute("COMMIT")
 

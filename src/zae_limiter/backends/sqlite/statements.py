@@ -25,7 +25,8 @@ from ...repository_protocol import (
     apply,
     apply_all,
 )
-from ...schema import changes_key, is_remembered
+from ...schema import changes_key, is_remembered, sk_state
+from . import diary
 from .file import COLUMNS, INDEXED, INDEXES
 
 SWEEP_ITEMS_MAX = 200
@@ -48,11 +49,11 @@ UPSERT = (
     f"VALUES (?, ?, ?, {', '.join('?' for _ in COLUMNS)}, ?) ON CONFLICT (pk, sk) DO UPDATE SET "
     + ", ".join(f"{column} = excluded.{column}" for column in ("body", *COLUMNS, "ttl"))
 )
-SWEEP = (
-    "DELETE FROM items WHERE (pk, sk) IN "
-    f"(SELECT pk, sk FROM items WHERE ttl < ? ORDER BY ttl LIMIT {SWEEP_ITEMS_MAX})"
-)
+_EXPIRED = f"SELECT pk, sk FROM items WHERE ttl < ? ORDER BY ttl LIMIT {SWEEP_ITEMS_MAX}"
+SWEEP = f"DELETE FROM items WHERE (pk, sk) IN ({_EXPIRED})"
+NOTE_SWEPT = diary.GONE.format(_EXPIRED)
 
+_STATE = sk_state()
 IN_COLUMNS = frozenset((*INDEXED, "ttl"))
 """The attributes that have a column of their own beside the body."""
 
@@ -211,7 +212,9 @@ def sweep(connection: sqlite3.Connection, now_ms: int) -> bool:
     """Drop some expired items; whether there may be more."""
     connection.execute("BEGIN IMMEDIATE")
     # A ttl has passed when its second lies wholly in the past: ttl * 1000 < now_ms.
-    swept = connection.execute(SWEEP, (-(-now_ms // 1000),)).rowcount
+    before = (-(-now_ms // 1000),)
+    connection.execute(NOTE_SWEPT, before)
+    swept = connection.execute(SWEEP, before).rowcount
     _commit(connection)
     return swept == SWEEP_ITEMS_MAX
 
@@ -257,11 +260,21 @@ def _stored(body: str, item: Item) -> Stored:
 
 def _keep(connection: sqlite3.Connection, write: Write, old: Item | None, outcome: Outcome) -> Outcome:
     new = outcome.item
-    if new is None:
-        connection.execute(DELETE, write.key)
-        return outcome
     if new is old:
         return outcome
+    is_bucket = write.key.sort == _STATE
+    if is_bucket:
+        diary.before(connection, write.key, old, new)
+    if new is None:
+        connection.execute(DELETE, write.key)
+    else:
+        outcome = _put(connection, write, old, new)
+    if is_bucket:
+        diary.after(connection, write.key, new)
+    return outcome
+
+
+def _put(connection: sqlite3.Connection, write: Write, old: Item | None, new: Item) -> Outcome:
     body = _encode(new)
     if old is not None and _same_columns(write, old, new):
         connection.execute(UPDATE_BODY, (body, *write.key))

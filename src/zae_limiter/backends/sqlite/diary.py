@@ -1,0 +1,113 @@
+"""What every bucket was before its first write of an hour, so that what was used can be told later.
+
+Triggers of the file keep it, in the transaction of the write itself, whoever writes. They cost a write one
+search in an index: two images of a bucket differ by what was used between them, so nothing else is noted. A
+bucket also gets a mark when it is made, when it says other things than before and not only other numbers, and
+when it expires. What is deleted is forgotten. There is room for so many marks; then the oldest go.
+
+Whoever reads has the marks turned into ``changes``, what became of each bucket, which stay until they are
+trimmed. Their positions start at the time in microseconds, so that those of another file under the same
+name are larger than all before.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from ...repository_protocol import Item, Key
+from ...schema import is_deleted, sk_state
+
+MARKS_MAX = 20_000
+"""How many marks a file keeps for a reader who does not come: one for each bucket and hour, of about 1 KB."""
+
+TRIM_EVERY = 100
+BUCKETS_AT_ONCE = 200
+"""How many buckets are worked out in one transaction, so that nobody waits long for it."""
+
+HOUR_MS = 3_600_000
+NOW_MS = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
+
+_STATE = sk_state()
+_HOUR = f"{NOW_MS} / {HOUR_MS}"
+_MARK = "INSERT INTO diary (pk, image, at_ms) VALUES (NEW.pk, {}, " + NOW_MS + ")"
+LAYOUT = (
+    "CREATE TABLE diary (position INTEGER PRIMARY KEY AUTOINCREMENT, pk TEXT NOT NULL, image TEXT, "
+    "at_ms INTEGER NOT NULL, gone INTEGER NOT NULL DEFAULT 0)",
+    "CREATE INDEX diary_of_bucket ON diary (pk)",
+    # Apart from the marks, so that the one search of a write touches no images.
+    "CREATE TABLE marked (pk TEXT NOT NULL PRIMARY KEY, hour INTEGER NOT NULL) WITHOUT ROWID",
+    # Other versions kept a log of all writes under these names.
+    "DROP TRIGGER IF EXISTS changes_insert",
+    "DROP TRIGGER IF EXISTS changes_update",
+    "CREATE TABLE IF NOT EXISTS changes (position INTEGER PRIMARY KEY AUTOINCREMENT, "
+    "pk TEXT NOT NULL, sk TEXT NOT NULL, old TEXT, new TEXT NOT NULL, at_ms INTEGER NOT NULL)",
+    f"INSERT INTO sqlite_sequence (name, seq) SELECT 'changes', {NOW_MS} * 1000 "
+    "WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'changes')",
+    # What is made may have been used elsewhere before, so its first use here marks it again.
+    f"CREATE TRIGGER changes_insert AFTER INSERT ON items WHEN NEW.sk = '{_STATE}' "
+    f"BEGIN {_MARK.format('NULL')}; DELETE FROM marked WHERE pk = NEW.pk; END",
+    f"CREATE TRIGGER changes_update AFTER UPDATE OF body ON items WHEN NEW.sk = '{_STATE}' "
+    f"AND (SELECT hour FROM marked WHERE pk = NEW.pk) IS NOT {_HOUR} "
+    f"BEGIN {_MARK.format('OLD.body')}; INSERT OR REPLACE INTO marked VALUES (NEW.pk, {_HOUR}); END",
+    f"CREATE TRIGGER diary_trim AFTER INSERT ON diary WHEN NEW.position % {TRIM_EVERY} = 0 "
+    f"BEGIN DELETE FROM diary WHERE position <= NEW.position - {MARKS_MAX}; END",
+)
+
+MARK = f"INSERT INTO diary (pk, image, at_ms) SELECT pk, body, {NOW_MS} FROM items WHERE pk = ? AND sk = ?"
+FORGET = ("DELETE FROM diary WHERE pk = ?", "DELETE FROM marked WHERE pk = ?")
+GONE = (
+    f"INSERT INTO diary (pk, image, at_ms, gone) SELECT pk, body, {NOW_MS}, 1 FROM items "
+    f"WHERE sk = '{_STATE}' AND (pk, sk) IN ({{}}) AND body NOT LIKE '%\"status\":\"deleted\"%'"
+)
+MARKED = "SELECT DISTINCT pk FROM diary LIMIT ?"
+WORK_OUT = f"""
+INSERT INTO changes (pk, sk, old, new, at_ms)
+SELECT pk, '{_STATE}', image, after, at_ms FROM (
+    SELECT position, pk, image, at_ms, gone,
+        CASE WHEN lead(position) OVER marks IS NOT NULL THEN lead(image) OVER marks
+        ELSE (SELECT body FROM items WHERE items.pk = diary.pk AND sk = '{_STATE}') END AS after
+    FROM diary WHERE pk = ? WINDOW marks AS (ORDER BY position)
+) WHERE NOT gone AND after IS NOT NULL AND after IS NOT image ORDER BY position
+"""
+READ = "SELECT position, pk, sk, old, new, at_ms FROM changes ORDER BY position LIMIT ?"
+TRIM = "DELETE FROM changes WHERE position <= ?"
+
+
+def is_there(connection: sqlite3.Connection) -> bool:
+    return connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'diary'").fetchone() is not None
+
+
+def before(connection: sqlite3.Connection, key: Key, old: Item | None, new: Item | None) -> None:
+    """Note what a trigger cannot see: other limits, another family."""
+    if old is not None and new is not None and _says_other_things(old, new):
+        connection.execute(MARK, key)
+
+
+def after(connection: sqlite3.Connection, key: Key, new: Item | None) -> None:
+    """Forget what was deleted, with what a trigger noted of it just now."""
+    if new is None or is_deleted(new):
+        for statement in FORGET:
+            connection.execute(statement, key[:1])
+
+
+def _says_other_things(old: Item, new: Item) -> bool:
+    """Whether more than numbers changed: limits that come or go, another family."""
+    return (
+        old.keys() != new.keys()
+        or old.get("parent_id") != new.get("parent_id")
+        or old.get("cascade") != new.get("cascade")
+    )
+
+
+def work_out(connection: sqlite3.Connection) -> None:
+    """Turn the marks of some buckets into changes; the next write to each of them marks it again."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        buckets = connection.execute(MARKED, (BUCKETS_AT_ONCE,)).fetchall()
+        connection.executemany(WORK_OUT, buckets)
+        for statement in FORGET:
+            connection.executemany(statement, buckets)
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")

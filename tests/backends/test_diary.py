@@ -1,0 +1,277 @@
+"""The diary of an embedded store: what was used by the hour from the first write on, as a log would say."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zae_limiter._colour import run_sync
+from zae_limiter.backends.memory import MARKS_MAX, MemoryBackend
+from zae_limiter.backends.sqlite import SqliteBackend, diary
+from zae_limiter.following import ChangeLog, Entry, log_of
+from zae_limiter.repository_protocol import Backend, Delete, Item, Key, Put, Update
+from zae_limiter.schema import bucket_key, limit_attributes
+from zae_limiter.testing import ManualClock
+from zae_limiter.world import World
+from zae_limiter_aggregator.changes import Change, numbered
+from zae_limiter_aggregator.usage import extract_deltas
+
+A, B = (bucket_key("ns", entity_id, "api") for entity_id in "ab")
+HOUR = 3600
+
+
+def bucket(used: int = 0, *names: str, **more: Any) -> dict[str, Any]:
+    """An image of a bucket that used so much of each limit."""
+    image: dict[str, Any] = {"rf": 0, "cascade": False, **more}
+    for name in names or ("rpm",):
+        image |= dict(zip(limit_attributes(name), (0, 9_000, 9_000, 60_000, used * 1000), strict=True))
+    return image
+
+
+class Stage:
+    """A store whose hours pass when the test says so, and how it sees them."""
+
+    def __init__(self, backend: Backend, clock: ManualClock, path: Path | None) -> None:
+        self.backend, self.clock, self.path = backend, clock, path
+        self.log: ChangeLog = log_of(backend)
+        self.hours = 0
+
+    def write(self, *writes: Any) -> list[Item | None]:
+        return [outcome.item for outcome in run_sync(self.backend.write_each(writes))]
+
+    def pass_hours(self, hours: int = 1) -> None:
+        """The triggers of a file go by the machine's clock, so it is the diary that is set back."""
+        self.clock.advance(hours * HOUR)
+        self.hours += hours
+        if self.path is not None:
+            with contextlib.closing(sqlite3.connect(self.path)) as file, file:
+                file.execute("UPDATE diary SET at_ms = at_ms - ?", (hours * HOUR * 1000,))
+                file.execute("UPDATE marked SET hour = hour - ?", (hours,))
+
+    def read(self) -> list[Entry]:
+        found: list[Entry] = []
+        while entries := self.log.read(3):
+            self.log.trim(entries[-1].position)
+            found += entries
+        return found
+
+    def used(self) -> Counter[tuple[Key, str, int]]:
+        return +self.used_exactly()
+
+    def used_exactly(self) -> Counter[tuple[Key, str, int]]:
+        """What the diary says by bucket, limit and hour, counted from now backwards."""
+        counted: Counter[tuple[Key, str, int]] = Counter()
+        for entry in self.read():
+            ago = (self.now_ms() // (HOUR * 1000)) - entry.at_ms // (HOUR * 1000)
+            change = Change(entry.key, entry.old, entry.new, entry.at_ms, numbered(entry.position))
+            for name, milli in extract_deltas(change).items():
+                counted[entry.key, name, ago] += milli // 1000
+        return counted
+
+    def now_ms(self) -> int:
+        return self.clock.world.now_ms() if self.path is None else World().now_ms()
+
+
+@contextlib.contextmanager
+def stage(kind: str, path: Path) -> Iterator[Stage]:
+    clock = ManualClock(1_700_000_100_000)
+    if kind == "memory":
+        yield Stage(MemoryBackend(clock.world), clock, None)
+        return
+    file = path / "limits.db"
+    backend = SqliteBackend(file, sync=True, timeout_ms=10_000, world=clock.world)
+    run_sync(backend.setup())
+    it = Stage(backend, clock, file)
+    yield it
+    it.log.close()
+    run_sync(backend.close())
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
+    with stage(request.param, tmp_path) as it:
+        yield it
+
+
+def swapped(store: Stage, key: Key, used: int) -> None:
+    """One write as a warm acquire makes it."""
+    (image,) = run_sync(store.backend.batch_get([key]))
+    assert image is not None
+    if store.backend.swap(key, image, {"b_rpm_tc": used * 1000}) is None:  # type: ignore[attr-defined]
+        store.write(Update(key, set={"b_rpm_tc": used * 1000}))
+
+
+def test_hours_are_told_apart(store: Stage) -> None:
+    """Nobody reads for a day; then everything is there, in the hour in which it was used."""
+    store.write(Put(A, bucket(1)))
+    for used in (2, 3):
+        swapped(store, A, used)
+    store.pass_hours(2)
+    swapped(store, A, 10)
+    store.write(Put(B, bucket(5)))
+    store.pass_hours(22)
+    swapped(store, A, 11)
+    assert store.used() == {
+        (A, "rpm", 24): 3,
+        (A, "rpm", 22): 7,
+        (B, "rpm", 22): 5,
+        (A, "rpm", 0): 1,
+    }
+    assert store.used() == {}
+    swapped(store, A, 15)
+    assert store.used() == {(A, "rpm", 0): 4}
+
+
+def test_what_expires_was_used(store: Stage) -> None:
+    """A bucket goes when it would be full; what it counted is still told."""
+    store.write(Put(A, bucket(1, ttl=store.clock.world.now_ms() // 1000 + 60)))
+    swapped(store, A, 7)
+    store.clock.advance(120)
+    run_sync(store.backend.setup())  # sweeps
+    assert run_sync(store.backend.batch_get([A])) == [None]
+    store.write(Put(A, bucket(2)))
+    assert store.used() == {(A, "rpm", 0): 9}
+
+
+def test_what_is_deleted_was_not(store: Stage) -> None:
+    """Whoever deletes an entity takes its usage along; the mark that is left in its place is no use."""
+    store.write(Put(A, bucket(7)), Put(B, bucket(7)))
+    store.write(Delete(A), Put(B, {"status": "deleted", "cv": 3, "ttl": 9}))
+    assert store.used() == {}
+    store.write(Put(A, bucket(2)), Put(B, bucket(3)))
+    assert store.used() == {(A, "rpm", 0): 2, (B, "rpm", 0): 3}
+
+
+def test_a_limit_that_goes_and_comes_back(store: Stage) -> None:
+    """It starts at nothing, so two images of one hour are not enough."""
+    store.write(Put(A, bucket(50, "rpm", "tpm")))
+    store.write(Put(A, bucket(52, "rpm")))
+    store.write(Put(A, bucket(53, "rpm") | {"b_tpm_tc": 4_000} | bucket(4, "tpm") | bucket(53, "rpm")))
+    assert store.used() == {(A, "rpm", 0): 53, (A, "tpm", 0): 54}
+
+
+def test_a_bucket_that_came_from_elsewhere(store: Stage) -> None:
+    """What it used there was counted there; what it uses here is counted here."""
+    store.write(Put(A, bucket(90, moved=1)))
+    swapped(store, A, 95)
+    assert store.used() == {(A, "rpm", 0): 5}
+
+
+def test_a_reader_who_dies_finds_the_same_again(store: Stage) -> None:
+    """Entries stand until they are trimmed, whatever is used meanwhile."""
+    store.write(Put(A, bucket(1)))
+    swapped(store, A, 5)
+    first = store.log.read(10)
+    swapped(store, A, 9)
+    assert store.log.read(10) == first
+    store.log.trim(first[-1].position)
+    (rest,) = store.log.read(10)
+    assert (rest.position > first[-1].position, rest.new["b_rpm_tc"]) == (True, 9_000)
+
+
+def test_an_unread_diary_has_an_end(store: Stage) -> None:
+    """The newest marks are kept for a reader who may still come."""
+    if store.path is None:
+        for n in range(MARKS_MAX + 10):
+            store.write(Put(bucket_key("ns", str(n), "api"), bucket(1)))
+        diary_length = sum(map(len, store.backend._shelf.diary.marks.values()))  # type: ignore[attr-defined]
+    else:
+        with contextlib.closing(sqlite3.connect(store.path)) as file, file:
+            old = [(position, "ns/BUCKET#old#api#0") for position in (1, diary.MARKS_MAX)]
+            file.executemany("INSERT INTO diary (position, pk, at_ms) VALUES (?, ?, 0)", old)
+        for n in range(diary.TRIM_EVERY + 1):
+            store.write(Put(bucket_key("ns", str(n), "api"), bucket(1)))
+        with contextlib.closing(sqlite3.connect(store.path)) as file:
+            ((diary_length,),) = file.execute("SELECT count(*) FROM diary").fetchall()
+            assert file.execute("SELECT 1 FROM diary WHERE position = 1").fetchall() == []
+    assert 0 < diary_length <= MARKS_MAX == diary.MARKS_MAX
+
+
+def test_a_file_of_an_older_version_gets_its_diary(tmp_path: Path) -> None:
+    """When it is opened; what stood in a log of all writes is read first."""
+    with stage("sqlite", tmp_path) as store:
+        store.write(Put(A, bucket(1)))
+        assert store.path is not None
+        with contextlib.closing(sqlite3.connect(store.path)) as file, file:
+            for name in ("changes_insert", "changes_update", "diary_trim"):
+                file.execute(f"DROP TRIGGER {name}")
+            for name in ("diary", "marked"):
+                file.execute(f"DROP TABLE {name}")
+            file.execute(
+                "INSERT INTO changes (pk, sk, new, at_ms) SELECT pk, sk, body, ? FROM items WHERE pk = ?",
+                (World().now_ms(), A.partition),
+            )
+    with stage("sqlite", tmp_path) as store:
+        swapped(store, A, 8)
+        assert store.used() == {(A, "rpm", 0): 8}
+
+
+acts = st.lists(
+    st.one_of(
+        st.tuples(st.just("use"), st.sampled_from([A, B]), st.integers(-3, 9)),
+        st.tuples(st.just("swap"), st.sampled_from([A, B]), st.integers(0, 9)),
+        st.tuples(st.just("family"), st.sampled_from([A, B]), st.sampled_from([None, "p", "q"])),
+        st.tuples(st.just("limits"), st.sampled_from([A, B]), st.sampled_from([("rpm",), ("rpm", "tpm")])),
+        st.tuples(st.just("hours"), st.just(A), st.integers(1, 3)),
+        st.tuples(st.just("read"), st.just(A), st.just(0)),
+    ),
+    max_size=25,
+)
+
+
+@given(acts=acts)
+@settings(max_examples=60, deadline=None)
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_a_diary_says_what_a_log_would(
+    kind: str, acts: list[Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Whatever is written when: by bucket, limit and hour, read now and then or only at the end."""
+    said: Counter[tuple[Key, str, int]] = Counter()
+    logged: Counter[tuple[Key, str, int]] = Counter()
+    with stage(kind, tmp_path_factory.mktemp("diary")) as store:
+        known: dict[Key, Item] = {}
+
+        def write(key: Key, new: dict[str, Any]) -> None:
+            change = Change(key, known.get(key), new, 0, numbered(1))
+            for name, milli in extract_deltas(change).items():
+                logged[key, name, store.hours] += milli // 1000
+            known[key] = new
+
+        def told() -> None:
+            for (key, name, ago), amount in store.used_exactly().items():
+                said[key, name, store.hours - ago] += amount
+
+        for act, key, what in acts:
+            now = dict(known.get(key, bucket()))
+            if act == "hours":
+                store.pass_hours(what)
+            elif act == "read":
+                told()
+            elif act == "swap" and key in known:
+                used = int(now["b_rpm_tc"]) // 1000 + what
+                write(key, now | {"b_rpm_tc": used * 1000})
+                swapped(store, key, used)
+            else:
+                if act == "use":
+                    now["b_rpm_tc"] += what * 1000
+                elif act == "family":
+                    now["parent_id"] = what
+                    now = {name: value for name, value in now.items() if value is not None}
+                elif act == "limits":
+                    kept = {name: value for name, value in now.items() if name[:2] != "b_"}
+                    old = {name: value for name, value in now.items() if name[:2] == "b_"}
+                    fresh = bucket(0, *what)
+                    now = kept | {n: old.get(n, v) for n, v in fresh.items() if n[:2] == "b_"}
+                write(key, now)
+                store.write(Put(key, now))
+        told()
+    assert +said == +logged
+    assert -said == -logged
