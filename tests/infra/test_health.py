@@ -231,11 +231,12 @@ def test_a_stack_without_an_aggregator_lacks_nothing() -> None:
 
 
 def test_a_table_where_there_is_no_cloudformation() -> None:
-    """DynamoDB alone answers what it can; the rest is unknown."""
+    """DynamoDB alone answers what it can; what it has not cannot be deployed there, and is off."""
     once = Config(retries={"total_max_attempts": 1})
     with SyncStackManager(make_table(), "eu-west-1", dynamodb_local.endpoint(), config=once) as stack:
         checks = by_part(stack.report())
     assert checks["table"].health == Health.GREEN
     assert checks["indexes"].health == Health.GREEN
-    assert checks["stack"].health == Health.YELLOW
+    assert checks["stack"].health == Health.OFF
+    assert checks["recovery"].health == Health.OFF
     assert checks["function"].health == Health.OFF

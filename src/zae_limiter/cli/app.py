@@ -26,6 +26,7 @@ from .session import STORE_IN_USE
 from .spellings import teach
 from .status import check, list_, status
 from .system import system
+from .table import table
 from .upgrade import upgrade
 from .usage import usage
 from .version import version
@@ -83,6 +84,6 @@ for command in (cfn_template, check, completion, delete, deploy, lambda_export, 
     program.add_command(command)
 for command in (limits, usage):
     program.add_command(command)
-for command in (local, upgrade):
+for command in (local, table, upgrade):
     program.add_command(command)
 teach(program)

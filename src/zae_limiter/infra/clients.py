@@ -9,12 +9,14 @@ import botocore.exceptions as failures
 from aiobotocore.config import AioConfig
 from botocore import xform_name
 from botocore.config import Config
+from botocore.parsers import ResponseParserError
 
 from .._colour import Asyncio, Blocking, Colour
 from ..backends.dynamodb.access import Access
 from ..backends.dynamodb.aioboto import async_session, region_of
 from ..backends.dynamodb.boto import transport_error
 from ..backends.dynamodb.transport import NotConfigured, TransportError
+from .cloud import Unreadable
 
 ATTEMPTS_MAX = 4
 CONNECT_SECONDS_MAX = 5
@@ -109,5 +111,7 @@ class AiobotocoreWire:
 def reason_of(error: Exception) -> TransportError:
     if isinstance(error, failures.NoRegionError):
         return NotConfigured("no AWS region; name one, or set AWS_DEFAULT_REGION")
+    if isinstance(error, ResponseParserError):
+        return Unreadable(type(error).__name__)
     # Whether a request was sent makes no difference here: each may be sent again.
     return transport_error(error, never_connected=(Exception,))

@@ -35,6 +35,14 @@ SERVICES = MappingProxyType(
 )
 
 
+class NotOffered(InfrastructureError):
+    """What answers at this endpoint does not have the service at all, such as a DynamoDB by itself."""
+
+
+class Unreadable(TransportError):
+    """An answer came that is none of this service's."""
+
+
 class Wire(Protocol):
     """Carries one request to one service and brings its answer, or raises a ``TransportError``."""
 
@@ -130,6 +138,11 @@ def failure(error: TransportError, service: str, operation: str) -> ZAELimiterEr
     """What to tell of a request that brought no answer."""
     what = f"{SERVICES[service]} {operation}"
     match error:
+        case Unreadable() | ServiceError(code="UnknownOperationException"):
+            return NotOffered(
+                f"{what} is not offered at this endpoint, which seems to be a DynamoDB by itself; "
+                "make a table alone with: zae-limiter table create"
+            )
         case ServiceError(code=code) if code in DENIED_CODES:
             return StackOperationError(
                 f"{what} is not permitted: {error.message}; allow the caller {service}:{operation}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..exceptions import InfrastructureError
+from ..exceptions import InfrastructureError, VersionError
 from ..models import LimiterInfo, VersionRecord
 from .cloud import Cloud, open_cloud
 from .stack import Stack, stack_of
@@ -62,5 +62,5 @@ async def discover(
 async def _version(cloud: Cloud, table: str) -> VersionRecord | None:
     try:
         return await read_version(cloud, table)
-    except InfrastructureError:
+    except (InfrastructureError, VersionError):
         return None  # whoever may list stacks may not be allowed to read tables

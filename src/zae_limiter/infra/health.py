@@ -15,11 +15,11 @@ from typing import Any
 from ..backends.dynamodb.failures import NOT_FOUND
 from ..backends.dynamodb.table import TTL_ATTRIBUTE, problems
 from ..backends.dynamodb.transport import ServiceError
-from ..exceptions import InfrastructureError, ValidationError
+from ..exceptions import InfrastructureError, ValidationError, VersionError
 from ..models import VersionRecord
 from ..version import check_compatibility, client_version
 from ..world import World
-from .cloud import Cloud
+from .cloud import Cloud, NotOffered
 from .operations import Operations
 from .stack import DEPLOYED, Resource, Stack, way_out
 from .version_record import read_version
@@ -239,6 +239,8 @@ async def _said(check: Check) -> Check:
 async def _answered(part: str, question: Question) -> Check:
     try:
         return await question()
+    except NotOffered:
+        return Check(part, Health.OFF, "there is no such thing here")
     except InfrastructureError as error:
         return Check(part, Health.YELLOW, f"unknown: {error}")
 
@@ -256,6 +258,8 @@ async def _stack(operations: Operations, name: str, *, required: bool) -> tuple[
     """The stack, or why it is not known: a table alone may well be somewhere without CloudFormation."""
     try:
         return await operations.look(name), ""
+    except NotOffered:
+        return None, ""
     except InfrastructureError as error:
         if required:
             raise
@@ -270,7 +274,7 @@ async def _table(cloud: Cloud, name: str) -> dict[str, Any] | None:
 async def _record(cloud: Cloud, name: str) -> tuple[VersionRecord | None, str]:
     try:
         return await read_version(cloud, name), ""
-    except InfrastructureError as error:
+    except (InfrastructureError, VersionError) as error:
         return None, str(error)
 
 

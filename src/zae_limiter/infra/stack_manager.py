@@ -385,7 +385,7 @@ class StackManager:
         """For a hint: whoever may not list stacks gets none."""
         try:
             return [stack.name for stack in await deployed_stacks(self._cloud)]
-        except StackOperationError:
+        except InfrastructureError:
             return []
 
 

@@ -10,7 +10,7 @@ from ..backends.dynamodb.backend import CONDITION_FAILED
 from ..backends.dynamodb.expressions import decode_item, encode_key, write_request
 from ..backends.dynamodb.failures import NOT_FOUND, missing_table
 from ..backends.dynamodb.transport import ServiceError
-from ..exceptions import InfrastructureNotFoundError
+from ..exceptions import IncompatibleSchemaError, InfrastructureNotFoundError
 from ..models import VersionRecord
 from ..repository_protocol import Absent, Put, Update
 from ..schema import iso_time, version_key
@@ -18,6 +18,9 @@ from ..schema_records import version_item, version_of
 from ..version import SCHEMA_VERSION, client_version
 from ..world import World
 from .cloud import Cloud
+
+WRONG_KEYS = "ValidationException"
+"""A key of ours is invalid only in a table that has other keys."""
 
 
 async def read_version(cloud: Cloud, table: str) -> VersionRecord | None:
@@ -29,9 +32,13 @@ async def read_version(cloud: Cloud, table: str) -> VersionRecord | None:
             TableName=table,
             Key=encode_key(version_key()),
             ConsistentRead=True,
-            expected=frozenset({NOT_FOUND}),
+            expected=frozenset({NOT_FOUND, WRONG_KEYS}),
         )
     except ServiceError as error:
+        if error.code == WRONG_KEYS:
+            raise IncompatibleSchemaError(
+                f"table {table!r} is not keyed by PK and SK: zae-limiter did not make it; name another table"
+            ) from error
         raise InfrastructureNotFoundError(missing_table(table)) from error
     item = decode_item(reply.get("Item"))
     return None if item is None else version_of(item)

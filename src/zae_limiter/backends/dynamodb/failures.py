@@ -92,5 +92,6 @@ def _is_impossible(error: ServiceError) -> bool:
 def missing_table(table: str) -> str:
     return (
         f"table {table!r} does not exist in this region and account; "
-        f"deploy it with: zae-limiter deploy --name {table}"
+        f"deploy it with: zae-limiter deploy --name {table}, "
+        f"or make the table alone with: zae-limiter table create --name {table}"
     )

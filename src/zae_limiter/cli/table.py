@@ -1,0 +1,108 @@
+"""``zae-limiter table``: a DynamoDB table alone, where no stack can be deployed or none is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import click
+
+from .._colour import run_sync
+from ..backends import open_backend
+from ..exceptions import InfrastructureError, InfrastructureNotFoundError
+from ..naming import validate_namespace
+from ..records.connection import Connection, Options
+from ..repository import Repository
+from ..schema import REGISTRY
+from ..sync import SyncRepository
+from ..world import World
+from .errors import Failure
+from .session import Session, confirmed, make_sure, with_existing, with_session
+
+
+@click.group()
+def table() -> None:
+    """A DynamoDB table with nothing around it.
+
+    For a DynamoDB by itself, and for those who deploy by other means. `deploy` makes a table with an
+    aggregator, alarms and policies.
+    """
+
+
+@table.command()
+@with_session
+def create(session: Session) -> None:
+    """Make the table with its indexes, unless it is there, and register a namespace."""
+    name = validate_namespace(session.namespace_name)
+    with _unopened(session) as repository:
+        made = not _is_there(repository)
+        if made:
+            repository.create_table()
+    session.namespaces.register_namespace(name)
+    data = {"table": _name(session), "created": made, "namespace": name}
+    session.output.done(data, f"{'created' if made else 'there is already a'} table {_name(session)!r}")
+
+
+@table.command()
+@confirmed
+@with_existing
+def delete(session: Session, yes: bool) -> None:
+    """Delete the table with all namespaces and all data in it.
+
+    The table of a stack is not deleted: delete the stack before.
+    """
+    with _unopened(session) as repository:
+        if not _is_there(repository):
+            raise InfrastructureNotFoundError(
+                f"table {_name(session)!r} does not exist in this region and account, so nothing was deleted"
+            )
+        _must_be_alone(session)
+        make_sure(yes, f"Delete table {_name(session)!r} with all namespaces and all data in it?")
+        repository.delete_table()
+    session.output.done({"deleted": _name(session)}, f"deleted table {_name(session)!r}")
+
+
+@contextmanager
+def _unopened(session: Session) -> Iterator[SyncRepository]:
+    """What can make and delete the table, which need not be there."""
+    if not session.is_dynamodb:
+        raise click.UsageError(f"{session.url} has no table; name one of DynamoDB's with --name")
+    world = World()
+    backend = open_backend(session.url, sync=True, world=world)
+    try:
+        yield SyncRepository(
+            Repository(Connection(backend, world, Options(), session.url), REGISTRY, REGISTRY)
+        )
+    finally:
+        run_sync(backend.close())
+
+
+def _is_there(repository: SyncRepository) -> bool:
+    """Whether the table is there; one that cannot be used is an error."""
+    try:
+        run_sync(repository._async._backend.setup())
+    except InfrastructureNotFoundError:
+        return False
+    return True
+
+
+def _must_be_alone(session: Session) -> None:
+    from ..infra.stack_manager import manager_of
+
+    manager = manager_of(session.url, sync=True, world=World())
+    try:
+        stack = run_sync(manager.describe())
+    except InfrastructureError:
+        return  # where stacks cannot be asked for, the table is all there is
+    finally:
+        run_sync(manager.close())
+    if stack is not None:
+        raise Failure(
+            f"table {_name(session)!r} belongs to a stack of that name; nothing was deleted",
+            f"zae-limiter delete --name {_name(session)} deletes the stack and keeps the table",
+        )
+
+
+def _name(session: Session) -> str:
+    return urlsplit(session.url).netloc
