@@ -26,7 +26,7 @@ RECORDS = f"{CORE} core backends"
 PUBLIC = f"{RECORDS} infra records"
 
 LAYERS = (
-    Layer("facts", "models checks deployments exceptions naming amounts bucket version"),
+    Layer("facts", "models checks deployments exceptions explanation naming amounts bucket version"),
     Layer("colour", "_colour _keeping"),
     Layer("world", "world", "facts"),
     Layer("sharding", "sharding", "facts"),

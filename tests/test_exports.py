@@ -12,6 +12,7 @@ PUBLIC_MODULES = (
     "checks",
     "deployments",
     "exceptions",
+    "explanation",
     "limiter",
     "lease",
     "sync",

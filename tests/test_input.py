@@ -139,6 +139,7 @@ ENTITY_PLACES: dict[str, Callable[[Any, Any], Any]] = {
     "get_limits": lambda s, bad: s.repository.get_limits(bad),
     "delete_limits": lambda s, bad: s.repository.delete_limits(bad),
     "resolve_limits": lambda s, bad: s.repository.resolve_limits(bad, "gpt-4"),
+    "explain": lambda s, bad: s.repository.explain(bad, "gpt-4"),
     "get_bucket": lambda s, bad: s.repository.get_bucket(bad, "gpt-4"),
 }
 RESOURCE_PLACES: dict[str, Callable[[Any, Any], Any]] = {
@@ -154,6 +155,7 @@ RESOURCE_PLACES: dict[str, Callable[[Any, Any], Any]] = {
     "delete_resource_defaults": lambda s, bad: s.repository.delete_resource_defaults(bad),
     "list_entities_with_custom_limits": lambda s, bad: s.repository.list_entities_with_custom_limits(bad),
     "resolve_limits": lambda s, bad: s.repository.resolve_limits("user-1", bad),
+    "explain": lambda s, bad: s.repository.explain("user-1", bad),
     "get_bucket": lambda s, bad: s.repository.get_bucket("user-1", bad),
 }
 OTHER_PLACES: dict[str, tuple[type[ValidationError], Callable[[Any, Any], Any]]] = {

@@ -35,6 +35,7 @@ from .exceptions import (
     VersionMismatchError,
     ZAELimiterError,
 )
+from .explanation import ExplainedBucket, ExplainedLevel, Explanation
 from .lease import Lease
 from .limiter import RateLimiter
 from .models import (
@@ -90,6 +91,9 @@ __all__ = [
     "EntityError",
     "EntityExistsError",
     "EntityNotFoundError",
+    "ExplainedBucket",
+    "ExplainedLevel",
+    "Explanation",
     "IncompatibleSchemaError",
     "InfrastructureError",
     "InfrastructureNotFoundError",

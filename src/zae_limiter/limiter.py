@@ -221,6 +221,7 @@ class RateLimiter:
     get_config = passed_on(Repository.get_config)
     set_config = passed_on(Repository.set_config)
     resolve_limits = passed_on(Repository.resolve_limits)
+    explain = passed_on(Repository.explain)
     invalidate_config_cache = passed_on(Repository.invalidate_config_cache)
     get_cache_stats = passed_on(Repository.get_cache_stats)
 

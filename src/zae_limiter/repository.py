@@ -16,6 +16,7 @@ from .naming import validate_namespace
 from .records.capacity import CapacityRecords
 from .records.config import ConfigRecords
 from .records.connection import Connection, Options
+from .records.explaining import ExplanationRecords
 from .records.namespaces import NamespaceRecords
 from .records.usage import UsageRecords
 from .records.versions import VersionRecords
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
     from .infra.stack_manager import StackManager
 
 
-class Repository(ConfigRecords, CapacityRecords, UsageRecords, NamespaceRecords, VersionRecords):
+class Repository(
+    ConfigRecords, CapacityRecords, ExplanationRecords, UsageRecords, NamespaceRecords, VersionRecords
+):
     """Entities, limits, buckets, usage, audit events, namespaces and versions, as typed records.
 
     Open one with ``await Repository.open(store="sqlite:///limits.db")``.

@@ -170,6 +170,7 @@ class SyncRepository:
     get_config = blocking(Repository.get_config)
     set_config = blocking(Repository.set_config)
     resolve_limits = blocking(Repository.resolve_limits)
+    explain = blocking(Repository.explain)
     invalidate_config_cache = plain(Repository.invalidate_config_cache)
     get_cache_stats = plain(Repository.get_cache_stats)
 
@@ -306,6 +307,7 @@ class SyncRateLimiter:
     get_config = blocking(RateLimiter.get_config)
     set_config = blocking(RateLimiter.set_config)
     resolve_limits = blocking(RateLimiter.resolve_limits)
+    explain = blocking(RateLimiter.explain)
     invalidate_config_cache = plain(RateLimiter.invalidate_config_cache)
     get_cache_stats = plain(RateLimiter.get_cache_stats)
 

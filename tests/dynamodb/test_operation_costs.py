@@ -154,6 +154,7 @@ def costs() -> dict[str, Cost]:
     found.append(
         measured("resolve_limits, cached", late, lambda: repository.resolve_limits("user", RESOURCE))
     )
+    found.append(measured("explain", late, lambda: repository.explain("user", RESOURCE)))
     found.append(
         measured("set_resource_defaults", late, lambda: repository.set_resource_defaults(RESOURCE, LIMITS))
     )

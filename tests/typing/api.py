@@ -12,6 +12,7 @@ from zae_limiter import (
     CacheStats,
     ConfigSource,
     Entity,
+    Explanation,
     Lease,
     Limit,
     LimiterConfig,
@@ -92,6 +93,7 @@ async def use_async(repository: Repository) -> None:
     assert_type(await repository.list_entities_with_custom_limits("r"), tuple[list[str], str | None])
     assert_type(await repository.get_config("entity", "e", "r"), LimiterConfig | None)
     assert_type(await repository.set_config("system", LimiterConfig(tuple(limits))), None)
+    assert_type(await repository.explain("e", "r"), Explanation)
     assert_type(
         await repository.resolve_limits("e", "r"),
         tuple[list[Limit] | None, OnUnavailable | None, ConfigSource | None],
@@ -147,6 +149,7 @@ def use_sync(repository: SyncRepository) -> None:
     assert_type(repository.list_entities_with_custom_limits("r"), tuple[list[str], str | None])
     assert_type(repository.get_config("entity", "e", "r"), LimiterConfig | None)
     assert_type(repository.set_config("system", LimiterConfig(tuple(limits))), None)
+    assert_type(repository.explain("e", "r"), Explanation)
     assert_type(
         repository.resolve_limits("e", "r"),
         tuple[list[Limit] | None, OnUnavailable | None, ConfigSource | None],

@@ -17,6 +17,7 @@ from .demo import demo
 from .deploy import delete, deploy
 from .entity import entity
 from .errors import ERROR, INTERRUPTED, Failure, failure_of, give_up_output, tell, was_interrupted
+from .explain import explain
 from .export import cfn_template, lambda_export
 from .limits import limits
 from .local import local
@@ -84,6 +85,6 @@ for command in (cfn_template, check, completion, delete, deploy, lambda_export, 
     program.add_command(command)
 for command in (limits, usage):
     program.add_command(command)
-for command in (local, table, upgrade):
+for command in (explain, local, table, upgrade):
     program.add_command(command)
 teach(program)

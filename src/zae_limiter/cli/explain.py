@@ -1,0 +1,112 @@
+"""``zae-limiter explain``: which limits apply to an entity on a resource, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from ..explanation import ExplainedBucket, ExplainedLevel, Explanation
+from .output import grid, plain, printable, record
+from .session import Session, limit_texts, with_existing
+
+LEVELS = {
+    "entity": "the entity's own for it",
+    "entity_default": "the entity's own for all",
+    "resource": "the resource's",
+    "system": "the system's",
+}
+
+
+@click.command()
+@click.argument("entity_id")
+@click.argument("resource")
+@with_existing
+def explain(session: Session, entity_id: str, resource: str) -> None:
+    """Show which limits apply to an entity, and why.
+
+    Limits are looked for at four levels; the first that has any wins. An entity that cascades is charged
+    together with its parent, and whichever bucket has less of a limit binds. Nothing is consumed.
+    """
+    found = session.repository.explain(entity_id, resource)
+    session.output.show(explanation_data(found), lambda: _shown(found))
+    if not session.output.is_json:
+        for sentence in reasons(found):
+            session.output.note(sentence)
+
+
+def explanation_data(found: Explanation) -> dict[str, Any]:
+    data: dict[str, Any] = plain(found)
+    return {**data, "binding": found.binding}
+
+
+def reasons(found: Explanation) -> list[str]:
+    """What is to be known beside the numbers."""
+    said = []
+    if not any(bucket.winner for bucket in found.buckets):
+        said.append(
+            f"no level has limits for {found.entity_id!r} on {found.resource!r}, so an acquire fails; "
+            "set some with: zae-limiter entity set-limits, resource set-defaults or system set-defaults"
+        )
+    if found.parent_id is not None and not found.cascade:
+        said.append(f"the limits of its parent {found.parent_id!r} do not apply, because it does not cascade")
+    for bucket in found.buckets:
+        if bucket.winner is not None:
+            level, when = LEVELS[bucket.winner.source], _when(bucket.change_binds_seconds)
+            said.append(f"changed limits of {bucket.entity_id!r} ({level}) bind {when}")
+    return said
+
+
+def _when(seconds: float) -> str:
+    return f"within {seconds:g} s" if seconds else "at the next acquire"
+
+
+def _shown(found: Explanation) -> RenderableType:
+    policy = LEVELS.get(found.on_unavailable_source or "", "no level says; the program's own setting")
+    cascades = found.parent_id is not None and found.cascade
+    fields = {
+        "entity": found.entity_id,
+        "resource": found.resource,
+        "parent": found.parent_id,
+        "charged": f"{found.entity_id} and {found.parent_id}" if cascades else found.entity_id,
+        "on unavailable": f"{found.on_unavailable} ({policy})",
+    }
+    parts: list[RenderableType] = [record(fields)]
+    for bucket in found.buckets:
+        parts += [Text(f"\n{printable(bucket.entity_id)}: first level with limits wins\n"), _levels(bucket)]
+    return Group(*parts, Text(), _applying(found))
+
+
+def _levels(bucket: ExplainedBucket) -> RenderableType:
+    winner = bucket.winner
+    return grid(
+        ["level", "limits", "on unavailable", "so"],
+        [
+            (LEVELS[one.source], limit_texts(one.limits) or None, one.on_unavailable, _outcome(one, winner))
+            for one in bucket.levels
+        ],
+    )
+
+
+def _outcome(level: ExplainedLevel, winner: ExplainedLevel | None) -> str:
+    if level.wins:
+        return "wins"
+    return "overruled" if winner is not None and level.limits else "has none"
+
+
+def _applying(found: Explanation) -> RenderableType:
+    rows = [
+        (
+            limit.name,
+            bucket.entity_id,
+            limit_texts([limit]).removeprefix(f"{limit.name}:"),
+            bucket.available[limit.name],
+            "binds" if found.binding[limit.name] == bucket.entity_id else "",
+        )
+        for bucket in found.buckets
+        if bucket.winner is not None
+        for limit in bucket.winner.limits
+    ]
+    return grid(["limit", "of", "rate", "available", "now"], sorted(rows), numbers=("available",))

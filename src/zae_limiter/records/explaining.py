@@ -1,0 +1,66 @@
+"""Why an acquire goes by which limits: its way to them, read anew, with nothing taken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..explanation import ExplainedBucket, ExplainedLevel, Explanation
+from ..models import ConfigSource, OnUnavailable
+from ..naming import validate_entity_id, validate_resource
+from ..repository_protocol import Item
+from ..schema_records import limits_of, policy_of
+from ..shards import levels, survey
+from ..terms import Account
+from .buckets import BucketRecords
+from .resolution import LASTING, SOURCES, resolve
+
+
+class ExplanationRecords(BucketRecords):
+    async def explain(self, entity_id: str, resource: str) -> Explanation:
+        """Which limits an acquire would go by, at which level, why, and which of them binds now.
+
+        It is read from the store, not from memory. Nothing is consumed.
+        """
+        validate_entity_id(entity_id)
+        validate_resource(resource)
+        await self.notice_changes()
+        accounts, _ = await self._family(entity_id, resource, None, fresh=True)
+        stored = [await self._connection.fetch(self._levels(one.entity_id, resource)) for one in accounts]
+        images = await survey(self.teller, accounts)
+        shown = zip(accounts, stored, images, strict=True)
+        policy, source = _policy(stored[0])
+        return Explanation(
+            entity_id,
+            resource,
+            accounts[0].parent_id,
+            accounts[0].cascade,
+            tuple(self._explained(*one) for one in shown),
+            policy or self._connection.options.on_unavailable,
+            source,
+        )
+
+    def _explained(
+        self, account: Account, stored: Sequence[Item | None], images: Sequence[Item | None]
+    ) -> ExplainedBucket:
+        now_ms, source = self._world.now_ms(), resolve(stored).source
+        there = {name: levels(account, images, name, now_ms).balance(now_ms) for name in account.terms.rates}
+        at_once = self._connection.tells_changes or source in LASTING
+        return ExplainedBucket(
+            account.entity_id,
+            tuple(
+                ExplainedLevel(
+                    level, limits_of(item or {}, str(level)), policy_of(item or {}), level is source
+                )
+                for level, item in zip(SOURCES, stored, strict=True)
+            ),
+            {name: tokens_milli // 1000 for name, tokens_milli in there.items()},
+            0 if at_once else self._connection.options.config_cache_ttl_seconds,
+        )
+
+
+def _policy(stored: Sequence[Item | None]) -> tuple[OnUnavailable | None, ConfigSource | None]:
+    """What to do when the store is down, and the first level that says so."""
+    for level, item in zip(SOURCES, stored, strict=True):
+        if (policy := policy_of(item or {})) is not None:
+            return policy, level
+    return None, None

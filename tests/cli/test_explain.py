@@ -1,0 +1,87 @@
+"""``explain``: which limit wins at which level and why, as a table and as JSON."""
+
+from pathlib import Path
+
+from tests.cli.conftest import Run
+from tests.cli.test_commands import RPM, data_of, done
+from zae_limiter import Limit, SyncRateLimiter
+
+FIELDS = [
+    "entity alice",
+    "resource gpt-4",
+    "parent team",
+    "charged alice and team",
+    "on unavailable allow (the system's)",
+]
+
+
+def stage(run: Run) -> None:
+    done(run, "entity", "create", "team")
+    done(run, "entity", "create", "alice", "--parent", "team", "--cascade")
+    done(run, "resource", "set-defaults", "gpt-4", "-l", "rpm:60")
+    done(run, "system", "set-defaults", "-l", "rpm:9", "--on-unavailable", "allow")
+    done(run, "entity", "set-limits", "team", "-l", "rpm:5/day:100")
+
+
+def test_the_table_says_who_wins_and_what_binds(run: Run, limiter: SyncRateLimiter) -> None:
+    """Every level of every bucket that is charged, and what is left in each."""
+    stage(run)
+    with limiter.acquire("alice", "gpt-4", {"rpm": 3}):
+        pass
+    result = run("explain", "alice", "gpt-4")
+    assert result.exit_code == 0
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert lines[:5] == FIELDS
+    assert "the resource's rpm:60/min - wins" in lines
+    assert "the system's rpm:9/min allow overruled" in lines
+    assert "the entity's own for all rpm:5/day:100 - wins" in lines
+    assert lines[-2:] == ["rpm alice 60/min 57 binds", "rpm team 5/day:100 97"]
+    assert result.stderr == (
+        "changed limits of 'alice' (the resource's) bind at the next acquire\n"
+        "changed limits of 'team' (the entity's own for all) bind at the next acquire\n"
+    )
+
+
+def test_as_json(run: Run) -> None:
+    """The same as data, and nothing beside it."""
+    stage(run)
+    data = data_of(run, "explain", "alice", "gpt-4")
+    assert (data["binding"], data["parent_id"], data["cascade"]) == ({"rpm": "alice"}, "team", True)
+    assert (data["on_unavailable"], data["on_unavailable_source"]) == ("allow", "system")
+    alice, team = data["buckets"]
+    assert [one["source"] for one in alice["levels"] if one["wins"]] == ["resource"]
+    assert alice["levels"][2]["limits"] == [RPM]
+    assert (team["entity_id"], team["available"]) == ("team", {"rpm": 100})
+
+
+def test_why_nothing_applies(run: Run) -> None:
+    """No limits are told with the commands that set some; a parent without a say is named."""
+    done(run, "entity", "create", "team")
+    done(run, "entity", "create", "alice", "--parent", "team")
+    result = run("explain", "alice", "gpt-4")
+    assert result.exit_code == 0
+    assert "no level has limits for 'alice' on 'gpt-4', so an acquire fails" in result.stderr
+    assert "its parent 'team' do not apply, because it does not cascade" in result.stderr
+
+
+def test_debt_binds(run: Run, limiter: SyncRateLimiter) -> None:
+    """What is owed is less than anything that is there."""
+    stage(run)
+    with limiter.acquire("team", "gpt-4", {"rpm": 1}, [Limit("rpm", 100, 5, 86400)]) as lease:
+        lease.adjust(rpm=200)
+    assert data_of(run, "explain", "alice", "gpt-4")["binding"] == {"rpm": "team"}
+
+
+def test_the_docs_show_what_is_printed(run: Run) -> None:
+    """The example in the docs is what the command prints there."""
+    for words in (
+        "entity create team",
+        "entity create alice --parent team --cascade",
+        "resource set-defaults gpt-4 -l rpm:60 -l tpm:1000",
+        "system set-defaults -l rpm:9 --on-unavailable allow",
+        "entity set-limits team -l rpm:5/day:100",
+    ):
+        done(run, *words.split())
+    printed = "\n".join(line.rstrip() for line in run("explain", "alice", "gpt-4").stdout.splitlines())
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert f"$ zae-limiter explain alice gpt-4\n{printed}\n```" in page

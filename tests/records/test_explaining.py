@@ -1,0 +1,97 @@
+"""Why an acquire goes by which limits, on every store."""
+
+from tests.records.stage import RPM, TPM, Store
+from zae_limiter import ConfigSource, Explanation, Limit, OnUnavailable, RateLimiter, SyncRateLimiter
+from zae_limiter.records.connection import Options
+
+SMALL = Limit.per_minute("rpm", 5)
+
+
+def wins(explanation: Explanation) -> list[tuple[str, str | None]]:
+    return [(one.entity_id, one.winner and one.winner.source) for one in explanation.buckets]
+
+
+async def test_the_first_level_with_limits_wins(store: Store) -> None:
+    """Each level is overruled by those before it, and is told all the same."""
+    repository = await store.repository()
+    limiter = RateLimiter(repository)
+    set_at = {
+        ConfigSource.SYSTEM: repository.set_system_defaults([RPM, TPM], on_unavailable="allow"),
+        ConfigSource.RESOURCE: repository.set_resource_defaults("gpt-4", [TPM]),
+        ConfigSource.ENTITY_DEFAULT: repository.set_limits("key-1", [RPM]),
+        ConfigSource.ENTITY: repository.set_limits("key-1", [SMALL], "gpt-4", on_unavailable="block"),
+    }
+    for source, setting in set_at.items():
+        await setting
+        found = await limiter.explain("key-1", "gpt-4")
+        assert wins(found) == [("key-1", source)]
+        limits, policy, resolved = await limiter.resolve_limits("key-1", "gpt-4")
+        winner = found.buckets[0].winner
+        assert winner is not None
+        assert (list(winner.limits), found.on_unavailable, winner.source) == (limits, policy, resolved)
+        assert dict(found.buckets[0].available) == await limiter.available("key-1", "gpt-4")
+    said = [(one.source, len(one.limits), one.on_unavailable) for one in found.buckets[0].levels]
+    assert said == [
+        ("entity", 1, "block"),
+        ("entity_default", 1, None),
+        ("resource", 1, None),
+        ("system", 2, "allow"),
+    ]
+    assert found.on_unavailable_source is ConfigSource.ENTITY
+
+
+async def test_nothing_is_stored(store: Store) -> None:
+    """Then nothing wins, and the policy is the program's own."""
+    repository = await store.repository(options=Options(on_unavailable=OnUnavailable.ALLOW))
+    found = await repository.explain("key-1", "gpt-4")
+    assert (wins(found), found.binding) == ([("key-1", None)], {})
+    assert (found.on_unavailable, found.on_unavailable_source) == ("allow", None)
+
+
+async def test_a_parent_is_asked_if_its_child_cascades(store: Store) -> None:
+    """Whichever bucket has less of a limit binds; without cascade the parent has no say."""
+    repository = await store.repository()
+    limiter = RateLimiter(repository)
+    await repository.create_entity("team")
+    await repository.create_entity("key-1", parent_id="team", cascade=True)
+    await repository.set_resource_defaults("gpt-4", [RPM, TPM])
+    await repository.set_limits("team", [SMALL], "gpt-4")
+    found = await limiter.explain("key-1", "gpt-4")
+    assert wins(found) == [("key-1", "resource"), ("team", "entity")]
+    assert found.binding == {"rpm": "team", "tpm": "key-1"}
+    assert (found.parent_id, found.cascade) == ("team", True)
+    async with limiter.acquire("key-1", "gpt-4", {"rpm": 2, "tpm": 300}):
+        now = await limiter.explain("key-1", "gpt-4")
+    assert [dict(one.available) for one in now.buckets] == [{"rpm": 98, "tpm": 700}, {"rpm": 3}]
+    await repository.update_entity("key-1", cascade=False)
+    alone = await limiter.explain("key-1", "gpt-4")
+    assert (wins(alone), alone.parent_id) == ([("key-1", "resource")], "team")
+
+
+async def test_it_tells_when_a_change_binds(store: Store) -> None:
+    """At the next acquire where the store tells of changes, and everywhere for an entity's own limits."""
+    repository = await store.repository(options=Options(config_cache_ttl_seconds=30))
+    await repository.set_system_defaults([RPM])
+    found = await repository.explain("key-1", "gpt-4")
+    tells = repository._connection.tells_changes
+    assert found.buckets[0].change_binds_seconds == (0 if tells else 30)
+    await repository.set_limits("key-1", [RPM])
+    assert (await repository.explain("key-1", "gpt-4")).buckets[0].change_binds_seconds == 0
+
+
+async def test_it_reads_what_others_have_stored_and_takes_nothing(store: Store) -> None:
+    """Memory that is not over yet is not believed; no bucket is made."""
+    here, there = await store.repository(), await store.repository()
+    await here.set_system_defaults([RPM])
+    await here.explain("key-1", "gpt-4")
+    await there.set_system_defaults([SMALL])
+    found = await here.explain("key-1", "gpt-4")
+    assert dict(found.buckets[0].available) == {"rpm": 5}
+    assert await here.get_buckets("key-1") == []
+
+
+def test_in_sync_code() -> None:
+    """The sync twins explain the same."""
+    with SyncRateLimiter.open("memory://") as limiter:
+        limiter.set_system_defaults([RPM])
+        assert limiter.explain("key-1", "gpt-4") == limiter.repository.explain("key-1", "gpt-4")
