@@ -188,11 +188,14 @@ BAD_NAMES: list[tuple[Any, str]] = [
     ("a#b", "'#' is reserved"),
     ("", "it is empty"),
     ("x" * 257, "at most"),
-    ("a b", "start with a letter"),
-    ("-a", "start with a letter"),
-    ("a\n", "start with a letter"),
+    (" a", "begins or ends with white space"),
+    ("a\n", "is no character of a name"),
     (7, "it must be a string, not int"),
     (["a"], "it must be a string, not list"),
+]
+BAD_NAMESPACES = [
+    *((bad, hint) for bad, hint in BAD_NAMES if not isinstance(bad, str)),
+    *((bad, "start with a letter or digit") for bad in ("a#b", "", " a", "a b", "-a", "a\n")),
 ]
 
 
@@ -214,7 +217,7 @@ def test_bad_resources(stage: Stage, place: str) -> None:
 def test_other_bad_names(stage: Stage, place: str) -> None:
     """So are parents, principals and namespaces."""
     error, call = OTHER_PLACES[place]
-    for bad, hint in BAD_NAMES:
+    for bad, hint in BAD_NAMESPACES if "namespace" in place else BAD_NAMES:
         stage.check_refused(partial(call, bad=bad), bad, hint, error)
 
 
