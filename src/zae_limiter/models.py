@@ -331,7 +331,7 @@ class UsageSnapshot:
     """What an entity used of a resource in one window, in whole tokens by limit.
 
     ``window_start`` and ``window_end`` are instants such as ``2024-01-01T14:00:00Z``; the end is not
-    part of the window.
+    part of the window. ``passed_on`` is the part that was charged to ``parent_id`` too, by cascading.
     """
 
     entity_id: str
@@ -341,6 +341,8 @@ class UsageSnapshot:
     window_end: str
     counters: Mapping[str, int]
     total_events: int = 0
+    parent_id: str | None = None
+    passed_on: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

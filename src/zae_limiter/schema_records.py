@@ -258,6 +258,16 @@ USAGE_SEEN = "_seen"
 """The attribute that says which changes a row is made of. Whoever adds to a row pins it and changes it."""
 
 
+USAGE_PARENT, USAGE_PASSED = "_parent", "_passed"
+"""To whom a row's use was charged as well, and how many millitokens of each limit."""
+
+
+def usage_passed_milli(item: Item) -> dict[str, int]:
+    """How many millitokens of a row were charged to a parent too, by limit."""
+    passed = item.get(USAGE_PASSED)
+    return {n: v for n, v in passed.items() if is_number(v)} if isinstance(passed, dict) else {}
+
+
 def usage_counters(item: Item) -> dict[str, int]:
     """What a row counted, by limit."""
     counts = {a: n for a, n in item.items() if is_number(n) and a not in _OWN}
@@ -311,4 +321,6 @@ def usage_snapshot_of(item: Item) -> UsageSnapshot:
         window_end=end,
         counters=usage_counters(item),
         total_events=number(item, "total_events"),
+        parent_id=identifier(item.get(USAGE_PARENT)),
+        passed_on={name: milli // 1000 for name, milli in usage_passed_milli(item).items()},
     )

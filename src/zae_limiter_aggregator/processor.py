@@ -31,7 +31,7 @@ from .buckets import (
 )
 from .changes import Change, Expired, change_of, sequence_of
 from .cooling import try_cool_down
-from .usage import Entry, Sheet, extract_deltas, sheets_of, update_snapshot
+from .usage import Above, Entry, Sheet, extract_deltas, parent_bucket, sheets_of, update_snapshot
 
 logger = logging.getLogger("zae_limiter_aggregator")
 
@@ -134,7 +134,9 @@ async def process_changes(
     """Count the changes of a batch, and look after the buckets that it shows."""
     tally = Tally(len(changes), len(changes))
     ours = [change for change in changes if _is_ours(change, tally)]
-    await write_usage(sheets_of(ours, settings.windows, settings.retention_days), backend, tally)
+    above = await _limits_above(ours, backend, tally)
+    told = [change for change in ours if change.sequence not in tally.failed]
+    await write_usage(sheets_of(told, settings.windows, settings.retention_days, above), backend, tally)
     if settings.tend_buckets:
         until_ms = world.ticks_ms() + TENDING_MS_MAX
         for bucket in aggregate_bucket_states(ours).values():
@@ -142,6 +144,28 @@ async def process_changes(
                 break
             await _tend(bucket, backend, world, tally)
     return tally
+
+
+async def _limits_above(changes: Sequence[Change], backend: Backend, tally: Tally) -> Above:
+    """Which limits the parents have to whom changes were charged too.
+
+    They are read, and where a bucket is gone by now its last image may be in the batch itself. Without an
+    answer nothing of their children is counted: what is delivered again counts then.
+    """
+    batch = {change.key: change.new or change.old for change in changes}
+    parents = [(change, parent) for change in changes if (parent := parent_bucket(change)) is not None]
+    wanted, found = list(dict.fromkeys(parent for _, parent in parents)), dict[Key, frozenset[str]]()
+    for at in range(0, len(wanted), ROWS_AT_ONCE):
+        part = wanted[at : at + ROWS_AT_ONCE]
+        try:
+            images = await backend.batch_get(part)
+        except RateLimiterUnavailable as error:
+            owed = [change.sequence for change, parent in parents if parent in part]
+            tally.failed |= dict.fromkeys(owed, f"the bucket of a parent was not read: {error}")
+            continue
+        for key, image in zip(part, images, strict=True):
+            found[key] = frozenset(bucket_limit_names(image or batch.get(key) or {}))
+    return found
 
 
 def _is_ours(change: Change, tally: Tally) -> bool:

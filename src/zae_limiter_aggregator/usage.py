@@ -16,14 +16,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from zae_limiter.exceptions import ValidationError, shown
 from zae_limiter.models import UsageWindow
 from zae_limiter.naming import validate_limit_name
 from zae_limiter.repository_protocol import Equal, Item, Key, Update, Value
-from zae_limiter.schema import MOVED, bucket_limit_names, limit_attributes, number, parse_bucket_pk, text
-from zae_limiter.schema_records import USAGE_SEEN, usage_counter, usage_counters, usage_row, window_of
+from zae_limiter.schema import (
+    MOVED,
+    bucket_key,
+    bucket_limit_names,
+    identifier,
+    limit_attributes,
+    number,
+    parse_bucket_pk,
+    text,
+)
+from zae_limiter.schema_records import (
+    USAGE_PARENT,
+    USAGE_PASSED,
+    USAGE_SEEN,
+    usage_counter,
+    usage_counters,
+    usage_passed_milli,
+    usage_row,
+    window_of,
+)
 from zae_limiter.terms import shard_count
 
 from .changes import CLOSED, IN_ORDER, Change
@@ -48,12 +67,19 @@ Seen: TypeAlias = dict[tuple[int, int], list[Run]]
 """By shard and life the runs of versions that were counted: after the first number, up to the second."""
 
 
+Above: TypeAlias = Mapping[Key, frozenset[str]]
+"""By the bucket of a parent: the limits that it has, so that a child's use of them is charged to it too."""
+
+NO_PARENTS: Above = MappingProxyType({})
+
+
 class Sheet(NamedTuple):
     """One usage row and the changes of a batch that belong in it."""
 
     key: Key
     attributes: dict[str, Value]
     changes: list[Change]
+    above: Above = NO_PARENTS
 
 
 class Entry(NamedTuple):
@@ -86,6 +112,15 @@ def extract_deltas(change: Change) -> dict[str, int]:
     return deltas
 
 
+def parent_bucket(change: Change) -> Key | None:
+    """The bucket to which a change was charged too, if its own one cascades."""
+    parent_id = identifier((change.new or {}).get("parent_id"))
+    if parent_id is None or (change.new or {}).get("cascade") is not True:
+        return None
+    at = parse_bucket_pk(change.key.partition)
+    return None if parent_id == at.entity_id else bucket_key(at.namespace_id, parent_id, at.resource)
+
+
 def _is_merge(change: Change) -> bool:
     return change.old is not None and shard_count(change.new) < shard_count(change.old)
 
@@ -105,7 +140,10 @@ def is_event(change: Change) -> bool:
 
 
 def sheets_of(
-    changes: Iterable[Change], windows: Sequence[UsageWindow], retention_days: int | None
+    changes: Iterable[Change],
+    windows: Sequence[UsageWindow],
+    retention_days: int | None,
+    above: Above = NO_PARENTS,
 ) -> list[Sheet]:
     """The rows that some changes belong in: one for each bucket, kind of window and window."""
     sheets: dict[Key, Sheet] = {}
@@ -119,7 +157,7 @@ def sheets_of(
             if key not in sheets:
                 if retention_days is not None:
                     attributes["ttl"] = _expiry(window, change.at_ms, retention_days)
-                sheets[key] = Sheet(key, attributes, [])
+                sheets[key] = Sheet(key, attributes, [], above)
             sheets[key].changes.append(change)
     return list(sheets.values())
 
@@ -137,11 +175,14 @@ def update_snapshot(sheet: Sheet, row: Item | None) -> Entry | None:
     counted = usage_counters(row)
     remainders = _remainders(row, counted)
     totals: dict[str, int] = {}
+    passed, parent_id = usage_passed_milli(row), None
     events = left_out = 0
     for change in sorted(sheet.changes, key=lambda change: change.span):
         if not _note(seen, change):
             continue
         events += 1
+        parent = parent_bucket(change)
+        shared = sheet.above.get(parent, ()) if parent else ()
         for name, delta in extract_deltas(change).items():
             if name not in totals:
                 if not _has_room(name, counted, totals):
@@ -149,6 +190,8 @@ def update_snapshot(sheet: Sheet, row: Item | None) -> Entry | None:
                     continue
                 totals[name] = counted.get(name, 0) * 1000 + remainders.get(name, 0)
             totals[name] += delta
+            if name in shared:
+                passed[name], parent_id = passed.get(name, 0) + delta, text(change.new or {}, "parent_id")
     if not events:
         return None
     set_: dict[str, Value] = dict(sheet.attributes) if not row else {}
@@ -157,6 +200,8 @@ def update_snapshot(sheet: Sheet, row: Item | None) -> Entry | None:
     left = {name: milli for name, milli in sorted(left.items()) if milli}
     if left != row.get(REST, {}):
         set_[REST] = dict(left) or None
+    if parent_id is not None:
+        set_ |= {USAGE_PARENT: parent_id, USAGE_PASSED: dict(sorted(passed.items()))}
     set_["total_events"] = number(row, "total_events") + events
     closed = shorten(seen)
     set_[SEEN] = write_seen(seen)

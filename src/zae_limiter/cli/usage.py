@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..models import UsageSnapshot, UsageSummary, UsageWindow
+from ..records.once import own
 from ..schema import iso_time
 from ..visualization.plot import usage_chart
 from ..visualization.timeline import Fold, timeline
@@ -112,7 +113,8 @@ def list_(
 def summary(session: Session, **chosen: Any) -> None:
     """Show totals and averages.
 
-    They are of windows of one kind: of the shortest of which there are any, unless one is named.
+    They are of windows of one kind: of the shortest of which there are any, unless one is named. Of a
+    resource every request counts once, for the one who asked; a parent's own view has its children's too.
     """
     asked = _asked(session, **chosen)
     found = session.repository.get_usage_summary(*asked)
@@ -202,7 +204,8 @@ def _draw(session: Session, asked: Chosen, snapshots_max: int, fold: Fold) -> No
             if len(found) > snapshots_max:
                 session.output.note(f"only the first {snapshots_max} snapshots are drawn; narrow it down")
                 break
-        line = timeline(found[:snapshots_max])
+        found = found[:snapshots_max]
+        line = timeline(found if asked.entity_id is not None else own(found))
         if line is not None:
             out = console()
             chart = Text(usage_chart(line, out.width, fold, ink(out)))
@@ -226,8 +229,9 @@ def _snapshots_table(snapshots: list[UsageSnapshot]) -> RenderableType:
     if not snapshots:
         return Group()
     names = sorted({name for one in snapshots for name in one.counters})
+    cascades = any(one.passed_on for one in snapshots)
     return grid(
-        ["start", "window", "entity", "resource", *names, "events"],
+        ["start", "window", "entity", "resource", *names, *(("also counted for",) if cascades else ())],
         [
             (
                 one.window_start,
@@ -235,11 +239,11 @@ def _snapshots_table(snapshots: list[UsageSnapshot]) -> RenderableType:
                 one.entity_id,
                 one.resource,
                 *(one.counters.get(name) for name in names),
-                one.total_events,
+                *((one.parent_id if one.passed_on else "",) if cascades else ()),
             )
             for one in snapshots
         ],
-        numbers=(*names, "events"),
+        numbers=names,
     )
 
 
@@ -250,7 +254,6 @@ def _summary_table(found: UsageSummary) -> RenderableType:
         record(
             {
                 "snapshots": found.snapshot_count,
-                "events": found.total_events,
                 "first window": found.min_window_start,
                 "last window": found.max_window_start,
             }

@@ -43,6 +43,8 @@ from ..schema import (
     within_namespace,
 )
 from ..schema_records import (
+    USAGE_PARENT,
+    USAGE_PASSED,
     audit_item,
     claim_item,
     config_item,
@@ -74,6 +76,7 @@ def samples() -> list[Sample]:
     own = {"GSI3PK": gsi3_pk_entity_config(NS, RES), "GSI3SK": ID}
     event = AuditEvent("{ulid}", "", AuditAction.LIMITS_SET, ID, "", RES)
     usage, row = usage_row(NS, ID, RES, UsageWindow.HOURLY, 0)
+    passed: Item = {USAGE_PARENT: ID, USAGE_PASSED: {}}
     space = namespace_item(Namespace("{name}", NS, created_at="", deleted_at=""))
     levels: tuple[tuple[str, Key, LimiterConfig, Item], ...] = (
         ("system config", system_config_key(NS), system, {}),
@@ -88,7 +91,7 @@ def samples() -> list[Sample]:
             Sample(kind, key, {**config_item(said), "born": "", **beside, **within_namespace(NS, key)})
             for kind, key, said, beside in levels
         ),
-        Sample("usage", usage, {**row, usage_counter("{limit}"): 1, "total_events": 1, "ttl": 1}),
+        Sample("usage", usage, {**row, usage_counter("{limit}"): 1, "total_events": 1, "ttl": 1, **passed}),
         Sample("audit event", audit_key(NS, ID, "{ulid}"), audit_item(NS, event, 1)),
         Sample(
             "entities with limits of their own",

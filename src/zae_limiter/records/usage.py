@@ -18,6 +18,7 @@ from ..naming import validate_entity_id, validate_resource
 from ..repository_protocol import AtLeast, AtMost, Condition, Equal
 from ..schema import usage_of_entity, usage_of_resource
 from ..schema_records import usage_snapshot_of, window_of
+from .once import own
 from .view import PAGE_MAX, View, check_page_size, cursor_text, readable
 
 EARLIEST, LATEST = 0, 32_503_680_000
@@ -87,19 +88,39 @@ class UsageRecords(View):
     ) -> UsageSummary:
         """Totals and averages over snapshots of one kind of window, so that nothing counts twice.
 
-        Without a ``window_type`` that is the shortest kind of which there are any.
+        Without a ``window_type`` that is the shortest kind of which there are any. Without an ``entity_id``
+        every request counts once: what was charged to a parent too counts for the one who asked.
         """
         kinds = tuple(UsageWindow) if window_type is None else (UsageWindow.of(window_type),)
         for kind in kinds:
             count, events, total, starts = 0, 0, Counter[str](), Counter[str]()
-            async for snapshot in self._every(entity_id, resource, kind, start_time, end_time):
-                count, events = count + 1, events + snapshot.total_events
-                total.update(snapshot.counters)
-                starts[snapshot.window_start] += 1
+            async for window in self._windows(entity_id, resource, kind, start_time, end_time):
+                starts[window[0].window_start] += 1
+                for snapshot in window if entity_id is not None else own(window):
+                    count, events = count + 1, events + snapshot.total_events
+                    total.update(snapshot.counters)
             if count:
                 average = {name: amount / count for name, amount in total.items()}
                 return UsageSummary(count, dict(total), average, events, min(starts), max(starts))
         return UsageSummary(0, {}, {})
+
+    async def _windows(
+        self,
+        entity_id: str | None,
+        resource: str | None,
+        window: UsageWindow,
+        start_time: datetime | str | None,
+        end_time: datetime | str | None,
+    ) -> AsyncIterator[list[UsageSnapshot]]:
+        """Snapshots that stand one after another and are of the same window."""
+        together: list[UsageSnapshot] = []
+        async for snapshot in self._every(entity_id, resource, window, start_time, end_time):
+            if together and together[0].window_start != snapshot.window_start:
+                yield together
+                together = []
+            together.append(snapshot)
+        if together:
+            yield together
 
     async def _every(
         self,
