@@ -29,6 +29,7 @@ from .terms import (
     is_outdated,
     is_overloaded,
     is_split,
+    life_of,
     put_back,
     shard_count,
     status,
@@ -257,7 +258,8 @@ class _Taking:
     def _note(self, placed: Sequence[tuple[int, Demand]], outcomes: Sequence[Outcome]) -> None:
         """Note what was taken; until the last steps, which no signal handler can come between, nothing is."""
         applied = [asked for asked, outcome in zip(placed, outcomes, strict=True) if outcome.applied]
-        places, demands = [at for at, _ in applied], [demand for _, demand in applied]
+        places = [at for at, _ in applied]
+        demands = [_taken_from(asked[1], o) for asked, o in zip(placed, outcomes, strict=True) if o.applied]
         owed = [at for at in self.owed if at not in places]
         self.taken += demands
         self.owed = owed
@@ -325,6 +327,13 @@ class _Taking:
         # A parent that has none of these limits any more is not asked.
         self._demands[at] = Demand(account, {})
         self.owed.remove(at)
+
+
+def _taken_from(demand: Demand, outcome: Outcome) -> Demand:
+    """A demand that was taken, with which of the buckets that this key has had it was taken from."""
+    life = "" if outcome.item is None else life_of(outcome.item)
+    account = demand.account
+    return demand if account.life == life else Demand(account._replace(life=life), demand.amounts)
 
 
 def _obey(outcomes: Sequence[Outcome], interruption: BaseException | None) -> None:

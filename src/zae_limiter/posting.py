@@ -38,6 +38,7 @@ from .repository_protocol import (
 from .schema import (
     FORGIVEN,
     HOLDS,
+    LIFE,
     bucket_entries,
     bucket_limit_names,
     forgiven,
@@ -61,6 +62,7 @@ from .terms import (
     is_outdated,
     is_renewed,
     level,
+    life_of,
     shard_count,
     stored_terms,
 )
@@ -393,6 +395,8 @@ def _create_anew(account: Account, posting: Posting, mark: Item, now_ms: int) ->
     made = _create(account, posting._replace(debit=NOTHING, credit=NOTHING), now_ms)
     if account.terms.version is None:  # what was deleted must not count as newer than what is stored
         made = made._replace(item={**made.item, "cv": number(mark, "cv")})
+    if (life := life_of(mark)) is not None:
+        made = made._replace(item={**made.item, LIFE: life})
     if len(made.when) > 1:  # it can never be admitted
         return made
     return made._replace(when=(*pinned(mark, "status"), *pinned(mark, "cv")))
@@ -406,8 +410,8 @@ def _ask(key: Key) -> Update:
 def _give_back(account: Account, credit: Mapping[str, int], image: Item | None) -> Update | None:
     """Add what was taken. Overfill is cut off by the balance and by the next spend from a full bucket.
 
-    Nothing is pinned: a refund is right under any numbers, so long as the limit is still there. A
-    bucket that is believed missing gets its chance, for beliefs can be old.
+    No number is pinned: a refund is right under any, so long as the limit is still there and the entity
+    was not deleted meanwhile. A bucket that is believed missing gets its chance, for beliefs can be old.
     """
     kept = {
         name: amount
@@ -422,7 +426,12 @@ def _give_back(account: Account, credit: Mapping[str, int], image: Item | None) 
         add[names.tk], add[names.tc] = amount, -amount
     if account.meter is not Meter.NONE if image is None else _WRITES.tk in image:
         add[_WRITES.tk], add[_WRITES.tc] = -WRITE_MILLI, WRITE_MILLI
-    return Update(account.key, add, NOTHING, tuple(AtLeast(limit_attributes(n).cp, 0) for n in kept))
+    when: list[Condition] = [AtLeast(limit_attributes(name).cp, 0) for name in kept]
+    if image is not None:
+        when += pinned(image, LIFE)
+    elif account.life != "":
+        when.append(Equal(LIFE, account.life))
+    return Update(account.key, add, NOTHING, tuple(when))
 
 
 def lasts(terms: Terms, image: Item, now_ms: int) -> bool:

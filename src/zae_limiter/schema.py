@@ -400,6 +400,9 @@ LAPSES = "lapses"
 BURIED = "buried"
 """On a shard that others came back to: when the last of these was born, so that later ones are born later."""
 
+LIFE = "life"
+"""On the mark of a deletion and on the bucket that took its place: which deletion of the entity that was."""
+
 FORGIVEN = "forgiven"
 """On a bucket whose callers bring differing limits along: what cuts spared it, in millitokens by limit."""
 

@@ -31,6 +31,7 @@ from .schema import (
     BURIED,
     FORGIVEN,
     LAPSES,
+    LIFE,
     bucket_entries,
     bucket_key,
     bucket_limit_names,
@@ -299,7 +300,7 @@ def _spared(image: Item, made: Item, at_ms: int) -> tuple[Value, Value]:
 
 def _new_shard(account: Account, shard_id: int, image: Item, at_ms: int) -> dict[str, Value]:
     names = limit_attributes(WCU)
-    made: dict[str, Value] = {name: image.get(name) for name in ("cv", "cascade", "parent_id")}
+    made: dict[str, Value] = {name: image.get(name) for name in ("cv", "cascade", "parent_id", LIFE)}
     made |= {"entity_id": account.entity_id, "resource": account.resource, "rf": at_ms}
     made |= {"born": max(at_ms, number(image, BURIED) + 1), BURIED: image.get(BURIED)}
     made |= {"shard_count": shard_count(image) * 2, names.tk: WRITES.capacity_milli, names.tc: 0}

@@ -24,7 +24,7 @@ from .posting import fitting, merged, rebased, write_for
 from .repository_protocol import Backend, Item, Key, Outcome, Swap, Write
 from .schema import is_deleted
 from .seen_buckets import SeenBuckets
-from .terms import Account, has_terms, is_ahead, is_outdated, is_overloaded, is_split
+from .terms import Account, has_terms, is_ahead, is_outdated, is_overloaded, is_split, outlived
 from .world import World
 
 logger = logging.getLogger("zae_limiter")
@@ -329,9 +329,10 @@ class Teller(SeenBuckets):
         if not orders:
             return None
         account, posting = orders[0]
-        if len(orders) > 1:
-            posting = merged([order.posting for order in orders])
-        return write_for(account, posting, self.image(account.key), now_ms)
+        image = self.image(account.key)
+        if len(orders) > 1 or outlived(account, image):
+            posting = merged([o.posting for o in orders if o.posting.need or not outlived(o.account, image)])
+        return write_for(account, posting, image, now_ms)
 
     def _refresh(self, account: Account, now_ms: int) -> Write | None:
         """The write that gives a bucket the numbers of its terms, if it has others, and a right origin."""

@@ -17,6 +17,7 @@ from .models import Limit, LimitStatus
 from .naming import WCU
 from .repository_protocol import Item, Key
 from .schema import (
+    LIFE,
     bucket_key,
     bucket_limit_names,
     forgiven,
@@ -24,6 +25,7 @@ from .schema import (
     limit_attributes,
     number,
     stored_rate,
+    text,
 )
 from .sharding import SHARDS_MAX, Spread
 from .world import AHEAD_MS_MAX
@@ -87,6 +89,8 @@ class Account(NamedTuple):
     shard_id: int = 0
     shard_count: int = 1
     """How many shards there were when the shares in ``terms`` were cut."""
+    life: str | None = None
+    """Since which deletion of the entity the bucket is there from which was taken; "" if nobody knows."""
 
     @property
     def whole_key(self) -> Key:
@@ -157,6 +161,17 @@ def has_terms(image: Item, terms: Terms) -> bool:
 def has_family(image: Item, account: Account) -> bool:
     """Whether a bucket's copy of the entity's parent is what the account was worked out with."""
     return image.get("parent_id") == account.parent_id and (image.get("cascade") is True) == account.cascade
+
+
+def life_of(image: Item | None) -> str | None:
+    """Since which deletion of its entity a bucket is there; ``None`` if that was never deleted."""
+    return None if image is None else text(image, LIFE)
+
+
+def outlived(account: Account, image: Item | None) -> bool:
+    """Whether what is owed to an account was owed before its entity was deleted, and to nobody since."""
+    life = life_of(image)
+    return life is not None and account.life not in (life, "")
 
 
 def has_same_terms(one: Account, other: Account) -> bool:

@@ -22,7 +22,7 @@ from .posting import Posting
 from .repository_protocol import Item, Outcome
 from .schema import FORGIVEN, limit_attributes
 from .teller import Teller
-from .terms import Account, Meter, has_family, has_terms, is_ahead, is_outdated, is_split, status
+from .terms import Account, Meter, has_family, has_terms, is_ahead, is_outdated, is_split, life_of, status
 
 
 class Plan(NamedTuple):
@@ -103,7 +103,7 @@ class Till:
                 to_be_made = account is accounts[0] and not account.terms.rates.keys().isdisjoint(needed)
                 if to_be_made and not self._cache.is_told:  # from what may have been deleted meanwhile
                     return False
-            elif not has_family(image, account) or is_outdated(account.terms, image):
+            elif not self._is_of(image, account) or is_outdated(account.terms, image):
                 return False
         self._cache.hits += self._records
         return True
@@ -182,7 +182,7 @@ class Till:
     def _is_in_order(self, image: Item) -> bool:
         """Whether a bucket has the numbers of the terms, and no write would do more than take from it."""
         account = self.plan.accounts[0]
-        if not has_family(image, account) or not has_terms(image, account.terms):
+        if not self._is_of(image, account) or not has_terms(image, account.terms):
             return False
         if FORGIVEN in image or is_split(account, image) or is_ahead(image, self._teller.world.now_ms()):
             return False
@@ -191,6 +191,11 @@ class Till:
             return False
         self._image = image
         return True
+
+    @staticmethod
+    def _is_of(image: Item, account: Account) -> bool:
+        """Whether a bucket is the one that an account was worked out with: of that family, and that life."""
+        return has_family(image, account) and life_of(image) == account.life
 
     def _refuse(self, needs: Mapping[str, int], image: Item, now_ms: int) -> None:
         """Raise the refusal that an image in order calls for, if it does."""

@@ -65,6 +65,7 @@ def held(image: Item | None) -> int:
 def test_a_split_gives_half_of_everything_to_a_new_shard() -> None:
     """Two seconds after its origin a shard with 3,001 of 10,000 holds 5,001; 2,500 of them move."""
     image = shard(a=(Rate.of(A), 3_001)) | {"cascade": True, "parent_id": "p", "ttl": 99, "b_a_mx": 4_000}
+    image["life"] = "01"
     update, put = split(account(A), 0, image, {"a": 2}, NOW + 2_000)
     assert update.key == KEYS[0]
     assert update.when == (
@@ -88,6 +89,7 @@ def test_a_split_gives_half_of_everything_to_a_new_shard() -> None:
             "cv": 1,
             "cascade": True,
             "parent_id": "p",
+            "life": "01",
             "entity_id": "e",
             "resource": "r",
             "rf": NOW + 2_000,

@@ -3,6 +3,7 @@
 # Leases that outlive an entity hold more than one statement.
 # ruff: noqa: PT012
 
+import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -121,6 +122,58 @@ async def test_a_lease_that_fails_after_the_deletion_gives_nothing_to_anybody(st
     assert image is not None
     assert image["status"] == "deleted"
     assert user.refunds_lost == 0
+
+
+class Boom(Exception):
+    """The work failed."""
+
+
+@pytest.mark.parametrize("has_seen", [True, False], ids=["seen", "unseen"])
+@pytest.mark.parametrize("ending", [0, 60, -4, "fails"])
+async def test_a_lease_that_outlives_its_entity_owes_nothing_to_the_next(
+    store: Store, ending: int | str, has_seen: bool
+) -> None:
+    """It answers to the bucket that it took from, which is gone, not to the one made under that id since."""
+    admin, user = await stage(store)
+    late = user if has_seen else RateLimiter(await store.repository())
+    with contextlib.suppress(Boom):
+        async with user.acquire("key-1", "gpt-4", {"rpm": 10}) as lease:
+            await admin.delete_entity("key-1")
+            await admin.create_entity("key-1")
+            await admin.set_limits("key-1", [OWN])
+            await take(late, "key-1", "gpt-4", rpm=20)
+            if ending == "fails":
+                raise Boom
+            await lease.adjust(rpm=int(ending))
+    image = await bucket(admin)
+    assert image is not None
+    assert (image["b_rpm_tk"], image["b_rpm_tc"], user.refunds_lost) == (80_000, 20_000, 0)
+
+
+@pytest.mark.parametrize("given", [None, [OWN]], ids=["stored", "brought along"])
+async def test_a_lease_of_an_entity_made_again_is_settled(store: Store, given: list[Limit] | None) -> None:
+    """By the long way and by the short one, up and down; and the next deletion ends that, too."""
+    admin, user = await stage(store)
+    await admin.delete_entity("key-1")
+    await admin.create_entity("key-1")
+    await admin.set_limits("key-1", [OWN])
+    for change in (-4, 6, -4, 6):
+        async with user.acquire("key-1", "gpt-4", {"rpm": 5}, limits=given) as lease:
+            await lease.adjust(rpm=change)
+    with pytest.raises(Boom):
+        async with user.acquire("key-1", "gpt-4", {"rpm": 5}, limits=given):
+            raise Boom
+    image = await bucket(admin)
+    assert image is not None
+    assert (image["b_rpm_tk"], image["b_rpm_tc"]) == (76_000, 24_000)
+    with pytest.raises(Boom):
+        async with user.acquire("key-1", "gpt-4", {"rpm": 5}, limits=given):
+            await admin.delete_entity("key-1")
+            await take(user, "key-1", "gpt-4", rpm=3)
+            raise Boom
+    image = await bucket(admin)
+    assert image is not None
+    assert (image["b_rpm_tk"], image["b_rpm_tc"], user.refunds_lost) == (2_000, 3_000, 0)
 
 
 async def test_the_mark_of_a_deletion_is_no_bucket(store: Store) -> None:

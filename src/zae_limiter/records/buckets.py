@@ -17,7 +17,7 @@ from ..naming import validate_entity_id, validate_resource
 from ..repository_protocol import Equal, Key, Update
 from ..schema import bucket_address, bucket_key, bucket_states, entity_key, is_deleted, nsid_key, number
 from ..teller import Teller
-from ..terms import Account, Meter, Terms, has_family, is_outdated
+from ..terms import Account, Meter, Terms, has_family, is_outdated, life_of
 from ..till import Plan, Till, knows_all
 from .connection import Connection
 from .entities import EntityRecords, copy_family, family_of
@@ -198,7 +198,10 @@ class BucketRecords(EntityRecords):
             fills = 0 if resolved.source in LASTING else ttl_fills
             terms = Terms.of(resolved.limits or (), resolved.version, fills)
         meter = Meter.LIMIT if self._backend.capabilities.hot_partitions else Meter.NONE
-        account = Account(key, self._namespace_id, entity_id, resource, terms, *family_of(entity), meter)
+        life = life_of(self.teller.image(key))
+        account = Account(
+            key, self._namespace_id, entity_id, resource, terms, *family_of(entity), meter, life=life
+        )
         return account, resolved
 
 

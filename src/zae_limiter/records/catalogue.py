@@ -28,6 +28,7 @@ from ..schema import (
     FORGIVEN,
     HOLDS,
     INDEXES,
+    LIFE,
     audit_key,
     bucket_key,
     claim_key,
@@ -140,6 +141,7 @@ def _bucket() -> tuple[Key, Item]:
     assert isinstance(write, Put), "a bucket that is not there is put there"
     item = {"hold_{place}" if name in HOLDS else name: value for name, value in write.item.items()}
     item[FORGIVEN] = {}  # which a bucket gets only when callers disagree
+    item[LIFE] = ""  # which it gets only when its entity was deleted before
     return Key(key.partition.removesuffix("0") + "{shard}", key.sort), item
 
 

@@ -47,6 +47,7 @@ from ..repository_protocol import (
 )
 from ..schema import (
     GSI3,
+    LIFE,
     bucket_found,
     bucket_key,
     buckets_of_entity,
@@ -385,7 +386,8 @@ class EntityRecords(AuditRecords):
             if at.shard_id == 0:
                 levels = level_keys(self._namespace_id, at.entity_id, at.resource)
                 version = least_version(await self._backend.batch_get(levels))
-                writes.append(Put(key, {"status": "deleted", "cv": version, **self._passing(key)}))
+                mark: dict[str, Value] = {"status": "deleted", "cv": version, **self._passing(key)}
+                writes.append(Put(key, {**mark, LIFE: self._connection.next_event_id()}))
         await self._must_write(writes)
 
     def _own_levels(self, entity_id: str) -> Query:
