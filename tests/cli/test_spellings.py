@@ -259,7 +259,7 @@ import click
 (script,) = entry_points(group="console_scripts", name="zae-limiter")
 def walk(command, path):
     for one in command.get_params(click.Context(command)):
-        if one.param_type_name == "option" and "--help" not in one.opts:
+        if one.param_type_name == "option" and not one.hidden and "--help" not in one.opts:
             print(path or "-", *sorted((*one.opts, *one.secondary_opts)), sep="\\t")
     for name, one in getattr(command, "commands", {}).items():
         walk(one, f"{path} {name}".strip())
