@@ -248,15 +248,24 @@ class AuditAction(StrEnum):
     ENTITY_DELETED = "entity_deleted"
     LIMITS_SET = "limits_set"
     LIMITS_DELETED = "limits_deleted"
+    ENTITY_PARENT_CHANGED = "entity_parent_changed"
+    """Written by older versions; here it is an update."""
+    BUCKET_RESET = "bucket_reset"
+    """Written by older versions."""
+    BUCKET_TOPPED_UP = "bucket_topped_up"
+    """Written by older versions."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEvent:
-    """One change somebody made. ``entity_id`` is ``$SYSTEM`` or ``$RESOURCE:{name}`` for defaults."""
+    """One change somebody made. ``entity_id`` is ``$SYSTEM`` or ``$RESOURCE:{name}`` for defaults.
+
+    An action that this version does not know is the text that was written.
+    """
 
     event_id: str
     timestamp: str
-    action: AuditAction
+    action: AuditAction | str
     entity_id: str
     principal: str | None = None
     resource: str | None = None

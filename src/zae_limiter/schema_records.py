@@ -8,6 +8,8 @@ count as no limit.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -76,8 +78,50 @@ def readable_config(item: Item) -> LimiterConfig:
     return LimiterConfig(**_settings_of(item))
 
 
+_SETTING = re.compile(
+    r"l_.+_(?:cp|ra|rp)|on_unavailable|auto_update|strict_version|config_version|born|resource|entity_id|ttl"
+    r"|GSI[1-4][PS]K",
+    re.DOTALL,
+)
+_STRANGE = re.compile(r"[lw]_(.+?)_([a-z]+)", re.DOTALL)
+_KINDS = {
+    "sched": "has a schedule",
+    "rsched": "is a calendar quota",
+    "rsa": "is a session quota",
+    "soft": "is soft",
+}
+
+
+def unknown_settings(item: Item) -> Iterator[str]:
+    """What a level says that this version cannot do, in words. To leave it out could admit anything."""
+    for name in item:
+        if _SETTING.fullmatch(name) is not None:
+            continue
+        if item[name] is False and (name == "disabled" or name.endswith("_soft")):
+            continue  # which is how it is anyway
+        limit = _STRANGE.fullmatch(name)
+        if name == "disabled":
+            yield "it is bypassed" if item[name] == "bypass" else "it is disabled"
+        elif name == "cascade":
+            yield "it says which resources cascade"
+        elif limit is not None and limit[2] in _KINDS:
+            yield f"limit {limit[1]!r} {_KINDS[limit[2]]}"
+        elif not (name == "sched_tz" or (name[:2] == "w_" and limit is not None)):
+            yield f"nobody knows what {name!r} says"  # those two only come with others
+
+
+def check_settings(item: Item, record: str) -> None:
+    """Raise if a level says something that this version cannot do."""
+    if strange := sorted(set(unknown_settings(item))):
+        reason = (
+            f"{'; '.join(strange)}, which this version cannot do; delete it, or use the version that wrote it"
+        )
+        raise DamagedRecordError(record, reason)
+
+
 def limits_of(item: Item, record: str) -> tuple[Limit, ...]:
     """The limits of a level, all of them or none."""
+    check_settings(item, record)
     try:
         return config_limits(item)
     except ValidationError as error:
@@ -162,7 +206,7 @@ def audit_item(namespace_id: str, event: AuditEvent, ttl_seconds: int | None) ->
     return {
         "event_id": event.event_id,
         "timestamp": event.timestamp,
-        "action": event.action.value,
+        "action": str(event.action),
         "entity_id": event.entity_id,
         "principal": event.principal,
         "resource": event.resource,
@@ -173,13 +217,13 @@ def audit_item(namespace_id: str, event: AuditEvent, ttl_seconds: int | None) ->
 
 
 def audit_event_of(item: Item) -> AuditEvent:
-    record, details, action = "audit event", item.get("details"), item.get("action")
-    if action not in tuple(AuditAction):
-        raise DamagedRecordError(record, f"{shown(action)} is no action that this version knows")
+    record, details = "audit event", item.get("details")
+    action = _required(item, "action", record)
     return AuditEvent(
         event_id=_required(item, "event_id", record),
         timestamp=_required(item, "timestamp", record),
-        action=AuditAction(action),
+        # Newer and older versions know other actions; whatever happened is shown.
+        action=AuditAction(action) if action in tuple(AuditAction) else action,
         entity_id=_required(item, "entity_id", record),
         principal=text(item, "principal"),
         resource=text(item, "resource"),
@@ -212,6 +256,10 @@ def namespace_of(item: Item) -> Namespace:
     return Namespace(
         name, namespace_id, NamespaceStatus(status), text(item, "created_at"), text(item, "deleted_at")
     )
+
+
+UPGRADING = "upgrading"
+"""On the version record: the table's records are being moved, and nobody may use it until they are."""
 
 
 def version_item(record: VersionRecord) -> dict[str, Value]:

@@ -114,7 +114,7 @@ def _in_namespace(key: Key, one: str, other: str) -> Key:
 def test_a_survey_counts_and_writes_nothing(embedded: Stage) -> None:
     """By kind; and what is not ours, by name."""
     table = SHAPES["single"](50)
-    foreign = {Key("CUSTOMER#1", "#META"): {"x": 1}, Key("ENTITY#a b", "#META"): {"y": 2}}
+    foreign = {Key("CUSTOMER#1", "#META"): {"x": 1}, Key("ENTITY#a#b", "#META"): {"y": 2}}
     fill(embedded.backend, {**table.items, **foreign})
     before = embedded.rows()
     recording = RecordingBackend(embedded.backend)

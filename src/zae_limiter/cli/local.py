@@ -75,12 +75,10 @@ def up(
     running = service.up(chosen, lambda: _program(chosen, output, yes), port, timeout)
     started = running != before
     said = "is running" if started else "was running already"
-    use = f'eval "$(zae-limiter local env{"" if table is None else f" --name {table}"})"'
-    if not chosen.has_stacks:
-        use += " && zae-limiter table create"
+    env = f"zae-limiter local env{'' if table is None else f' --name {table}'}"
     output.done(
         _data(running) | {"started": started},
-        f"{running.engine} {said} at {running.endpoint_url}; use it with: {use}",
+        f'{running.engine} {said} at {running.endpoint_url}; use it with: eval "$({env})"',
     )
 
 

@@ -1,20 +1,24 @@
-"""A stack as it changes: a table that a terminal redraws; elsewhere a line for each resource that is done.
+"""A stack as it changes, and a table as it is moved: redrawn by a terminal, elsewhere told line by line.
 
 All of it goes to standard error, because none of it is data.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import click
 from rich.console import Console
 from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
 from ..infra.stack import STACK, StackEvent
+from ..migrations import Progress
 from .output import grid, printable
 
 COLOURS = {"COMPLETE": "green", "SKIPPED": "cyan", "PROGRESS": "yellow", "FAILED": "red"}
@@ -70,3 +74,71 @@ class Board:
 def words(status: str) -> str:
     """``CREATE_IN_PROGRESS`` as people say it."""
     return status.lower().replace("_", " ")
+
+
+class Bar:
+    """How far each pass has come, and how fast: a bar on a terminal, elsewhere a line for each tenth."""
+
+    def __init__(self, ticks_ms: Callable[[], float]) -> None:
+        self._ticks_ms = ticks_ms
+        self._begun_ms: dict[str, float] = {}
+        self._tenths: dict[str, int] = {}
+        self._console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+        self._bars = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[speed]}"),
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=True,
+        )
+        self._tasks: dict[str, Any] = {}
+        self._said: set[str] = set()
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:  # elsewhere even an empty bar would leave a line behind
+            self._bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._console.is_terminal:
+            self._bars.stop()
+
+    def show(self, progress: Progress) -> None:
+        speed = self._speed(progress)
+        if not self._console.is_terminal:
+            self._print(progress, speed)
+            return
+        if progress.what not in self._tasks:
+            self._tasks[progress.what] = self._bars.add_task(progress.what, total=progress.total, speed=speed)
+        task = self._tasks[progress.what]
+        self._bars.update(task, completed=progress.done, total=progress.total, speed=speed)
+
+    def _speed(self, progress: Progress) -> str:
+        begun_ms = self._begun_ms.setdefault(progress.what, self._ticks_ms())
+        seconds = (self._ticks_ms() - begun_ms) / 1000
+        return f"{progress.done / seconds:,.0f} rows/s" if seconds > 0 else ""
+
+    def _print(self, progress: Progress, speed: str) -> None:
+        told = f"{progress.done:,} rows"
+        if not progress.is_over:
+            if progress.total <= progress.done:  # nobody knows yet how many there are
+                return
+            tenth = progress.done * 10 // progress.total
+            if tenth <= self._tenths.get(progress.what, 0):
+                return
+            self._tenths[progress.what] = tenth
+            told = f"{progress.done:,} of {progress.total:,} rows"
+        click.echo(f"{progress.what}: {told}{f', {speed}' if speed else ''}", err=True)
+
+    def say(self, index: str, what: str) -> None:
+        line = f"index {index}: {what}"
+        if line not in self._said:
+            self._said.add(line)
+            self._console.print(line)

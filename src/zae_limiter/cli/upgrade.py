@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 import click
-from rich.console import Console, Group
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
+from rich.console import Group
 from rich.text import Text
 
 from .._colour import run_sync
@@ -24,25 +21,28 @@ from ..exceptions import (
     VersionError,
     ZAELimiterError,
 )
-from ..migrations import Kind, Migration, Progress, Stage, State, Survey
+from ..migrations import Kind, Migration, Stage, State, Survey
 from ..migrations.state import renew
 from ..repository_protocol import Backend
 from ..version import SCHEMA_VERSION, check_compatibility, client_version, parse_version
 from ..world import World
 from .errors import AWS, ERROR, Failure
 from .output import grid, printable
+from .progress import Bar
 from .session import Session, confirmed, make_sure, with_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ..migrations import Finding
     from ..migrations.migration import Findings
 
 TIMEOUT_MS = 30_000
 """A transaction of a hundred writes may take its time; nobody waits for an acquire here."""
 
 FINDINGS_SHOWN = 20
-MOVED = (Kind.LIMITS, Kind.ENTITY, Kind.BUCKET, Kind.USAGE, Kind.AUDIT)
+MOVED = (Kind.LIMITS, Kind.ENTITY, Kind.BUCKET, Kind.USAGE, Kind.AUDIT, Kind.MANIFEST)
+STOP_THEM = "clients of older versions are refused when they next start; stop those that are running"
 
 
 @click.command()
@@ -57,9 +57,10 @@ def upgrade(
 ) -> None:
     """Bring a store up to date: its table, its records, and the function of its stack.
 
-    Records of older versions are moved to where this one has them, under the namespace `default`. Tokens,
-    debts, usage and audit events stay what they are. Clients of older versions are refused from then on.
-    Stop it whenever you like: it goes on where it stopped.
+    Records of older versions are moved to where this one has them; those without a namespace become part of
+    `default`. Tokens, debts, usage and audit events stay what they are. Clients of older versions are
+    refused from then on. What this version cannot serve is named before anything is changed, and nothing
+    is. Stop it whenever you like: it goes on where it stopped.
     """
     if session.is_namespaced:
         raise click.UsageError("an upgrade is about the whole store; leave out --namespace")
@@ -74,7 +75,9 @@ def upgrade(
         work.look()
         if dry_run:
             session.output.show(work.plan(), work.plan_table)
+            work.refuse()
             return
+        work.refuse()
         with _resumable(session):
             if work.is_needed:
                 make_sure(yes, work.question)
@@ -95,7 +98,7 @@ class Work:
     ) -> None:
         self._session, self._backend, self._world = session, backend, world
         self._force, self._keep_old = force, keep_old
-        self.bar = Bar()
+        self.bar = Bar(world.ticks_ms)
         self.migration = Migration(backend, world, keep_old=keep_old, tell=self.bar.show)
         self.indexes: list[str] = []
         self.state = State(None, None, None)
@@ -120,12 +123,23 @@ class Work:
             with self.bar:
                 self.survey = run_sync(self.migration.survey())
 
+    def refuse(self) -> None:
+        """Leave everything as it is if there are records that this version cannot serve."""
+        if count := len(self.survey.obstacles):
+            records = "\n".join(_listed(self.survey.obstacles))
+            many = "1 record is" if count == 1 else f"{count:,} records are"
+            raise Failure(
+                f"{many} in the way, and nothing was changed:\n{records}",
+                "change or delete them with the version that wrote them, which still works, or stay with it",
+            )
+
     @property
     def has_records(self) -> bool:
         """Whether old records are to be moved or deleted, older clients kept out or newer ones let in."""
         left = self.survey.moved.total() and not self._keep_old
         begun = self.state.stage not in (Stage.NONE, Stage.DONE)
-        closed = self.state.older is not None and (self.state.stage is Stage.NONE or not self.state.is_open)
+        is_older = self.state.older is not None or self.state.is_namespaced
+        closed = is_older and (self.state.stage is Stage.NONE or not self.state.is_open)
         return bool(self.survey.unmoved.total() or left or begun or closed)
 
     @property
@@ -138,11 +152,19 @@ class Work:
         if self.indexes:
             parts.append(f"add {_named('index', 'indexes', self.indexes)}")
         if count := self.survey.unmoved.total():
-            parts.append(f"move {count:,} old records{'' if self._keep_old else ' and delete them'}")
+            parts.append(f"{self._verb} {count:,} old records{self._and_delete}")
         elif self.has_records:
             parts.append("finish moving old records")
         what = ", ".join(parts) or "note the new schema"
         return f"{what[0].upper()}{what[1:]} in {self._session.url}? Older clients are refused from then on."
+
+    @property
+    def _verb(self) -> str:
+        return "rewrite" if self.state.is_namespaced else "move"
+
+    @property
+    def _and_delete(self) -> str:
+        return "" if self._keep_old or self.state.is_namespaced else " and delete them"
 
     def do(self) -> None:
         with self.bar:
@@ -152,8 +174,12 @@ class Work:
                 run_sync(add_missing_indexes(self._backend, self.bar.say))  # type: ignore[arg-type]
             if self.has_records:
                 run_sync(self.migration.move())
-                self.update_lambda()
-                run_sync(self.migration.follow())
+                if self.state.is_namespaced:  # a function must not count into rows of the older shape
+                    run_sync(self.migration.follow())
+                    self.update_lambda()
+                else:
+                    self.update_lambda()
+                    run_sync(self.migration.follow())
                 run_sync(self.migration.clean())
                 return
             if writes := renew(self.state, self._world.now_ms()):
@@ -197,19 +223,36 @@ class Work:
                 kind.value: {"to_move": self.survey.unmoved[kind], "moved": self.survey.moved[kind]}
                 for kind in MOVED
             },
+            "shards": self.survey.shards,
             "old_records": "kept" if self._keep_old else "deleted",
             **_told(self.survey.findings),
+            "in_the_way": [_record(f) for f in self.survey.obstacles.told],
         }
 
     def plan_table(self) -> Group:
-        rows = [(kind.value, self.survey.unmoved[kind], self.survey.moved[kind]) for kind in MOVED]
-        lines = [] if self.is_needed else ["nothing to do"]
+        found, schema = self.survey, self._schema()
+        rows = [
+            (k.value, found.unmoved[k], found.moved[k]) for k in MOVED if found.unmoved[k] or found.moved[k]
+        ]
+        lines = []
+        if not self.is_needed:
+            lines.append(f"nothing to do: the store has schema {SCHEMA_VERSION}")
+        else:
+            lines.append(f"schema {schema['from'] or 'unknown'} would become {schema['to']}")
         if self.indexes:
             lines.append(f"{_named('index', 'indexes', self.indexes)} would be added")
+        if found.shards:
+            lines.append(
+                f"{found.shards:,} shards would come back to their buckets, with what they hold or owe"
+            )
         if self.has_records:
-            lines.append(f"old records would be {'kept' if self._keep_old else 'deleted'}")
+            if self.state.is_namespaced:
+                lines.append("records would be rewritten where they are")
+            else:
+                lines.append(f"old records would be {'kept' if self._keep_old else 'deleted'}")
+            lines.append(STOP_THEM)
         table = [grid(["records", "to move", "moved before"], rows, ["to move", "moved before"])]
-        return Group(*(table if self.survey.rows else ()), *_lines([*lines, *_notes(self.survey.findings)]))
+        return Group(*(table if rows else ()), *_lines([*lines, *_notes(found.findings)]))
 
     def result(self) -> dict[str, Any]:
         report = self.migration.report
@@ -229,18 +272,23 @@ class Work:
         }
 
     def result_table(self) -> Group:
-        report, lines = self.migration.report, []
+        report, schema, lines = self.migration.report, self._schema(), []
         if self.indexes:
             lines.append(f"{_named('index', 'indexes', self.indexes)} added")
         if report.deleted:
             lines.append(f"{report.deleted:,} old records deleted")
         if self.function:
             lines.append("the function was updated")
+        if self.is_needed:
+            lines.append(f"the store has schema {schema['to']} now; it was {schema['from'] or 'unknown'}")
+        if self.has_records:
+            lines.append(STOP_THEM)
         if not self.is_needed and not self.function:
             lines.append(f"nothing to do: the store has schema {SCHEMA_VERSION}")
-        rows = [(kind.value, report.moved[kind], report.superseded[kind]) for kind in MOVED]
+        rows = [(k.value, report.moved[k], report.superseded[k]) for k in MOVED]
+        rows = [row for row in rows if any(row[1:])]
         table = [grid(["records", "moved", "superseded"], rows, ["moved", "superseded"])]
-        return Group(*(table if self.has_records else ()), *_lines([*lines, *_notes(self.findings)]))
+        return Group(*(table if rows else ()), *_lines([*lines, *_notes(self.findings)]))
 
     @property
     def findings(self) -> Findings:
@@ -249,53 +297,6 @@ class Work:
     def _schema(self) -> dict[str, str | None]:
         before = self.state.older_schema if not self.state.is_open else str(self.state.schema)
         return {"from": before, "to": SCHEMA_VERSION}
-
-
-class Bar:
-    """How far each pass has come: a bar on a terminal, elsewhere a line for each pass."""
-
-    def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False, markup=False, emoji=False)
-        self._bars = Bars(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=self._console,
-            transient=True,
-        )
-        self._tasks: dict[str, Any] = {}
-        self._said: set[str] = set()
-
-    def __enter__(self) -> Self:
-        if self._console.is_terminal:  # elsewhere even an empty bar would leave a line behind
-            self._bars.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._console.is_terminal:
-            self._bars.stop()
-
-    def show(self, progress: Progress) -> None:
-        if not self._console.is_terminal:
-            if progress.is_over:
-                click.echo(f"{progress.what}: {progress.done:,} rows", err=True)
-            return
-        if progress.what not in self._tasks:
-            self._tasks[progress.what] = self._bars.add_task(progress.what, total=progress.total)
-        task = self._tasks[progress.what]
-        self._bars.update(task, completed=progress.done, total=progress.total)
-
-    def say(self, index: str, what: str) -> None:
-        line = f"index {index}: {what}"
-        if line not in self._said:
-            self._said.add(line)
-            self._console.print(line)
 
 
 # The function.
@@ -347,16 +348,22 @@ def _named(one: str, many: str, names: list[str]) -> str:
 
 
 def _told(findings: Findings) -> dict[str, Any]:
-    told = [{"pk": f.key.partition, "sk": f.key.sort, "reason": f.reason} for f in findings.told]
-    return {"left_alone": len(findings), "left_alone_records": told}
+    return {"left_alone": len(findings), "left_alone_records": [_record(f) for f in findings.told]}
+
+
+def _record(finding: Finding) -> dict[str, str]:
+    return {"pk": finding.key.partition, "sk": finding.key.sort, "reason": finding.reason}
 
 
 def _notes(findings: Findings) -> list[str]:
     if not len(findings):
         return []
     many = "1 record was" if len(findings) == 1 else f"{len(findings):,} records were"
-    lines = [f"{many} left alone:"]
-    lines += [f"  {f.key.partition} {f.key.sort}: {f.reason}" for f in findings.told[:FINDINGS_SHOWN]]
+    return [f"{many} left alone:", *_listed(findings)]
+
+
+def _listed(findings: Findings) -> list[str]:
+    lines = [f"  {f.key.partition} {f.key.sort}: {f.reason}" for f in findings.told[:FINDINGS_SHOWN]]
     if len(findings) > FINDINGS_SHOWN:
         lines.append(f"  … and {len(findings) - FINDINGS_SHOWN:,} more; --output json names them")
     return lines

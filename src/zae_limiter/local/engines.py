@@ -53,8 +53,6 @@ class Engine(Protocol):
     """Where it listens unless told otherwise."""
     health: str
     """What to ask of it to see that it answers."""
-    has_stacks: bool
-    """Whether something can be deployed to it."""
 
     def find(self) -> Path | None:
         """The program, if it is there already."""
@@ -72,7 +70,7 @@ class Engine(Protocol):
 
 
 class Ministack:
-    name, port, health, has_stacks = "ministack", 4566, "/_ministack/health", True
+    name, port, health = "ministack", 4566, "/_ministack/health"
 
     def find(self) -> Path | None:
         if given := os.environ.get(EMULATOR_VARIABLE):
@@ -100,7 +98,7 @@ class Ministack:
 
 
 class DynamoDBLocal:
-    name, port, health, has_stacks = "dynamodb-local", 8000, "/", False
+    name, port, health = "dynamodb-local", 8000, "/"
 
     def find(self) -> Path | None:
         if given := os.environ.get(JAR_VARIABLE):

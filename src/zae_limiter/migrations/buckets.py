@@ -83,7 +83,7 @@ def bucket_move(sources: Sequence[Source], images: Mapping[Key, Item | None], co
     parts = parts_of(valid, stored)
     if there is None:
         family = family_of(images.get(entity_key(context.namespace_id, first.owner)))
-        write: Put | Update = Put(key, _made(valid, parts, family, context), (Absent(),))
+        write: Put | Update = Put(key, made_bucket(valid, parts, family, context), (Absent(),))
     else:
         write = _charged(key, first, parts, there, context)
     move = moved(valid, key, [write])
@@ -128,7 +128,7 @@ def _part(name: str, numbers: list[Any], stored: Mapping[str, Limit]) -> Part:
     raise ValidationError("limit", name, f"its bucket cannot be used, and no stored limits say more: {found}")
 
 
-def _made(
+def made_bucket(
     sources: Sequence[Source], parts: Sequence[Part], family: tuple[str | None, bool], context: Context
 ) -> dict[str, Value]:
     first, origin_ms = sources[0], max(part.origin_ms for part in parts)

@@ -19,18 +19,20 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..bucket_writes import write_each, write_together
-from ..exceptions import RateLimiterUnavailable, ValidationError
+from ..exceptions import IncompatibleSchemaError, RateLimiterUnavailable, ValidationError
 from ..records.connection import Connection, Options
 from ..repository import Repository
 from ..repository_protocol import Backend, Delete, Equal, Item, Key, Row, Write
 from ..schema import REGISTRY, number
 from ..settings import DEFAULT_NAMESPACE
 from ..world import World
+from .inplace import SHARDS_MAX, holds_tokens, moves_in_place, wanted_in_place
 from .moving import Context, Move, packed, writes_of
+from .namespaced import Found, recognise_namespaced
 from .scanning import Scan, scan_of
-from .shapes import COUNTED, MOVED_TO, Finding, Kind, Source, fields, recognise, target_of
-from .state import State, begin, finish, let_in
-from .translation import child_count, parents, shadowing, translate, wanted
+from .shapes import COUNTED, MOVED_TO, Finding, Kind, Obstacle, Source, fields, recognise, target_of
+from .state import Stage, State, begin, finish, let_in
+from .translation import Images, child_count, parents, shadowing, translate, wanted
 
 GROUPS_MAX = 200
 """How many groups are translated together."""
@@ -41,7 +43,10 @@ WAYS_MAX = 8
 ATTEMPTS_MAX = 8
 FINDINGS_MAX = 1_000
 
-FIRST = frozenset({Kind.LIMITS, Kind.ENTITY})
+OBSTACLES_TOLD = 5
+"""How many of the records in the way an error names."""
+
+FIRST = frozenset({Kind.LIMITS, Kind.ENTITY, Kind.MANIFEST})
 SECOND = frozenset({Kind.BUCKET})
 HISTORY = frozenset({Kind.USAGE, Kind.AUDIT})
 MOVED = FIRST | SECOND | HISTORY
@@ -84,11 +89,26 @@ class Survey:
     current: int = 0
     unmoved: Counter[Kind] = field(default_factory=Counter)
     moved: Counter[Kind] = field(default_factory=Counter)
+    shards: int = 0
+    """Of the buckets to move: how many are shards beside the first, which come back to it."""
     findings: Findings = field(default_factory=Findings)
+    obstacles: Findings = field(default_factory=Findings)
+    """Records that this version cannot serve: nothing is changed as long as they are there."""
 
     @property
     def has_work(self) -> bool:
         return bool(self.unmoved.total() or self.moved.total())
+
+    def check(self) -> None:
+        """Raise if there are records in the way."""
+        if not len(self.obstacles):
+            return
+        told = [f"{f.key.partition} {f.key.sort}: {f.reason}" for f in self.obstacles.told[:OBSTACLES_TOLD]]
+        more = len(self.obstacles) - len(told)
+        raise IncompatibleSchemaError(
+            f"{len(self.obstacles):,} records are in the way, and nothing was changed: {' · '.join(told)}"
+            f"{f' · and {more:,} more' if more else ''}"
+        )
 
 
 @dataclass
@@ -120,24 +140,39 @@ class Migration:
         self._scan = scan or scan_of(backend)
         self._rows = 0
         self._namespace_id: str | None = None
+        self._is_namespaced, self._has_shares = False, True
+        self._survey: Survey | None = None
         self.report = Report()
 
     async def state(self) -> State:
         """What the store says about its shape."""
-        return State(*await self._backend.batch_get(State.keys()))
+        state = State(*await self._backend.batch_get(State.keys()))
+        self._is_namespaced, self._has_shares = state.is_namespaced, state.has_shares
+        return state
+
+    def _recognise(self, row: Row) -> Found:
+        if self._is_namespaced and "/" in row.key.partition.partition("#")[0]:
+            return recognise_namespaced(row, self._world.now_ms())
+        return recognise(row)
 
     async def survey(self) -> Survey:
         """Count what there is. Nothing is written."""
+        await self.state()
         found = Survey()
         async for row in self._all("looking"):
             found.rows += 1
-            source = recognise(row)
+            source = self._recognise(row)
             if isinstance(source, Finding):
                 found.findings.add(source)
+            elif isinstance(source, Obstacle):
+                found.obstacles.add(Finding(*source))
             elif not isinstance(source, Source):
                 found.current += 1
-            elif source.kind in MOVED:
-                (found.moved if source.is_moved else found.unmoved)[source.kind] += 1
+            elif source.kind in MOVED or source.kind is Kind.LIST:
+                is_left = source.is_moved or source.kind is Kind.LIST
+                (found.moved if is_left else found.unmoved)[source.kind] += 1
+                found.shards += source.shard_id > 0
+        self._survey = found
         return found
 
     async def run(self) -> Report:
@@ -157,18 +192,21 @@ class Migration:
 
     async def follow(self) -> None:
         """Move the rest, which clients that are at work do not mind."""
+        await self.state()
         await self._pass("usage and audit", HISTORY, ways=self._ways)
 
     async def clean(self) -> None:
         """Delete the old records whose new ones are there, unless they are to be kept."""
+        await self.state()
         rows: list[Row] = []
         async for row in self._all("cleaning up"):
-            source = recognise(row)
-            if isinstance(source, Finding):
-                self.report.findings.add(source)
-            if not isinstance(source, Source) or source.kind not in MOVED:
+            source = self._recognise(row)
+            if isinstance(source, Finding | Obstacle):
+                self.report.findings.add(Finding(*source))
+                self.report.late += isinstance(source, Obstacle)  # nobody had it when this began
+            if not isinstance(source, Source) or source.kind is Kind.VERSION:
                 continue
-            if not source.is_moved:
+            if not source.is_moved and source.kind is not Kind.LIST:
                 self.report.late += source.key not in self.report.findings
                 continue
             rows.append(row)
@@ -181,9 +219,10 @@ class Migration:
 
     async def _begin(self) -> None:
         for _ in range(ATTEMPTS_MAX):
-            outcomes = await write_together(
-                self._backend, None, begin(await self.state(), self._world.now_ms())
-            )
+            state = await self.state()
+            if state.is_namespaced and state.stage is Stage.NONE:
+                (self._survey or await self.survey()).check()
+            outcomes = await write_together(self._backend, None, begin(state, self._world.now_ms()))
             if outcomes[0].applied:
                 return
         raise RateLimiterUnavailable(f"{ATTEMPTS_MAX} attempts to begin the migration were overtaken")
@@ -197,11 +236,15 @@ class Migration:
             await self._carry_out(await self._planned(groups), kinds, ways)
 
     async def _groups(self, what: str, kinds: frozenset[Kind]) -> AsyncIterator[list[list[Source]]]:
-        """The groups that a pass has to move, some at a time; no group is ever cut."""
+        """The groups that a pass has to move, some at a time; no group is cut but buckets of many shards."""
         groups: list[list[Source]] = []
+        spread: dict[tuple[str, ...], list[Source]] = {}  # shards lie apart from each other
         async for row in self._all(what):
-            source = recognise(row)
+            source = self._recognise(row)
             if not isinstance(source, Source) or not _is_due(source, kinds):
+                continue
+            if source.kind is Kind.BUCKET and (source.shard_id or number(source.item, "shard_count", 1) > 1):
+                spread.setdefault(source.group, []).append(source)
                 continue
             if groups and groups[-1][0].group == source.group:
                 groups[-1].append(source)
@@ -212,6 +255,11 @@ class Migration:
             groups.append([source])
         if groups:
             yield groups
+        for shards in spread.values():
+            # Those that were used come first, so that what is left for later lacks nothing.
+            shards.sort(key=lambda shard: (not holds_tokens(shard), shard.shard_id))
+            for at in range(0, len(shards), SHARDS_MAX):
+                yield [shards[at : at + SHARDS_MAX]]
 
     async def _all(self, what: str) -> AsyncIterator[Row]:
         """Every row; the pass before tells how many there are about."""
@@ -226,34 +274,40 @@ class Migration:
 
     async def _planned(self, groups: Sequence[Sequence[Source]]) -> list[Move]:
         """How groups are moved, by the records in whose place they come."""
-        context = await self._context()
+        context = await self._context(groups)
         keys: dict[Key, None] = {}
         usable = []
         for group in groups:
             try:
-                keys |= dict.fromkeys((parents if group[0].is_moved else wanted)(group, context))
+                keys |= dict.fromkeys(_looked_at(group, context))
                 usable.append(group)
             except ValidationError as error:
                 self._find(group, error)
         images = await self._images(list(keys))
         for group in usable:
-            if group[0].kind is Kind.LIMITS and (query := shadowing(group)) is not None:
+            if (
+                group[0].kind is Kind.LIMITS
+                and not group[0].namespace_id
+                and (query := shadowing(group)) is not None
+            ):
                 rows = (await self._backend.query(query)).rows
                 images[Key(query.partition, query.first)] = rows[0].item if rows else None
-        moves = []
+        moves: list[Move] = []
         for group in usable:
             try:
-                moves.append((child_count if group[0].is_moved else translate)(group, images, context))
+                moves += _moves(group, images, context)
             except ValidationError as error:
                 self._find(group, error)
         return moves
 
-    async def _context(self) -> Context:
-        if self._namespace_id is None:
+    async def _context(self, groups: Sequence[Sequence[Source]] = ()) -> Context:
+        in_place = bool(groups) and all(group[0].namespace_id for group in groups)
+        if self._namespace_id is None and not in_place:
             connection = Connection(self._backend, self._world, Options())
             registry = Repository(connection, REGISTRY, REGISTRY)
             self._namespace_id = (await registry.register_namespace(DEFAULT_NAMESPACE)).namespace_id
-        return Context(self._namespace_id, self._world.now_ms(), self._backend.capabilities.hot_partitions)
+        is_metered = self._backend.capabilities.hot_partitions
+        return Context(self._namespace_id or "", self._world.now_ms(), is_metered, self._has_shares)
 
     async def _images(self, keys: Sequence[Key]) -> dict[Key, Item | None]:
         found = await self._backend.batch_get(keys) if keys else []
@@ -294,7 +348,7 @@ class Migration:
         groups = []
         for move in moves:
             left = [Row(s.key, item) for s in move.sources if (item := items[s.key]) is not None]
-            found = [recognise(row) for row in left]
+            found = [self._recognise(row) for row in left]
             if due := [s for s in found if isinstance(s, Source) and _is_due(s, kinds)]:
                 groups.append(due)
         return await self._planned(groups)
@@ -311,7 +365,9 @@ class Migration:
                 where = f"{target.partition} {target.sort}"
                 self.report.findings.add(Finding(row.key, f"it was moved to {where}, which is gone"))
             elif not self._keep_old:
-                deletes.append(Delete(row.key, (Equal(MOVED_TO, str(row.item[MOVED_TO])),)))
+                is_marked = MOVED_TO in row.item  # a list is made of other records, and has no mark
+                pin = (Equal(MOVED_TO, str(row.item[MOVED_TO])),) if is_marked else ()
+                deletes.append(Delete(row.key, pin))
         for _ in range(ATTEMPTS_MAX):
             outcomes = await write_each(self._backend, None, deletes) if deletes else []
             self.report.deleted += sum(outcome.applied for outcome in outcomes)
@@ -325,6 +381,18 @@ class Migration:
     async def _must(self, writes: Sequence[Write]) -> None:
         if not (await write_together(self._backend, None, writes))[0].applied:
             raise RateLimiterUnavailable("the record of the migration is gone; run the upgrade again")
+
+
+def _looked_at(group: Sequence[Source], context: Context) -> list[Key]:
+    if group[0].namespace_id:
+        return wanted_in_place(group)
+    return (parents if group[0].is_moved else wanted)(group, context)
+
+
+def _moves(group: Sequence[Source], images: Images, context: Context) -> list[Move]:
+    if group[0].namespace_id:
+        return moves_in_place(group, images, context)
+    return [(child_count if group[0].is_moved else translate)(group, images, context)]
 
 
 def _is_due(source: Source, kinds: frozenset[Kind]) -> bool:

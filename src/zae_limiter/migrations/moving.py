@@ -21,6 +21,8 @@ class Context(NamedTuple):
     now_ms: int
     is_metered: bool = False
     """Whether the store counts the writes to a bucket, because its partitions can become hot."""
+    has_shares: bool = True
+    """Whether the first shard of an older bucket keeps to its share when there are others."""
 
 
 class Move(NamedTuple):

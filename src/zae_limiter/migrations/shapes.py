@@ -45,6 +45,10 @@ class Kind(StrEnum):
     USAGE = "usage"
     AUDIT = "audit"
     VERSION = "version"
+    MANIFEST = "manifest"
+    """Which levels a file of limits had made, in one record for a namespace."""
+    LIST = "lists"
+    """Names that an older version kept beside the records, and that this one finds by its indexes."""
 
 
 class Source(NamedTuple):
@@ -58,10 +62,16 @@ class Source(NamedTuple):
     resource: str = ""
     limit: str = ""
     """Of one item per limit: which."""
+    namespace_id: str = ""
+    """Of a record whose key already has a namespace: which."""
+    shard_id: int = 0
 
     @property
     def group(self) -> tuple[str, ...]:
         """Records with the same group become one record."""
+        if self.namespace_id:
+            is_bucket = self.kind is Kind.BUCKET
+            return (self.namespace_id, self.owner, self.resource) if is_bucket else self.key
         if self.kind in (Kind.LIMITS, Kind.BUCKET):
             # A level that was written in both shapes becomes two groups, and the newer one comes first.
             shape = "limit" if self.limit and self.kind is Kind.LIMITS else ""
@@ -86,8 +96,15 @@ class Current(NamedTuple):
     key: Key
 
 
+class Obstacle(NamedTuple):
+    """A record that this version cannot serve, and why: as long as it is there, nothing is changed."""
+
+    key: Key
+    reason: str
+
+
 def recognise(row: Row) -> Source | Finding | Current:
-    """What a row of a table is."""
+    """What a row of a table is, if keys with a namespace are of the present shape."""
     key = row.key
     head, _, rest = key.partition.partition("#")
     if "/" in head:
@@ -111,10 +128,10 @@ def _read(head: str, rest: str, sort: list[str], row: Row) -> Source | None:
             owner = validate_entity_id(rest)
             return Source(Kind.BUCKET, *row, owner, validate_resource(resource), validate_limit_name(limit))
         case "ENTITY", ["CONFIG", resource]:
-            return Source(Kind.LIMITS, *row, validate_entity_id(rest), _level_resource(resource))
+            return Source(Kind.LIMITS, *row, validate_entity_id(rest), level_resource(resource))
         case "ENTITY", ["LIMIT", resource, limit]:
             owner = validate_entity_id(rest)
-            return Source(Kind.LIMITS, *row, owner, _level_resource(resource), validate_limit_name(limit))
+            return Source(Kind.LIMITS, *row, owner, level_resource(resource), validate_limit_name(limit))
         case "ENTITY", ["USAGE", resource, _]:
             return Source(Kind.USAGE, *row, validate_entity_id(rest), validate_resource(resource))
         case "RESOURCE", ["CONFIG"]:
@@ -124,7 +141,7 @@ def _read(head: str, rest: str, sort: list[str], row: Row) -> Source | None:
         case "SYSTEM", ["CONFIG"]:
             return Source(Kind.LIMITS, *row, "", DEFAULT_RESOURCE)
         case "SYSTEM", ["LIMIT", resource, limit]:
-            return Source(Kind.LIMITS, *row, "", _level_resource(resource), validate_limit_name(limit))
+            return Source(Kind.LIMITS, *row, "", level_resource(resource), validate_limit_name(limit))
         case "SYSTEM", ["VERSION"]:
             return Source(Kind.VERSION, *row)
         case "AUDIT", ["AUDIT", _]:
@@ -159,7 +176,7 @@ def target_of(item: Item) -> Key | None:
     return Key(partition, f"#{sort}")
 
 
-def _level_resource(resource: str) -> str:
+def level_resource(resource: str) -> str:
     return resource if resource == DEFAULT_RESOURCE else validate_resource(resource)
 
 

@@ -55,11 +55,11 @@ from ..schema_records import (
 from .buckets import bucket_move, bucket_wanted
 from .moving import Context, Move, counted, moved, superseded
 from .shapes import Kind, Source, fields, is_system, older_resource_limits
+from .usage import noted
 
 Images: TypeAlias = Mapping[Key, Item | None]
 
 _ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
-_MOVED_BEFORE = re.compile(r"-1@0:0-(\d+);?")
 
 
 def wanted(sources: Sequence[Source], context: Context) -> list[Key]:
@@ -250,7 +250,7 @@ def _usage_move(source: Source, images: Images, context: Context) -> Move:
     add = {usage_counter(name): amount for name, amount in usage_counters(item).items() if name != WCU}
     events = item.get("total_events")
     add["total_events"] = events if type(events) is int else 0
-    set_: dict[str, Value] = {USAGE_SEEN: _noted(seen or "")}
+    set_: dict[str, Value] = {USAGE_SEEN: noted(seen or "")}
     ttl = item.get("ttl")
     if row is None:
         set_ |= attributes | ({"ttl": ttl} if type(ttl) is int else {})
@@ -263,13 +263,6 @@ def _usage_row(source: Source, context: Context) -> tuple[Key, dict[str, Value]]
     window = UsageWindow.of(str(item.get("window")))
     start_ms = _time_ms("window_start", item.get("window_start"))
     return usage_row(context.namespace_id, source.owner, source.resource, window, start_ms)
-
-
-def _noted(seen: str) -> str:
-    before = _MOVED_BEFORE.match(seen)
-    if before is None:
-        return f"-1@0:0-1;{seen}".rstrip(";")
-    return f"-1@0:0-{int(before[1]) + 1};{seen[before.end() :]}".rstrip(";")
 
 
 # Audit events.

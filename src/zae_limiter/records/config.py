@@ -43,7 +43,7 @@ from ..schema import (
     text,
     within_namespace,
 )
-from ..schema_records import config_item, config_of, readable_config
+from ..schema_records import check_settings, config_item, config_of, readable_config
 from .buckets import BucketRecords
 from .resolution import least_version, resolve
 from .view import cursor_text
@@ -246,6 +246,8 @@ class ConfigRecords(BucketRecords):
                 return False
             config = replace(revised, config_version=said.config_version + 1)
             listed = _says_anything(config)
+            if listed:
+                check_settings(before, f"level {at.audit_id!r}")  # replacing it would lift what it says
             was_listed = _says_anything(said) or bool(configured_names(before))
             if not listed and not was_listed:
                 return False

@@ -21,7 +21,7 @@ from ..models import ConfigSource, Limit, OnUnavailable
 from ..naming import DEFAULT_RESOURCE
 from ..repository_protocol import Item, Key
 from ..schema import entity_config_key, is_number, resource_config_key, system_config_key
-from ..schema_records import changes_of, limits_of, policy_of
+from ..schema_records import changes_of, check_settings, limits_of, policy_of
 
 SOURCES = (ConfigSource.ENTITY, ConfigSource.ENTITY_DEFAULT, ConfigSource.RESOURCE, ConfigSource.SYSTEM)
 LASTING = frozenset({ConfigSource.ENTITY, ConfigSource.ENTITY_DEFAULT})
@@ -54,6 +54,7 @@ def resolve(items: Sequence[Item | None]) -> Resolved:
     for level, item in zip(SOURCES, items, strict=True):
         said = item or {}
         counts.append(changes_of(said))
+        check_settings(said, f"level {level.value!r}")  # what stops somebody stops them at any level
         # Damage at a level that others overrule is not their business.
         if limits is None and (found := limits_of(said, f"limits of the level {level.value!r}")):
             limits, source = found, level

@@ -19,7 +19,7 @@ from ..models import VersionRecord
 from ..naming import validate_principal
 from ..repository_protocol import Absent, Put
 from ..schema import iso_time, older_version_key, system_config_key, version_key
-from ..schema_records import version_item, version_of
+from ..schema_records import UPGRADING, version_item, version_of
 from ..version import SCHEMA_VERSION, check_compatibility, client_version, parse_version
 from .view import View
 
@@ -59,6 +59,11 @@ class VersionRecords(View):
                 record = self._version_record(SCHEMA_VERSION)
                 await self._must_write([Put(version_key(), version_item(record), when=(Absent(),))])
             return
+        if UPGRADING in item:
+            raise IncompatibleSchemaError(
+                "the records of the store are being moved to another schema: "
+                "let `zae-limiter upgrade` come to its end, or run it again"
+            )
         judge(version_of(item), strict=(system or {}).get("strict_version") is True)
 
     async def _refuse_older_shape(self) -> None:
