@@ -20,13 +20,19 @@ class Layer:
     packages: str = ""
 
 
-BACKEND = "facts waist schema world colour"
-CORE = "facts waist schema world colour sharding config"
+BACKEND = "established facts waist schema world colour"
+CORE = "established facts waist schema world colour sharding config"
 RECORDS = f"{CORE} core backends"
 PUBLIC = f"{RECORDS} infra records"
 
 LAYERS = (
-    Layer("facts", "models checks deployments exceptions explanation naming amounts bucket version"),
+    # What programs for the established package say: forms without a meaning of their own, for all to use.
+    Layer("established", "established established.*", "facts"),
+    Layer(
+        "facts",
+        "models checks deployments exceptions explanation naming amounts bucket version",
+        "established",
+    ),
     Layer("colour", "_colour _keeping"),
     Layer("world", "world", "facts"),
     Layer("sharding", "sharding", "facts"),

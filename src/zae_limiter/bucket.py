@@ -10,10 +10,11 @@ and limits of any rates can share one origin ``rf``.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from .exceptions import ValidationError
-from .models import NUMBER_MAX, BucketState, Limit, LimitStatus, check_count
+from .models import NUMBER_MAX, BucketState, Limit, LimitStatus, check_count, check_mapping
 
 TOKEN_MILLI = 1_000
 
@@ -44,6 +45,7 @@ class Consumption(NamedTuple):
     success: bool
     new_tokens_milli: int
     new_last_refill_ms: int
+    available: int
     retry_after_seconds: float
 
 
@@ -128,37 +130,55 @@ class Level(NamedTuple):
         return retry_after_ms(self.rate, self.tokens_milli, self.origin_ms, need_milli, now_ms)
 
 
-def refill_bucket(tokens_milli: int, last_refill_ms: int, now_ms: int, rate: Rate) -> Refill:
+def refill_bucket(
+    tokens_milli: int,
+    last_refill_ms: int,
+    now_ms: int,
+    capacity_milli: int,
+    refill_amount_milli: int,
+    refill_period_ms: int,
+) -> Refill:
     """Credit what has accrued and move the origin to now."""
     _check(tokens_milli=tokens_milli, last_refill_ms=last_refill_ms, now_ms=now_ms)
-    _check_rate(rate)
-    return Refill(balance(rate, tokens_milli, last_refill_ms, now_ms), max(last_refill_ms, now_ms))
+    rate = _check_rate(Rate(capacity_milli, refill_amount_milli, refill_period_ms))
+    return _refilled(rate, tokens_milli, last_refill_ms, now_ms)
 
 
 def try_consume(state: BucketState, requested: int, now_ms: int) -> Consumption:
     """Consume whole tokens if the balance covers them, else say how long that will take."""
     rate = rate_of(state)
-    _check(requested=requested)
+    _check(requested=requested, now_ms=now_ms)
     need_milli = requested * 1000
-    refilled = refill_bucket(state.tokens_milli, state.last_refill_ms, now_ms, rate)
+    refilled = _refilled(rate, state.tokens_milli, state.last_refill_ms, now_ms)
+    available = refilled.new_tokens_milli // 1000
     if refilled.new_tokens_milli >= need_milli:
-        return Consumption(True, refilled.new_tokens_milli - need_milli, refilled.new_last_refill_ms, 0.0)
-    return Consumption(False, *refilled, calculate_retry_after(state, requested, now_ms))
+        left_milli = refilled.new_tokens_milli - need_milli
+        return Consumption(True, left_milli, refilled.new_last_refill_ms, available, 0.0)
+    wait_seconds = calculate_time_until_available(state, requested, now_ms)
+    return Consumption(False, *refilled, available, wait_seconds)
 
 
 def force_consume(state: BucketState, amount: int, now_ms: int) -> Refill:
     """Consume whole tokens without asking; the balance may become negative."""
     rate = rate_of(state)
-    _check(amount=amount)
-    refilled = refill_bucket(state.tokens_milli, state.last_refill_ms, now_ms, rate)
+    _check(amount=amount, now_ms=now_ms)
+    refilled = _refilled(rate, state.tokens_milli, state.last_refill_ms, now_ms)
     return refilled._replace(new_tokens_milli=refilled.new_tokens_milli - amount * 1000)
 
 
-def calculate_retry_after(state: BucketState, requested: int, now_ms: int) -> float:
+def calculate_retry_after(deficit_milli: int, refill_amount_milli: int, refill_period_ms: int) -> float:
+    """Seconds in which a deficit accrues, whenever one begins to wait."""
+    rate = _check_rate(Rate(0, refill_amount_milli, refill_period_ms))
+    _check(deficit_milli=deficit_milli)
+    return _seconds(wait_ms(rate, deficit_milli, 0))
+
+
+def calculate_time_until_available(state: BucketState, needed: int, now_ms: int) -> float:
     """Seconds until the request passes: at that millisecond it does, one earlier it does not."""
     rate = rate_of(state)
-    _check(requested=requested, now_ms=now_ms)
-    return retry_after_ms(rate, state.tokens_milli, state.last_refill_ms, requested * 1000, now_ms) / 1000
+    _check(needed=needed, now_ms=now_ms)
+    wait = retry_after_ms(rate, state.tokens_milli, state.last_refill_ms, needed * 1000, now_ms)
+    return _seconds(wait)
 
 
 def calculate_available(state: BucketState, now_ms: int) -> int:
@@ -168,25 +188,42 @@ def calculate_available(state: BucketState, now_ms: int) -> int:
     return balance(rate, state.tokens_milli, state.last_refill_ms, now_ms) // 1000
 
 
-def build_limit_status(state: BucketState, requested: int, now_ms: int) -> LimitStatus:
+def build_limit_status(
+    entity_id: str, resource: str, limit: Limit, state: BucketState, requested: int, now_ms: int
+) -> LimitStatus:
     """What one request finds at one limit."""
-    wait_seconds = calculate_retry_after(state, requested, now_ms)
-    return LimitStatus(
-        entity_id=state.entity_id,
-        resource=state.resource,
-        limit_name=state.limit_name,
-        limit=state.limit,
-        available=calculate_available(state, now_ms),
-        requested=requested,
-        exceeded=wait_seconds > 0,
-        retry_after_seconds=wait_seconds,
-    )
-
-
-def would_refill_satisfy(state: BucketState, requested: int, now_ms: int) -> bool:
-    """Whether what has accrued by now covers the request."""
+    if not isinstance(limit, Limit):
+        raise ValidationError("limit", limit, "pass a Limit")
     _check(requested=requested)
-    return calculate_available(state, now_ms) >= requested
+    available = calculate_available(state, now_ms)
+    wait_seconds = calculate_time_until_available(state, requested, now_ms)
+    exceeded = wait_seconds > 0
+    return LimitStatus(entity_id, resource, limit.name, limit, available, requested, exceeded, wait_seconds)
+
+
+def would_refill_satisfy(
+    buckets: Sequence[BucketState], consume: Mapping[str, int], now_ms: int
+) -> tuple[bool, list[LimitStatus]]:
+    """Whether what has accrued by now covers the request, and what it finds at each limit."""
+    if not isinstance(buckets, list | tuple):
+        raise ValidationError("buckets", buckets, "pass a list of BucketState")
+    wanted = check_mapping("consume", consume, "pass a mapping of whole numbers by limit")
+    for state in buckets:
+        rate_of(state)
+    statuses = [
+        build_limit_status(s.entity_id, s.resource, s.limit, s, wanted[s.limit_name], now_ms)
+        for s in buckets
+        if s.limit_name in wanted
+    ]
+    return not any(status.exceeded for status in statuses), statuses
+
+
+def _seconds(at_ms: float) -> float:
+    return at_ms / 1000
+
+
+def _refilled(rate: Rate, tokens_milli: int, origin_ms: int, now_ms: int) -> Refill:
+    return Refill(balance(rate, tokens_milli, origin_ms, now_ms), max(origin_ms, now_ms))
 
 
 def rate_of(state: BucketState) -> Rate:
@@ -198,8 +235,6 @@ def rate_of(state: BucketState) -> Rate:
 
 
 def _check_rate(rate: Rate) -> Rate:
-    if not isinstance(rate, Rate):
-        raise ValidationError("rate", rate, "pass a Rate, such as Rate.of(limit)")
     _check(capacity_milli=rate.capacity_milli)
     check_count("refill_amount_milli", rate.refill_amount_milli, NUMBER_MAX)
     check_count("refill_period_ms", rate.refill_period_ms, NUMBER_MAX)

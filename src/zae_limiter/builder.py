@@ -109,7 +109,9 @@ class RepositoryOptions:
         namespace = self._said.get("namespace")
         if options is not None:
             await self._provision(options, settings, namespace, sync=sync)
-        return await Repository._open(settings, namespace, sync=sync, prepare=self._update_lambda)
+        return await Repository._open(
+            settings, namespace, sync=sync, default_only=True, prepare=self._prepare
+        )
 
     async def _provision(
         self, options: StackOptions, settings: Settings, namespace: str | None, *, sync: bool
@@ -124,6 +126,12 @@ class RepositoryOptions:
             raise ValidationError("store", url, "options of a stack need one; name it with .stack(…)")
         async with manager_of(url, sync=sync, world=world, **client_of(settings)) as manager:
             await manager.ensure(options)
+
+    async def _prepare(self, repository: Repository) -> None:
+        await self._update_lambda(repository)
+        policy = self._said.get("on_unavailable")
+        if policy is not None:  # all who use the system are to agree about it
+            await repository._set_policy(OnUnavailable.of(policy))
 
     async def _update_lambda(self, repository: Repository) -> None:
         """Bring an older aggregator up to date, if that is wanted: said here, or at the system level.
@@ -148,16 +156,17 @@ class RepositoryBuilder(RepositoryOptions):
 
     >>> import asyncio
     >>> async def work():
-    ...     repository = await Repository.builder().store("memory://").namespace("team-a").build()
+    ...     repository = await Repository.builder().store("memory://").on_unavailable("allow").build()
     ...     async with repository:
-    ...         return repository.namespace_name
+    ...         return await repository.get_system_defaults()
     >>> asyncio.run(work())
-    'team-a'
+    ([], <OnUnavailable.ALLOW: 'allow'>)
     """
 
     async def build(self) -> Repository:
-        """Deploy the stack that the options ask for, open the store, register the namespace, check versions.
+        """Deploy the stack that the options ask for, open the store and check versions.
 
-        Without any option of a stack nothing is deployed.
+        Without any option of a stack nothing is deployed. The default namespace is registered if it is
+        missing; any other must be there. ``on_unavailable`` is stored as the system's default, for all.
         """
         return await self._build(sync=False)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from .established.forms import LimiterInfoForms
+from .established.mapping import VersionMapping
 from .exceptions import ValidationError
 
 
@@ -23,8 +25,8 @@ class UsageWindow(StrEnum):
         raise ValidationError("window_type", value, "use 'hourly', 'daily' or 'monthly'")
 
 
-@dataclass(frozen=True, slots=True)
-class VersionRecord:
+@dataclass(frozen=True, slots=True, eq=False)
+class VersionRecord(VersionMapping):
     """What a store says about the versions that may use it."""
 
     schema_version: str
@@ -49,7 +51,7 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class LimiterInfo:
+class LimiterInfo(LimiterInfoForms):
     """A stack that is deployed."""
 
     stack_name: str

@@ -21,6 +21,7 @@
     │   └── IncompatibleSchemaError
     ├── ClosedError
     └── ValidationError
+        ├── NoLimitsError
         ├── InvalidIdentifierError
         └── InvalidNameError
 
@@ -151,7 +152,11 @@ class LeaseExpiredError(RateLimitError):
 
 
 class InfrastructureError(ZAELimiterError):
-    """The store or the stack around it is the problem."""
+    """The store or the stack around it is the problem; ``stack_name`` names it where that is known."""
+
+    def __init__(self, message: str, *, stack_name: str | None = None) -> None:
+        self.stack_name = stack_name
+        super().__init__(message)
 
 
 class RateLimiterUnavailable(InfrastructureError):
@@ -161,13 +166,42 @@ class RateLimiterUnavailable(InfrastructureError):
     ``misconfigured`` names what is set up wrong where waiting does not help: ``permission``,
     ``credentials``, ``table`` or ``file``. It is empty for an outage.
     ``impossible`` is true when the store answered that nobody can: nothing happened, and nothing ever will.
+    ``entity_id`` and ``resource`` say whose acquire it was, if it was one.
     """
 
     def __init__(
-        self, message: str, *, ambiguous: bool = False, misconfigured: str = "", impossible: bool = False
+        self,
+        message: str,
+        cause: BaseException | None = None,
+        *,
+        ambiguous: bool = False,
+        misconfigured: str = "",
+        impossible: bool = False,
     ) -> None:
         self.ambiguous, self.misconfigured, self.impossible = ambiguous, misconfigured, impossible
+        self._given_cause = cause
+        self.entity_id: str | None = None
+        self.resource: str | None = None
         super().__init__(message)
+
+    @property
+    def cause(self) -> BaseException | None:
+        """What went wrong on the way to the store, if that is known."""
+        return self._given_cause or self.__cause__
+
+    def about(self, entity_id: str, resource: str, stack_name: str | None) -> RateLimiterUnavailable:
+        """The same, told to somebody: whose request it was, and of which store. Others may be told too."""
+        told = self
+        if self.entity_id is not None and (self.entity_id, self.resource) != (entity_id, resource):
+            told = RateLimiterUnavailable(
+                str(self),
+                self.cause,
+                ambiguous=self.ambiguous,
+                misconfigured=self.misconfigured,
+                impossible=self.impossible,
+            )
+        told.entity_id, told.resource, told.stack_name = entity_id, resource, stack_name
+        return told
 
     @property
     def denied(self) -> bool:
@@ -181,9 +215,14 @@ class StackOperationError(InfrastructureError):
     ``reasons`` are those of the resources that failed, the first cause first.
     """
 
-    def __init__(self, message: str, reasons: Sequence[str] = ()) -> None:
+    def __init__(self, message: str, reasons: Sequence[str] = (), *, stack_name: str | None = None) -> None:
         self.reasons = tuple(reasons)
-        super().__init__(message)
+        super().__init__(message, stack_name=stack_name)
+
+    @property
+    def reason(self) -> str:
+        """The first cause, as far as it is known."""
+        return self.reasons[0] if self.reasons else str(self)
 
 
 class StackAlreadyExistsError(InfrastructureError):
@@ -195,11 +234,19 @@ class InfrastructureNotFoundError(InfrastructureError):
 
 
 class NamespaceNotFoundError(InfrastructureError):
-    """No namespace of that name is registered."""
+    """No namespace of that name is registered; ``namespace_name`` is what was asked for."""
+
+    def __init__(self, message: str, *, namespace_name: str = "") -> None:
+        self.namespace_name = namespace_name
+        super().__init__(message)
 
 
 class NamespaceStateError(InfrastructureError):
-    """The namespace is not in the state that the operation needs."""
+    """The namespace is not in the ``state`` that the operation needs."""
+
+    def __init__(self, message: str, *, namespace_name: str = "", state: str = "") -> None:
+        self.namespace_name, self.state = namespace_name, state
+        super().__init__(message)
 
 
 class DamagedRecordError(InfrastructureError):
@@ -250,15 +297,33 @@ class EntityConflictError(EntityError):
 
 
 class VersionError(ZAELimiterError):
-    """Client, schema and Lambda do not fit together."""
+    """Client, schema and Lambda do not fit together; their versions are told where they are known."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        client_version: str | None = None,
+        schema_version: str | None = None,
+        lambda_version: str | None = None,
+    ) -> None:
+        self.client_version, self.schema_version = client_version, schema_version
+        self.lambda_version = lambda_version
+        super().__init__(message)
 
 
 class VersionMismatchError(VersionError):
     """This client and what is deployed differ in a way that must be resolved first."""
 
+    can_auto_update = False
+    """Whether opening the store again would resolve it by itself."""
+
 
 class IncompatibleSchemaError(VersionError):
     """The stored schema cannot be used by this client at all."""
+
+    migration_guide_url: str | None = None
+    """Where it is explained; the message itself names what to run."""
 
 
 # Bad input: nothing was written.
@@ -279,6 +344,22 @@ class ValidationError(ZAELimiterError, ValueError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.field, self.value, self.reason)
+
+
+class NoLimitsError(ValidationError):
+    """No level has limits for an entity and a resource, and the caller brought none along."""
+
+    def __init__(self, entity_id: str, resource: str) -> None:
+        self.entity_id, self.resource = entity_id, resource
+        ZAELimiterError.__init__(
+            self,
+            f"no limits are stored for {entity_id!r} on {resource!r} at any level; call set_system_defaults, "
+            "set_resource_defaults or set_limits, or pass limits= to this call",
+        )
+        self.field, self.value, self.reason = "limits", None, str(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.entity_id, self.resource)
 
 
 class InvalidIdentifierError(ValidationError):

@@ -90,6 +90,15 @@ class Lease:
             totals[name] = totals.get(name, 0) + amount
         return totals
 
+    @property
+    def _place(self) -> tuple[str, str]:
+        """Whose it is, and on which resource."""
+        return self._accounts[0].entity_id, self._accounts[0].resource
+
+    def __repr__(self) -> str:
+        state = f"{', degraded' if self.degraded else ''}{', ended' if self._ended else ''}"
+        return "<Lease of {!r} on {!r}, consumed={}{}>".format(*self._place, self.consumed, state)
+
     async def consume(self, amounts: Mapping[str, int] | None = None, /, **named: int) -> None:
         """Take more, if it is there: a real debit that may raise ``RateLimitExceeded``.
 
@@ -102,7 +111,7 @@ class Lease:
             await self._buckets.teller.colour.keep(self._take(needs_milli(wanted)), self._lost)
         except RateLimiterUnavailable as error:
             if self._policy is OnUnavailable.BLOCK:
-                raise
+                raise error.about(*self._place, self._buckets.stack_name) from error.__cause__
             what = f"letting a lease of {self._accounts[0].entity_id} consume"
             self._buckets.teller.let_through(what, error)
             if not error.ambiguous:
@@ -202,8 +211,7 @@ class Lease:
     def _lost(self) -> None:
         """Note that what this lease owes its buckets, or they owe it, could not even be sent."""
         self._buckets.teller.refunds_lost += 1
-        entity_id, resource = self._accounts[0].entity_id, self._accounts[0].resource
-        logger.warning("a lease of %s on %s was thrown away and not settled", entity_id, resource)
+        logger.warning("a lease of %s on %s was thrown away and not settled", *self._place)
 
     def __del__(self) -> None:
         """Settle a lease that nobody left: some generators are dropped without being closed.
@@ -222,7 +230,7 @@ class Lease:
 
     def _check_open(self) -> None:
         if self._ended:
-            raise LeaseExpiredError(self._accounts[0].entity_id, self._accounts[0].resource)
+            raise LeaseExpiredError(*self._place)
 
 
 class DegradedLease(Lease):
@@ -238,6 +246,10 @@ class DegradedLease(Lease):
     @property
     def degraded(self) -> bool:
         return True
+
+    @property
+    def _place(self) -> tuple[str, str]:
+        return self._entity_id, self._resource
 
     @property
     def consumed(self) -> dict[str, int]:
@@ -262,10 +274,6 @@ class DegradedLease(Lease):
 
     def __del__(self) -> None:
         """There is nothing to settle."""
-
-    def _check_open(self) -> None:
-        if self._ended:
-            raise LeaseExpiredError(self._entity_id, self._resource)
 
 
 class Acquisition:
@@ -457,7 +465,7 @@ class Acquisition:
             or self._buckets.policy_when_down(self._entity_id, self._resource)
         )
         if policy is OnUnavailable.BLOCK:
-            raise error
+            raise error.about(self._entity_id, self._resource, self._buckets.stack_name) from error.__cause__
         self._buckets.teller.let_through(f"admitting {self._entity_id} on {self._resource}", error)
         amounts = {name: need // 1000 for name, need in self._needs.items()}
         return DegradedLease(self._entity_id, self._resource, amounts)

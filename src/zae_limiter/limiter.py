@@ -7,13 +7,14 @@ is decided here.
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
+from typing import Any, Concatenate, Never, ParamSpec, Self, TypeVar, Unpack
 
 from .acquire import demand_statuses, demands_on
 from .amounts import needs_milli
+from .established.limiter import LimiterForms
+from .established.spelling import deprecated, refuse_former
 from .exceptions import ValidationError
 from .lease import Acquisition
 from .models import Availability, Limit, LimiterInfo, LimitStatus, OnUnavailable, check_limits
@@ -22,6 +23,8 @@ from .repository import Repository
 from .settings import Settings
 from .settlement import Demand
 from .shards import catch_up, levels, survey
+
+STORED_LIMITS = "leave it out; stored limits are used unless limits= is given"
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -37,7 +40,7 @@ def passed_on(method: Callable[Concatenate[Repository, P], T]) -> Callable[Conca
     return call
 
 
-class RateLimiter:
+class RateLimiter(LimiterForms):
     """Admits or refuses work against token buckets that are shared through a store.
 
     >>> import asyncio
@@ -49,7 +52,10 @@ class RateLimiter:
     {'rpm': 59}
     """
 
-    def __init__(self, repository: Repository, speculative_writes: bool = True) -> None:
+    def __init__(
+        self, repository: Repository | None = None, speculative_writes: bool = True, **former: Never
+    ) -> None:
+        refuse_former("RateLimiter", former)
         if not isinstance(repository, Repository):
             raise ValidationError("repository", repository, "pass what `await Repository.open()` returns")
         self._repository = repository
@@ -84,6 +90,7 @@ class RateLimiter:
 
     @property
     def repository(self) -> Repository:
+        """Where the state is kept, with all records of its namespace."""
         return self._repository
 
     @property
@@ -115,11 +122,7 @@ class RateLimiter:
         when the store does not answer and the policy is to block, ``ValidationError`` for bad input.
         """
         if use_stored_limits is not None:
-            warnings.warn(
-                "use_stored_limits is ignored: stored limits are used unless limits= is given",
-                DeprecationWarning,
-                stacklevel=2,
-            )
+            deprecated("use_stored_limits", STORED_LIMITS)
         try:
             is_known = (entity_id, resource) in self._repository.tills
         except TypeError:  # what cannot be hashed is no name, and will be told so
@@ -138,18 +141,31 @@ class RateLimiter:
         )
 
     async def available(
-        self, entity_id: str, resource: str, limits: Sequence[Limit] | None = None
+        self,
+        entity_id: str,
+        resource: str,
+        limits: Sequence[Limit] | None = None,
+        use_stored_limits: bool | None = None,
     ) -> dict[str, int]:
         """What an acquire could take now, by limit; negative while in debt. Consumes nothing.
 
         For an entity that cascades this is what both it and its parent can give.
         """
+        if use_stored_limits is not None:
+            deprecated("use_stored_limits", STORED_LIMITS)
         return dict((await self.check_availability(entity_id, resource, limits=limits)).available)
 
     async def time_until_available(
-        self, entity_id: str, resource: str, needed: Mapping[str, int], limits: Sequence[Limit] | None = None
+        self,
+        entity_id: str,
+        resource: str,
+        needed: Mapping[str, int],
+        limits: Sequence[Limit] | None = None,
+        use_stored_limits: bool | None = None,
     ) -> float:
         """Seconds until an acquire of ``needed`` passes if nobody else takes anything; ``inf`` for never."""
+        if use_stored_limits is not None:
+            deprecated("use_stored_limits", STORED_LIMITS)
         return (await self.check_availability(entity_id, resource, needed, limits)).retry_after_seconds
 
     async def check_availability(
@@ -189,15 +205,14 @@ class RateLimiter:
             mine = {name: n for name, n in needs.items() if name in account.terms.rates}
             statuses += demand_statuses(Demand(account, mine), shards, now_ms)
         wait_seconds = max((s.retry_after_seconds for s in statuses), default=0.0)
-        return Availability(there, wait_seconds, tuple(statuses))
+        return Availability(there, wait_seconds, tuple(statuses), entity_id, resource, now_ms)
 
     async def is_available(self, timeout: float = 1.0) -> bool:  # noqa: ASYNC109 - part of the contract
         """Whether the store answers within ``timeout`` seconds. Never raises."""
         try:
-            await self._repository.colour.within(timeout, self._repository.ping())
+            return await self._repository.colour.within(timeout, self._repository.ping())
         except Exception:
             return False
-        return True
 
     create_entity = passed_on(Repository.create_entity)
     get_entity = passed_on(Repository.get_entity)
@@ -231,6 +246,7 @@ class RateLimiter:
     get_resource_capacity = passed_on(Repository.get_resource_capacity)
 
     async def close(self) -> None:
+        """Close the repository. Whatever is asked of it afterwards is ``ClosedError``."""
         await self._repository.close()
 
     async def __aenter__(self) -> Self:

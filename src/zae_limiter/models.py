@@ -20,6 +20,16 @@ from .checks import (
     check_tokens,
 )
 from .deployments import LimiterInfo, StackOptions, Status, UsageWindow, VersionRecord
+from .established.forms import (
+    AuditEventForms,
+    AvailabilityForms,
+    BucketStateForms,
+    CacheStatsForms,
+    CapabilitiesForms,
+    EntityForms,
+    LimitStatusForms,
+)
+from .established.mapping import NamespaceMapping
 from .exceptions import ValidationError, shown
 from .naming import validate_limit_name
 
@@ -100,23 +110,34 @@ class Limit:
 
     @classmethod
     def per_second(cls, name: str, rate: int, burst: int | None = None) -> Self:
+        """``rate`` tokens a second, in a bucket that holds ``burst``, or ``rate`` if no burst is given."""
         return cls._per(name, rate, burst, 1)
 
     @classmethod
     def per_minute(cls, name: str, rate: int, burst: int | None = None) -> Self:
+        """``rate`` tokens a minute, in a bucket that holds ``burst``, or ``rate`` if no burst is given."""
         return cls._per(name, rate, burst, 60)
 
     @classmethod
     def per_hour(cls, name: str, rate: int, burst: int | None = None) -> Self:
+        """``rate`` tokens a hour, in a bucket that holds ``burst``, or ``rate`` if no burst is given."""
         return cls._per(name, rate, burst, 3600)
 
     @classmethod
     def per_day(cls, name: str, rate: int, burst: int | None = None) -> Self:
+        """``rate`` tokens a day, in a bucket that holds ``burst``, or ``rate`` if no burst is given."""
         return cls._per(name, rate, burst, 86400)
 
     @classmethod
     def custom(cls, name: str, capacity: int, refill_amount: int, refill_period_seconds: int) -> Self:
+        """A bucket of any numbers, such as 10 tokens every 90 seconds."""
         return cls(name, capacity, refill_amount, refill_period_seconds)
+
+    @classmethod
+    def from_bucket_state(cls, state: BucketState) -> Self:
+        """The limit that a stored bucket was filled by."""
+        amount, period = state.refill_amount_milli // 1000, state.refill_period_ms // 1000
+        return cls(state.limit_name, state.capacity_milli // 1000, amount, period)
 
     @classmethod
     def _per(cls, name: str, rate: int, burst: int | None, seconds: int) -> Self:
@@ -159,7 +180,7 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class LimitStatus:
+class LimitStatus(LimitStatusForms):
     """One limit as one request found it, in whole tokens of the whole bucket."""
 
     entity_id: str
@@ -173,7 +194,7 @@ class LimitStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class BucketState:
+class BucketState(BucketStateForms):
     """One limit of one bucket as it is stored: what ``tokens_milli`` was at ``last_refill_ms``."""
 
     entity_id: str
@@ -189,21 +210,20 @@ class BucketState:
 
     @property
     def limit(self) -> Limit:
-        return Limit(
-            self.limit_name,
-            self.capacity_milli // 1000,
-            self.refill_amount_milli // 1000,
-            self.refill_period_ms // 1000,
-        )
+        """The limit that the bucket was filled by."""
+        return Limit.from_bucket_state(self)
 
 
 @dataclass(frozen=True, slots=True)
-class Availability:
+class Availability(AvailabilityForms):
     """What a bucket holds and how long a demand would have to wait, from one snapshot."""
 
     available: Mapping[str, int]
     retry_after_seconds: float
     statuses: tuple[LimitStatus, ...] = ()
+    entity_id: str = ""
+    resource: str = ""
+    checked_at_ms: int = 0
 
     @property
     def is_available(self) -> bool:
@@ -211,7 +231,7 @@ class Availability:
 
 
 @dataclass(frozen=True, slots=True)
-class BackendCapabilities:
+class BackendCapabilities(CapabilitiesForms):
     """What a store can do; the limiter adapts to it."""
 
     name: str
@@ -228,7 +248,7 @@ class BackendCapabilities:
 
 
 @dataclass(frozen=True, slots=True)
-class Entity:
+class Entity(EntityForms):
     """Somebody who is limited: an API key, a user, a project."""
 
     entity_id: str
@@ -257,7 +277,7 @@ class AuditAction(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class AuditEvent:
+class AuditEvent(AuditEventForms):
     """One change somebody made. ``entity_id`` is ``$SYSTEM`` or ``$RESOURCE:{name}`` for defaults.
 
     An action that this version does not know is the text that was written.
@@ -280,9 +300,9 @@ class NamespaceStatus(StrEnum):
     """All that was there is gone; who still writes there is told by this for some days."""
 
 
-@dataclass(frozen=True, slots=True)
-class Namespace:
-    """A tenant: its name, and the opaque id that prefixes its keys."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Namespace(NamespaceMapping):
+    """A tenant: its name, and the opaque id that prefixes its keys. It equals that id."""
 
     namespace_name: str
     namespace_id: str
@@ -326,7 +346,7 @@ class LimiterConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class CacheStats:
+class CacheStats(CacheStatsForms):
     """How often stored configuration was remembered, how much of it, and for how long it serves."""
 
     hits: int

@@ -10,7 +10,12 @@ from urllib.parse import parse_qs, urlsplit
 
 from ._colour import Blocking, Colour
 from .backends import open_backend, store_world
-from .exceptions import InfrastructureError, NamespaceNotFoundError
+from .exceptions import (
+    InfrastructureError,
+    NamespaceNotFoundError,
+    RateLimiterUnavailable,
+    without_secrets,
+)
 from .models import BackendCapabilities, StackOptions
 from .naming import validate_namespace
 from .records.capacity import CapacityRecords
@@ -42,6 +47,19 @@ class Repository(
     _is_guest = False
     """Whether somebody else opened the store and will close it."""
 
+    def __init__(self, connection: Connection, namespace_name: str = "", namespace_id: str = "") -> None:
+        if not isinstance(connection, Connection):
+            raise TypeError(
+                f"open a repository with `await {type(self).__name__}.open(stack={connection!r})`"
+            )
+        super().__init__(connection, namespace_name, namespace_id)
+
+    def __repr__(self) -> str:
+        where = (
+            f"{type(self).__name__} of namespace {self.namespace_name!r} in {without_secrets(self.store)!r}"
+        )
+        return f"<{where}, closed>" if self._is_closed or self._connection.is_closed else f"<{where}>"
+
     @classmethod
     async def open(cls, namespace: str | None = None, **settings: Unpack[Settings]) -> Self:
         """Open a store and a namespace of it, which is registered if it is missing.
@@ -72,6 +90,7 @@ class Repository(
         *,
         sync: bool,
         register: bool = True,
+        default_only: bool = False,
         prepare: Callable[[Repository], Awaitable[None]] | None = None,
     ) -> Self:
         url, options, given = settings_of(settings)
@@ -79,7 +98,9 @@ class Repository(
         backend = open_backend(url, sync=sync, world=world, timeout_ms=settings.get("timeout_ms"), **client)
         connection = Connection(backend, world, options, url)
         connection.client = client
-        return await cls._enter_connection(connection, namespace, register=register, prepare=prepare)
+        return await cls._enter_connection(
+            connection, namespace, register=register, default_only=default_only, prepare=prepare
+        )
 
     @classmethod
     async def over(
@@ -106,9 +127,13 @@ class Repository(
         namespace: str | None,
         *,
         register: bool,
+        default_only: bool = False,
         prepare: Callable[[Repository], Awaitable[None]] | None = None,
     ) -> Self:
-        """A view of a namespace, for which ``prepare`` may do something before versions are checked."""
+        """A view of a namespace, for which ``prepare`` may do something before versions are checked.
+
+        A missing namespace is registered if ``register`` says so; with ``default_only`` only the default one.
+        """
         backend = connection.backend
         if namespace is None:  # an empty name is a mistake, and must not lead to somebody else's data
             namespace = os.environ.get(NAMESPACE_VARIABLE) or DEFAULT_NAMESPACE
@@ -116,7 +141,11 @@ class Repository(
         try:
             await backend.setup()
             await connection.notice_changes()
-            opened = await cls(connection, REGISTRY, REGISTRY)._enter(name, register=register)
+            registry = cls(connection, REGISTRY, REGISTRY)
+            if default_only and name != DEFAULT_NAMESPACE:
+                await registry._enter(DEFAULT_NAMESPACE, register=register)
+            may_register = register and (not default_only or name == DEFAULT_NAMESPACE)
+            opened = await registry._enter(name, register=may_register)
             if prepare is not None:
                 await prepare(opened)
             await opened._check_versions(register=register)
@@ -139,38 +168,26 @@ class Repository(
         if found is None and register:
             # Whoever is refused leaves nothing, and a namespace that is not there yet has no say in that.
             await self._check_versions(register=True)
-            found = await self.register_namespace(name)
+            found = await self._register(name)
         if found is None:
-            raise NamespaceNotFoundError(f"namespace {name!r} does not exist; register_namespace makes it")
+            message = f"namespace {name!r} does not exist; register_namespace makes it"
+            raise NamespaceNotFoundError(message, namespace_name=name)
         self._connection.learn(nsid_key(found.namespace_id), namespace_item(found))
         return type(self)(self._connection, found.namespace_name, found.namespace_id)
 
     @property
     def capabilities(self) -> BackendCapabilities:
+        """What the store can do."""
         return self._connection.backend.capabilities
 
     @property
-    def store(self) -> str:
-        """The URL that was opened."""
-        return self._connection.url
-
-    @property
-    def table_name(self) -> str | None:
-        """The table, if the store is one of DynamoDB's."""
-        parts = urlsplit(self.store)
-        return parts.netloc if parts.scheme == "dynamodb" else getattr(self._backend, "table_name", None)
-
-    @property
-    def stack_name(self) -> str | None:
-        """The stack around the table, which has the table's name."""
-        return self.table_name
-
-    @property
     def region(self) -> str | None:
+        """The region that the store was opened with, if one was named."""
         return self._url_option("region")
 
     @property
     def endpoint_url(self) -> str | None:
+        """The endpoint that the store was opened with, if one was named."""
         return self._url_option("endpoint_url")
 
     def _url_option(self, name: str) -> str | None:
@@ -179,6 +196,7 @@ class Repository(
 
     @property
     def colour(self) -> Colour:
+        """How its coroutines wait."""
         return self._connection.backend.colour
 
     async def create_table(self) -> None:
@@ -215,9 +233,13 @@ class Repository(
         sync = isinstance(self.colour, Blocking)
         return manager_of(self.store, sync=sync, world=self._world, **self._connection.client)
 
-    async def ping(self) -> None:
-        """Ask the store something; raises ``RateLimiterUnavailable`` if it does not answer."""
-        await self._get(version_key())
+    async def ping(self) -> bool:
+        """Whether the store answers."""
+        try:
+            await self._get(version_key())
+        except RateLimiterUnavailable:
+            return False
+        return True
 
     async def close(self) -> None:
         """Let go of the store. Whatever is asked of it afterwards is ``ClosedError``."""

@@ -7,6 +7,7 @@ from typing import Any, TypedDict
 from urllib.parse import urlencode
 
 from .backends import default_url
+from .established.spelling import FORMER
 from .exceptions import ValidationError
 from .models import OnUnavailable, check_count
 from .naming import validate_stack_name
@@ -63,7 +64,8 @@ def client_of(settings: Settings) -> dict[str, Any]:
 def settings_of(settings: Settings) -> tuple[str, Options, World]:
     """Settings, checked and completed: the store's URL, the options and the world."""
     if unknown := sorted(set(settings) - Settings.__annotations__.keys()):
-        raise ValidationError("setting", unknown[0], f"use {', '.join(Settings.__annotations__)}")
+        way_out = FORMER.get(unknown[0], f"use {', '.join(Settings.__annotations__)}")
+        raise ValidationError("setting", unknown[0], way_out)
     world = settings.get("world")
     if not isinstance(world, World | None):
         raise ValidationError("world", world, "pass a World, or leave it out")

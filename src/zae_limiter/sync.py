@@ -7,10 +7,12 @@ docstrings are the async ones, and the type checker sees them.
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Never, Self, Unpack
 
 from ._colour import blocking, plain, run_sync, wrapping
 from .builder import RepositoryOptions
+from .established.limiter import LimiterForms
+from .established.spelling import refuse_former
 from .exceptions import ValidationError
 from .lease import Acquisition, Lease
 from .limiter import RateLimiter, deployed, located
@@ -33,11 +35,16 @@ class SyncLease:
 
     @property
     def consumed(self) -> dict[str, int]:
+        """See ``Lease.consumed``."""
         return self._async.consumed
 
     @property
     def degraded(self) -> bool:
+        """See ``Lease.degraded``."""
         return self._async.degraded
+
+    def __repr__(self) -> str:
+        return repr(self._async).replace("<", "<Sync", 1)
 
     consume = blocking(Lease.consume)
     adjust = blocking(Lease.adjust)
@@ -118,35 +125,46 @@ class SyncRepository:
 
     @property
     def namespace_name(self) -> str:
+        """See ``Repository.namespace_name``."""
         return self._async.namespace_name
 
     @property
     def namespace_id(self) -> str:
+        """See ``Repository.namespace_id``."""
         return self._async.namespace_id
 
     @property
     def capabilities(self) -> BackendCapabilities:
+        """See ``Repository.capabilities``."""
         return self._async.capabilities
 
     @property
     def store(self) -> str:
+        """See ``Repository.store``."""
         return self._async.store
 
     @property
     def stack_name(self) -> str | None:
+        """See ``Repository.stack_name``."""
         return self._async.stack_name
 
     @property
     def table_name(self) -> str | None:
+        """See ``Repository.table_name``."""
         return self._async.table_name
 
     @property
     def region(self) -> str | None:
+        """See ``Repository.region``."""
         return self._async.region
 
     @property
     def endpoint_url(self) -> str | None:
+        """See ``Repository.endpoint_url``."""
         return self._async.endpoint_url
+
+    def __repr__(self) -> str:
+        return repr(self._async).replace("<", "<Sync", 1)
 
     create_entity = blocking(Repository.create_entity)
     get_entity = blocking(Repository.get_entity)
@@ -169,6 +187,7 @@ class SyncRepository:
     list_resources_with_entity_configs = blocking(Repository.list_resources_with_entity_configs)
     get_config = blocking(Repository.get_config)
     set_config = blocking(Repository.set_config)
+    batch_get_configs = blocking(Repository.batch_get_configs)
     resolve_limits = blocking(Repository.resolve_limits)
     explain = blocking(Repository.explain)
     invalidate_config_cache = plain(Repository.invalidate_config_cache)
@@ -225,7 +244,7 @@ class SyncRepositoryBuilder(RepositoryOptions):
         return SyncRepository(run_sync(self._build(sync=True)))
 
 
-class SyncRateLimiter:
+class SyncRateLimiter(LimiterForms):
     """The sync twin of ``RateLimiter``.
 
     >>> with SyncRateLimiter.open("memory://") as limiter:
@@ -234,7 +253,10 @@ class SyncRateLimiter:
     {'rpm': 1}
     """
 
-    def __init__(self, repository: SyncRepository, speculative_writes: bool = True) -> None:
+    def __init__(
+        self, repository: SyncRepository | None = None, speculative_writes: bool = True, **former: Never
+    ) -> None:
+        refuse_former("SyncRateLimiter", former)
         if not isinstance(repository, SyncRepository):
             raise ValidationError("repository", repository, "pass what `SyncRepository.open()` returns")
         self._async = RateLimiter(repository._async, speculative_writes)
@@ -266,14 +288,17 @@ class SyncRateLimiter:
 
     @property
     def repository(self) -> SyncRepository:
+        """See ``RateLimiter.repository``."""
         return self._repository
 
     @property
     def refunds_lost(self) -> int:
+        """See ``RateLimiter.refunds_lost``."""
         return self._async.refunds_lost
 
     @property
     def degraded(self) -> int:
+        """See ``RateLimiter.degraded``."""
         return self._async.degraded
 
     def __repr__(self) -> str:

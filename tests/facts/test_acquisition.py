@@ -20,6 +20,8 @@ ALLOW, BLOCK = OnUnavailable.ALLOW, OnUnavailable.BLOCK
 class Shop:
     """All that an acquisition needs: a bucket of ten tokens, a till that does as it is told, a plan."""
 
+    stack_name = "limits"
+
     def __init__(self, *, takes: Any = False, orders: Any = (None, None), policy: Any = BLOCK) -> None:
         self.store = Store(e=image_of())
         self.teller = teller_of(self.store)

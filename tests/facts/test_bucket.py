@@ -22,6 +22,7 @@ from zae_limiter.bucket import (
     build_limit_status,
     calculate_available,
     calculate_retry_after,
+    calculate_time_until_available,
     force_consume,
     gain,
     rate_of,
@@ -164,11 +165,11 @@ def test_waits_that_can_be_done_in_the_head(
     assert wait == round(seconds * 1000)
 
 
-# The seven functions, which speak of whole tokens and seconds.
+# The eight functions, which speak of whole tokens and seconds.
 
 
 @given(states(), st.integers(1, TOKENS_MAX), st.data())
-def test_the_seven_functions_agree_with_the_law(
+def test_the_eight_functions_agree_with_the_law(
     state: BucketState, requested: int, data: st.DataObject
 ) -> None:
     """Each is the law in the units of its caller; none has an opinion of its own."""
@@ -179,19 +180,28 @@ def test_the_seven_functions_agree_with_the_law(
     at = max(now, state.last_refill_ms)
     fits = held >= need
 
-    assert would_refill_satisfy(state, requested, now) is fits
     assert calculate_available(state, now) == math.floor(Fraction(held, 1000))
-    assert calculate_retry_after(state, requested, now) == wait
+    assert calculate_time_until_available(state, requested, now) == wait
     assert (wait == 0) is fits
-    assert refill_bucket(state.tokens_milli, state.last_refill_ms, now, rate) == Refill(held, at)
+    assert refill_bucket(state.tokens_milli, state.last_refill_ms, now, *rate) == Refill(held, at)
     assert force_consume(state, requested, now) == Refill(held - need, at)
-    assert try_consume(state, requested, now) == Consumption(fits, held - need if fits else held, at, wait)
+    left, whole = held - need if fits else held, math.floor(Fraction(held, 1000))
+    assert try_consume(state, requested, now) == Consumption(fits, left, at, whole, wait)
 
-    status = build_limit_status(state, requested, now)
+    status = build_limit_status("user-1", "gpt-4", state.limit, state, requested, now)
+    other = dataclasses.replace(state, limit_name="tpm")
+    assert would_refill_satisfy([state, other], {"rpm": requested}, now) == (fits, [status])
     assert (status.entity_id, status.resource, status.limit_name) == ("user-1", "gpt-4", "rpm")
     assert (status.limit, status.requested) == (state.limit, requested)
     assert (status.available, status.exceeded) == (calculate_available(state, now), not fits)
     assert status.retry_after_seconds == wait
+
+
+@given(rates, st.integers(0, 10**12), instants)
+def test_a_deficit_accrues_in_time_whenever_the_wait_begins(rate: Rate, deficit: int, now: int) -> None:
+    """Without a clock it is the wait that is enough at every instant, and at some instant no less is."""
+    wait = round(calculate_retry_after(deficit, rate.refill_amount_milli, rate.refill_period_ms) * 1000)
+    assert wait == wait_ms(rate, deficit, 0) >= wait_ms(rate, deficit, now)
 
 
 @given(states(), st.lists(st.integers(0, 10**5), min_size=1, max_size=10), st.data())
@@ -200,7 +210,7 @@ def test_refilling_often_changes_nothing(state: BucketState, steps: list[int], d
     now = data.draw(moments(state))
     rate, stored, origin = rate_of(state), state.tokens_milli, state.last_refill_ms
     for step in steps:
-        stored, origin = refill_bucket(stored, origin, now := now + step, rate)
+        stored, origin = refill_bucket(stored, origin, now := now + step, *rate)
     assert stored == balance(rate, state.tokens_milli, state.last_refill_ms, now)
 
 
@@ -218,12 +228,20 @@ def test_what_is_consumed_is_gone(state: BucketState, requested: int, data: st.D
 
 STATE = BucketState("user-1", "gpt-4", "rpm", 5000, NOW, 10_000, 1000, 1000)
 PLAIN: dict[str, Any] = {"state": STATE, "requested": 1, "amount": 1, "now_ms": NOW}
-PLAIN |= {"tokens_milli": 5000, "last_refill_ms": NOW, "rate": rate_of(STATE)}
+PLAIN |= {"tokens_milli": 5000, "last_refill_ms": NOW, "needed": 1, "deficit_milli": 1}
+PLAIN |= rate_of(STATE)._asdict() | {"entity_id": "user-1", "resource": "gpt-4", "limit": STATE.limit}
+PLAIN |= {"buckets": [STATE], "consume": {"rpm": 1}}
 FUNCTIONS = (
     *(refill_bucket, try_consume, force_consume, calculate_retry_after, calculate_available),
-    *(build_limit_status, would_refill_satisfy, rate_of),
+    *(calculate_time_until_available, build_limit_status, would_refill_satisfy, rate_of),
 )
-CHECKED = [(function, name) for function in FUNCTIONS for name in inspect.signature(function).parameters]
+NAMES = ("entity_id", "resource")
+CHECKED = [
+    (function, name)
+    for function in FUNCTIONS
+    for name in inspect.signature(function).parameters
+    if name not in NAMES
+]
 
 
 def called(function: Any, **other: Any) -> Any:
@@ -253,7 +271,7 @@ def test_every_number_of_a_state_and_of_a_rate_is_checked(name: str, value: Any)
     assert refused.value.field == name
     if name in Rate._fields:
         with pytest.raises(ValidationError) as refused:
-            called(refill_bucket, rate=rate_of(STATE)._replace(**{name: value}))
+            called(refill_bucket, **{name: value})
         assert refused.value.field == name
 
 
@@ -269,9 +287,10 @@ def test_a_rate_brings_something(name: str) -> None:
 def test_the_largest_numbers_can_be_worked_with(function: Any) -> None:
     """On both sides of zero."""
     for name in inspect.signature(function).parameters:
-        if name not in ("state", "rate"):
+        if isinstance(PLAIN[name], int):
             called(function, **{name: NUMBER_MAX})
-            called(function, **{name: -NUMBER_MAX})
+            if not name.startswith("refill"):
+                called(function, **{name: -NUMBER_MAX})
 
 
 def test_floats_stay_out_of_the_arithmetic() -> None:
@@ -289,5 +308,5 @@ def test_floats_stay_out_of_the_arithmetic() -> None:
 def test_integers_go_in_and_come_out(rate: Rate, stored: int, origin: int, now: int) -> None:
     """No intermediate result of the law is a float, so no sum is ever rounded."""
     found = [accrued(rate, now), gain(rate, origin, now), balance(rate, stored, origin, now), rate.fill_ms]
-    found += [wait_ms(rate, 5, now), *refill_bucket(stored, origin, now, rate)]
+    found += [wait_ms(rate, 5, now), *refill_bucket(stored, origin, now, *rate)]
     assert {type(number) for number in found} == {int}

@@ -29,6 +29,7 @@ from zae_limiter.exceptions import (
     LeaseExpiredError,
     NamespaceNotFoundError,
     NamespaceStateError,
+    NoLimitsError,
     RateLimitError,
     RateLimiterUnavailable,
     RateLimitExceeded,
@@ -62,7 +63,7 @@ TREE: dict[type[Exception], set[type[Exception]]] = {
     },
     EntityError: {EntityNotFoundError, EntityExistsError, EntityConflictError},
     VersionError: {VersionMismatchError, IncompatibleSchemaError},
-    ValidationError: {InvalidIdentifierError, InvalidNameError},
+    ValidationError: {InvalidIdentifierError, InvalidNameError, NoLimitsError},
 }
 
 
@@ -99,6 +100,7 @@ EVERY: list[ZAELimiterError] = [
     ClosedError("said"),
     ValidationError("capacity", 0, "it must be at least 1"),
     InvalidIdentifierError("entity_id", "a#b", "'#' is reserved"),
+    NoLimitsError("user-1", "gpt-4"),
     InvalidNameError("resource", "a#b", "'#' is reserved"),
 ]
 

@@ -81,7 +81,7 @@ async def test_nearer_level_wins(store: Store) -> None:
     await repository.set_limits("key", [rpm(5)], RESOURCE)
     await client.take("key", {"rpm": 1})
     assert not await is_admitted(client)
-    await repository.set_limits("key", [rpm(5)], RESOURCE, "allow")
+    await repository.set_limits("key", [rpm(5)], RESOURCE, on_unavailable="allow")
     assert await is_admitted(client)
 
 
@@ -373,7 +373,7 @@ async def test_refund_of_a_cascade_reaches_whom_it_can(store: Store) -> None:
 async def test_last_known_config_serves_while_reads_fail(store: Store) -> None:
     """An expired cache is better than nothing: limits and policy stay known while they cannot be read."""
     client = await store.client()
-    await client.repository.set_resource_defaults(RESOURCE, [rpm(10)], "allow")
+    await client.repository.set_resource_defaults(RESOURCE, [rpm(10)], on_unavailable="allow")
     await client.take("key", {"rpm": 1})
     store.clock.advance(400)
     with client.down():

@@ -50,7 +50,12 @@ def usual(ids: Mapping[str, str]) -> dict[str, tuple[Any, ...]]:
         return Key(f"{ids[HOME]}/ENTITY#user-1", sort)
 
     return {
-        "buckets": ([("user-1", "gpt-4")], [("user-1", "gpt-4"), ("nobody", "other")], []),
+        "keys": (
+            [("user-1", "gpt-4")],
+            [("user-1", "gpt-4", 0), ("nobody", "other", "rpm")],
+            [tuple(own("#CONFIG#gpt-4"))],
+            [],
+        ),
         "cascade": (True, False),
         "client_min_version": ("0.0.0", "99.0.0"),
         "config": (LimiterConfig((RPM,)), LimiterConfig((), OnUnavailable.ALLOW), LimiterConfig()),
@@ -64,10 +69,12 @@ def usual(ids: Mapping[str, str]) -> dict[str, tuple[Any, ...]]:
         "level": ("system", "resource", "entity"),
         "limit": (1, 2, 100, 1000),
         "limit_name": ("rpm", "tokens.in", None),
+        "shard_id": (0, 1),
         "limits": (None, LIMITS, [RPM], (RPM,)),
         "metadata": (None, {}, {"plan": "free", "n": [1, 2.5, None, {"a": True}]}),
         "name": ("new", HOME, "Name"),
-        "names": (["new"], ["new", HOME], ()),
+        "namespace": ("new", HOME, "Name"),
+        "namespaces": (["new"], ["new", HOME], ()),
         "namespace_id": (ids[LOST], ids[HOME], "nobody"),
         "needed": (None, {"rpm": 1}, {"rpm": 61}),
         "next_key": (None, *template().cursors),

@@ -27,6 +27,10 @@ def check_call(who: str, name: str, given: st.SearchStrategy[Any], colour: str, 
         check_refused(result, before, contents(backend))
 
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
+"""Former spellings are among the arguments."""
+
+
 @pytest.mark.parametrize("name", sorted(REPOSITORY))
 @cases("api", 40, colour=colours, data=st.data())
 def test_any_arguments_of_a_repository(name: str, colour: str, data: Any) -> None:
@@ -41,7 +45,6 @@ def test_any_arguments_of_a_limiter(name: str, colour: str, data: Any) -> None:
     check_call("limiter", name, arguments(LIMITER[name]), colour, data)
 
 
-@pytest.mark.filterwarnings("ignore:use_stored_limits:DeprecationWarning")
 @cases("api", 300, colour=colours, data=st.data())
 def test_any_arguments_of_an_acquire(colour: str, data: Any) -> None:
     """Nothing is asked of the store before every argument is checked."""

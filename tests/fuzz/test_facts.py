@@ -24,7 +24,6 @@ from zae_limiter import (
     naming,
 )
 from zae_limiter import version as versions
-from zae_limiter.bucket import Rate
 from zae_limiter.cli.grammar import limit_text, parse_limit, parse_limits_json
 from zae_limiter.models import check_limits, check_mapping, check_tokens
 from zae_limiter.schema import bucket_key, pk_entity
@@ -95,11 +94,10 @@ def test_a_value_is_checked_when_it_is_made(name: str, data: Any) -> None:
 
 PUBLIC = (
     *("refill_bucket", "try_consume", "force_consume", "calculate_retry_after", "calculate_available"),
-    *("build_limit_status", "would_refill_satisfy", "rate_of"),
+    *("calculate_time_until_available", "build_limit_status", "would_refill_satisfy", "rate_of"),
 )
 whole = st.one_of(st.integers(-(10**20), 10**20), numbers, anything)
 states = st.builds(BucketState, st.just("e"), st.just("r"), st.just("rpm"), whole, whole, whole, whole, whole)
-rates = st.builds(Rate, whole, whole, whole)
 
 
 @pytest.mark.parametrize("name", PUBLIC)
@@ -107,7 +105,8 @@ rates = st.builds(Rate, whole, whole, whole)
 def test_the_arithmetic_of_buckets(name: str, data: Any) -> None:
     """Numbers in, numbers out; whatever is no number is refused, and no number is too large to be divided."""
     function = getattr(bucket, name)
-    kinds = {"state": st.one_of(states, states, anything), "rate": st.one_of(rates, rates, anything)}
+    kinds = {"state": st.one_of(states, states, anything), "limit": st.one_of(st.just(RPM), anything)}
+    kinds |= {"buckets": st.lists(states, max_size=2), "consume": st.dictionaries(st.just("rpm"), whole)}
     given = [data.draw(kinds.get(parameter, whole)) for parameter in inspect.signature(function).parameters]
     outcome(lambda: function(*given))
 

@@ -49,12 +49,12 @@ def test_a_repository_deploys_what_its_options_ask_for(sync: bool) -> None:
 
     async def scenario() -> None:
         if sync:
-            built = builder(name).namespace("team-a").lambda_memory(128).build()._async
+            built = builder(name).namespace("default").lambda_memory(128).build()._async
         else:
             asked = Repository.builder().stack(name).region(emulator.REGION).endpoint_url(emulator.endpoint())
-            built = await asked.namespace("team-a").lambda_memory(128).session(session(False)).build()
+            built = await asked.namespace("default").lambda_memory(128).session(session(False)).build()
         async with built:
-            assert built.namespace_name == "team-a"
+            assert built.namespace_name == "default"
             record = await built.get_version_record()
             assert record is not None
             assert record.lambda_version == version.client_version()

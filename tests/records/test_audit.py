@@ -15,7 +15,7 @@ async def test_every_change_has_its_event(store: Store) -> None:
     await repository.create_entity("org")
     await repository.create_entity("key-1", "One", "org", True, principal="ann@x")
     await repository.update_entity("key-1", name="Two", principal="bob")
-    await repository.set_limits("key-1", [RPM], "gpt-4", "allow", principal="ann@x")
+    await repository.set_limits("key-1", [RPM], "gpt-4", "ann@x", "allow")
     await repository.delete_limits("key-1", "gpt-4")
     await repository.delete_entity("key-1", principal="bob")
     events = await repository.get_audit_events("key-1")

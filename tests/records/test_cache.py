@@ -261,7 +261,7 @@ async def test_the_last_known_values_serve_while_the_store_is_down(store: Store)
         return faulty[0]
 
     repository = await store.repository(wrap=wrap)
-    await repository.set_resource_defaults("gpt-4", [RPM], "allow")
+    await repository.set_resource_defaults("gpt-4", [RPM], on_unavailable="allow")
     await take(RateLimiter(repository), "key-1", "gpt-4", rpm=1)
     store.clock.advance(3600)
     faulty[0].always = Fault.UNREACHABLE

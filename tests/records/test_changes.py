@@ -210,7 +210,7 @@ async def test_limits_given_along_are_honoured_on_a_bucket_that_exists(store: St
 async def test_first_limits_are_found_by_those_who_missed_them(store: Store) -> None:
     """That nothing was stored is not believed for a minute."""
     admin, user = await store.repository(), await store.repository()
-    with pytest.raises(ValidationError, match="none are stored"):
+    with pytest.raises(ValidationError, match="no limits are stored"):
         await take(RateLimiter(user), "key-1", "gpt-4", rpm=1)
     await admin.set_system_defaults([rpm(5)])
     await take(RateLimiter(user), "key-1", "gpt-4", rpm=1)

@@ -65,7 +65,7 @@ async def test_without_other_limits_a_deleted_entity_has_none(store: Store) -> N
     admin, user = await stage(store)
     await admin.delete_resource_defaults("gpt-4")
     await admin.delete_entity("key-1")
-    with pytest.raises(ValidationError, match="none are stored"):
+    with pytest.raises(ValidationError, match="no limits are stored"):
         await take(user, "key-1", "gpt-4", rpm=1)
 
 

@@ -27,7 +27,7 @@ async def test_a_namespace_is_registered_once(store: Store) -> None:
     assert await repository.get_namespace("team-a") == made
     assert len(made.namespace_id) == 11
     several = await repository.register_namespaces(["team-b", "team-a"])
-    assert [one.namespace_name for one in several] == ["team-b", "team-a"]
+    assert [one.namespace_name for one in several.values()] == list(several) == ["team-b", "team-a"]
     assert [one.namespace_name for one in await repository.list_namespaces()] == [
         "default",
         "team-a",

@@ -171,7 +171,7 @@ def test_a_builder_opens_what_it_was_told() -> None:
     builder = (
         SyncRepository.builder()
         .store("memory://")
-        .namespace("team-a")
+        .namespace("default")
         .config_cache_ttl(5)
         .bucket_ttl_multiplier(3)
         .on_unavailable("allow")
@@ -184,7 +184,7 @@ def test_a_builder_opens_what_it_was_told() -> None:
     assert isinstance(builder, SyncRepositoryBuilder)
     with builder.build() as repository:
         options = repository._async._connection.options
-        assert repository.namespace_name == "team-a"
+        assert repository.namespace_name == "default"
         assert repository.get_cache_stats().ttl_seconds == 5
         assert (options.bucket_ttl_multiplier, options.on_unavailable) == (3, OnUnavailable.ALLOW)
         assert (options.usage_retention_days, options.audit_retention_days) == (10, 20)
@@ -195,13 +195,13 @@ def test_the_async_builder_builds_the_same() -> None:
     """One set of options, two colours."""
 
     async def work() -> str:
-        builder = Repository.builder().store("memory://").namespace("team-a")
+        builder = Repository.builder().store("memory://").namespace("default")
         assert isinstance(builder, RepositoryBuilder)
         async with await builder.build() as repository:
             await RateLimiter(repository).is_available()
             return repository.namespace_name
 
-    assert asyncio.run(work()) == "team-a"
+    assert asyncio.run(work()) == "default"
 
 
 STACK_ONLY = {

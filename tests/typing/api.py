@@ -32,6 +32,7 @@ from zae_limiter import (
     ValidationError,
     World,
 )
+from zae_limiter.established.mapping import NamespaceWord
 from zae_limiter.testing import ManualClock
 
 exported: Sequence[str] = zae_limiter.__all__
@@ -82,7 +83,7 @@ async def use_async(repository: Repository) -> None:
     assert_type(await repository.delete_entity("e"), bool)
     assert_type(await repository.get_children("p"), list[Entity])
     assert_type(await repository.list_entities(limit=10, cursor=None), tuple[list[Entity], str | None])
-    assert_type(await repository.set_limits("e", limits, "r", "block", principal="me"), None)
+    assert_type(await repository.set_limits("e", limits, "r", "me", on_unavailable="block"), None)
     assert_type(await repository.get_limits("e"), list[Limit])
     assert_type(await repository.delete_limits("e", "r"), bool)
     assert_type(await repository.set_resource_defaults("r", limits, on_unavailable="allow"), None)
@@ -99,8 +100,8 @@ async def use_async(repository: Repository) -> None:
         tuple[list[Limit] | None, OnUnavailable | None, ConfigSource | None],
     )
     assert_type(repository.get_cache_stats(), CacheStats)
-    assert_type(repository.invalidate_config_cache(entity_id="e"), None)
-    assert_type(await repository.register_namespaces(["a"]), list[Namespace])
+    assert_type(await repository.invalidate_config_cache(entity_id="e"), None)
+    assert_type(await repository.register_namespaces(["a"]), dict[str, NamespaceWord])
     assert_type(await repository.get_namespace("a"), Namespace | None)
     assert_type(await repository.get_bucket("e", "r"), list[BucketState])
     assert_type(await repository.get_audit_events("e", limit=5), list[AuditEvent])
@@ -138,7 +139,7 @@ def use_sync(repository: SyncRepository) -> None:
     assert_type(repository.delete_entity("e"), bool)
     assert_type(repository.get_children("p"), list[Entity])
     assert_type(repository.list_entities(limit=10, cursor=None), tuple[list[Entity], str | None])
-    assert_type(repository.set_limits("e", limits, "r", "block", principal="me"), None)
+    assert_type(repository.set_limits("e", limits, "r", "me", on_unavailable="block"), None)
     assert_type(repository.get_limits("e"), list[Limit])
     assert_type(repository.delete_limits("e", "r"), bool)
     assert_type(repository.set_resource_defaults("r", limits, on_unavailable="allow"), None)
@@ -155,10 +156,11 @@ def use_sync(repository: SyncRepository) -> None:
         tuple[list[Limit] | None, OnUnavailable | None, ConfigSource | None],
     )
     assert_type(repository.get_cache_stats(), CacheStats)
-    assert_type(repository.invalidate_config_cache(entity_id="e"), None)
-    assert_type(repository.register_namespaces(["a"]), list[Namespace])
+    repository.invalidate_config_cache(entity_id="e")
+    assert_type(repository.register_namespaces(["a"]), dict[str, NamespaceWord])
     assert_type(repository.get_namespace("a"), Namespace | None)
     assert_type(repository.get_bucket("e", "r"), list[BucketState])
+    assert_type(repository.get_bucket("e", "r", "rpm"), BucketState | None)
     assert_type(repository.get_audit_events("e", limit=5), list[AuditEvent])
     assert_type(repository.capabilities, BackendCapabilities)
 

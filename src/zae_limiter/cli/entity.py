@@ -159,7 +159,7 @@ def set_limits(
     principal: str | None,
 ) -> None:
     """Replace an entity's own limits. They are for one resource or for all."""
-    session.repository.set_limits(entity_id, limits, resource, on_unavailable, principal)
+    session.repository.set_limits(entity_id, limits, resource, principal, on_unavailable)
     stored = session.repository.get_limits(entity_id, resource)
     session.output.done(stored, f"set the limits of {entity_id!r} on {resource!r}: {limit_texts(stored)}")
 

@@ -26,7 +26,7 @@ def namespace() -> None:
 @with_session
 def register(session: Session, names: tuple[str, ...]) -> None:
     """Make namespaces. Those that exist stay as they are."""
-    made = session.namespaces.register_namespaces(names)
+    made = [one.namespace for one in session.namespaces.register_namespaces(names).values()]
     session.output.show(made, lambda: _table(made))
 
 
@@ -85,7 +85,7 @@ def recover(session: Session, namespace_id: str) -> None:
 
     An id that begins with a dash is written after two dashes: recover -- -x3b...
     """
-    back = session.namespaces.recover_namespace(namespace_id)
+    back = session.namespaces.recover_namespace(namespace_id).namespace
     session.output.done(back, f"recovered namespace {back.namespace_name!r}")
 
 

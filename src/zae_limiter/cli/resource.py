@@ -36,7 +36,7 @@ def set_defaults(
     principal: str | None,
 ) -> None:
     """Replace the default limits of a resource."""
-    session.repository.set_resource_defaults(resource, limits, on_unavailable, principal)
+    session.repository.set_resource_defaults(resource, limits, principal, on_unavailable)
     stored = session.repository.get_resource_defaults(resource)
     session.output.done(stored, f"set the default limits of {resource!r}: {limit_texts(stored)}")
 

@@ -236,12 +236,13 @@ def operation_failed(stack: Stack, events: Sequence[StackEvent]) -> StackOperati
     reasons = failed_reasons(events) or [stack.reason or "CloudFormation gives no reason"]
     causes = "; then ".join(reasons)
     message = f"stack {stack.name!r} ended as {stack.status}: {causes}; {way_out(stack)}"
-    return StackOperationError(message, reasons)
+    return StackOperationError(message, reasons, stack_name=stack.name)
 
 
 def not_usable(stack: Stack) -> StackOperationError:
     """A stack that is in no state for what is asked of it."""
-    return StackOperationError(f"stack {stack.name!r} is {stack.status}; {way_out(stack)}")
+    message = f"stack {stack.name!r} is {stack.status}; {way_out(stack)}"
+    return StackOperationError(message, stack_name=stack.name)
 
 
 def way_out(stack: Stack) -> str:
@@ -270,7 +271,8 @@ def owned(stack: Stack) -> Stack:
         return stack
     raise StackOperationError(
         f"stack {stack.name!r} is not one of {OURS}'s: it has no tag {MANAGED_BY}={OURS}; "
-        "use the tool that made it, or choose another name"
+        "use the tool that made it, or choose another name",
+        stack_name=stack.name,
     )
 
 
@@ -278,9 +280,10 @@ def already(stack: Stack) -> StackAlreadyExistsError:
     """What to say to whoever wants to create a stack that is there."""
     what = f"stack {stack.name!r} exists ({stack.status})"
     if not stack.is_ours:
-        return StackAlreadyExistsError(f"{what} and is not one of {OURS}'s; choose another name")
+        theirs = f"{what} and is not one of {OURS}'s; choose another name"
+        return StackAlreadyExistsError(theirs, stack_name=stack.name)
     way = f"update it: zae-limiter deploy --name {stack.name}" if stack.status in DEPLOYED else way_out(stack)
-    return StackAlreadyExistsError(f"{what}; {way}")
+    return StackAlreadyExistsError(f"{what}; {way}", stack_name=stack.name)
 
 
 def check_deletable(stack: Stack) -> None:
@@ -295,14 +298,16 @@ def check_deletable(stack: Stack) -> None:
         )
     else:
         return
-    raise StackOperationError(f"stack {stack.name!r} is protected from deletion; lift that first: {way}")
+    message = f"stack {stack.name!r} is protected from deletion; lift that first: {way}"
+    raise StackOperationError(message, stack_name=stack.name)
 
 
 def missing_stack(name: str, deployed: Iterable[str] = ()) -> InfrastructureNotFoundError:
     """There is no such stack; perhaps one that is there was meant."""
     like = get_close_matches(name, list(deployed), 3)
     meant = f"; did you mean {' or '.join(map(repr, like))}?" if like else ""
-    return InfrastructureNotFoundError(f"stack {name!r} does not exist in this region and account{meant}")
+    message = f"stack {name!r} does not exist in this region and account{meant}"
+    return InfrastructureNotFoundError(message, stack_name=name)
 
 
 def _time(at: Any) -> str | None:

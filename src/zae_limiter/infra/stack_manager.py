@@ -174,7 +174,9 @@ class StackManager:
         if is_newer(stack):
             raise VersionMismatchError(
                 f"stack {self.name!r} was deployed by zae-limiter {stack.version}, and this is "
-                f"{client_version()}: install the newer version"
+                f"{client_version()}: install the newer version",
+                client_version=client_version(),
+                schema_version=stack.tags.get(f"{OURS}:schema-version"),
             )
         proposed = await self._operations.propose(stack.stack_id, wishes.change(stack), patience)
         if proposed is None:
@@ -373,7 +375,8 @@ class StackManager:
         raise StackAlreadyExistsError(
             f"table {self.name!r} exists, and no stack of {OURS} made it; choose another name, or give the "
             f"table to the stack: aws dynamodb tag-resource --tags Key={MANAGED_BY},Value={OURS} "
-            f"--resource-arn {arn}"
+            f"--resource-arn {arn}",
+            stack_name=self.name,
         )
 
     async def _tags_of(self, arn: str) -> list[Mapping[str, str]]:

@@ -39,7 +39,7 @@ async def read_version(cloud: Cloud, table: str) -> VersionRecord | None:
             raise IncompatibleSchemaError(
                 f"table {table!r} is not keyed by PK and SK: zae-limiter did not make it; name another table"
             ) from error
-        raise InfrastructureNotFoundError(missing_table(table)) from error
+        raise InfrastructureNotFoundError(missing_table(table), stack_name=table) from error
     item = decode_item(reply.get("Item"))
     return None if item is None else version_of(item)
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from typing import overload
 
-from ..exceptions import ValidationError
-from ..models import BucketState, Limit, OnUnavailable
-from ..naming import validate_entity_id, validate_resource
+from ..exceptions import NoLimitsError
+from ..models import BucketState, Limit, OnUnavailable, check_count
+from ..naming import validate_entity_id, validate_limit_name, validate_resource
 from ..repository_protocol import Equal, Key, Update
 from ..schema import bucket_address, bucket_key, bucket_states, entity_key, is_deleted, nsid_key, number
 from ..teller import Teller
@@ -23,6 +24,9 @@ from .connection import Connection
 from .entities import EntityRecords, copy_family, family_of
 from .resolution import LASTING, Resolved, level_keys, resolve
 from .view import check_alive
+
+SHARD_ID_MAX = 999_999_999
+"""The largest that a key can say."""
 
 
 class BucketRecords(EntityRecords):
@@ -52,12 +56,7 @@ class BucketRecords(EntityRecords):
         if not _has_limits(accounts) or not knows_all(accounts, needed):
             accounts, resolved = await self._family(entity_id, resource, limits, fresh=True)
         if not _has_limits(accounts):
-            raise ValidationError(
-                "limits",
-                None,
-                f"none are stored for {entity_id!r} on {resource!r} at any level; "
-                "call set_system_defaults, set_resource_defaults or set_limits, or pass limits=",
-            )
+            raise NoLimitsError(entity_id, resource)
         plan = Plan(tuple(accounts), resolved.on_unavailable or self._connection.options.on_unavailable)
         self._open_till(plan, limits)
         return plan
@@ -117,11 +116,27 @@ class BucketRecords(EntityRecords):
         """The account under the configuration as it is stored now."""
         return (await self._fresh(account.entity_id, account.resource, None))[0]
 
-    async def get_bucket(self, entity_id: str, resource: str) -> list[BucketState]:
-        """One state for each limit of a bucket; empty if it was never used."""
-        key = bucket_key(self._namespace_id, validate_entity_id(entity_id), validate_resource(resource))
+    @overload
+    async def get_bucket(self, entity_id: str, resource: str) -> list[BucketState]: ...
+    @overload
+    async def get_bucket(
+        self, entity_id: str, resource: str, limit_name: str, shard_id: int = 0
+    ) -> BucketState | None: ...
+    async def get_bucket(
+        self, entity_id: str, resource: str, limit_name: str | None = None, shard_id: int = 0
+    ) -> list[BucketState] | BucketState | None:
+        """The state of one limit of a bucket; ``None`` if there is none.
+
+        Without a limit, one state for each of the bucket's; empty if it was never used.
+        """
+        place = validate_entity_id(entity_id), validate_resource(resource), check_shard(shard_id)
+        key = bucket_key(self._namespace_id, *place)
         (image,) = await self._connection.teller.look([key])
-        return [] if image is None else bucket_states(image, bucket_address(key))
+        states = [] if image is None else bucket_states(image, bucket_address(key))
+        if limit_name is None:
+            return states
+        validate_limit_name(limit_name)
+        return next((state for state in states if state.limit_name == limit_name), None)
 
     async def _current(
         self, entity_id: str, resource: str, limits: Sequence[Limit] | None
@@ -203,6 +218,10 @@ class BucketRecords(EntityRecords):
             key, self._namespace_id, entity_id, resource, terms, *family_of(entity), meter, life=life
         )
         return account, resolved
+
+
+def check_shard(shard_id: int) -> int:
+    return check_count("shard_id", shard_id, SHARD_ID_MAX, 0)
 
 
 def _has_limits(accounts: Sequence[Account]) -> bool:

@@ -7,6 +7,7 @@ only, and what this process remembers of the items they touch is forgotten.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any
 
 from ..acquire import demands_on
 from ..amounts import needs_milli
@@ -29,18 +30,25 @@ from ..schema import (
     stored_rate,
     text,
 )
-from .buckets import BucketRecords
+from .buckets import BucketRecords, check_shard
 from .offered import check_writes
+
+EVERY_LIMIT = ""
 
 
 class CapacityRecords(BucketRecords):
-    async def get_buckets(self, entity_id: str, resource: str | None = None) -> list[BucketState]:
-        """One state for each limit of each bucket of an entity, shard by shard."""
+    async def get_buckets(
+        self, entity_id: str, resource: str | None = None, shard_id: int | None = None
+    ) -> list[BucketState]:
+        """One state for each limit of each bucket of an entity, shard by shard; or of one shard."""
         if resource is not None:
             validate_resource(resource)
-        return await self._states(
+        if shard_id is not None:
+            check_shard(shard_id)
+        states = await self._states(
             buckets_of_entity(self._namespace_id, validate_entity_id(entity_id), resource)
         )
+        return [state for state in states if shard_id is None or state.shard_id == shard_id]
 
     async def get_resource_buckets(self, resource: str, limit_name: str | None = None) -> list[BucketState]:
         """One state for each limit of each bucket of a resource, shard by shard; or of one limit."""
@@ -50,16 +58,29 @@ class CapacityRecords(BucketRecords):
         return [state for state in states if limit_name is None or state.limit_name == limit_name]
 
     async def batch_get_buckets(
-        self, buckets: Iterable[tuple[str, str]]
-    ) -> dict[tuple[str, str], list[BucketState]]:
-        """The states of several buckets, by entity and resource, in one read; of the first shard."""
-        wanted = _pairs(buckets)
-        keys = [bucket_key(self._namespace_id, *one) for one in wanted]
-        images = await self._connection.teller.look(keys) if keys else []
-        return {
-            one: [] if image is None else bucket_states(image, BucketAddress(self._namespace_id, *one, 0))
-            for one, image in zip(wanted, images, strict=True)
+        self, keys: Iterable[tuple[str, str] | tuple[str, str, int | str]]
+    ) -> dict[tuple[str, ...], Any]:
+        """The states of several buckets in one read, by what they are asked for with.
+
+        A pair of an entity and a resource gets the list of states of the first shard. With the id of a shard,
+        or with a limit, there is one state for each entity, resource and limit that is there.
+        """
+        asked = _asked(keys)
+        places = list(dict.fromkeys(place for place, _ in asked))
+        wanted = [bucket_key(self._namespace_id, *place) for place in places]
+        images = await self._connection.teller.look(wanted) if wanted else []
+        found = {
+            place: [] if image is None else bucket_states(image, BucketAddress(self._namespace_id, *place))
+            for place, image in zip(places, images, strict=True)
         }
+        states: dict[tuple[str, ...], Any] = {}
+        for place, limit_name in asked:
+            if limit_name is None:
+                states[place[:2]] = found[place]
+            else:
+                named = [s for s in found[place] if limit_name in (EVERY_LIMIT, s.limit_name)]
+                states |= {(*place[:2], state.limit_name): state for state in named}
+        return states
 
     async def get_resource_capacity(
         self, resource: str, limit_name: str, parents_only: bool = False
@@ -146,14 +167,20 @@ class CapacityRecords(BucketRecords):
         return writes
 
 
-def _pairs(buckets: object) -> dict[tuple[str, str], None]:
-    """Which buckets are asked for, each once."""
-    rule = "pass pairs of an entity and a resource"
-    if not isinstance(buckets, Iterable):
-        raise ValidationError("buckets", buckets, rule)
-    wanted: dict[tuple[str, str], None] = {}
-    for pair in buckets:
-        if not isinstance(pair, list | tuple) or len(pair) != 2:
-            raise ValidationError("bucket", pair, rule)
-        wanted[validate_entity_id(pair[0]), validate_resource(pair[1])] = None
-    return wanted
+def _asked(keys: object) -> list[tuple[tuple[str, str, int], str | None]]:
+    """Which shards are asked for, each with the limit that is wanted of it; ``None`` for a list of all."""
+    rule = "pass pairs of an entity and a resource, or triples with a shard's id or a limit"
+    if not isinstance(keys, Iterable):
+        raise ValidationError("keys", keys, rule)
+    asked: list[tuple[tuple[str, str, int], str | None]] = []
+    for key in keys:
+        if not isinstance(key, list | tuple) or len(key) not in (2, 3):
+            raise ValidationError("bucket", key, rule)
+        entity_id, resource = validate_entity_id(key[0]), validate_resource(key[1])
+        if len(key) == 2:
+            asked.append(((entity_id, resource, 0), None))
+        elif isinstance(key[2], str):
+            asked.append(((entity_id, resource, 0), validate_limit_name(key[2])))
+        else:
+            asked.append(((entity_id, resource, check_shard(key[2])), EVERY_LIMIT))
+    return asked

@@ -16,8 +16,18 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from ..established.spelling import Done, deprecated
 from ..exceptions import DamagedRecordError, RateLimiterUnavailable, ValidationError
-from ..models import AuditAction, CacheStats, ConfigSource, Limit, LimiterConfig, OnUnavailable, check_limits
+from ..models import (
+    AuditAction,
+    CacheStats,
+    ConfigSource,
+    Limit,
+    LimiterConfig,
+    OnUnavailable,
+    check_limits,
+    is_limits,
+)
 from ..naming import DEFAULT_RESOURCE, validate_entity_id, validate_resource
 from ..repository_protocol import AtMost, Check, Delete, Equal, Item, Key, Put, Update, Value, Write
 from ..schema import (
@@ -45,8 +55,9 @@ from ..schema import (
 )
 from ..schema_records import check_settings, config_item, config_of, readable_config
 from .buckets import BucketRecords
+from .offered import check_keys
 from .resolution import least_version, resolve
-from .view import cursor_text
+from .view import PAGE_MAX, cursor_text
 
 CHANGE_ATTEMPTS_MAX = 16
 LEVELS_HINT = "use 'system', 'resource' or 'entity'"
@@ -94,8 +105,8 @@ class ConfigRecords(BucketRecords):
         self,
         resource: str,
         limits: Sequence[Limit],
-        on_unavailable: OnUnavailable | str | None = None,
         principal: str | None = None,
+        on_unavailable: OnUnavailable | str | None = None,
     ) -> None:
         """The limits of a resource for every entity that has none of its own."""
         await self._set_limits("resource", limits, on_unavailable, principal, resource=resource)
@@ -118,8 +129,8 @@ class ConfigRecords(BucketRecords):
         entity_id: str,
         limits: Sequence[Limit],
         resource: str = DEFAULT_RESOURCE,
-        on_unavailable: OnUnavailable | str | None = None,
         principal: str | None = None,
+        on_unavailable: OnUnavailable | str | None = None,
     ) -> None:
         """The entity's own limits, for one resource or for all."""
         await self._set_limits("entity", limits, on_unavailable, principal, entity_id, resource)
@@ -135,13 +146,15 @@ class ConfigRecords(BucketRecords):
         return await self._delete_config("entity", principal, entity_id, resource)
 
     async def list_entities_with_custom_limits(
-        self, resource: str = DEFAULT_RESOURCE, limit: int = 100, cursor: str | None = None
+        self, resource: str = DEFAULT_RESOURCE, limit: int | None = None, cursor: str | None = None
     ) -> tuple[list[str], str | None]:
         """Entities with limits of their own for a resource, and the cursor of the next page if any.
 
-        The last page is the one without a cursor; a page may be short, or empty, and have one.
+        Without a ``limit`` a page is as long as pages get. The last page is the one without a cursor; a page
+        may be short, or empty, and have one.
         """
         _check_level_resource(resource)
+        limit = PAGE_MAX if limit is None else limit
         query = starting(gsi3_pk_entity_config(self._namespace_id, resource), "", GSI3)
         rows, after = await self._first_rows(self._paged(query, limit, cursor))
         prefix = pk_entity(self._namespace_id, "")
@@ -193,11 +206,29 @@ class ConfigRecords(BucketRecords):
         found = resolve(await self._connection.fetch(self._levels(entity_id, resource)))
         return None if found.limits is None else list(found.limits), found.on_unavailable, found.source
 
-    def invalidate_config_cache(self, entity_id: str | None = None, resource: str | None = None) -> None:
-        """Read configuration anew: all of it, or what concerns an entity, a resource, or both."""
+    def invalidate_config_cache(self, entity_id: str | None = None, resource: str | None = None) -> Done:
+        """Read configuration anew: all of it, or what concerns an entity, a resource, or both.
+
+        It is done when the call returns; the answer may be awaited, and need not be.
+        """
         self._connection.invalidate(self._concerns(entity_id, resource))
+        return Done()
+
+    async def batch_get_configs(
+        self, keys: Sequence[tuple[str, str]]
+    ) -> dict[tuple[str, str], tuple[list[Limit], OnUnavailable | None]]:
+        """What several levels say, each by the key of its record; a level that says nothing is left out."""
+        wanted = check_keys(self._namespace_id, keys)
+        items = await self._backend.batch_get(wanted) if wanted else []
+        levels = {key: config_of(item or {}) for key, item in zip(wanted, items, strict=True)}
+        return {
+            (key.partition, key.sort): (list(config.limits), config.on_unavailable)
+            for key, config in levels.items()
+            if _says_anything(config)
+        }
 
     def get_cache_stats(self) -> CacheStats:
+        """How often configuration was remembered, and how much of it."""
         return self._connection.cache.stats()
 
     async def _set_limits(
@@ -210,12 +241,27 @@ class ConfigRecords(BucketRecords):
         resource: str | None = None,
     ) -> None:
         policy = None if on_unavailable is None else OnUnavailable.of(on_unavailable)
-        checked = check_limits(limits)
+        if isinstance(principal, str) and principal in tuple(
+            OnUnavailable
+        ):  # a policy must not be taken for somebody's name
+            raise ValidationError("principal", principal, "pass on_unavailable by its name")
+        are_none = is_limits(limits) and not limits
+        if are_none and policy is None:
+            deprecated("setting no limits", "delete them instead", stacklevel=4)
+        checked = () if are_none else check_limits(limits)
 
         def revised(before: LimiterConfig, _: str | None) -> LimiterConfig:
             return replace(before, limits=checked, on_unavailable=policy or before.on_unavailable)
 
         await self._change(self._level(level, entity_id, resource), revised, principal)
+
+    async def _set_policy(self, policy: OnUnavailable) -> None:
+        """Store what the system level says of a store that does not answer, unless it says so already."""
+
+        def revised(before: LimiterConfig, _: str | None) -> LimiterConfig | None:
+            return None if before.on_unavailable is policy else replace(before, on_unavailable=policy)
+
+        await self._change(self._level("system", None, None), revised, None)
 
     async def _delete_config(
         self, level: str, principal: str | None, entity_id: str | None = None, resource: str | None = None

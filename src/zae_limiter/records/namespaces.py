@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ..established.mapping import NamespaceWord
 from ..exceptions import (
     DamagedRecordError,
     NamespaceNotFoundError,
@@ -41,8 +42,12 @@ PURGE_PASSES_MAX = 10
 
 
 class NamespaceRecords(View):
-    async def register_namespace(self, name: str) -> Namespace:
-        """Make a namespace, or return the one of that name."""
+    async def register_namespace(self, namespace: str) -> NamespaceWord:
+        """Make a namespace unless there is one of that name; returns its id."""
+        made = await self._register(namespace)
+        return NamespaceWord(made.namespace_id, made)
+
+    async def _register(self, name: str) -> Namespace:
         known = await self.get_namespace(name)
         if known is not None:
             return known
@@ -61,21 +66,26 @@ class NamespaceRecords(View):
             raise RateLimiterUnavailable(f"namespace {name!r} was registered and deleted at the same time")
         return winner
 
-    async def register_namespaces(self, names: Sequence[str]) -> list[Namespace]:
-        """Make several namespaces, or return those that are there; a bad name makes none."""
-        if not isinstance(names, list | tuple):
-            raise ValidationError("names", names, "pass a list of names")
-        for name in names:
-            validate_namespace(name)
-        return [await self.register_namespace(name) for name in names]
+    async def register_namespaces(self, namespaces: Sequence[str]) -> dict[str, NamespaceWord]:
+        """Make those of several namespaces that are missing; returns all ids by name.
 
-    async def get_namespace(self, name: str) -> Namespace | None:
-        item = await self._get(namespace_key(validate_namespace(name)))
+        A bad name makes none.
+        """
+        if not isinstance(namespaces, list | tuple):
+            raise ValidationError("namespaces", namespaces, "pass a list of names")
+        for name in namespaces:
+            validate_namespace(name)
+        return {name: await self.register_namespace(name) for name in namespaces}
+
+    async def get_namespace(self, namespace: str) -> Namespace | None:
+        """The namespace of a name; ``None`` if there is none."""
+        item = await self._get(namespace_key(validate_namespace(namespace)))
         if item is None:
             return None
         found = namespace_of(item)
-        if found.namespace_name != name:
-            raise DamagedRecordError(f"namespace {name!r}", f"it says that it is {found.namespace_name!r}")
+        if found.namespace_name != namespace:
+            wrong = f"it says that it is {found.namespace_name!r}"
+            raise DamagedRecordError(f"namespace {namespace!r}", wrong)
         return found
 
     async def list_namespaces(self) -> list[Namespace]:
@@ -89,16 +99,16 @@ class NamespaceRecords(View):
             one for one in every if one.status is not NamespaceStatus.ACTIVE and not await self._is_gone(one)
         ]
 
-    async def delete_namespace(self, name: str) -> Namespace | None:
+    async def delete_namespace(self, namespace: str) -> Namespace | None:
         """Free the name. The data stays, under its id, until it is recovered or purged.
 
         Returns what was deleted; ``None`` if no namespace has that name.
         """
-        known = await self.get_namespace(name)
+        known = await self.get_namespace(namespace)
         if known is None:
             return None
         gone = Namespace(
-            name,
+            namespace,
             known.namespace_id,
             NamespaceStatus.DELETED,
             known.created_at,
@@ -106,20 +116,22 @@ class NamespaceRecords(View):
         )
         outcomes = await self._write_together(
             [
-                Delete(namespace_key(name), when=(Equal("namespace_id", known.namespace_id),)),
+                Delete(namespace_key(namespace), when=(Equal("namespace_id", known.namespace_id),)),
                 Put(nsid_key(known.namespace_id), namespace_item(gone), when=(Exists(),)),
             ]
         )
         if not outcomes[0].applied:
-            raise NamespaceStateError(f"namespace {name!r} was changed meanwhile; look at it again")
+            raise _changed(namespace)
         return gone
 
-    async def recover_namespace(self, namespace_id: str) -> Namespace:
-        """Give a deleted namespace its name back, if nobody took it."""
+    async def recover_namespace(self, namespace_id: str) -> NamespaceWord:
+        """Give a deleted namespace its name back, if nobody took it; returns that name."""
         known = await self._identified(namespace_id)
         if known.status is not NamespaceStatus.DELETED:
             raise NamespaceStateError(
-                f"namespace {namespace_id!r} is {known.status}; only a deleted one recovers"
+                f"namespace {namespace_id!r} is {known.status}; only a deleted one recovers",
+                namespace_name=known.namespace_name,
+                state=known.status,
             )
         back = Namespace(known.namespace_name, namespace_id, created_at=known.created_at)
         item = namespace_item(back)
@@ -131,11 +143,12 @@ class NamespaceRecords(View):
         )
         if not outcomes[0].held:
             raise NamespaceStateError(
-                f"the name {back.namespace_name!r} is taken by another namespace; delete that one first"
+                f"the name {back.namespace_name!r} is taken by another namespace; delete that one first",
+                namespace_name=back.namespace_name,
             )
         if not outcomes[1].applied:
-            raise NamespaceStateError(f"namespace {namespace_id!r} was changed meanwhile; look at it again")
-        return back
+            raise _changed(namespace_id)
+        return NamespaceWord(back.namespace_name, back)
 
     async def purge_namespace(self, namespace_id: str) -> int:
         """Delete all data of a deleted namespace for good, and return how many items went.
@@ -147,7 +160,9 @@ class NamespaceRecords(View):
         is_used = by_name is not None and by_name.namespace_id == namespace_id
         if known.status is NamespaceStatus.ACTIVE or is_used:
             raise NamespaceStateError(
-                f"namespace {known.namespace_name!r} is in use; delete it before you purge {namespace_id!r}"
+                f"namespace {known.namespace_name!r} is in use; delete it before you purge {namespace_id!r}",
+                namespace_name=known.namespace_name,
+                state=NamespaceStatus.ACTIVE,
             )
         marked = Update(
             nsid_key(namespace_id),
@@ -158,7 +173,7 @@ class NamespaceRecords(View):
         if outcome.failure is not None:
             raise outcome.failure
         if not outcome.applied:
-            raise NamespaceStateError(f"namespace {namespace_id!r} was changed meanwhile; look at it again")
+            raise _changed(namespace_id)
         purged = 0
         for _ in range(PURGE_PASSES_MAX):
             found = False
@@ -169,7 +184,9 @@ class NamespaceRecords(View):
                 break
         else:
             raise NamespaceStateError(
-                f"namespace {namespace_id!r} is still being written to; stop its users and purge it again"
+                f"namespace {namespace_id!r} is still being written to; stop its users and purge it again",
+                namespace_name=known.namespace_name,
+                state=NamespaceStatus.PURGING,
             )
         self._connection.invalidate(lambda key: key.partition.startswith(f"{namespace_id}/"))
         gone = replace(known, status=NamespaceStatus.PURGED)
@@ -203,7 +220,8 @@ class NamespaceRecords(View):
         item = await self._get(nsid_key(validate_namespace_id(namespace_id)))
         if item is None:
             raise NamespaceNotFoundError(
-                f"no namespace has the id {namespace_id!r}; list_orphan_namespaces shows those deleted"
+                f"no namespace has the id {namespace_id!r}; list_orphan_namespaces shows those deleted",
+                namespace_name=namespace_id,
             )
         found = namespace_of(item)
         if found.namespace_id != namespace_id:
@@ -211,5 +229,11 @@ class NamespaceRecords(View):
                 f"namespace {namespace_id!r}", f"it says that it is {found.namespace_id!r}"
             )
         if await self._is_gone(found):
-            raise NamespaceNotFoundError(f"namespace {namespace_id!r} was purged; nothing is left of it")
+            gone = f"namespace {namespace_id!r} was purged; nothing is left of it"
+            raise NamespaceNotFoundError(gone, namespace_name=found.namespace_name)
         return found
+
+
+def _changed(name: str) -> NamespaceStateError:
+    message = f"namespace {name!r} was changed meanwhile; look at it again"
+    return NamespaceStateError(message, namespace_name=name)

@@ -51,6 +51,13 @@ def check_writes(namespace_id: str, writes: object, *, together: bool = False) -
     return checked
 
 
+def check_keys(namespace_id: str, keys: object) -> list[Key]:
+    """The keys, each once."""
+    if not isinstance(keys, list | tuple):
+        raise ValidationError("keys", keys, "pass a list of keys")
+    return list(dict.fromkeys(_key(namespace_id, key) for key in keys))
+
+
 def _write(namespace_id: str, write: object) -> Write:
     if not isinstance(write, Put | Update | Delete | Check):
         raise ValidationError("write", write, KINDS)

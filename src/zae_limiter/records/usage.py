@@ -176,16 +176,16 @@ def _range(
 
 
 def _epoch(field: str, time: datetime | str, *, round_up: bool = True) -> int:
-    """An instant in whole seconds; a text without a zone is in UTC, as all of ours are."""
+    """An instant in whole seconds; one without a zone is in UTC, as all of ours are."""
     moment = time
     if isinstance(moment, str):
         try:
             moment = datetime.fromisoformat(moment)
         except ValueError:
             raise ValidationError(field, time, "write it as 2024-01-01T14:00:00Z or 2024-01-01") from None
-        moment = moment.replace(tzinfo=moment.tzinfo or UTC)
-    if not isinstance(moment, datetime) or moment.tzinfo is None:
-        raise ValidationError(field, time, "pass a datetime with a time zone, or a text such as 2024-01-01")
+    if not isinstance(moment, datetime):
+        raise ValidationError(field, time, "pass a datetime, or a text such as 2024-01-01")
+    moment = moment.replace(tzinfo=moment.tzinfo or UTC)
     whole = (math.ceil if round_up else math.floor)(moment.timestamp())
     return max(EARLIEST, min(whole, LATEST))
 

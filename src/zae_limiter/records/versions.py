@@ -18,7 +18,7 @@ from ..exceptions import (
 from ..models import VersionRecord
 from ..naming import validate_principal
 from ..repository_protocol import Absent, Put
-from ..schema import iso_time, older_version_key, system_config_key, version_key
+from ..schema import iso_time, older_version_key, system_config_key, text, version_key
 from ..schema_records import UPGRADING, version_item, version_of
 from ..version import SCHEMA_VERSION, check_compatibility, client_version, parse_version
 from .view import View
@@ -36,10 +36,11 @@ class VersionRecords(View):
         self,
         schema_version: str = SCHEMA_VERSION,
         lambda_version: str | None = None,
-        client_min_version: str = "0.0.0",
+        client_min_version: str | None = None,
         updated_by: str | None = None,
     ) -> VersionRecord:
         """Replace the record; it binds whoever opens the store from now on."""
+        client_min_version = "0.0.0" if client_min_version is None else client_min_version
         for version in (schema_version, client_min_version):
             parse_version(version)
         if lambda_version is not None:
@@ -76,7 +77,9 @@ class VersionRecords(View):
             return  # policies of one namespace do not let everybody look there
         if older is not None:
             raise IncompatibleSchemaError(
-                "the store holds the records of an older version: run `zae-limiter upgrade`"
+                "the store holds the records of an older version: run `zae-limiter upgrade`",
+                client_version=client_version(),
+                schema_version=text(older, "schema_version"),
             )
 
     def _version_record(
@@ -99,11 +102,17 @@ def judge(record: VersionRecord, *, strict: bool, client: str | None = None) -> 
         )
     except ValidationError as error:
         raise IncompatibleSchemaError(
-            f"the version record of the store cannot be read: {error}; set it right with set_version_record"
+            f"the version record of the store cannot be read: {error}; set it right with set_version_record",
+            client_version=client,
         ) from error
+    versions = {
+        "client_version": client,
+        "schema_version": record.schema_version,
+        "lambda_version": record.lambda_version,
+    }
     if not verdict.is_compatible:
         is_schema = parse_version(record.schema_version).major != parse_version(SCHEMA_VERSION).major
-        raise (IncompatibleSchemaError if is_schema else VersionMismatchError)(verdict.message)
+        raise (IncompatibleSchemaError if is_schema else VersionMismatchError)(verdict.message, **versions)
     if parse_version(record.schema_version) != parse_version(SCHEMA_VERSION):
         difference = f"the table has schema {record.schema_version}, this client {SCHEMA_VERSION}"
         difference += ": run `zae-limiter upgrade` or install the other version"
@@ -112,5 +121,5 @@ def judge(record: VersionRecord, *, strict: bool, client: str | None = None) -> 
     else:
         return
     if strict:
-        raise VersionMismatchError(f"{difference} (strict_version is set)")
+        raise VersionMismatchError(f"{difference} (strict_version is set)", **versions)
     logger.warning("%s", difference)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 from ..bucket_writes import write_each, write_together
 from ..exceptions import ClosedError, DamagedRecordError, NamespaceNotFoundError, ValidationError
@@ -56,12 +57,33 @@ class View:
 
     @property
     def namespace_name(self) -> str:
+        """The name of the namespace."""
         return self._namespace_name
 
     @property
     def namespace_id(self) -> str:
         """The opaque prefix of every key of this namespace."""
         return self._namespace_id
+
+    @property
+    def store(self) -> str:
+        """The URL that was opened."""
+        return self._connection.url
+
+    @property
+    def table_name(self) -> str | None:
+        """The table, if the store is one of DynamoDB's."""
+        parts = urlsplit(self.store)
+        return (
+            parts.netloc
+            if parts.scheme == "dynamodb"
+            else getattr(self._connection.backend, "table_name", None)
+        )
+
+    @property
+    def stack_name(self) -> str | None:
+        """The stack around the table, which has the table's name."""
+        return self.table_name
 
     @property
     def _backend(self) -> Backend:
@@ -167,7 +189,8 @@ def _ours(query: Query, rows: tuple[Row, ...]) -> tuple[Row, ...]:
 def check_alive(name: str, space: Item | None) -> None:
     """Refuse a namespace whose record says that it was deleted; one without a record was never registered."""
     if space is not None and space.get("status") in GONE:
-        raise NamespaceNotFoundError(f"namespace {name!r} was deleted; recover it, or open another one")
+        message = f"namespace {name!r} was deleted; recover it, or open another one"
+        raise NamespaceNotFoundError(message, namespace_name=name)
 
 
 def readable(read: Callable[[Item], T], items: Iterable[Item]) -> list[T]:

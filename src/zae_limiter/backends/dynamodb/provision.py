@@ -36,7 +36,8 @@ async def verify_table(calls: Calls) -> None:
     if description is not None and description["TableStatus"] == "CREATING":
         description = await _until_active(calls)
     if description is None or description["TableStatus"] == "DELETING":
-        raise InfrastructureNotFoundError(missing_table(calls.table_name))
+        name = calls.table_name
+        raise InfrastructureNotFoundError(missing_table(name), stack_name=name)
     if found := problems(description):
         way_out = "name another table, or deploy a new one with: zae-limiter deploy --name NAME"
         if all(problem.endswith("is missing") for problem in found):
