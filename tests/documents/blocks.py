@@ -1,0 +1,86 @@
+"""The blocks of a document, and what to do with each.
+
+A page is a story: its blocks run in order, in one empty directory and one shell. What they print is compared
+with what the page says.
+
+- `python`: a program of its own; an `output` block behind it is what it prints
+- `console`: commands behind `$`, each with what it prints below it
+- any other language: shown, not run. With `<!-- file: NAME -->` before it, it is that file
+- `<!-- before: … -->` holds commands that the reader is spared
+
+In what is printed, `…` stands for any letters, and on a line of its own for any lines. A command fails if and
+only if what it prints starts with `error:`. What cannot run here is in a table, `NOT_RUN`, with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+FENCE = re.compile(r"^```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
+COMMENT = re.compile(r"<!-- (?P<kind>file|before|not executed): ?(?P<said>.*?)-->", re.DOTALL)
+PIECE = re.compile(f"{FENCE.pattern}|{COMMENT.pattern}", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that a page does: a shell command, and what it prints, if the page says that."""
+
+    line: int
+    command: str
+    printed: str | None = None
+
+    @property
+    def fails(self) -> bool:
+        return (self.printed or "").startswith("error:")
+
+
+def steps_of(page: str, spared: frozenset[str]) -> list[Step]:
+    """What a page does, in order; blocks and commands whose first line is spared are left out."""
+    steps: list[Step] = []
+    file = skipped = ""
+    for piece in PIECE.finditer(page):
+        line = page.count("\n", 0, piece.start()) + 1
+        if piece["kind"] is not None:
+            if piece["kind"] == "before":
+                steps += [Step(line, command) for command in piece["said"].strip().splitlines()]
+            file = piece["said"].strip() if piece["kind"] == "file" else file
+            skipped = piece["said"].strip() if piece["kind"] == "not executed" else skipped
+            continue
+        text, language = piece["text"], piece["language"]
+        if file:
+            steps.append(Step(line, f"cat > {file} <<'END_OF_FILE'\n{text}END_OF_FILE"))
+        elif language == "console":
+            steps += [one for one in _commands(text, line) if one.command.splitlines()[0] not in spared]
+        elif language == "python" and not skipped:
+            steps.append(Step(line, f"python - <<'END_OF_FILE'\n{text}END_OF_FILE"))
+        elif language == "output":
+            steps[-1] = Step(steps[-1].line, steps[-1].command, text)
+        file = skipped = ""
+    return steps
+
+
+def _commands(text: str, line: int) -> list[Step]:
+    """The commands of a console block; one goes on behind a backslash."""
+    found: list[Step] = []
+    goes_on = False
+    for offset, row in enumerate(text.splitlines(), 1):
+        if goes_on:
+            found[-1] = Step(found[-1].line, f"{found[-1].command}\n{row}", found[-1].printed)
+            goes_on = row.endswith("\\")
+        elif row.startswith("$ "):
+            found.append(Step(line + offset, row[2:]))
+            goes_on = row.endswith("\\")
+        else:
+            found[-1] = Step(found[-1].line, found[-1].command, f"{found[-1].printed or ''}{row}\n")
+    return found
+
+
+def agrees(said: str, printed: str) -> bool:
+    """Whether what was printed is what a page says."""
+    wanted = [line.rstrip() for line in said.strip("\n").splitlines()]
+    got = "\n".join(line.rstrip() for line in printed.strip("\n").splitlines())
+    pattern = "\n".join(
+        "(?:.*)" if line == "…" else "[^\n]*".join(map(re.escape, line.split("…"))) for line in wanted
+    )
+    return re.fullmatch(pattern, got, re.DOTALL) is not None

@@ -1,0 +1,147 @@
+"""Every command and block of the README and the guides does what its page says, from the wheel alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.documents import wheel
+from tests.documents.blocks import agrees, steps_of
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
+
+INSTALLS = "it installs, which the environment of this test has done already"
+AWS = "it needs an account of AWS"
+ENGINE = "it starts an engine; tests/cli/test_local.py does"
+NOT_RUN = {
+    'pip install ".[cli,dynamodb]"': INSTALLS,
+    "zae-limiter deploy --name limits --region eu-west-1": AWS,
+    "zae-limiter status --name limits --region eu-west-1": AWS,
+    "zae-limiter delete --name limits --region eu-west-1": AWS,
+    "zae-limiter deploy --name limits --region eu-west-1 --lambda-memory 512 --tag team=search": AWS,
+    "zae-limiter namespace show default --name my-table": AWS,
+    "zae-limiter namespace show team-a --name limits": AWS,
+}
+"""Commands that do not run here, by their first line, and why."""
+PREFIXES = {  # the same for all that start so
+    "aws ": AWS,
+    "zae-limiter deploy ": AWS,
+    "zae-limiter upgrade --name ": AWS,
+    "zae-limiter local ": ENGINE,
+    'eval "$(zae-limiter local env)"': ENGINE,
+    "zae-limiter table ": ENGINE,
+}
+
+MARK = "\x1e"
+"""Between what one command prints and the next."""
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where `python` and `zae-limiter` of a fresh installation are."""
+    place = tmp_path_factory.mktemp("installed")
+    return wheel.environment(place / "venv", wheel.build(place))
+
+
+def spared(page: str) -> frozenset[str]:
+    firsts = re.findall(r"^\$ (.*)$", page, re.MULTILINE)
+    return frozenset(one for one in firsts if one in NOT_RUN or one.startswith(tuple(PREFIXES)))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_does_what_it_says(name: str, programs: Path, tmp_path: Path) -> None:
+    """From top to bottom, in an empty directory, with the wheel and nothing of this checkout."""
+    page = (ROOT / name).read_text(encoding="utf-8")
+    steps = steps_of(page, spared(page))
+    script = "".join(f"{{ {step.command}\n}} 2>&1; printf '{MARK}%s{MARK}' $?\n" for step in steps)
+    kept = {key: os.environ[key] for key in ("LANG", "LC_ALL", "TMPDIR") if key in os.environ}
+    ran = subprocess.run(
+        ["bash"],
+        input=script,
+        cwd=tmp_path,
+        env={
+            **kept,
+            "PATH": f"{programs}:/usr/bin:/bin",
+            "HOME": str(tmp_path),
+            "ZAE_LIMITER_STORE": "sqlite:///limits.db",
+            "COLUMNS": "80",
+            "NO_COLOR": "1",
+            "PYTHONUTF8": "1",
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    answers = ran.stdout.split(MARK)
+    wrong = []
+    for step, printed, code in zip(steps, answers[::2], answers[1::2], strict=False):
+        if (code != "0") != step.fails:
+            wrong.append(f"{name}:{step.line}: {step.command}\nended with {code}:\n{printed}")
+        elif step.printed is not None and not agrees(step.printed, printed):
+            wrong.append(f"{name}:{step.line}: {step.command}\nsays\n{step.printed}\nand prints\n{printed}")
+    assert wrong == []
+    assert len(answers) == 2 * len(steps) + 1, ran.stderr
+
+
+def test_every_exception_is_needed() -> None:
+    """A command that is gone from the pages is gone from the table."""
+    pages = "\n".join((ROOT / name).read_text(encoding="utf-8") for name in PAGES)
+    commands = re.findall(r"^\$ (.*)$", pages, re.MULTILINE)
+    assert [one for one in NOT_RUN if one not in commands] == []
+    assert [one for one in PREFIXES if not any(command.startswith(one) for command in commands)] == []
+
+
+def test_nothing_of_this_checkout_is_found(programs: Path, tmp_path: Path) -> None:
+    """Neither our sources nor what only development needs."""
+    program = (
+        "import importlib.util as u, zae_limiter; print(zae_limiter.__file__); "
+        "print([n for n in ('tests', 'pytest', 'hypothesis', 'hatchling', 'mypy') if u.find_spec(n)])"
+    )
+    ran = subprocess.run(
+        [programs / "python", "-c", program], cwd=tmp_path, env={}, capture_output=True, text=True, check=True
+    )
+    place, found = ran.stdout.splitlines()
+    assert Path(place).is_relative_to(programs.parent)
+    assert found == "[]"
+
+
+@pytest.mark.parametrize(
+    ("said", "printed", "is_so"),
+    [
+        ("a\n", "a \n\n", True),
+        ("a\n", "b\n", False),
+        ("took … ms\n", "took 12 ms\n", True),
+        ("took … ms\n", "took 12\n ms\n", False),
+        ("a\n…\nz\n", "a\nb\nc\nz\n", True),
+        ("a\n…\n", "b\nc\n", False),
+    ],
+)
+def test_what_agrees(said: str, printed: str, is_so: bool) -> None:
+    """Letters, or lines, that are left open."""
+    assert agrees(said, printed) is is_so
+
+
+def test_what_a_page_does() -> None:
+    """Files, hidden commands, programs and commands with what they print; what is spared is left out."""
+    page = (
+        "<!-- before:\nfirst\nsecond\n-->\n"
+        "<!-- file: a.yaml -->\n```yaml\nx: 1\n```\n"
+        "```yaml\nonly: shown\n```\n"
+        "```python\nprint(1)\n```\n\n```output\n1\n```\n"
+        "```console\n$ one \\\n    more\nsaid\n$ two   # words\n$ aws x\nerror\n$ three\nerror: no\n```\n"
+    )
+    steps = [(step.command, step.printed, step.fails) for step in steps_of(page, frozenset({"aws x"}))]
+    assert steps == [
+        ("first", None, False),
+        ("second", None, False),
+        ("cat > a.yaml <<'END_OF_FILE'\nx: 1\nEND_OF_FILE", None, False),
+        ("python - <<'END_OF_FILE'\nprint(1)\nEND_OF_FILE", "1\n", False),
+        ("one \\\n    more", "said\n", False),
+        ("two   # words", None, False),
+        ("three", "error: no\n", True),
+    ]
