@@ -116,8 +116,9 @@ def test_dynamodb_local(run: Run, pretend: Pretend, monkeypatch: pytest.MonkeyPa
     del pretend
     monkeypatch.setenv("ZAE_LIMITER_DYNAMODB_LOCAL", str(jar))
     port = free_port()
-    started = run("local", "up", "--engine", "dynamodb-local", "--port", str(port))
+    started = run("local", "up", "--engine", "dynamodb-local", "--port", str(port), "--name", "limits")
     assert started.exit_code == 0, started.stderr
+    assert '"$(zae-limiter local env --name limits)" && zae-limiter table create\n' in started.stderr
     assert are_loopback(listening(port))
     assert tables(run) == []
     other = run("local", "up", "--engine", "ministack")

@@ -252,3 +252,8 @@ def test_a_failure_prints_no_half_of_a_document(run: Run) -> None:
     done(run, "entity", "create", "user-1")
     result = run("entity", "show", "nobody", "--json")
     assert (result.exit_code, result.stdout) == (4, "")
+
+
+def test_nobody_can_be_told(tmp_path: Path) -> None:
+    """Where not even standard error can be written to, the exit code remains."""
+    assert shell("zae entity list > /dev/full 2> /dev/full", tmp_path).returncode == 4

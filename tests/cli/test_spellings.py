@@ -3,6 +3,7 @@
 ``established.txt`` lists what there was.
 """
 
+import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
@@ -250,3 +251,31 @@ def test_a_plan_can_be_counted_only(run: Run, tmp_path: Path) -> None:
         result = run("limits", verb, "-q")
         assert (result.exit_code, result.stdout) == (0, "")
         assert result.stderr.startswith(said)
+
+
+WALK = """
+from importlib.metadata import entry_points
+import click
+(script,) = entry_points(group="console_scripts", name="zae-limiter")
+def walk(command, path):
+    for one in command.get_params(click.Context(command)):
+        if one.param_type_name == "option" and not one.hidden and "--help" not in one.opts:
+            print(path or "-", *sorted((*one.opts, *one.secondary_opts)), sep="\\t")
+    for name, one in getattr(command, "commands", {}).items():
+        walk(one, f"{path} {name}".strip())
+walk(script.load(), "")
+"""
+
+
+@pytest.mark.parametrize("release", ["0.10", "0.17"])
+def test_the_table_is_what_the_older_releases_say(release: str) -> None:
+    """The releases themselves, each in its own environment, have these options and no others."""
+    python = Path(__file__).parents[2] / ".engines" / f"older-{release}" / "bin" / "python"
+    assert python.exists(), "the older releases are not installed; run: make engines"
+    said = subprocess.run([python, "-I", "-c", WALK], capture_output=True, text=True, check=True).stdout
+    table = {
+        "\t".join([line.command, *sorted(line.names)])
+        for line in established()
+        if line.names and (line.since == "0.10" or release == "0.17")
+    }
+    assert table == set(said.splitlines())

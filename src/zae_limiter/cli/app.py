@@ -48,7 +48,8 @@ class Program(click.Group):
             code = super().main(*args, **settings)
         except OSError as error:
             give_up_output()
-            sys.exit(tell(Failure(f"cannot write the output: {error.strerror or error}")))
+            what = "write the output" if error.filename is None else f"use {error.filename!r}"
+            sys.exit(tell(Failure(f"cannot {what}: {error.strerror or error}")))
         except click.Abort as abort:
             sys.exit(tell(Failure("interrupted", code=INTERRUPTED if was_interrupted(abort) else ERROR)))
         except click.ClickException as error:

@@ -118,7 +118,8 @@ def tell(error: click.ClickException) -> int:
 
 def _say(label: str, text: str, colour: str) -> None:
     label = click.style(label, fg=colour, bold=True)
-    click.echo(f"{label}: {printable(text)}", err=True, color=_colour())
+    with suppress(OSError):  # whoever cannot be told anything still gets the exit code
+        click.echo(f"{label}: {printable(text)}", err=True, color=_colour())
 
 
 def _colour() -> bool | None:

@@ -75,10 +75,12 @@ def up(
     running = service.up(chosen, lambda: _program(chosen, output, yes), port, timeout)
     started = running != before
     said = "is running" if started else "was running already"
-    env = f"zae-limiter local env{'' if table is None else f' --name {table}'}"
+    use = f'eval "$(zae-limiter local env{"" if table is None else f" --name {table}"})"'
+    if not chosen.has_stacks:
+        use += " && zae-limiter table create"
     output.done(
         _data(running) | {"started": started},
-        f'{running.engine} {said} at {running.endpoint_url}; use it with: eval "$({env})"',
+        f"{running.engine} {said} at {running.endpoint_url}; use it with: {use}",
     )
 
 

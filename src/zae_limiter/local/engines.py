@@ -53,6 +53,8 @@ class Engine(Protocol):
     """Where it listens unless told otherwise."""
     health: str
     """What to ask of it to see that it answers."""
+    has_stacks: bool
+    """Whether something can be deployed to it."""
 
     def find(self) -> Path | None:
         """The program, if it is there already."""
@@ -70,7 +72,7 @@ class Engine(Protocol):
 
 
 class Ministack:
-    name, port, health = "ministack", 4566, "/_ministack/health"
+    name, port, health, has_stacks = "ministack", 4566, "/_ministack/health", True
 
     def find(self) -> Path | None:
         if given := os.environ.get(EMULATOR_VARIABLE):
@@ -98,7 +100,7 @@ class Ministack:
 
 
 class DynamoDBLocal:
-    name, port, health = "dynamodb-local", 8000, "/"
+    name, port, health, has_stacks = "dynamodb-local", 8000, "/", False
 
     def find(self) -> Path | None:
         if given := os.environ.get(JAR_VARIABLE):
