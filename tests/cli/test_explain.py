@@ -1,7 +1,5 @@
 """``explain``: which limit wins at which level and why, as a table and as JSON."""
 
-from pathlib import Path
-
 from tests.cli.conftest import Run
 from tests.cli.test_commands import RPM, data_of, done
 from zae_limiter import Limit, SyncRateLimiter
@@ -70,18 +68,3 @@ def test_debt_binds(run: Run, limiter: SyncRateLimiter) -> None:
     with limiter.acquire("team", "gpt-4", {"rpm": 1}, [Limit("rpm", 100, 5, 86400)]) as lease:
         lease.adjust(rpm=200)
     assert data_of(run, "explain", "alice", "gpt-4")["binding"] == {"rpm": "team"}
-
-
-def test_the_docs_show_what_is_printed(run: Run) -> None:
-    """The example in the docs is what the command prints there."""
-    for words in (
-        "entity create team",
-        "entity create alice --parent team --cascade",
-        "resource set-defaults gpt-4 -l rpm:60 -l tpm:1000",
-        "system set-defaults -l rpm:9 --on-unavailable allow",
-        "entity set-limits team -l rpm:5/day:100",
-    ):
-        done(run, *words.split())
-    printed = "\n".join(line.rstrip() for line in run("explain", "alice", "gpt-4").stdout.splitlines())
-    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
-    assert f"$ zae-limiter explain alice gpt-4\n{printed}\n```" in page
