@@ -57,20 +57,22 @@ class RateLimitError(ZAELimiterError):
 class RateLimitExceeded(RateLimitError):
     """At least one limit cannot cover the request now; nothing was consumed.
 
-    ``statuses`` holds every limit that was checked, those of the parent included.
+    ``statuses`` holds every limit that was checked, those of the parent included. ``entity_id`` is who asked,
+    where that is known. Whoever asked is shown ``public_dict``; ``as_dict`` and the message are for logs.
     """
 
-    def __init__(self, statuses: Sequence[LimitStatus]) -> None:
+    def __init__(self, statuses: Sequence[LimitStatus], entity_id: str | None = None) -> None:
         for status in statuses:
             if status.exceeded:
                 break
         else:
             raise AssertionError("a refusal needs a limit that refused")
         self.statuses: tuple[LimitStatus, ...] = tuple(statuses)
+        self.entity_id = entity_id
         super().__init__(self.statuses)  # the message is made when somebody reads it
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.statuses,)
+        return type(self), (self.statuses, self.entity_id)
 
     @property
     def violations(self) -> list[LimitStatus]:
@@ -99,37 +101,45 @@ class RateLimitExceeded(RateLimitError):
         return str(RETRY_NEVER_HEADER_SECONDS if math.isinf(wait) else math.ceil(wait))
 
     def as_dict(self) -> dict[str, Any]:
-        """A body for an HTTP 429; a wait of ``None`` means never."""
+        """All that is known, for logs: entities, parents, what they hold. A wait of ``None`` means never."""
+        return self._told(str(self), [{"entity_id": s.entity_id, **_own_limit(s)} for s in self.statuses])
+
+    def public_dict(self) -> dict[str, Any]:
+        """A body for an HTTP 429: what whoever asked may know. A wait of ``None`` means never.
+
+        It names no entity. Of a limit that belongs to somebody else, such as a parent, it tells the name and
+        the wait, and that only if it refused.
+        """
+        limits = [
+            _own_limit(s) if s.entity_id == self.entity_id else _others_limit(s)
+            for s in self.statuses
+            if s.exceeded or s.entity_id == self.entity_id
+        ]
+        return self._told(self._message(public=True), limits)
+
+    def _told(self, message: str, limits: list[dict[str, Any]]) -> dict[str, Any]:
         wait = _finite(self.retry_after_seconds)
         return {
             "error": "rate_limit_exceeded",
-            "message": str(self),
+            "message": message,
             "retry_after_seconds": wait,
             "retry_after_ms": None if wait is None else _whole_ms(wait),
-            "limits": [
-                {
-                    "entity_id": s.entity_id,
-                    "resource": s.resource,
-                    "limit_name": s.limit_name,
-                    "capacity": s.limit.capacity,
-                    "available": s.available,
-                    "requested": s.requested,
-                    "exceeded": s.exceeded,
-                    "retry_after_seconds": _finite(s.retry_after_seconds),
-                }
-                for s in self.statuses
-            ],
+            "limits": limits,
         }
 
     def __str__(self) -> str:
+        return self._message(public=False)
+
+    def _message(self, *, public: bool) -> str:
         worst = self.primary_violation
         names = ", ".join(dict.fromkeys(s.limit_name for s in self.violations))
-        head = f"Rate limit exceeded for {worst.entity_id}/{worst.resource}: [{names}]."
+        place = worst.resource if public else f"{worst.entity_id}/{worst.resource}"
+        head = f"Rate limit exceeded for {place}: [{names}]."
         if math.isinf(worst.retry_after_seconds):
-            return (
-                f"{head} It can never pass: {worst.requested} of {worst.limit_name!r} requested, "
-                f"its capacity is {worst.limit.capacity}"
-            )
+            never = f"{head} It can never pass: {worst.requested} of {worst.limit_name!r} requested, "
+            if public and worst.entity_id != self.entity_id:
+                return f"{never}which is more than it holds"
+            return f"{never}its capacity is {worst.limit.capacity}"
         tenths = math.ceil(worst.retry_after_seconds * 10 - 1e-6)
         return f"{head} Retry after {tenths / 10:.1f}s"
 
@@ -368,6 +378,25 @@ class InvalidIdentifierError(ValidationError):
 
 class InvalidNameError(ValidationError):
     """The name of a limit, resource, namespace or stack is malformed."""
+
+
+def _own_limit(status: LimitStatus) -> dict[str, Any]:
+    return {
+        "resource": status.resource,
+        "limit_name": status.limit_name,
+        "capacity": status.limit.capacity,
+        "refill_amount": status.limit.refill_amount,
+        "refill_period_seconds": status.limit.refill_period_seconds,
+        "available": status.available,
+        "requested": status.requested,
+        "exceeded": status.exceeded,
+        "retry_after_seconds": _finite(status.retry_after_seconds),
+    }
+
+
+def _others_limit(status: LimitStatus) -> dict[str, Any]:
+    shown = ("resource", "limit_name", "requested", "exceeded", "retry_after_seconds")
+    return {name: value for name, value in _own_limit(status).items() if name in shown}
 
 
 def _finite(seconds: float) -> float | None:

@@ -164,11 +164,14 @@ class Lease:
         return (Demand(self._accounts[0], self._at_once), *self._later)
 
     async def _take(self, amounts_milli: Mapping[str, int]) -> None:
-        demands = demands_on(self._accounts, amounts_milli)
-        if not demands:
+        if not (demands := demands_on(self._accounts, amounts_milli)):
             return
         teller, renew = self._buckets.teller, self._buckets.renewed
-        taken = await acquire(teller, demands, renew, speculative=self._speculative)
+        try:
+            taken = await acquire(teller, demands, renew, speculative=self._speculative)
+        except RateLimitExceeded as refusal:
+            refusal.entity_id = self._accounts[0].entity_id
+            raise
         with _noting.get():
             abandoned = self._abandoned
             if not abandoned:

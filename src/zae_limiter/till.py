@@ -212,7 +212,7 @@ class Till:
             statuses.append(status(account, name, need, at, now_ms))
             refused = refused or statuses[-1].exceeded
         if refused:
-            raise RateLimitExceeded(statuses)
+            raise RateLimitExceeded(statuses, account.entity_id)
 
 
 def spent(

@@ -237,7 +237,7 @@ def test_the_header_is_whole_seconds_rounded_up(wait: float, header: str) -> Non
     assert RateLimitExceeded([status(wait=wait)]).retry_after_header == header
 
 
-def test_a_refusal_as_a_body_for_http() -> None:
+def test_a_refusal_for_logs() -> None:
     """``as_dict`` holds every limit that was checked and is plain JSON."""
     body = RateLimitExceeded([status(), status("rpm", 0.0)]).as_dict()
     assert json.loads(json.dumps(body, allow_nan=False)) == body
@@ -252,6 +252,8 @@ def test_a_refusal_as_a_body_for_http() -> None:
                 "resource": "gpt-4",
                 "limit_name": name,
                 "capacity": 100,
+                "refill_amount": 100,
+                "refill_period_seconds": 60,
                 "available": 3,
                 "requested": 5,
                 "exceeded": wait > 0,
