@@ -36,7 +36,7 @@ LAYERS = (
     Layer("colour", "_colour _keeping"),
     Layer("world", "world", "facts"),
     Layer("sharding", "sharding", "facts"),
-    Layer("waist", "repository_protocol", "facts colour"),
+    Layer("waist", "repository_protocol", "established facts colour"),
     Layer("schema", "schema schema_records", "facts waist"),
     Layer("config", "config_cache", "facts waist schema world"),
     Layer(

@@ -10,6 +10,7 @@
 from typing import TYPE_CHECKING, Any
 
 from .builder import RepositoryBuilder
+from .established.names import former_names
 from .exceptions import (
     ClosedError,
     DamagedRecordError,
@@ -150,4 +151,4 @@ def __getattr__(name: str) -> Any:
         from .infra import stack_manager
 
         return getattr(stack_manager, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return former_names(__name__)(name)

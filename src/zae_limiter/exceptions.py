@@ -36,6 +36,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from .established.names import former_names
+
 if TYPE_CHECKING:
     from .models import LimitStatus
 
@@ -290,10 +292,14 @@ class EntityError(ZAELimiterError):
 
 
 class EntityNotFoundError(EntityError):
+    """No entity has that id."""
+
     problem = "does not exist"
 
 
 class EntityExistsError(EntityError):
+    """An entity of that id is there already."""
+
     problem = "already exists"
 
 
@@ -438,3 +444,7 @@ def shown(value: object, length_max: int = 120) -> str:
     except Exception:  # such as an integer of more digits than Python is willing to print
         text = f"<{type(value).__name__} that cannot be shown>"
     return text if len(text) <= length_max else f"{text[:length_max]}…"
+
+
+if not TYPE_CHECKING:  # which is to see every name that is missing
+    __getattr__ = former_names(__name__)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Concatenate, Never, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, TypeVar, Unpack
 
 from .acquire import demand_statuses, demands_on
 from .amounts import needs_milli
 from .established.limiter import LimiterForms
+from .established.names import former_names
 from .established.spelling import deprecated, refuse_former
 from .exceptions import ValidationError
 from .lease import Acquisition
@@ -303,3 +304,7 @@ async def deployed(
 def located(url: str | None, settings: Settings) -> Settings:
     """Settings with the store's URL among them."""
     return settings if url is None else {**settings, "store": url}
+
+
+if not TYPE_CHECKING:  # which is to see every name that is missing
+    __getattr__ = former_names(__name__)

@@ -150,17 +150,21 @@ class Limit:
 
     @property
     def capacity_milli(self) -> int:
+        """The capacity in millitokens."""
         return self.capacity * 1000
 
     @property
     def refill_amount_milli(self) -> int:
+        """The refill in millitokens."""
         return self.refill_amount * 1000
 
     @property
     def refill_period_ms(self) -> int:
+        """The period in milliseconds."""
         return self.refill_period_seconds * 1000
 
     def to_dict(self) -> dict[str, Any]:
+        """The limit as plain JSON."""
         return {
             "name": self.name,
             "capacity": self.capacity,
@@ -170,6 +174,7 @@ class Limit:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The limit that ``to_dict`` told."""
         fields = ("name", "capacity", "refill_amount", "refill_period_seconds")
         given = check_mapping("limit", data, f"pass a mapping of {', '.join(fields)}")
         if missing := [f for f in fields if f not in given]:
@@ -227,6 +232,7 @@ class Availability(AvailabilityForms):
 
     @property
     def is_available(self) -> bool:
+        """Whether nothing has to be waited for."""
         return self.retry_after_seconds == 0
 
 
@@ -293,6 +299,8 @@ class AuditEvent(AuditEventForms):
 
 
 class NamespaceStatus(StrEnum):
+    """Whether a namespace is in use, deleted, or on its way out."""
+
     ACTIVE = "active"
     DELETED = "deleted"
     PURGING = "purging"
@@ -396,6 +404,7 @@ class EntityCapacity:
 
     @property
     def utilization_pct(self) -> float:
+        """How much of the capacity is in use, in per cent."""
         return _utilization(self.capacity, self.available)
 
 
@@ -411,6 +420,7 @@ class ResourceCapacity:
 
     @property
     def utilization_pct(self) -> float:
+        """How much of the capacity is in use, in per cent."""
         return _utilization(self.total_capacity, self.total_available)
 
 

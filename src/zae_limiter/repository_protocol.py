@@ -20,9 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from ._colour import Colour
+from .established.names import former_names
 from .exceptions import RateLimiterUnavailable
 from .models import BackendCapabilities
 
@@ -292,3 +293,7 @@ def apply_all(writes: Sequence[Write], items: Sequence[Item | None]) -> list[Out
     if all(outcome.applied for outcome in outcomes):
         return outcomes
     return [Outcome(False, item, held=o.held) for o, item in zip(outcomes, items, strict=True)]
+
+
+if not TYPE_CHECKING:  # which is to see every name that is missing
+    __getattr__ = former_names(__name__)

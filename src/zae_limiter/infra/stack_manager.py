@@ -115,10 +115,12 @@ class StackManager:
 
     @property
     def name(self) -> str:
+        """The name of the stack, which is that of its table."""
         return self._name
 
     @property
     def region(self) -> str | None:
+        """The region that it is deployed in."""
         return self._cloud.region
 
     async def describe(self) -> Stack | None:
@@ -317,6 +319,7 @@ class StackManager:
             return False
 
     async def close(self) -> None:
+        """Let go of the connections."""
         await self._cloud.close()
 
     async def __aenter__(self) -> Self:
@@ -420,10 +423,12 @@ class SyncStackManager:
 
     @property
     def name(self) -> str:
+        """See ``StackManager.name``."""
         return self._async.name
 
     @property
     def region(self) -> str | None:
+        """See ``StackManager.region``."""
         return self._async.region
 
     describe = blocking(StackManager.describe)

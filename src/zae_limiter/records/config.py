@@ -92,6 +92,7 @@ class ConfigRecords(BucketRecords):
         await self._set_limits("system", limits, on_unavailable, principal)
 
     async def get_system_defaults(self) -> tuple[list[Limit], OnUnavailable | None]:
+        """The limits of the system level, and what it says of a store that does not answer."""
         config = await self.get_config("system")
         return ([], None) if config is None else (list(config.limits), config.on_unavailable)
 
@@ -112,6 +113,7 @@ class ConfigRecords(BucketRecords):
         await self._set_limits("resource", limits, on_unavailable, principal, resource=resource)
 
     async def get_resource_defaults(self, resource: str) -> list[Limit]:
+        """The limits of a resource; empty if it has none of its own."""
         config = await self.get_config("resource", resource=resource)
         return [] if config is None else list(config.limits)
 
@@ -120,6 +122,7 @@ class ConfigRecords(BucketRecords):
         return await self._delete_config("resource", principal, resource=resource)
 
     async def list_resources_with_defaults(self) -> list[str]:
+        """The resources that have limits of their own, in the order of their names."""
         return [name for name, item in await self._of_resources(sk_config()) if "resource" in item]
 
     # An entity.
@@ -136,6 +139,7 @@ class ConfigRecords(BucketRecords):
         await self._set_limits("entity", limits, on_unavailable, principal, entity_id, resource)
 
     async def get_limits(self, entity_id: str, resource: str = DEFAULT_RESOURCE) -> list[Limit]:
+        """The entity's own limits, for one resource or for all; empty if it has none."""
         config = await self.get_config("entity", entity_id, resource)
         return [] if config is None else list(config.limits)
 
@@ -161,6 +165,7 @@ class ConfigRecords(BucketRecords):
         return [row.key.partition.removeprefix(prefix) for row in rows], cursor_text(after, query)
 
     async def list_resources_with_entity_configs(self) -> list[str]:
+        """The resources for which entities have limits of their own."""
         found = await self._of_resources(sk_entity_configs())
         return [name for name, item in found if number(item, "entities") > 0]
 

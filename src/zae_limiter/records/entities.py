@@ -136,6 +136,7 @@ class EntityRecords(AuditRecords):
         raise EntityConflictError(entity_id, f"{ATTEMPTS_MAX} attempts to create it were overtaken")
 
     async def get_entity(self, entity_id: str) -> Entity | None:
+        """The record of an entity; ``None`` if there is none."""
         item = await self._get(entity_key(self._namespace_id, validate_entity_id(entity_id)))
         return None if item is None or is_deleted(item) else entity_of(item, entity_id)
 
