@@ -21,16 +21,20 @@ VERSIONS = ("0.10", "0.17")
 REGION = "us-east-1"
 
 
+def alone() -> dict[str, str]:
+    """An environment in which a release finds itself and not this project."""
+    return {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+
+
 def ask(version: str, table: str, task: str, *features: str, endpoint: str | None = None) -> Any:
     """Let an older release do something with a table; what it says of it."""
     python = ROOT / f".engines/older-{version}/bin/python"
     if not python.exists():
         pytest.fail(f"release {version} is not installed; run: make engines", pytrace=False)
     url = endpoint or dynamodb_local.endpoint()
-    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     done = subprocess.run(
         [str(python), str(PROGRAM), url, table, task, *features],
-        env={**kept, **AWS_ENVIRONMENT, "AWS_DEFAULT_REGION": REGION, "AWS_ENDPOINT_URL": url},
+        env={**alone(), **AWS_ENVIRONMENT, "AWS_DEFAULT_REGION": REGION, "AWS_ENDPOINT_URL": url},
         capture_output=True,
         text=True,
         check=False,

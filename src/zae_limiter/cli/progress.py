@@ -123,7 +123,7 @@ class Bar:
     def _speed(self, progress: Progress) -> str:
         begun_ms = self._begun_ms.setdefault(progress.what, self._ticks_ms())
         seconds = (self._ticks_ms() - begun_ms) / 1000
-        return f"{progress.done / seconds:,.0f} rows/s" if seconds > 0 else ""
+        return f"{progress.done / seconds:,.0f} rows/s" if seconds >= 0.1 else ""
 
     def _print(self, progress: Progress, speed: str) -> None:
         told = f"{progress.done:,} rows"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
 
 import click
 from rich.console import Group
@@ -27,6 +26,7 @@ from ..repository_protocol import Backend
 from ..version import SCHEMA_VERSION, check_compatibility, client_version, parse_version
 from ..world import World
 from .errors import AWS, ERROR, Failure
+from .older_stacks import OlderStack, older_stack, options_of, stack_manager
 from .output import grid, printable
 from .progress import Bar
 from .session import Session, confirmed, make_sure, with_session
@@ -105,6 +105,7 @@ class Work:
         self.survey = Survey()
         self.function: bool | None = None
         """Whether the function was updated; nothing if there is none."""
+        self.stack: OlderStack | None = None
         self._trouble: ZAELimiterError | None = None
 
     def look(self) -> None:
@@ -122,6 +123,8 @@ class Work:
         if self._force or not self.state.is_settled(keep_old=self._keep_old):
             with self.bar:
                 self.survey = run_sync(self.migration.survey())
+        if self._session.is_dynamodb and self.state.is_namespaced and not len(self.survey.obstacles):
+            self.stack = older_stack(self._session, begun=self.has_records)
 
     def refuse(self) -> None:
         """Leave everything as it is if there are records that this version cannot serve."""
@@ -144,7 +147,7 @@ class Work:
 
     @property
     def is_needed(self) -> bool:
-        return bool(self.indexes) or self.has_records or bool(renew(self.state, 0))
+        return bool(self.indexes or self.has_records or self.stack or renew(self.state, 0))
 
     @property
     def question(self) -> str:
@@ -155,6 +158,8 @@ class Work:
             parts.append(f"{self._verb} {count:,} old records{self._and_delete}")
         elif self.has_records:
             parts.append("finish moving old records")
+        if self.stack is not None:
+            parts.append(f"replace function, filter and template of stack {self.stack.name!r}")
         what = ", ".join(parts) or "note the new schema"
         return f"{what[0].upper()}{what[1:]} in {self._session.url}? Older clients are refused from then on."
 
@@ -173,22 +178,31 @@ class Work:
 
                 run_sync(add_missing_indexes(self._backend, self.bar.say))  # type: ignore[arg-type]
             if self.has_records:
-                run_sync(self.migration.move())
-                if self.state.is_namespaced:  # a function must not count into rows of the older shape
-                    run_sync(self.migration.follow())
-                    self.update_lambda()
-                else:
-                    self.update_lambda()
-                    run_sync(self.migration.follow())
-                run_sync(self.migration.clean())
+                self._move()
                 return
             if writes := renew(self.state, self._world.now_ms()):
                 run_sync(write_each(self._backend, None, writes))
         self.update_lambda()
 
+    def _move(self) -> None:
+        if self.stack is not None:  # its function would count what is moved, and split buckets of today
+            self.stack.switch(on=False)
+        run_sync(self.migration.move())
+        if self.state.is_namespaced:  # a function must not count into rows of the older shape
+            run_sync(self.migration.follow())
+            self.update_lambda()
+        else:
+            self.update_lambda()
+            run_sync(self.migration.follow())
+        run_sync(self.migration.clean())
+
     def update_lambda(self) -> None:
         """Update the function of the stack, if the store has one; trouble with it can wait."""
         if not self._session.is_dynamodb:
+            return
+        if self.stack is not None:
+            self.stack.replace()
+            self.function = True
             return
         try:
             self.function = update_function(self._session, force=self._force)
@@ -206,7 +220,7 @@ class Work:
                 "stop the older clients, then run it again",
             )
         if self._trouble is not None:
-            if "endpoint_url" not in _options(self._session):
+            if "endpoint_url" not in options_of(self._session):
                 raise self._trouble
             self._session.output.note(f"no stack was looked for: {self._trouble}")
 
@@ -224,6 +238,7 @@ class Work:
                 for kind in MOVED
             },
             "shards": self.survey.shards,
+            "stack_changes": [] if self.stack is None else self.stack.changes,
             "old_records": "kept" if self._keep_old else "deleted",
             **_told(self.survey.findings),
             "in_the_way": [_record(f) for f in self.survey.obstacles.told],
@@ -245,6 +260,9 @@ class Work:
             lines.append(
                 f"{found.shards:,} shards would come back to their buckets, with what they hold or owe"
             )
+        if self.stack is not None:
+            lines.append(f"stack {self.stack.name!r} of zae-limiter {self.stack.version} would be changed:")
+            lines += [f"  {change}" for change in self.stack.changes]
         if self.has_records:
             if self.state.is_namespaced:
                 lines.append("records would be rewritten where they are")
@@ -277,7 +295,9 @@ class Work:
             lines.append(f"{_named('index', 'indexes', self.indexes)} added")
         if report.deleted:
             lines.append(f"{report.deleted:,} old records deleted")
-        if self.function:
+        if self.stack is not None:
+            lines.append(f"stack {self.stack.name!r} has the function, filter and template of this version")
+        elif self.function:
             lines.append("the function was updated")
         if self.is_needed:
             lines.append(f"the store has schema {schema['to']} now; it was {schema['from'] or 'unknown'}")
@@ -295,7 +315,8 @@ class Work:
         return self.migration.report.findings if self.has_records else self.survey.findings
 
     def _schema(self) -> dict[str, str | None]:
-        before = self.state.older_schema if not self.state.is_open else str(self.state.schema)
+        is_over = self.state.is_open and self.state.stage in (Stage.NONE, Stage.DONE)
+        before = str(self.state.schema) if is_over else self.state.older_schema
         return {"from": before, "to": SCHEMA_VERSION}
 
 
@@ -314,20 +335,11 @@ def _upgrade_lambda(session: Session, force: bool, dry_run: bool) -> None:
 
 def update_function(session: Session, *, force: bool) -> bool:
     """Give the function of the stack the code of this version."""
-    from ..infra.stack_manager import SyncStackManager
-
-    options = _options(session)
-    manager = SyncStackManager(
-        urlsplit(session.url).netloc, options.get("region"), options.get("endpoint_url")
-    )
+    manager = stack_manager(session)
     try:
         return manager.update_lambda(force)
     finally:
         manager.close()
-
-
-def _options(session: Session) -> dict[str, str]:
-    return dict(parse_qsl(urlsplit(session.url).query))
 
 
 # Words.

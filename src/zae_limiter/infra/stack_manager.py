@@ -35,6 +35,7 @@ from .discovery import deployed_stacks
 from .function import check_schema, code_is_due, function_config, upload
 from .health import Report, examine
 from .lambda_builder import build, code_sha256
+from .older_stack import is_older, loses_table
 from .operations import Operations, Progress
 from .stack import (
     DELETED,
@@ -180,15 +181,51 @@ class StackManager:
                 client_version=client_version(),
                 schema_version=stack.tags.get(f"{OURS}:schema-version"),
             )
+        if is_older(stack):  # its function could not read the table, nor the other one
+            check_schema(await read_version(self._cloud, self.name))
+        await self._fit(wishes, stack)
         proposed = await self._operations.propose(stack.stack_id, wishes.change(stack), patience)
         if proposed is None:
             return Deployment(stack, code_updated=await self.update_lambda())
+        if is_older(stack) and (lost := [change for change in proposed.changes if loses_table(change)]):
+            await self._operations.discard(proposed.change_set_id)
+            raise StackOperationError(f"stack {self.name!r} was left as it is: it would {lost[0]}")
         if approve is not None and not approve(proposed.changes):
             await self._operations.discard(proposed.change_set_id)
             raise StackOperationError(f"stack {self.name!r} was left as it is: nobody approved its changes")
         await self._operations.execute(proposed)
         begun = Deployment(stack, changes=proposed.changes)
         return await self._complete(begun, wait, patience, progress)
+
+    async def preview(self, options: StackOptions | None = None) -> tuple[StackChange, ...]:
+        """What an update would do to the stack. Nothing is done."""
+        wishes, patience = Wishes(self.name, options), self._patience(TIMEOUT_SECONDS)
+        stack = await self.ours()
+        await self._fit(wishes, stack)
+        proposed = await self._operations.propose(stack.stack_id, wishes.change(stack), patience)
+        if proposed is None:
+            return ()
+        await self._operations.discard(proposed.change_set_id)
+        return proposed.changes
+
+    async def switch_aggregator(self, on: bool) -> None:
+        """Let the function be told of changes to the table, or let it be told of none for now."""
+        function = template.names(self.name).function
+        missing = frozenset({NOT_FOUND})
+        try:
+            reply = await self._cloud.ask(
+                "lambda", "ListEventSourceMappings", FunctionName=function, expected=missing
+            )
+        except ServiceError:
+            return  # there is no function
+        for mapping in reply.get("EventSourceMappings", ()):
+            await self._cloud.ask("lambda", "UpdateEventSourceMapping", UUID=mapping["UUID"], Enabled=on)
+
+    async def _fit(self, wishes: Wishes, stack: Stack) -> None:
+        """Let the template fit a stack that the older product made."""
+        if is_older(stack):
+            reply = await self._cloud.ask("dynamodb", "DescribeTable", TableName=self.name)
+            wishes.fit(reply["Table"], await self._operations.template(stack.stack_id))
 
     async def deploy(
         self,
@@ -435,6 +472,8 @@ class SyncStackManager:
     ours = blocking(StackManager.ours)
     create = blocking(StackManager.create)
     update = blocking(StackManager.update)
+    preview = blocking(StackManager.preview)
+    switch_aggregator = blocking(StackManager.switch_aggregator)
     deploy = blocking(StackManager.deploy)
     ensure = blocking(StackManager.ensure)
     losses = blocking(StackManager.losses)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from ..exceptions import ValidationError
 from ..models import StackOptions
-from . import template
+from . import older_stack, template
 from .stack import OURS, Stack, parameter_list, tag_list
 
 AGGREGATOR = "EnableAggregator"
@@ -40,8 +41,14 @@ class Wishes:
         kind = {"ChangeSetType": "CREATE", "ImportExistingResources": True}
         return {**self.creation(), **kind, "TemplateBody": body}
 
+    def fit(self, table: Mapping[str, Any], deployed: str | Mapping[str, Any]) -> None:
+        """Take the place of a template of the older product, around the table that is described."""
+        self.template = older_stack.fitted(self.template, table, deployed)
+
     def change(self, stack: Stack) -> dict[str, Any]:
         """What is not said stays as it is deployed, tags too."""
+        is_older, is_first = older_stack.is_older(stack), older_stack.MARK in stack.parameters
+        stack = older_stack.translated(stack)
         has_aggregator = {"true": True, "false": False}.get(stack.parameters.get(AGGREGATOR, ""))
         if self._options.enable_aggregator is not None:
             has_aggregator = self._options.enable_aggregator
@@ -49,10 +56,15 @@ class Wishes:
         if self._options.tags is None:
             theirs = {k: v for k, v in stack.tags.items() if not k.startswith((f"{OURS}:", "aws:"))}
             tags = {**theirs, **tags}
+        said, kept = self._changed(stack), stack.parameters
+        if is_first:  # what the other template calls otherwise, or has otherwise, must be said
+            said, kept = {**kept, **said}, {}
+        if is_older:
+            tags[older_stack.LAYOUT] = older_stack.OLDER
         return {
             "ChangeSetType": "UPDATE",
             "TemplateBody": self.template,
-            "Parameters": parameter_list(self.template, self._changed(stack), stack.parameters),
+            "Parameters": parameter_list(self.template, said, kept),
             "Tags": tag_list(tags),
         }
 

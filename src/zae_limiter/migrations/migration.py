@@ -264,6 +264,7 @@ class Migration:
     async def _all(self, what: str) -> AsyncIterator[Row]:
         """Every row; the pass before tells how many there are about."""
         done = 0
+        self._tell(Progress(what, 0, self._rows))
         async for row in self._scan():
             yield row
             done += 1
