@@ -147,17 +147,19 @@ class RateLimitExceeded(RateLimitError):
 
 
 class LeaseExpiredError(RateLimitError):
-    """A lease was used after its ``with`` block ended."""
+    """A lease was used after its ``with`` block ended, or where it is not held."""
 
-    def __init__(self, entity_id: str, resource: str) -> None:
-        self.entity_id, self.resource = entity_id, resource
-        super().__init__(
-            f"the lease of {entity_id!r} on {resource!r} has ended; "
-            "consume, adjust and release inside its with block"
-        )
+    def __init__(
+        self,
+        entity_id: str,
+        resource: str,
+        reason: str = "has ended; consume, adjust and release inside its with block",
+    ) -> None:
+        self.entity_id, self.resource, self.reason = entity_id, resource, reason
+        super().__init__(f"the lease of {entity_id!r} on {resource!r} {reason}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.entity_id, self.resource)
+        return type(self), (self.entity_id, self.resource, self.reason)
 
 
 # The place where the state lives is not there, or not in order.

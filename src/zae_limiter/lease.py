@@ -13,19 +13,17 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import TracebackType
 
-from ._colour import ForkSafe
+from ._colour import ForkSafe, at_fork
 from .acquire import acquire, demands_on, logger, unknown_limit
 from .amounts import named_amounts, needs_milli
 from .exceptions import LeaseExpiredError, RateLimiterUnavailable, RateLimitExceeded, shown
-from .lines import Order
 from .models import TOKENS_MAX, Limit, OnUnavailable, check_count, check_tokens
-from .posting import Posting, merged
 from .records.buckets import BucketRecords
-from .repository_protocol import NOTHING, Key
-from .settlement import Charge, Demand, answered_for, give_back, settle
+from .repository_protocol import NOTHING
+from .settlement import Charge, Demand, answered_for, give_back, settle, settlement
 from .terms import Account
 from .till import Till, knows_all
 
@@ -37,6 +35,17 @@ _noting = ForkSafe(threading.RLock)
 
 Garbage may be collected within it, and end another lease in the same thread.
 """
+
+_forks = 0
+"""How often this process was forked off another one: a lease belongs to the process that took it."""
+
+
+def _note_fork() -> None:
+    global _forks  # noqa: PLW0603 - there is one process
+    _forks += 1
+
+
+at_fork(after_in_child=_note_fork)
 
 
 class Lease:
@@ -50,6 +59,7 @@ class Lease:
         "_buckets",
         "_counted",
         "_ended",
+        "_forks",
         "_in_block",
         "_later",
         "_policy",
@@ -71,6 +81,7 @@ class Lease:
         self._later: tuple[Demand, ...] = ()
         self._adjusted: Mapping[str, int] = NOTHING
         self._ended = self._settled = self._abandoned = self._in_block = self._counted = False
+        self._forks = _forks
 
     @property
     def degraded(self) -> bool:
@@ -185,7 +196,7 @@ class Lease:
         """Store the net adjustment."""
         teller = self._buckets.teller
         with _noting.get():
-            orders = Charge(teller.lose, _settlement(self._accounts, self._taken(), self._adjusted))
+            orders = Charge(teller.lose, settlement(self._accounts, self._taken(), self._adjusted))
             if not self._is_first():
                 del orders[:]
         for failure in await settle(teller, orders):
@@ -202,9 +213,12 @@ class Lease:
         await give_back(teller, taken)
 
     def _is_first(self) -> bool:
-        """End the lease; whether nobody has settled it yet: garbage is left and dropped, in any order."""
+        """End the lease; whether nobody has settled it yet: garbage is left and dropped, in any order.
+
+        What was inherited from the process that took it is settled there.
+        """
         settled, self._ended, self._settled = self._settled, True, True
-        return not settled
+        return not settled and self._forks == _forks
 
     async def _leave_behind(self) -> None:
         """Store the net adjustment for nobody who could be told."""
@@ -223,6 +237,8 @@ class Lease:
         whether the work was done in that case, so it is counted.
         """
         try:
+            if self._forks != _forks:
+                return
             if self._in_block and not self._ended:
                 self._counted = True
                 self._lost()
@@ -234,6 +250,8 @@ class Lease:
     def _check_open(self) -> None:
         if self._ended:
             raise LeaseExpiredError(*self._place)
+        if self._forks != _forks:
+            raise LeaseExpiredError(*self._place, "belongs to the process that forked")
 
 
 class DegradedLease(Lease):
@@ -245,6 +263,7 @@ class DegradedLease(Lease):
         self._entity_id, self._resource = entity_id, resource
         self._adjusted = dict(amounts)
         self._ended, self._settled, self._counted = False, True, False  # there is nothing to settle
+        self._forks = _forks
 
     @property
     def degraded(self) -> bool:
@@ -284,6 +303,7 @@ class Acquisition:
 
     __slots__ = (
         "_buckets",
+        "_entered",
         "_entity_id",
         "_got",
         "_lease",
@@ -312,7 +332,7 @@ class Acquisition:
         self._policy: OnUnavailable | None = None
         self._lease: Lease | None = None
         self._till: Till | None = None
-        self._got = False
+        self._entered = self._got = False
         """Whether the till has taken what nobody has a lease for yet."""
 
     async def __aenter__(self) -> Lease:
@@ -323,7 +343,10 @@ class Acquisition:
 
     def enter_at_once(self) -> Lease | None:
         """The lease if a till can give it without waiting; a remembered refusal is raised."""
-        assert self._lease is None, "an acquisition is entered once; call acquire again"
+        if self._entered:
+            reason = "was entered before; call acquire again for another one"
+            raise LeaseExpiredError(self._entity_id, self._resource, reason)
+        self._entered = True
         buckets = self._buckets
         till = buckets.tills.get((self._entity_id, self._resource))
         if till is None or till.given != self._limits or not self._speculative or not self._needs:
@@ -423,7 +446,8 @@ class Acquisition:
     def leave_at_once(self, kind: type[BaseException] | None) -> bool:
         """End the lease; false if there is something to store or to give back."""
         lease = self._lease
-        assert lease is not None, "an acquisition is left once, after it was entered"
+        if lease is None:
+            raise LeaseExpiredError(self._entity_id, self._resource, "was not entered, so it cannot be left")
         # In this order: a thread that notes something now either is seen here or sees that it came too late.
         lease._ended = True
         if lease._counted:  # the garbage of a cycle is dropped before it is left, or after
@@ -472,29 +496,3 @@ class Acquisition:
         self._buckets.teller.let_through(f"admitting {self._entity_id} on {self._resource}", error)
         amounts = {name: need // 1000 for name, need in self._needs.items()}
         return DegradedLease(self._entity_id, self._resource, amounts)
-
-
-def _settlement(
-    accounts: Sequence[Account], taken: Sequence[Demand], adjusted: Mapping[str, int]
-) -> list[Order]:
-    """The orders that store a net adjustment, where a bucket has shards at those that gave the tokens."""
-    orders: dict[Key, Order] = {}
-
-    def post(account: Account, posting: Posting) -> None:
-        known = orders.get(account.key)
-        orders[account.key] = Order(account, merged([known.posting, posting]) if known else posting)
-
-    for account in accounts:
-        held = [demand for demand in taken if demand.account.entity_id == account.entity_id]
-        for name, tokens in adjusted.items():
-            if name not in account.terms.rates:
-                continue
-            if tokens > 0:
-                payer = next((d.account for d in held if name in d.account.terms.rates), account)
-                post(payer, Posting(debit={name: tokens * 1000}))
-            returned = -tokens * 1000
-            for demand in reversed(held):
-                if (part := min(returned, demand.amounts.get(name, 0))) > 0:
-                    post(demand.account, Posting(credit={name: part}))
-                    returned -= part
-    return list(orders.values())

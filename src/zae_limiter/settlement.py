@@ -74,6 +74,32 @@ async def give_back(teller: Teller, taken: Sequence[Demand]) -> None:
     await settle(teller, orders)
 
 
+def settlement(
+    accounts: Sequence[Account], taken: Sequence[Demand], adjusted: Mapping[str, int]
+) -> list[Order]:
+    """The orders that store a net adjustment, where a bucket has shards at those that gave the tokens."""
+    orders: dict[Key, Order] = {}
+
+    def post(account: Account, posting: Posting) -> None:
+        known = orders.get(account.key)
+        orders[account.key] = Order(account, merged([known.posting, posting]) if known else posting)
+
+    for account in accounts:
+        held = [demand for demand in taken if demand.account.entity_id == account.entity_id]
+        for name, tokens in adjusted.items():
+            if name not in account.terms.rates:
+                continue
+            if tokens > 0:
+                payer = next((d.account for d in held if name in d.account.terms.rates), account)
+                post(payer, Posting(debit={name: tokens * 1000}))
+            returned = -tokens * 1000
+            for demand in reversed(held):
+                if (part := min(returned, demand.amounts.get(name, 0))) > 0:
+                    post(demand.account, Posting(credit={name: part}))
+                    returned -= part
+    return list(orders.values())
+
+
 async def settle(teller: Teller, orders: Sequence[Order]) -> list[RateLimiterUnavailable]:
     """Carry out orders that cannot be refused; returns the failures of those that could not be confirmed.
 

@@ -13,7 +13,7 @@ from ._colour import blocking, plain, run_sync, wrapping
 from .builder import RepositoryOptions
 from .established.limiter import LimiterForms
 from .established.spelling import refuse_former
-from .exceptions import ValidationError
+from .exceptions import LeaseExpiredError, ValidationError
 from .lease import Acquisition, Lease
 from .limiter import RateLimiter, deployed, located
 from .models import BackendCapabilities, LimiterInfo
@@ -63,6 +63,8 @@ class SyncAcquisition:
         acquisition = self._async
         try:
             return SyncLease(acquisition.enter_at_once() or run_sync(acquisition.enter()))
+        except LeaseExpiredError:  # it was entered before, and that lease is not ours to undo
+            raise
         except BaseException:
             if acquisition.holds:  # a signal handler raised in between, and what is not entered is not left
                 run_sync(acquisition.undo())

@@ -129,10 +129,10 @@ class Till:
             return False
         try:
             new = swap_at_once(swap, teller, key, image, changed, self._cache.changes)
-        except RateLimiterUnavailable:
-            raise
-        except BaseException as error:  # out of a signal handler, before or after it was done
-            teller.lose(Order(self.plan.accounts[0], Posting(needs)), error)
+        except BaseException as error:
+            # Whatever comes out of a signal handler comes before or after it was done, and nobody knows.
+            if not isinstance(error, RateLimiterUnavailable) or error.ambiguous:
+                teller.lose(Order(self.plan.accounts[0], Posting(needs)), error)
             raise
         if new is None:
             return False

@@ -11,12 +11,12 @@ from zae_limiter import OnUnavailable, ValidationError
 from zae_limiter._colour import run_sync
 from zae_limiter.amounts import named_amounts, needs_milli
 from zae_limiter.exceptions import LeaseExpiredError
-from zae_limiter.lease import DegradedLease, Lease, _settlement
+from zae_limiter.lease import DegradedLease, Lease
 from zae_limiter.models import TOKENS_MAX
 from zae_limiter.posting import Posting
 from zae_limiter.repository_protocol import Key
 from zae_limiter.schema import bucket_key
-from zae_limiter.settlement import Demand
+from zae_limiter.settlement import Demand, settlement
 from zae_limiter.terms import Account, Terms
 
 SHARD = bucket_key("ns", "e", "r", 1)
@@ -29,7 +29,7 @@ def settled(
     accounts: list[Account], taken: list[Demand], **adjusted: int
 ) -> list[tuple[Key, dict[str, int], dict[str, int]]]:
     """The debits and credits of a settlement, by item."""
-    orders = _settlement(accounts, taken, adjusted)
+    orders = settlement(accounts, taken, adjusted)
     assert not any(order.posting.need for order in orders)
     return [(order.account.key, dict(order.posting.debit), dict(order.posting.credit)) for order in orders]
 
@@ -77,11 +77,11 @@ def test_a_parent_settles_what_it_has() -> None:
 
 def test_an_adjustment_of_nothing_is_no_order() -> None:
     assert settled([WHOLE], [Demand(WHOLE, {"a": 1_000})], a=0) == []
-    assert _settlement([WHOLE], [Demand(WHOLE, {"a": 1_000})], {}) == []
+    assert settlement([WHOLE], [Demand(WHOLE, {"a": 1_000})], {}) == []
 
 
 def test_an_order_of_one_limit_is_as_plain_as_can_be() -> None:
-    (order,) = _settlement([WHOLE], [], {"a": 1})
+    (order,) = settlement([WHOLE], [], {"a": 1})
     assert (order.account, order.posting) == (WHOLE, Posting(debit={"a": 1_000}))
 
 

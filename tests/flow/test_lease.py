@@ -386,15 +386,3 @@ async def test_consume_that_outlives_a_failed_lease_is_given_back(store: Store) 
     with pytest.raises(LeaseExpiredError):
         await late
     assert await store.used("key") == 0
-
-
-async def test_acquisition_is_entered_once(store: Store) -> None:
-    """What ``acquire`` returned cannot take a second time by accident."""
-    client = await store.client()
-    acquisition = client.limiter.acquire("key", RESOURCE, {"rpm": 1}, [rpm(10)])
-    async with acquisition:
-        pass
-    with pytest.raises(AssertionError, match="entered once"):
-        async with acquisition:
-            pass
-    assert await store.used("key") == 1

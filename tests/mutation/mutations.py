@@ -138,7 +138,7 @@ PLANTED = (
         "zae_limiter/settlement.py", "_posted", "teller.post(orders, binding=True)\n", "teller.post(orders)\n"
     ),
     Planted("zae_limiter/lease.py", "Lease._abandon", "self._taken()", "self._later"),
-    Planted("zae_limiter/lease.py", "_settlement", "in reversed(held)", "in held"),
+    Planted("zae_limiter/settlement.py", "settlement", "in reversed(held)", "in held"),
     Planted("zae_limiter/lease.py", "Lease._take", "self._later += (*taken,)", "self._later = (*taken,)"),
     Planted("zae_limiter/teller.py", "unknown", "ambiguous=True", "ambiguous=False"),
     Planted(

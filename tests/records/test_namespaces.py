@@ -91,6 +91,28 @@ async def test_recovering_gives_the_name_back(store: Store) -> None:
         await repository.recover_namespace(gone.namespace_id)
 
 
+@pytest.mark.parametrize("by_itself", [True, False], ids=["view", "owner"])
+async def test_whoever_deletes_a_namespace_serves_it_no_more(store: Store, by_itself: bool) -> None:
+    """At the next acquire, of a warm entity or a new one, until it is recovered."""
+    repository = await store.repository()
+    await repository.register_namespace("team-a")
+    view = await repository.namespace("team-a")
+    limiter = RateLimiter(view)
+    for _ in range(2):
+        async with limiter.acquire("warm", "gpt-4", {"rpm": 1}, [RPM]):
+            pass
+    gone = await (view if by_itself else repository).delete_namespace("team-a")
+    assert gone is not None
+    for entity in ("warm", "new"):
+        with pytest.raises(NamespaceNotFoundError):
+            async with limiter.acquire(entity, "gpt-4", {"rpm": 1}, [RPM]):
+                pass
+    await (view if by_itself else repository).recover_namespace(gone.namespace_id)
+    for entity in ("warm", "new"):
+        async with limiter.acquire(entity, "gpt-4", {"rpm": 1}, [RPM]):
+            pass
+
+
 async def fill(repository: Repository, tag: str) -> None:
     """Something of every kind of record, with names that all namespaces share."""
     await repository.set_system_defaults([RPM], "allow", f"admin-{tag}")
@@ -219,7 +241,11 @@ async def test_purging_what_is_still_written_to_is_told(
         await repository.set_system_defaults([RPM])
         return count
 
+    async def not_heard_of_it() -> None:
+        pass
+
     monkeypatch.setattr(repository, "_erase", erase_while_somebody_writes)
+    monkeypatch.setattr(repository, "_check_namespace", not_heard_of_it)
     with pytest.raises(NamespaceStateError, match="still being written to"):
         await repository.purge_namespace(gone.namespace_id)
     monkeypatch.undo()

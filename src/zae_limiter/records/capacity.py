@@ -163,7 +163,6 @@ class CapacityRecords(BucketRecords):
         keys = {write.key for write in writes}
         for key in keys:
             self.teller.forget(key)
-        self._connection.invalidate(keys.__contains__)
         return writes
 
 

@@ -120,7 +120,6 @@ class EntityRecords(AuditRecords):
                 writes.append(self._count_child(parent_id, 1, *alive))
             outcomes = await self._write_together(writes)
             if outcomes[0].applied:
-                self._connection.invalidate(key.__eq__)
                 await self._tell_buckets(entity)
                 return entity
             if not outcomes[0].held:
@@ -182,7 +181,6 @@ class EntityRecords(AuditRecords):
             ]
             outcomes = await self._write_together(writes)
             if outcomes[0].applied:
-                self._connection.invalidate(key.__eq__)
                 await self._tell_buckets(after)
                 return after
             await self._mend_counts(writes, outcomes)
@@ -354,7 +352,6 @@ class EntityRecords(AuditRecords):
                 outcomes = await self._write_together(burial)
                 if not outcomes[0].applied:
                     await self._mend_counts(burial, outcomes)
-                self._connection.invalidate(row.key.__eq__)
         else:
             raise EntityConflictError(entity_id, "its limits are being set while it is deleted; try again")
 

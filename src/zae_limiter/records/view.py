@@ -26,7 +26,7 @@ from ..repository_protocol import (
     Row,
     Write,
 )
-from ..schema import nsid_key
+from ..schema import is_remembered, nsid_key
 from ..world import World
 from .connection import Connection
 
@@ -123,11 +123,22 @@ class View:
 
     async def _write_each(self, writes: Sequence[Write]) -> list[Outcome]:
         """Writes to any records, buckets too, each on its own."""
-        return await write_each(self._backend, self._connection.teller, writes) if writes else []
+        try:
+            return await write_each(self._backend, self._connection.teller, writes) if writes else []
+        finally:
+            self._outdate(writes)
 
     async def _write_together(self, writes: Sequence[Write]) -> list[Outcome]:
         """Writes to any records, buckets too, all or none."""
-        return await write_together(self._backend, self._connection.teller, writes) if writes else []
+        try:
+            return await write_together(self._backend, self._connection.teller, writes) if writes else []
+        finally:
+            self._outdate(writes)
+
+    def _outdate(self, writes: Sequence[Write]) -> None:
+        """Whatever this process remembers of records that it has written is read again."""
+        if keys := {write.key for write in writes if is_remembered(write.key)}:
+            self._connection.invalidate(keys.__contains__)
 
     async def _must_write(self, writes: Sequence[Write]) -> None:
         """Writes that nothing can refuse; a store that fails is told at once."""

@@ -421,17 +421,17 @@ class Network(Way):
 
     async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
         sent_ms = self._simulation.now_ms
-        await self._travel(Fault.LOST_REQUEST)
+        await self._fetch(Fault.LOST_REQUEST)
         items, shown_ms = await self.inner.batch_get(keys), self._simulation.now_ms
-        await self._travel(Fault.LOST_REPLY)
+        await self._fetch(Fault.LOST_REPLY)
         self._process.hear(sent_ms, shown_ms)
         return items
 
     async def query(self, query: Query) -> Any:
         sent_ms = self._simulation.now_ms
-        await self._travel(Fault.LOST_REQUEST)
+        await self._fetch(Fault.LOST_REQUEST)
         page, shown_ms = await self.inner.query(query), self._simulation.now_ms
-        await self._travel(Fault.LOST_REPLY)
+        await self._fetch(Fault.LOST_REPLY)
         self._process.hear(sent_ms, shown_ms)
         return page
 
@@ -465,6 +465,13 @@ class Network(Way):
         await self._travel(Fault.LOST_REPLY)
         self._process.hear(sent_ms, shown_ms)
         return outcomes
+
+    async def _fetch(self, fault: Fault) -> None:
+        """A read that gets lost has surely changed nothing."""
+        try:
+            await self._travel(fault)
+        except RateLimiterUnavailable as failure:
+            raise RateLimiterUnavailable(str(failure)) from failure
 
     async def _travel(self, fault: Fault) -> None:
         await pause()

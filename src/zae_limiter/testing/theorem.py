@@ -283,7 +283,7 @@ class Scenario:
         most = Counter(amounts)
         consumed: Mapping[str, int] = {}
         lease: Lease | None = None
-        leaves = rng.random() < 0.2
+        leaves, counted = rng.random() < 0.2, limiter.refunds_lost
         certain = not (leaves and faulty)  # who leaves is not told what could not be stored
         try:
             brought = BROUGHT_ALONG if entity_id == GUEST else None
@@ -311,8 +311,9 @@ class Scenario:
             self._check_waits(refusal)
         except Aborted:
             pass
-        except RateLimiterUnavailable:
+        except RateLimiterUnavailable as failure:
             certain = False
+            self._check_counted(failure, limiter.refunds_lost - counted)
         except (Cancelled, GeneratorExit) as error:
             # Who is thrown away is stood in for by its process, which may crash before that is done.
             stays = self.throwing and self.crash_rate == 0
@@ -327,6 +328,9 @@ class Scenario:
                 self.books.enter(payers, consumed, consumed)
             else:
                 self.books.enter(payers, {}, most)
+
+    def _check_counted(self, failure: RateLimiterUnavailable, counted: int) -> None:
+        assert counted > 0 or not failure.ambiguous, "what may have been taken for nobody is not counted"
 
     def _check_waits(self, refusal: RateLimitExceeded) -> None:
         """Whether the waits of a refusal can be right, where one item and one set of numbers decide."""
