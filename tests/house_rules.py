@@ -81,7 +81,7 @@ LAYERS = (
     # Limits as a file, and tables of older shapes: both work through the records.
     Layer("manifest", "manifest manifest.*", f"{PUBLIC} dynamodb sync", packages="yaml"),
     Layer("migrations", "migrations migrations.*", f"{PUBLIC} memory sqlite dynamodb sync"),
-    Layer("visualization", "visualization visualization.*", "facts", packages="plotext rich"),
+    Layer("visualization", "visualization visualization.*", "facts", packages="rich"),
     Layer("local", "local local.*", "facts world"),
     Layer(
         "cli",

@@ -8,8 +8,9 @@ with what the page says.
 - any other language: shown, not run. With `<!-- file: NAME -->` before it, it is that file
 - `<!-- before: … -->` holds commands that the reader is spared
 
-In what is printed, `…` stands for any letters, and on a line of its own for any lines. A command fails if and
-only if what it prints starts with `error:`. What cannot run here is in a table, `NOT_RUN`, with the reason.
+What is printed is standard output, alone or with standard error behind it. In it `…` stands for any letters,
+and on a line of its own for any lines. A command fails if and only if what it prints starts with `error:`.
+What cannot run here is in a table, `NOT_RUN`, with the reason.
 """
 
 from __future__ import annotations

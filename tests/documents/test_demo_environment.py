@@ -18,7 +18,7 @@ def pins(name: str) -> dict[str, str]:
 def test_the_demo_installs_what_the_command_line_needs_and_nothing_else() -> None:
     """The same versions as everybody else has."""
     demo, everything = pins("demo.lock"), pins("dev.lock")
-    wanted = set(needed(["zae-limiter"], frozenset({"cli"}))) - {"zae-limiter"}
+    wanted = set(needed(frozenset({"cli"})))
     assert set(demo) - ELSEWHERE == wanted - ELSEWHERE
     assert demo == {name: everything[name] for name in demo}
 

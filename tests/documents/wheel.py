@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 import venv
-from collections.abc import Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -31,27 +31,27 @@ def build(place: Path) -> Path:
     return wheel
 
 
-def needed(names: Iterator[str] | list[str], extras: frozenset[str] = frozenset()) -> dict[str, Distribution]:
-    """The distributions that some need, with all that these need; what other systems need is not here."""
+def needed(extras: frozenset[str] = EXTRAS) -> dict[str, Distribution]:
+    """The distributions that some extras need, with all that these need, on this system."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    waiting = [
+        *project["dependencies"],
+        *(one for e in extras for one in project["optional-dependencies"][e]),
+    ]
     found: dict[str, Distribution] = {}
-    waiting = [(name, extras) for name in names]
     while waiting:
-        name, wanted = waiting.pop()
+        word, _, marker = waiting.pop().partition(";")
+        match = NAME.match(word)
+        assert match is not None, word
+        name = match[0].lower()
+        if name in found or "extra" in marker:
+            continue
         try:
-            dist = distribution(name)
+            found[name] = distribution(name)
         except PackageNotFoundError:
+            assert marker, f"{name} is not installed"  # another system needs it
             continue
-        if name in found and not wanted:
-            continue
-        found[name] = dist
-        for requirement in dist.requires or ():
-            word, _, marker = requirement.partition(";")
-            extra = re.search(r"extra\s*==\s*['\"]([^'\"]+)", marker)
-            if extra is None or extra[1] in wanted:
-                match = NAME.match(word)
-                assert match is not None, requirement
-                if match[0].lower() not in found:
-                    waiting.append((match[0].lower(), frozenset()))
+        waiting += found[name].requires or ()
     return found
 
 
@@ -60,9 +60,7 @@ def environment(place: Path, wheel: Path, extras: frozenset[str] = EXTRAS) -> Pa
     venv.create(place, symlinks=True, with_pip=False)
     programs = place / "bin"
     (packages,) = place.glob("lib/python*/site-packages")
-    for name, dist in needed(["zae-limiter"], extras).items():
-        if name == "zae-limiter":
-            continue
+    for dist in needed(extras).values():
         for top in {file.parts[0] for file in dist.files or () if file.parts[0] not in ("..", "__pycache__")}:
             if not (packages / top).exists():
                 (packages / top).symlink_to(Path(str(dist.locate_file(top))))

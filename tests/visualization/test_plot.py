@@ -1,7 +1,7 @@
 """Charts of usage, letter for letter; ``UPDATE_SNAPSHOTS=1`` draws them anew."""
 
 import os
-import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.visualization.test_timeline import DAILY, HOURLY, MONTHLY, hour, snapshot
-from zae_limiter import InfrastructureError, UsageSnapshot, UsageWindow
+from zae_limiter import UsageSnapshot, UsageWindow
 from zae_limiter.visualization.bars import ASCII, BLOCKS, Ink
-from zae_limiter.visualization.plot import WIDTH_MIN, usage_chart
+from zae_limiter.visualization.plot import WIDTH_MIN, scale_of, usage_chart
 from zae_limiter.visualization.timeline import Fold, number_of, start_of, timeline
 
 CHARTS = Path(__file__).parent / "charts"
@@ -64,7 +64,7 @@ def test_charts(name: str) -> None:
 
 def test_no_chart_is_left_over() -> None:
     """A file that nothing is compared with is removed."""
-    assert {file.stem for file in CHARTS.iterdir()} == set(CASES)
+    assert {file.stem for file in CHARTS.iterdir()} == {*CASES, *SHARED}
 
 
 @settings(max_examples=60)
@@ -83,7 +83,8 @@ def test_a_chart_fits(used: dict[int, int], width: int, window: UsageWindow, fol
     assert max(map(len, drawn.split("\n"))) <= max(width, WIDTH_MIN)
     assert "\x1b" not in drawn
     assert f"{sum(used.values()):,} used" in " ".join(drawn.split())
-    assert "█" in drawn or set(used.values()) <= {0} or fold is Fold.MAX or sum(used.values()) == 0
+    may_be_empty = fold is Fold.MAX or not sum(used.values())
+    assert may_be_empty or set(drawn) & set("▁▂▃▄▅▆▇█")
 
 
 def test_equal_bars_look_equal() -> None:
@@ -91,13 +92,57 @@ def test_equal_bars_look_equal() -> None:
     line = timeline(series(HOURLY, *[5] * 20))
     assert line is not None
     (row,) = {part for part in usage_chart(line, 80).split("\n") if "█" in part and "┤" not in part}
-    assert row.strip().strip("│") == "██ " * 20
+    assert row.strip().strip("│") == ("██ " * 20).rstrip()
 
 
-def test_what_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without plotext there is a command to get it."""
-    monkeypatch.setitem(sys.modules, "plotext", None)
-    line = timeline(series(HOURLY, 1))
+SHARED: dict[str, tuple[int, Ink, dict[str, int]]] = {
+    "a-limit-40": (40, BLOCKS, {"rpm": 60}),
+    "a-limit-80": (80, BLOCKS, {"rpm": 60}),
+    "a-limit-120": (120, BLOCKS, {"rpm": 60}),
+    "a-limit-in-ascii": (60, ASCII, {"rpm": 60}),
+    "a-limit-far-above": (60, BLOCKS, {"rpm": 3_600}),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_limits_and_shares(name: str) -> None:
+    """A line for what the limit lets through, and who used how much, at any width."""
+    width, ink, allowed = SHARED[name]
+    parts = {f"user-{n}": [amount * n // 28 for amount in DAY] for n in range(1, 8)}
+    parts["somebody whose name is longer than a narrow terminal is wide"] = DAY
+    lines = {who: timeline(series(HOURLY, *used)) for who, used in parts.items()}
+    whole = timeline(series(HOURLY, *map(sum, zip(*parts.values(), strict=True))))
+    assert whole is not None
+    shares = {who: line for who, line in lines.items() if line is not None}
+    drawn = usage_chart(whole, width, Fold.SUM, ink, allowed | {"unknown": 5}, shares) + "\n"
+    file = CHARTS / f"{name}.txt"
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        file.write_text(drawn, encoding="utf-8")
+    assert drawn == file.read_text(encoding="utf-8")
+    assert max(map(len, drawn.split("\n"))) <= width
+    assert ink is BLOCKS or drawn.isascii()
+
+
+@given(st.lists(st.integers(-(10**9), 10**12), min_size=1, max_size=9), st.none() | st.integers(1, 10**12))
+def test_a_scale_reads_well(heights: list[int], lets: int | None) -> None:
+    """Few numbers, at equal steps of one, two or five, around all that is drawn; nought is one of them."""
+    low, high, ticks = scale_of(heights, lets)
+    assert low <= min(0, *heights) <= max(0, *heights) <= high
+    assert 2 <= len(ticks) <= 6
+    assert 0 in ticks
+    steps = {after - before for before, after in pairwise(ticks)}
+    assert len(steps) == 1
+    assert str(steps.pop()).rstrip("0") in ("1", "2", "5")
+
+
+@pytest.mark.parametrize("ink", [BLOCKS, ASCII])
+def test_heights_are_told_in_eighths(ink: Ink) -> None:
+    """Of a row each, and never less than one."""
+    line = timeline(series(HOURLY, *range(1, 65)))
     assert line is not None
-    with pytest.raises(InfrastructureError, match="charts need plotext, which is not installed; run: pip"):
-        usage_chart(line, 80)
+    rows = usage_chart(line, 80, ink=ink).split("\n")[1:11]
+    columns = ["".join(row[3 + n : 4 + n].strip() for row in rows[:-1]) for n in range(64)]
+    full = ink.parts[8]
+    assert [len(column) for column in columns] == sorted(len(column) for column in columns)
+    assert columns[-1].count(full) > columns[0].count(full) == 0
+    assert len({column[0] for column in columns}) == len(set(ink.parts)) - 1

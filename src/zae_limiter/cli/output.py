@@ -9,19 +9,23 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
 import click
 from rich import box
-from rich.console import Console, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from ..visualization.bars import ASCII, BLOCKS, Ink
 
 WIDTH_WITHOUT_TERMINAL = 120
+BETWEEN = 3
+"""Columns between two columns of a table."""
 
 
 class Output:
@@ -62,9 +66,60 @@ def ink(out: Console) -> Ink:
     return ASCII if out.options.ascii_only else BLOCKS
 
 
+class Grid(Table):
+    """A table that breaks no word: where a terminal is too narrow for it, each row becomes a record."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        texts = [[_plain(column.header), *map(_plain, column.cells)] for column in self.columns]
+        natural = [
+            max(*map(cell_len, of), column.min_width or 0)
+            for of, column in zip(texts, self.columns, strict=True)
+        ]
+        least = [max((cell_len(word) for text in of for word in text.split()), default=1) for of in texts]
+        room = options.max_width - BETWEEN * (len(self.columns) - 1)
+        if sum(natural) > room:
+            if sum(least) > room:
+                yield Text("\n".join(_record_lines(texts, options.max_width)))
+                return
+            for column, width in zip(self.columns, _shrunk(natural, least, room), strict=True):
+                column.width, column.min_width = width, None
+        yield from super().__rich_console__(console, options)
+
+
+def _plain(cell: RenderableType) -> str:
+    return cell.plain if isinstance(cell, Text) else str(cell)
+
+
+def _shrunk(natural: Sequence[int], least: Sequence[int], room: int) -> list[int]:
+    """Widths that fit: the widest column gives way first, and none below its longest word."""
+    widths = list(natural)
+    while sum(widths) > room:
+        at = max((n for n in range(len(widths)) if widths[n] > least[n]), key=lambda n: widths[n])
+        widths[at] -= 1
+    return widths
+
+
+def _record_lines(texts: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+    """A line for each field; a value that has no room beside its name stands below it."""
+    margin = max(len(of[0]) for of in texts) + 2
+    for row in range(1, len(texts[0])):
+        if row > 1:
+            yield ""
+        for name, value in ((of[0], of[row]) for of in texts):
+            if not value:
+                continue
+            if margin + max(map(len, value.split()), default=0) <= width:
+                first, *rest = textwrap.wrap(value, width - margin, break_on_hyphens=False) or [""]
+                yield f"{name:<{margin}}{first}"
+                yield from (f"{'':{margin}}{line}" for line in rest)
+            else:
+                yield name
+                yield from (f"  {line}" for line in textwrap.wrap(value, width - 2, break_on_hyphens=False))
+
+
 def grid(columns: Sequence[str], rows: Iterable[Sequence[object]], numbers: Sequence[str] = ()) -> Table:
     """A table; the columns in ``numbers`` are set to the right."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in columns:
         table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
     for row in rows:

@@ -16,7 +16,7 @@ from ..models import UsageSnapshot, UsageSummary, UsageWindow
 from ..records.once import own
 from ..schema import iso_time
 from ..visualization.plot import usage_chart
-from ..visualization.timeline import Fold, timeline
+from ..visualization.timeline import Fold, Timeline, timeline
 from .output import console, grid, ink, record
 from .session import Session, with_existing
 
@@ -26,6 +26,9 @@ SNAPSHOTS_MAX = 100_000
 
 AGO = re.compile(r"([0-9]{1,6})([hdw])")
 HOURS = {"h": 1, "d": 24, "w": 168}
+
+SECONDS = {UsageWindow.HOURLY: 3600, UsageWindow.DAILY: 86_400, UsageWindow.MONTHLY: 30 * 86_400}
+"""How long windows are; a month is taken for 30 days."""
 
 
 class Chosen(NamedTuple):
@@ -208,12 +211,38 @@ def _draw(session: Session, asked: Chosen, snapshots_max: int, fold: Fold) -> No
         line = timeline(found if asked.entity_id is not None else own(found))
         if line is not None:
             out = console()
-            chart = Text(usage_chart(line, out.width, fold, ink(out)))
-            chart.highlight_regex(r"[█#]+", "cyan")
+            drawn = usage_chart(
+                line, out.width, fold, ink(out), _allowed(session, asked, kind), _shares(asked, found)
+            )
+            chart = Text(drawn)
+            chart.highlight_regex(r"[▁▂▃▄▅▆▇█#]+", "cyan")
+            chart.highlight_regex("╌+", "yellow")
             out.print(Text(f"{title(asked, found)}\n"))
             out.print(chart, soft_wrap=True)
             return
     session.output.note(nothing(session, asked))
+
+
+def _allowed(session: Session, asked: Chosen, kind: UsageWindow) -> dict[str, int]:
+    """What each limit of one entity for one resource lets through in a window, the burst not counted."""
+    if asked.entity_id is None or asked.resource is None:
+        return {}
+    limits, _, _ = session.repository.resolve_limits(asked.entity_id, asked.resource)
+    seconds = SECONDS[kind]
+    return {
+        limit.name: limit.refill_amount * seconds // limit.refill_period_seconds for limit in limits or ()
+    }
+
+
+def _shares(asked: Chosen, found: list[UsageSnapshot]) -> dict[str, Timeline]:
+    """What each entity asked for itself, where a chart shows several."""
+    if asked.entity_id is not None or len({one.entity_id for one in found}) < 2:
+        return {}
+    by_entity: dict[str, list[UsageSnapshot]] = {}
+    for one in own(found):
+        by_entity.setdefault(one.entity_id, []).append(one)
+    lines = {entity_id: timeline(of) for entity_id, of in by_entity.items()}
+    return {entity_id: line for entity_id, line in lines.items() if line is not None}
 
 
 def _pages(session: Session, asked: Chosen) -> Iterator[list[UsageSnapshot]]:

@@ -1,6 +1,6 @@
 """Bars made of characters. Pure.
 
-A bar has the same length in every encoding: full blocks where they can be shown, ``#`` elsewhere.
+Bars end in eighths of a block where blocks can be shown, and in whole signs elsewhere.
 """
 
 from __future__ import annotations
@@ -16,19 +16,34 @@ class Ink(NamedTuple):
     full: str
     empty: str
     axis: str
+    parts: str
+    """From nothing to a full block, rising; nine of them."""
+    ends: str
+    """Likewise, from the left."""
+    tick: str
+    corner: str
+    edge: str
+    mark: str
+    limit: str
 
 
-BLOCKS = Ink("█", "░", "│")
-ASCII = Ink("#", ".", "|")
+BLOCKS = Ink("█", "░", "│", " ▁▂▃▄▅▆▇█", " ▏▎▍▌▋▊▉█", "┤", "└", "─", "┬", "╌")
+ASCII = Ink("#", ".", "|", " ....:::#", "        #", "+", "+", "-", "+", "-")
 
 
 def bar(value: float, top: float, width: int, ink: Ink = BLOCKS) -> str:
-    """A plain bar, as long as its width for what is ``top``.
+    """A plain bar, as long as its width for what is ``top``; its end is as fine as can be shown.
 
-    >>> bar(3, 4, 8, ASCII)
-    '######'
+    >>> bar(3, 4, 8, ASCII), bar(5, 8, 2)
+    ('######', '█▎')
     """
-    return ink.full * _cells(value, top, width)
+    if value <= 0 or top <= 0:
+        return ""
+    eighths = max(1, int(min(value / top, 1) * width * 8))
+    whole, part = divmod(eighths, 8)
+    if not ink.ends[part].strip():
+        return ink.full * max(whole, 1)
+    return ink.full * whole + ink.ends[part]
 
 
 def gauge(value: float, top: float, width: int, ink: Ink = BLOCKS) -> str:

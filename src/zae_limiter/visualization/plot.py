@@ -1,113 +1,217 @@
-"""Usage drawn with plotext: a panel for each limit, all on one axis of time. Pure: numbers to lines.
+"""Usage as charts: a panel for each limit, all on one axis of time. Pure: numbers to lines.
 
-plotext has one figure for the whole process, so drawing holds a lock; its colours are left out. Every
-bar is drawn in whole columns, so bars of the same height look the same wherever they stand.
+Bars are drawn in eighths of a row and in whole columns, so that bars of the same height look the same
+wherever they stand. A number at the side stands on the row whose upper edge it is, a time below the first
+column of its bar. Where the limit is not far above what was used, a line shows what it lets through.
 """
 
 from __future__ import annotations
 
 import textwrap
-import threading
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from ..exceptions import InfrastructureError
 from .bars import BLOCKS, Ink
 from .timeline import UNITS, Bars, Fold, Timeline, folded, start_of
 
 WIDTH_MIN = 24
 LABEL_MAX = 5
 """Letters of the longest number at the side, such as -1.5k."""
-FRAME = 2
 BAR_COLUMNS_MAX = 6
 ROWS = 8
-"""Rows of a panel, without its axis."""
+"""About how many rows a panel has, without its axis: as many as let every number stand on a row."""
+TICKS_MAX = 5
+"""The most numbers at the side, besides nought."""
+SHARES_MAX = 5
+"""How many entities are shown one by one; the others together."""
 
-_ASCII = str.maketrans({**dict.fromkeys("┌┐└┘┤├┬┴┼", "+"), "─": "-", "│": "|"})
-_figure = threading.Lock()
+Shares = Mapping[str, Timeline]
+"""What each entity used, by its name."""
 
 
 def usage_chart(
-    line: Timeline, width: int, fold: Fold = Fold.SUM, ink: Ink = BLOCKS, rows: int = ROWS
+    line: Timeline,
+    width: int,
+    fold: Fold = Fold.SUM,
+    ink: Ink = BLOCKS,
+    allowed: Mapping[str, int] | None = None,
+    shares: Shares | None = None,
 ) -> str:
-    """The use of every limit over time, no line wider than the terminal."""
+    """The use of every limit over time, no line wider than the terminal.
+
+    ``allowed`` is what a limit lets through in one window; with ``shares`` it is told who used how much.
+    """
     width = max(width, WIDTH_MIN)
-    columns = width - LABEL_MAX - FRAME
+    columns = width - LABEL_MAX - 1
     bars = folded(line, columns, fold)
-    scales = {name: _scale(heights) for name, heights in bars.heights.items()}
-    gutter = max((len(_short(tick)) for scale in scales.values() for tick in scale), default=1)
     each = min(BAR_COLUMNS_MAX, columns // bars.length)
-    panels = []
+    windows = bars.each if fold is Fold.SUM else 1
+    lets = {name: amount * windows for name, amount in (allowed or {}).items() if name in bars.heights}
+    scales = {name: scale_of(heights, lets.get(name)) for name, heights in bars.heights.items()}
+    gutter = max(len(_short(tick)) for scale in scales.values() for tick in scale.ticks)
+    parts = []
     for name, heights in bars.heights.items():
-        panel = Panel(bars, each, gutter, rows, scales[name])
-        panels.append("\n".join([*textwrap.wrap(_title(line, name), width), *_drawn(panel, heights, ink)]))
-    return "\n\n".join([*panels, textwrap.fill(_caption(bars), width)])
+        panel = Panel(bars, each, gutter, scales[name], lets.get(name), ink)
+        lines = [*textwrap.wrap(_title(line, name), width), *panel.drawn(heights)]
+        if name in lets:
+            lines += textwrap.wrap(_told(panel, name), width)
+        if shares:
+            lines += [line[:width] for line in _shares(panel, name, shares, width)]
+        parts.append("\n".join(lines))
+    return "\n\n".join([*parts, textwrap.fill(_caption(bars), width)])
+
+
+class Scale(NamedTuple):
+    """From which number to which a panel reaches, and the numbers at its side."""
+
+    low: int
+    high: int
+    ticks: tuple[int, ...]
+
+
+def scale_of(heights: Sequence[int], lets: int | None = None) -> Scale:
+    """Numbers that read well, around all heights; the limit is in it unless it is far above them.
+
+    >>> [scale_of([height]).ticks for height in (1, 7, 49, 1201)]
+    [(0, 1), (0, 2, 4, 6, 8), (0, 10, 20, 30, 40, 50), (0, 500, 1000, 1500)]
+    """
+    lowest, highest = min(0, *heights), max(0, *heights)
+    if lets is not None and highest < lets <= 2 * highest:
+        highest = lets
+    step = next(
+        step
+        for power in range(40)
+        for step in (10**power, 2 * 10**power, 5 * 10**power)
+        if -(-highest // step) + -(lowest // step) <= TICKS_MAX
+    )
+    low, high = lowest // step * step, -(-highest // step) * step
+    high = high if high > low else step
+    return Scale(low, high, tuple(range(low, high + 1, step)))
 
 
 class Panel(NamedTuple):
-    """How bars are laid out: columns of each, letters of labels, rows, the lowest and the highest number."""
+    """How bars are laid out: columns of each, letters of the numbers at the side, and with what."""
 
     bars: Bars
     each: int
     gutter: int
-    rows: int
-    scale: tuple[int, int]
+    scale: Scale
+    lets: int | None
+    ink: Ink
+
+    @property
+    def rows(self) -> int:
+        steps = len(self.scale.ticks) - 1
+        return steps * max(1, round(ROWS / steps))
 
     @property
     def columns(self) -> int:
         return self.bars.length * self.each
 
     @property
-    def ticks(self) -> list[int]:
-        """The numbers at the side; nought is left out where another has its row."""
-        low, high = self.scale
-        row = round(-low / (high - low) * (self.rows - 1))
-        return [low, high] if low < 0 and row in (0, self.rows - 1) else sorted({low, 0, high})
+    def line_row(self) -> int | None:
+        """The row in which the line of the limit is drawn, if it is on the scale."""
+        if self.lets is None or not self.lets <= self.scale.high:
+            return None
+        return self.rows - 1 - (self._eighths(self.lets) - 1) // 8
+
+    def drawn(self, heights: Sequence[int]) -> list[str]:
+        """The bars, numbers at their side, and times below."""
+        labels = {self._edge(tick): _short(tick) for tick in self.scale.ticks}
+        lines = []
+        for row in range(self.rows):
+            mark = self.ink.tick if row in labels else self.ink.axis
+            cells = "".join(self._cell(height, row) for height in heights)
+            lines.append(f"{labels.get(row, ''):>{self.gutter}}{mark}{cells}".rstrip())
+        marks = self._marks()
+        edge = "".join(self.ink.mark if at in marks else self.ink.edge for at in range(self.columns))
+        bottom = labels.get(self.rows, "")
+        below = "".join(f"{text:<{self._room(at, marks)}}" for at, text in marks.items())
+        lines.append(f"{bottom:>{self.gutter}}{self.ink.corner}{edge}")
+        return [*lines, f"{'':{self.gutter + 1}}{below}".rstrip()] if marks else lines
+
+    def spark(self, heights: Sequence[int]) -> str:
+        """Bars in one row, under those of the panel: when, and not how much."""
+        cells = [self._widened(self.ink.parts[_part(height, max(heights), 8)]) for height in heights]
+        return f"{'':{self.gutter + 1}}{''.join(cells)}".rstrip()
+
+    def _cell(self, height: int, row: int) -> str:
+        """What one row shows of one bar."""
+        zero, part = self._edge(0), 0
+        if height > 0:
+            part = min(8, max(0, self._eighths(height) - 8 * (self.rows - 1 - row)))
+            part = 0 if row >= zero else part
+        elif height < 0 and row >= zero:
+            deep = -(height * self.rows // (self.scale.high - self.scale.low))
+            part = 8 if row < zero + max(1, deep) else 0
+        empty = self.ink.limit if row == self.line_row and part == 0 else " "
+        return self._widened(self.ink.parts[part] if part else empty, empty)
+
+    def _widened(self, sign: str, between: str = " ") -> str:
+        gap = 1 if self.each > 2 else 0
+        return sign * (self.each - gap) + between * gap
+
+    def _eighths(self, number: int) -> int:
+        """How many eighths of rows lie below a number; something above nought is never nothing."""
+        span, above = self.scale.high - self.scale.low, number - self.scale.low
+        floor = -self.scale.low * self.rows * 8 // span
+        return max(floor + (number > 0), above * self.rows * 8 // span)
+
+    def _edge(self, number: int) -> int:
+        """The row whose upper edge a number is; the row below the last one for the lowest."""
+        span = self.scale.high - self.scale.low
+        return round((self.scale.high - number) * self.rows / span)
+
+    def _marks(self) -> dict[int, str]:
+        """Where the axis of time is labelled, and how; as often as the labels have room."""
+        letters = len(_time(self.bars, 0))
+        if letters > self.columns:
+            return {}
+        apart = -(-(letters + 2) // self.each)
+        places = range(0, self.bars.length, apart)
+        return {
+            bar * self.each: _time(self.bars, bar)
+            for bar in places
+            if not bar or bar * self.each + letters <= self.columns
+        }
+
+    def _room(self, at: int, marks: Mapping[int, str]) -> int:
+        following = [other for other in marks if other > at]
+        return (following[0] if following else self.columns) - at
 
 
-def _drawn(panel: Panel, heights: Sequence[int], ink: Ink) -> list[str]:
-    """The bars in their frame. A bar of nothing is not drawn, the smallest one is a cell."""
-    plotext = _plotext()
-    each, gap = panel.each, 1 if panel.each > 2 else 0
-    places = [bar * each + column for bar in range(panel.bars.length) for column in range(each - gap)]
-    points = [(x, heights[x // each]) for x in places if heights[x // each]]
-    marks = _marks(panel)
-    with _figure:
-        figure = plotext.figure
-        figure.clear()
-        plotext.terminal.limit(False, False)  # the width is ours to choose, wherever the text goes
-        figure.plot_size(panel.columns + panel.gutter + FRAME, panel.rows + 2 + bool(marks))
-        bar: Any = figure.signal([x for x, _ in points], [y for _, y in points], marker=ink.full)
-        figure.draw(bar.fillx())
-        figure.ruler("x").lim(0, panel.columns - 1)
-        figure.ruler("y").lim(*panel.scale)
-        labels = [f"{_short(tick):>{panel.gutter}}" for tick in panel.ticks]
-        figure.ruler("y").ticks(panel.ticks, labels=labels)
-        figure.ruler("x").ticks([x for x, _ in marks], labels=[label for _, label in marks])
-        text: str = figure.build().string(colorless=True)
-    lines = [part.rstrip() for part in text.rstrip("\n").split("\n")]
-    return lines if ink is BLOCKS else [part.translate(_ASCII) for part in lines]
+def _part(height: int, top: int, parts: int) -> int:
+    return 0 if height <= 0 or top <= 0 else max(1, min(parts, height * parts // top))
 
 
-def _plotext() -> Any:
-    try:
-        import plotext  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise InfrastructureError(
-            'charts need plotext, which is not installed; run: pip install "zae-limiter[cli]"'
-        ) from error
-    return plotext
+def _shares(panel: Panel, name: str, shares: Shares, width: int) -> list[str]:
+    """Who used a limit, the most first: a name with a number, and below it when."""
+    whole = panel.bars.timeline
+    used = {who: line.used.get(name, {}) for who, line in shares.items()}
+    by_amount = sorted(used, key=lambda who: (-sum(used[who].values()), who))
+    by_amount = [who for who in by_amount if used[who]]
+    shown, rest = by_amount[:SHARES_MAX], by_amount[SHARES_MAX:]
+    rows = [(who, used[who]) for who in shown]
+    if rest:
+        together: dict[int, int] = {}
+        for who in rest:
+            for number, amount in used[who].items():
+                together[number] = together.get(number, 0) + amount
+        rows.append((f"{len(rest)} others", together))
+    lines = []
+    folds = [
+        folded(whole._replace(used={name: of}), panel.columns, panel.bars.fold).heights[name]
+        for _, of in rows
+    ]
+    for (who, of), heights in zip(rows, folds, strict=True):
+        total = f"{sum(of.values()):,}"
+        space = max(1, min(width, panel.gutter + 1 + panel.columns) - len(total) - 1)
+        lines += [f"{_cut(who, space):<{space}} {total}", panel.spark(heights)]
+    return lines
 
 
-def _marks(panel: Panel) -> list[tuple[int, str]]:
-    """Where the axis of time is labelled, and how; as often as the labels have room."""
-    bars, each = panel.bars, panel.each
-    letters = len(_time(bars, 0))
-    if letters > panel.columns:
-        return []
-    apart = -(-(letters + 2) // each)
-    found = [bar for bar in range(0, bars.length, apart) if not bar or bar * each + letters <= panel.columns]
-    return [(bar * each, _time(bars, bar)) for bar in found]
+def _cut(text: str, letters: int) -> str:
+    return text if len(text) <= letters else f"{text[: max(1, letters - 1)]}~"
 
 
 def _time(bars: Bars, bar: int) -> str:
@@ -116,11 +220,27 @@ def _time(bars: Bars, bar: int) -> str:
         case "month":
             return f"{start:%Y-%m}"
         case "day":
-            return f"{start:%Y-%m-%d}"
+            return f"{start:%m-%d}" if _same_year(bars) else f"{start:%Y-%m-%d}"
         case _ if bars.timeline.first // 24 == bars.timeline.last // 24:
             return f"{start:%H:%M}"
+        case _ if bars.each % 24 == 0:
+            return f"{start:%m-%d}"
         case _:
             return f"{start:%m-%d %H:%M}"
+
+
+def _same_year(bars: Bars) -> bool:
+    line = bars.timeline
+    return start_of(line.window, line.first).year == start_of(line.window, line.last).year
+
+
+def _told(panel: Panel, name: str) -> str:
+    """What the line of the limit says, or how far above the bars it would be."""
+    windows = panel.bars.each if panel.bars.fold is Fold.SUM else 1
+    unit = UNITS[panel.bars.timeline.window]
+    span = f"one {unit}" if windows == 1 else f"{windows} {unit}s"
+    sign = "" if panel.line_row is None else f"{panel.ink.limit * 2} "
+    return f"{sign}{name} lets {panel.lets:,} through in {span}"
 
 
 def _caption(bars: Bars) -> str:
@@ -139,25 +259,6 @@ def _caption(bars: Bars) -> str:
 def _title(line: Timeline, name: str) -> str:
     used = line.used[name].values()
     return f"{name}: {sum(used):,} used, at most {max(used):,} in one {UNITS[line.window]}"
-
-
-def _scale(heights: Sequence[int]) -> tuple[int, int]:
-    """The lowest and the highest number at the side, which are never the same."""
-    low, high = -_round_up(-min(heights)), _round_up(max(heights))
-    return low, high if high > low else 1
-
-
-def _round_up(amount: int) -> int:
-    """The next number that reads well.
-
-    >>> [_round_up(amount) for amount in (0, 1, 7, 11, 49, 50, 1201, 98_765)]
-    [0, 1, 8, 15, 50, 50, 1500, 100000]
-    """
-    if amount <= 0:
-        return 0
-    power: int = 10 ** (len(str(amount)) - 1)
-    steps = (step * power for step in (10, 15, 20, 30, 40, 50, 60, 80, 100))
-    return next(step // 10 for step in steps if step % 10 == 0 and step >= 10 * amount)
 
 
 def _short(amount: int) -> str:
