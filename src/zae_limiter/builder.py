@@ -55,7 +55,7 @@ class RepositoryOptions:
 
     # What a stack is deployed with.
     stack_options = _Option[StackOptions]()
-    snapshot_windows = _Option[Sequence[UsageWindow | str]]()
+    snapshot_windows = _Option[Sequence[UsageWindow | str] | str]()
     enable_aggregator = _Option[bool]()
     pitr_recovery_days = _Option[int]()
     log_retention_days = _Option[int]()
@@ -96,11 +96,6 @@ class RepositoryOptions:
             return None
         if not isinstance(whole, StackOptions | None):
             raise ValidationError("stack_options", whole, "pass StackOptions")
-        if "snapshot_windows" in said:
-            windows = said["snapshot_windows"]
-            if not isinstance(windows, list | tuple):
-                raise ValidationError("snapshot_windows", windows, "pass a list, such as ['hourly', 'daily']")
-            said["snapshot_windows"] = tuple(map(UsageWindow.of, windows))
         stated = {n: getattr(whole, n) for n in STACK_FIELDS if whole is not None}
         return StackOptions(**{**stated, **said})
 

@@ -213,6 +213,9 @@ STACK_ONLY = {
         for field in fields(StackOptions)
         if field.name not in {"snapshot_windows", "tags", "usage_retention_days", "audit_retention_days"}
     },
+    "lambda_memory": 128,
+    "role_name_format": "x-{}",
+    "policy_name_format": "x-{}",
 }
 
 

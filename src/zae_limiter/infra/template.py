@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from ..exceptions import InvalidNameError, ValidationError, shown
-from ..models import StackOptions, UsageWindow, check_count, check_mapping
+from ..models import StackOptions, check_mapping
 from ..naming import validate_stack_name
 from ..version import SCHEMA_VERSION, client_version
 
@@ -44,25 +44,18 @@ SWITCHES = {
 }
 
 COUNTS = {
-    "usage_retention_days": ("UsageRetentionDays", 0, 10_000),
-    "pitr_recovery_days": ("PitrRecoveryDays", 0, 35),
-    "lambda_timeout": ("LambdaTimeout", 1, 900),
-    "lambda_memory": ("LambdaMemory", 128, 10_240),
-    "audit_archive_glacier_days": ("AuditArchiveGlacierDays", 1, 3_650),
+    "usage_retention_days": "UsageRetentionDays",
+    "pitr_recovery_days": "PitrRecoveryDays",
+    "lambda_timeout": "LambdaTimeout",
+    "lambda_memory": "LambdaMemory",
+    "audit_archive_glacier_days": "AuditArchiveGlacierDays",
 }
-"""Whole numbers: the parameter, the smallest and the largest."""
 
 ARNS = {
     "alarm_sns_topic": ("AlarmSnsTopicArn", "arn:aws[a-z-]*:sns:[a-z0-9-]+:[0-9]{12}:.+", "an SNS topic"),
     "aggregator_role_arn": ("AggregatorRoleArn", "arn:aws[a-z-]*:iam::[0-9]{12}:role/.+", "an IAM role"),
     "kms_key_arn": ("KmsKeyArn", "arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:key/.+", "a KMS key"),
 }
-
-LOG_RETENTION_DAYS = (
-    *(1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731),
-    *(1096, 1827, 2192, 2557, 2922, 3288, 3653),
-)
-"""The only numbers of days for which CloudWatch keeps logs."""
 
 TIMEOUT_SECONDS, SLOW_PCT = 60, 80
 """What the template has by default."""
@@ -112,19 +105,19 @@ def parameters(
     said: dict[str, str] = {}
     for option, parameter in SWITCHES.items():
         if (switch := getattr(options, option)) is not None:
-            said[parameter] = _switch(option, switch)
-    for option, (parameter, least, most) in COUNTS.items():
+            said[parameter] = "true" if switch else "false"
+    for option, parameter in COUNTS.items():
         if (count := getattr(options, option)) is not None:
-            said[parameter] = str(check_count(option, count, most, least))
+            said[parameter] = str(count)
     for option, (parameter, pattern, what) in ARNS.items():
         if (arn := getattr(options, option)) is not None:
             said[parameter] = _arn(option, arn, pattern, what)
     if options.log_retention_days is not None:
-        said["LogRetentionDays"] = _log_retention(options.log_retention_days)
+        said["LogRetentionDays"] = str(options.log_retention_days)
     if options.lambda_timeout is not None or options.lambda_duration_threshold_pct is not None:
         said["LambdaDurationThresholdMs"] = _slow(options, deployed or {})
     if options.snapshot_windows is not None:
-        said["SnapshotWindows"] = _windows(options.snapshot_windows)
+        said["SnapshotWindows"] = ",".join(options.snapshot_windows)
     if options.role_principals is not None:
         said["RolePrincipals"] = _principals(options.role_principals)
     if options.permission_boundary is not None:
@@ -186,23 +179,10 @@ def names(name: str, options: StackOptions | None = None) -> Names:
     )
 
 
-def _switch(option: str, value: bool) -> str:
-    if not isinstance(value, bool):
-        raise ValidationError(option, value, "use True or False")
-    return "true" if value else "false"
-
-
 def _arn(option: str, value: str, pattern: str, what: str) -> str:
     if not isinstance(value, str) or not re.fullmatch(pattern, value):
         raise ValidationError(option, value, f"pass the ARN of {what}")
     return value
-
-
-def _log_retention(days: int) -> str:
-    if isinstance(days, bool) or not isinstance(days, int) or days not in LOG_RETENTION_DAYS:
-        known = ", ".join(map(str, LOG_RETENTION_DAYS))
-        raise ValidationError("log_retention_days", days, f"CloudWatch knows only {known}")
-    return str(days)
 
 
 def _slow(options: StackOptions, deployed: Mapping[str, str]) -> str:
@@ -210,14 +190,8 @@ def _slow(options: StackOptions, deployed: Mapping[str, str]) -> str:
     timeout = int(deployed.get("LambdaTimeout", TIMEOUT_SECONDS))
     percent = int(deployed.get("LambdaDurationThresholdMs", timeout * 10 * SLOW_PCT)) // (timeout * 10)
     if options.lambda_duration_threshold_pct is not None:
-        percent = check_count("lambda_duration_threshold_pct", options.lambda_duration_threshold_pct, 100)
+        percent = options.lambda_duration_threshold_pct
     return str((options.lambda_timeout or timeout) * 10 * max(1, percent))
-
-
-def _windows(windows: Sequence[UsageWindow]) -> str:
-    if not isinstance(windows, list | tuple) or not windows:
-        raise ValidationError("snapshot_windows", windows, "pass some of hourly, daily, monthly")
-    return ",".join(dict.fromkeys(UsageWindow.of(window) for window in windows))
 
 
 def _principals(arns: Sequence[str]) -> str:
@@ -241,8 +215,6 @@ def _boundary(policy: str) -> dict[str, str]:
 
 def _affixes(option: str, form: str, parameter: str) -> dict[str, str]:
     """What stands before and behind a default name; templates cannot put one text into another."""
-    if not isinstance(form, str) or form.count("{}") != 1:
-        raise ValidationError(option, form, "put {} once where the default name goes, such as 'team-{}'")
     prefix, suffix = form.split("{}")
     if not IAM_NAME.fullmatch(f"{prefix}-{suffix}"):
         raise ValidationError(option, form, "names of IAM have letters, digits and '_+=,.@-' only")
