@@ -72,7 +72,6 @@ def test_a_page_does_what_it_says(name: str, programs: Path, tmp_path: Path) -> 
             **kept,
             "PATH": f"{programs}:/usr/bin:/bin",
             "HOME": str(tmp_path),
-            "ZAE_LIMITER_STORE": "sqlite:///limits.db",
             "COLUMNS": "80",
             "NO_COLOR": "1",
             "PYTHONUTF8": "1",
