@@ -45,7 +45,6 @@ class RepositoryOptions:
     remembered_max = _Option[int]()
     bucket_ttl_multiplier = _Option[int]()
     on_unavailable = _Option[OnUnavailable | str]()
-    usage_retention_days = _Option[int]()
     audit_retention_days = _Option[int]()
     auto_update = _Option[bool]()
     timeout_ms = _Option[int]()
@@ -56,6 +55,7 @@ class RepositoryOptions:
     # What a stack is deployed with.
     stack_options = _Option[StackOptions]()
     snapshot_windows = _Option[Sequence[UsageWindow | str] | str]()
+    usage_retention_days = _Option[int]()
     enable_aggregator = _Option[bool]()
     pitr_recovery_days = _Option[int]()
     log_retention_days = _Option[int]()

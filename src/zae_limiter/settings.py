@@ -34,7 +34,6 @@ class Settings(TypedDict, total=False):
     config_cache_ttl: float
     bucket_ttl_multiplier: int
     on_unavailable: OnUnavailable | str
-    usage_retention_days: int
     audit_retention_days: int
     remembered_max: int
     """How many records, buckets and plans this process keeps in memory, each."""
@@ -50,7 +49,6 @@ OPTION_FIELDS = {
     "config_cache_ttl": "config_cache_ttl_seconds",
     "bucket_ttl_multiplier": "bucket_ttl_multiplier",
     "on_unavailable": "on_unavailable",
-    "usage_retention_days": "usage_retention_days",
     "audit_retention_days": "audit_retention_days",
     "remembered_max": "remembered_max",
 }
@@ -85,7 +83,7 @@ def options_of(settings: Settings) -> Options:
         raise ValidationError(
             "config_cache_ttl", ttl, f"use seconds, at most {CACHE_TTL_SECONDS_MAX}; 0 disables"
         )
-    for name in ("bucket_ttl_multiplier", "usage_retention_days", "audit_retention_days"):
+    for name in ("bucket_ttl_multiplier", "audit_retention_days"):
         if name in given:
             check_count(name, given[name], 10_000, 0)
     if "remembered_max" in given:

@@ -62,7 +62,7 @@ FOR_EVER_S = 30
 STEPS_MAX = 2
 """How many batches the follower takes after each round: there is work for one."""
 
-OPTIONS = Options(usage_retention_days=1, audit_retention_days=1, remembered_max=REMEMBERED_MAX)
+OPTIONS = Options(audit_retention_days=1, remembered_max=REMEMBERED_MAX)
 COUNTING = Settings(retention_days=1)
 
 PROCESS: tuple[Rule, ...] = (Flat("blocks", 6_000), Flat("bytes", 400_000), Flat("resident", 6_000_000))

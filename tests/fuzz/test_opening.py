@@ -93,7 +93,6 @@ known = {
     "config_cache_ttl": 60,
     "bucket_ttl_multiplier": 7,
     "on_unavailable": "allow",
-    "usage_retention_days": 90,
     "audit_retention_days": 90,
     "timeout_ms": 1000,
     "remembered_max": 10_000,

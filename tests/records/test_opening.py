@@ -175,7 +175,6 @@ def test_a_builder_opens_what_it_was_told() -> None:
         .config_cache_ttl(5)
         .bucket_ttl_multiplier(3)
         .on_unavailable("allow")
-        .usage_retention_days(10)
         .audit_retention_days(20)
         .auto_update(False)
         .timeout_ms(500)
@@ -187,7 +186,7 @@ def test_a_builder_opens_what_it_was_told() -> None:
         assert repository.namespace_name == "default"
         assert repository.get_cache_stats().ttl_seconds == 5
         assert (options.bucket_ttl_multiplier, options.on_unavailable) == (3, OnUnavailable.ALLOW)
-        assert (options.usage_retention_days, options.audit_retention_days) == (10, 20)
+        assert options.audit_retention_days == 20
         assert repository._async._connection.world is clock.world
 
 
@@ -211,7 +210,7 @@ STACK_ONLY = {
     **{
         field.name: {"bool": False, "int": 1, "str": "x", "tuple[str,": ["x"]}[str(field.type).split(" ")[0]]
         for field in fields(StackOptions)
-        if field.name not in {"snapshot_windows", "tags", "usage_retention_days", "audit_retention_days"}
+        if field.name not in {"snapshot_windows", "tags", "audit_retention_days"}
     },
     "lambda_memory": 128,
     "role_name_format": "x-{}",
@@ -231,7 +230,7 @@ def test_an_embedded_store_has_no_stack(option: str, tmp_path: Path) -> None:
 
 def test_the_options_of_a_stack_are_kept() -> None:
     """Single options win over a whole set, and nothing else is asked for."""
-    builder = SyncRepository.builder().store("memory://").usage_retention_days(7)
+    builder = SyncRepository.builder().store("memory://").audit_retention_days(7)
     assert builder.deployment is None
     builder.stack_options(StackOptions(lambda_memory=256, enable_alarms=True)).lambda_memory(512)
     builder.snapshot_windows(["hourly"])
@@ -239,7 +238,7 @@ def test_the_options_of_a_stack_are_kept() -> None:
         lambda_memory=512,
         enable_alarms=True,
         snapshot_windows=(UsageWindow.HOURLY,),
-        usage_retention_days=7,
+        audit_retention_days=7,
     )
     with pytest.raises(ValidationError, match="window_type"):
         _ = SyncRepository.builder().snapshot_windows(["weekly"]).deployment

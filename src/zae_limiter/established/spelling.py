@@ -16,6 +16,9 @@ FORMER = {
     "rejection_cache_size": "leave it out, or bound all that is remembered with remembered_max",
     "stamp_ttl": "leave it out",
     "enable_provisioner": "leave it out: `zae-limiter limits apply` needs no function of its own",
+    "usage_retention_days": (
+        "a repository writes no usage: deploy with it, or say `zae-limiter aggregate --retention-days`"
+    ),
     "strict_version": "store it: set_config('system', LimiterConfig(strict_version=True))",
 }
 """What took the place of options that are gone."""

@@ -29,7 +29,6 @@ class Options:
     config_cache_ttl_seconds: float = 60
     bucket_ttl_multiplier: int = 7
     on_unavailable: OnUnavailable = OnUnavailable.BLOCK
-    usage_retention_days: int = 90
     audit_retention_days: int = 90
     remembered_max: int = 100_000
     """How many records, buckets and plans each a process keeps in memory, at about 1 KB apiece."""
