@@ -253,7 +253,7 @@ def test_the_shards_of_a_bucket_are_shown(run: Run, limiter: SyncRateLimiter) ->
     assert apart[0].split()[2] == "shard"
     # The bars are as long as the terminal allows.
     assert [line.split()[2:4] for line in apart[2:]] == [
-        ["0", "│" + "█" * 7 + "░" * 8],
+        ["0", "│" + "█" * 7 + "▌" + "░" * 7],
         ["1", "█│" + "░" * 15],
     ]
 

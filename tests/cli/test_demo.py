@@ -3,6 +3,7 @@
 On such a clock the story is exact, and a limiter that does not keep its word can be put on stage.
 """
 
+import io
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from tests.patience import PATIENCE_SECONDS
 from zae_limiter import Limit, RateLimitExceeded, SyncRateLimiter
@@ -21,7 +23,7 @@ from zae_limiter._colour import run_sync
 from zae_limiter.backends import open_backend
 from zae_limiter.cli import demo as demo_module
 from zae_limiter.cli.app import program
-from zae_limiter.cli.demo import USAGE_TITLE, usage_chart, wait_text
+from zae_limiter.cli.demo import USAGE_TITLE, chart_width, usage_chart, wait_text
 from zae_limiter.cli.output import console
 from zae_limiter.cli.story import ACTS, Miscounted, Sample, Stage, Step, Untrue, Usage, usage
 from zae_limiter.testing import ManualClock
@@ -328,3 +330,14 @@ def test_a_demo_that_was_miscounted_says_so(monkeypatch: pytest.MonkeyPatch, for
     assert result.stderr == (
         "error: the aggregator did not count what the demo used: alice used 1 calls, 0 were counted\n"
     )
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_the_charts_fit(width: int) -> None:
+    """Bars are as long as there is room for them, and no row is torn apart."""
+    out = Console(file=io.StringIO(), width=width)
+    out.print(usage_chart(USED, ASCII, chart_width(out)))
+    lines = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(lines) == len(USED) + 2
+    assert max(map(len, lines)) <= width
+    assert lines[-1].count("#") == chart_width(out)

@@ -88,4 +88,18 @@ def test_levels_stay_in_their_columns(value: int, top: int, width: int) -> None:
     room = debt_width([(value, top)], width)
     drawn = level(value, top, width, room)
     assert len(drawn) == width + (room + 1 if room else 0)
-    assert ("█" in drawn or "<" in drawn) == (value != 0)
+    assert bool(set(drawn) & set("▏▎▍▌▋▊▉█<")) == (value != 0)
+
+
+@pytest.mark.parametrize(
+    ("value", "drawn"), [(1, "▏░░░"), (30, "█▏░░"), (99, "███▉"), (100, "████"), (0, "░░░░")]
+)
+def test_a_gauge_ends_in_eighths(value: int, drawn: str) -> None:
+    """Where blocks can be shown; full is shown only when it is full."""
+    assert gauge(value, 100, 4) == drawn
+
+
+def test_a_diverging_bar_ends_in_eighths() -> None:
+    """To the right; there are no blocks for the other side."""
+    assert diverging(1.25, -4, 4, 8) == "    │█▎  "
+    assert diverging(-1.25, -4, 4, 8) == "   █│    "

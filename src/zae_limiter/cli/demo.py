@@ -27,6 +27,8 @@ from .session import with_output
 from .story import ACTS, TOKENS, Act, Event, Miscounted, Sample, Stage, Step, Untrue, Usage, usage
 
 CHART_WIDTH = 50
+CHART_WIDTH_MIN = 8
+BESIDE_BARS = 28
 TEXT_WIDTH = 80
 OPENING = "A fresh SQLite file in a temporary directory, and four short acts in real time."
 USAGE_TITLE = "What was used"
@@ -95,7 +97,7 @@ def perform(stage: Stage, count: Count, out: Console) -> None:
     count()
     out.print(Text(f"\n{USAGE_TITLE}", style="bold"))
     out.print(f"{USAGE_SAYS}\n", width=width)
-    out.print(usage_chart(usage(stage), ink(out)))
+    out.print(usage_chart(usage(stage), ink(out), chart_width(out)))
     out.print(f"\n{stage.checks} claims were checked while this ran, and all of them held.")
 
 
@@ -103,21 +105,26 @@ def play(act: Act, stage: Stage, out: Console) -> None:
     """Show an act while it happens, or its last scene where nobody watches."""
     if out.is_terminal:
         with Live(console=out, auto_refresh=False, vertical_overflow="visible") as live:
-            for scene in scenes(act, stage, ink(out)):
+            for scene in scenes(act, stage, ink(out), chart_width(out)):
                 live.update(scene, refresh=True)
     else:
-        *_, last = scenes(act, stage, ink(out))
+        *_, last = scenes(act, stage, ink(out), chart_width(out))
         out.print(last)
 
 
-def scenes(act: Act, stage: Stage, drawn: Ink) -> Iterator[RenderableType]:
+def chart_width(out: Console) -> int:
+    """How long bars are: as long as there is room beside what they are about."""
+    return max(CHART_WIDTH_MIN, min(CHART_WIDTH, out.width - BESIDE_BARS))
+
+
+def scenes(act: Act, stage: Stage, drawn: Ink, width: int = CHART_WIDTH) -> Iterator[RenderableType]:
     """What is to be seen after each event of an act."""
     seen: list[Event] = []
     for event in act.play(stage):
         seen.append(event)
         steps = [one for one in seen if isinstance(one, Step)]
         samples = [one for one in seen if isinstance(one, Sample)]
-        yield Group(_table(steps), *([Text(), *_chart(samples, drawn)] if samples else []))
+        yield Group(_table(steps), *([Text(), *_chart(samples, drawn, width)] if samples else []))
 
 
 def _table(steps: Sequence[Step]) -> RenderableType:
@@ -131,21 +138,21 @@ def _table(steps: Sequence[Step]) -> RenderableType:
     return table
 
 
-def _chart(samples: Sequence[Sample], drawn: Ink) -> Iterator[Text]:
+def _chart(samples: Sequence[Sample], drawn: Ink, width: int) -> Iterator[Text]:
     """One bar for each sample; a debt goes to the left."""
     yield Text("tokens over time", style="bold")
     top = TOKENS.capacity / 2
     for at_ms, left in samples:
-        bar = diverging(left, -top * 1.5, top, CHART_WIDTH, drawn)
+        bar = diverging(left, -top * 1.5, top, width, drawn)
         yield Text(f"{at_ms / 1000:6.1f} s {left:6} ") + Text(bar, style="red" if left < 0 else "green")
 
 
-def usage_chart(used: Sequence[Usage], drawn: Ink) -> RenderableType:
+def usage_chart(used: Sequence[Usage], drawn: Ink, width: int = CHART_WIDTH) -> RenderableType:
     """One bar for each limit of an entity; the longest bar of each limit is its largest use."""
     tops = {one.limit: max(other.used for other in used if other.limit == one.limit) for one in used}
     return grid(
         ["limit", "entity", "used", ""],
-        [(*one, bar(one.used, tops[one.limit], CHART_WIDTH, drawn)) for one in used],
+        [(*one, bar(one.used, tops[one.limit], width, drawn)) for one in used],
         numbers=("used",),
     )
 

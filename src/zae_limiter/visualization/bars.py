@@ -52,8 +52,8 @@ def gauge(value: float, top: float, width: int, ink: Ink = BLOCKS) -> str:
     >>> gauge(3, 4, 8, ASCII)
     '######..'
     """
-    filled = _cells(min(max(value, 0), top), top, width)
-    return ink.full * filled + ink.empty * (width - filled)
+    filled = bar(value, top, width, ink)
+    return filled + ink.empty * (width - len(filled))
 
 
 def diverging(value: float, bottom: float, top: float, width: int, ink: Ink = BLOCKS) -> str:
@@ -66,8 +66,8 @@ def diverging(value: float, bottom: float, top: float, width: int, ink: Ink = BL
     left = _cells(-min(bottom, 0), span, width)
     right = width - left
     below = min(_cells(-min(value, 0), span, width), left)
-    above = min(_cells(max(value, 0), span, width), right)
-    return f"{' ' * (left - below)}{ink.full * below}{ink.axis}{ink.full * above}{' ' * (right - above)}"
+    above = bar(value, span, width, ink)[:right]
+    return f"{' ' * (left - below)}{ink.full * below}{ink.axis}{above:<{right}}"
 
 
 def level(value: float, top: float, width: int, debt_width: int = 0, ink: Ink = BLOCKS) -> str:
