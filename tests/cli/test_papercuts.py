@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.conftest import STORE, Run
 from tests.cli.test_commands import data_of, done
-from zae_limiter import SyncRateLimiter
+from zae_limiter import Limit, SyncRateLimiter
 from zae_limiter.cli.app import program
 from zae_limiter.version import client_version
 
@@ -257,3 +257,18 @@ def test_a_failure_prints_no_half_of_a_document(run: Run) -> None:
 def test_nobody_can_be_told(tmp_path: Path) -> None:
     """Where not even standard error can be written to, the exit code remains."""
     assert shell("zae entity list > /dev/full 2> /dev/full", tmp_path).returncode == 4
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_what_was_never_created_can_be_deleted(run: Run, limiter: SyncRateLimiter, used: bool) -> None:
+    """Limits and buckets gather under ids that nobody has recorded; they go with one command."""
+    if used:
+        with limiter.acquire("ann+x@y.com", "gpt-4", {"rpm": 1}, [Limit.per_day("rpm", 60)]):
+            pass
+    else:
+        done(run, "entity", "set-limits", "ann+x@y.com", "-l", "rpm:60")
+    assert run("entity", "delete", "ann+x@y.com", answer="n\n").exit_code == 1
+    assert run("entity", "delete", "ann+x@y.com", "--yes").exit_code == 0
+    assert data_of(run, "entity", "buckets", "ann+x@y.com") == []
+    assert data_of(run, "entity", "get-limits", "ann+x@y.com") == []
+    assert run("entity", "delete", "ann+x@y.com", "--yes").exit_code == 4

@@ -279,3 +279,57 @@ def test_the_table_is_what_the_older_releases_say(release: str) -> None:
         if line.names and (line.since == "0.10" or release == "0.17")
     }
     assert table == set(said.splitlines())
+
+
+HABITS = """
+system set-defaults -l tpm:10000 -l rpm:100 --on-unavailable allow
+resource set-defaults gpt-4 -l tpm:50000 -l rpm:500/min:1000
+resource list
+resource get-defaults gpt-4
+entity create org-1 --display-name Acme
+entity create user-1 --parent org-1 --no-cascade
+entity set-cascade user-1 on
+entity set-parent user-1 --none
+entity set-limits user-1 -r gpt-4 -l tph:50000/hour
+entity get-limits user-1 --resource gpt-4
+entity list --with-custom-limits gpt-4 --limit 10
+entity list-resources
+audit list -e user-1 -l 10
+namespace register tenant-a tenant-b
+namespace list
+entity create key-1 -N tenant-a
+limits plan -f limits.yaml -q
+limits apply --file limits.yaml --quiet
+limits diff -f limits.yaml
+limits cfn-template -n limits -f limits.yaml
+usage list -e user-1 -w hourly -l 5
+usage list -r gpt-4 -p
+usage summary --entity-id user-1 --start 2024-01-01T00:00:00Z --end 2024-01-31T23:59:59Z
+cfn-template --output template.yaml
+lambda-export --output lambda.zip
+lambda-export --info
+lambda-export -o lambda.zip -f
+local env -f direnv --port 4566
+namespace delete tenant-b -y
+namespace orphans
+entity delete-limits user-1 -r gpt-4 -y
+resource delete-defaults gpt-4 --yes
+system get-defaults
+system delete-defaults --yes
+check
+status
+version
+"""
+
+
+def test_a_day_of_old_habits(run: Run, tmp_path: Path) -> None:
+    """Commands as they were written for earlier versions do their work, one after the other."""
+    (tmp_path / "limits.yaml").write_text(
+        "namespace: default\n"
+        "system: {on_unavailable: block, limits: {rpm: {capacity: 100}, tpm: {capacity: 10000}}}\n"
+        "resources: {gpt-4: {limits: {tpm: {capacity: 50000, refill_amount: 50000, refill_period: 60}}}}\n"
+    )
+    for words in HABITS.strip().splitlines():
+        result = run(*words.split())
+        assert result.exit_code == 0, f"{words}: {result.stderr}"
+        assert "error" not in result.stderr

@@ -10,6 +10,7 @@ import click
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from .._colour import run_sync
 from ..bucket import balance, rate_of, wait_ms
 from ..exceptions import EntityNotFoundError
 from ..models import BucketState, Entity, Limit
@@ -137,7 +138,9 @@ def set_cascade(session: Session, entity_id: str, cascade: str, principal: str |
 @with_existing
 def delete(session: Session, entity_id: str, yes: bool, principal: str | None) -> None:
     """Delete an entity with its limits and buckets."""
-    if session.repository.get_entity(entity_id) is None:
+    known = session.repository.get_entity(entity_id)
+    # An entity may have limits and buckets without ever having been created.
+    if known is None and not run_sync(session.repository._async._has_belongings(entity_id)):
         raise EntityNotFoundError(entity_id)
     make_sure(yes, f"Delete entity {entity_id!r} with its limits and buckets?")
     if not session.repository.delete_entity(entity_id, principal):  # somebody else was faster
