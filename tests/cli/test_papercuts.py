@@ -115,8 +115,8 @@ def test_a_signal_ends_with_130(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
     )
     assert process.stderr is not None
-    while process.stderr.read(1) != b"]":  # it asks: [y/N]
-        pass
+    while (byte := process.stderr.read(1)) != b"]":  # it asks: [y/N]
+        assert byte, "it ended without a question"
     process.send_signal(signal.SIGINT)
     _, said = process.communicate()
     assert (process.returncode, b"error: interrupted\n" in said) == (130, True)

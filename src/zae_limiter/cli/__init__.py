@@ -2,7 +2,8 @@
 
 Data goes to standard output, everything said about it to standard error. A command that lists finds
 nothing and succeeds; a command that shows one thing fails when it is not there. Exit codes: 0 done,
-1 error, 2 wrong usage, 3 AWS said no, 4 not found, 5 there is a difference (where --exit-code asked).
+1 error, 2 wrong usage, 3 AWS said no, 4 not found, 5 there is a difference (where --exit-code asked),
+130 interrupted.
 
 This module needs nothing but the standard library, so that it can say what is missing.
 """
