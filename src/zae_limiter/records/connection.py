@@ -78,8 +78,9 @@ class Connection:
 
     async def notice_changes(self) -> None:
         """Remember no record that somebody else may have changed, as far as the store can tell."""
-        if self._changes is not None:
-            self.cache.notice(await self._changes())
+        if self._changes is not None and (changes := await self._changes()) != self.cache.changes:
+            self.teller.reconsider()  # before anybody finds the count here, and trusts what is remembered
+            self.cache.notice(changes)
 
     async def fetch(
         self, records: Sequence[Key], buckets: Sequence[Key] = (), *, fresh: bool = False
