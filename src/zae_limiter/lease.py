@@ -23,8 +23,8 @@ from .exceptions import LeaseExpiredError, RateLimiterUnavailable, RateLimitExce
 from .models import TOKENS_MAX, Limit, OnUnavailable, check_count, check_tokens
 from .records.buckets import BucketRecords
 from .repository_protocol import NOTHING
-from .settlement import Charge, Demand, answered_for, give_back, settle, settlement
-from .terms import Account
+from .settlement import Charge, Demand, Take, answered_for, give_back, settle, settlement
+from .terms import Account, given_limits
 from .till import Till, knows_all
 
 PLANS_MAX = 8
@@ -78,7 +78,7 @@ class Lease:
         self._buckets, self._accounts, self._policy = buckets, accounts, policy
         self._speculative, self._at_once = speculative, at_once
         """What a till has taken from the first account, in millitokens."""
-        self._later: tuple[Demand, ...] = ()
+        self._later: tuple[Take, ...] = ()
         self._adjusted: Mapping[str, int] = NOTHING
         self._ended = self._settled = self._abandoned = self._in_block = self._counted = False
         self._forks = _forks
@@ -92,10 +92,9 @@ class Lease:
     def consumed(self) -> dict[str, int]:
         """What this lease has cost so far, adjustments included."""
         totals_milli: dict[str, int] = {}
-        for demand in self._taken():
-            for name, amount_milli in demand.amounts.items():
-                if demand.account.entity_id == self._first_with(name).entity_id:
-                    totals_milli[name] = totals_milli.get(name, 0) + amount_milli
+        for take in self._taken():
+            for name, amount_milli in take.amounts.items():
+                totals_milli[name] = totals_milli.get(name, 0) + amount_milli
         totals = {name: amount_milli // 1000 for name, amount_milli in totals_milli.items()}
         for name, amount in self._adjusted.items():
             totals[name] = totals.get(name, 0) + amount
@@ -113,13 +112,14 @@ class Lease:
     async def consume(self, amounts: Mapping[str, int] | None = None, /, **named: int) -> None:
         """Take more, if it is there: a real debit that may raise ``RateLimitExceeded``.
 
-        While the store is down ``on_unavailable`` decides. What is let through is stored when the lease
-        ends, unless it may have been stored already.
+        It goes by the limits and is charged to the family that bind now, like another acquire. While the
+        store is down ``on_unavailable`` decides. What is let through is stored when the lease ends, unless it
+        may have been stored already.
         """
         self._check_open()
         wanted = named_amounts(amounts, named)
         try:
-            await self._buckets.teller.colour.keep(self._take(needs_milli(wanted)), self._lost)
+            await self._buckets.teller.colour.keep(self._take_more(needs_milli(wanted)), self._lost)
         except RateLimiterUnavailable as error:
             if self._policy is OnUnavailable.BLOCK:
                 raise error.about(*self._place, self._buckets.stack_name) from error.__cause__
@@ -134,7 +134,7 @@ class Lease:
         changes = named_amounts(amounts, named)
         for name, change in changes.items():
             check_count(f"adjustment of {shown(name)}", change, TOKENS_MAX, -TOKENS_MAX)
-            if not knows_all(self._accounts, (name,)):
+            if not knows_all(self._accounts, (name,)) and not any(name in t.amounts for t in self._later):
                 raise unknown_limit(name, self._accounts)
         with _noting.get():
             consumed = self.consumed
@@ -159,38 +159,56 @@ class Lease:
                 self._check_open()
 
     async def release(self, amounts: Mapping[str, int] | None = None, /, **named: int) -> None:
-        """Give back part of what the lease holds."""
+        """Note that part of what the lease holds was not needed; it is given back when the lease ends."""
         returned = named_amounts(amounts, named)
         for name, amount in returned.items():
             check_tokens(f"amount of {shown(name)}", amount)
         await self.adjust({name: -amount for name, amount in returned.items()})
 
-    def _first_with(self, name: str) -> Account:
-        """Whose count of a limit is the lease's: the entity's, or its parent's if that alone has it."""
-        return next((a for a in self._accounts if name in a.terms.rates), self._accounts[0])
-
-    def _taken(self) -> tuple[Demand, ...]:
+    def _taken(self) -> tuple[Take, ...]:
         if not self._at_once:
             return self._later
-        return (Demand(self._accounts[0], self._at_once), *self._later)
+        demand = Demand(self._accounts[0], self._at_once)
+        return (Take(self._accounts, self._at_once, (demand,)), *self._later)
 
-    async def _take(self, amounts_milli: Mapping[str, int]) -> None:
-        if not (demands := demands_on(self._accounts, amounts_milli)):
+    async def _take_more(self, amounts_milli: Mapping[str, int]) -> None:
+        """Take by a plan of now; by another one if that charged the wrong family."""
+        buckets, first = self._buckets, self._accounts[0]
+        if not amounts_milli:
             return
-        teller, renew = self._buckets.teller, self._buckets.renewed
+        await buckets.notice_changes()
+        given = given_limits(first.terms)
+        for attempt in range(1, PLANS_MAX + 1):
+            plan = await buckets.plan(first.entity_id, first.resource, given, amounts_milli)
+            if await self._take(plan.accounts, amounts_milli, last=attempt == PLANS_MAX):
+                return
+        raise _restless(first.entity_id)
+
+    async def _take(
+        self, accounts: tuple[Account, ...], amounts_milli: Mapping[str, int], *, last: bool
+    ) -> bool:
+        """Take amounts from a family; false, and nothing taken, if the entity has another one by now."""
+        buckets, teller = self._buckets, self._buckets.teller
+        if not (demands := demands_on(accounts, amounts_milli)):
+            return True
         try:
-            taken = await acquire(teller, demands, renew, speculative=self._speculative)
+            taken = await acquire(teller, demands, buckets.renewed, speculative=self._speculative)
         except RateLimitExceeded as refusal:
-            refusal.entity_id = self._accounts[0].entity_id
-            raise
+            refusal.entity_id = accounts[0].entity_id
+            if last or not buckets.is_moved(accounts[0]):
+                raise
+            return False
+        moved = buckets.is_moved(accounts[0])
         with _noting.get():
             abandoned = self._abandoned
-            if not abandoned:
-                self._later += (*taken,)
+            if not abandoned and not moved:
+                self._later += (Take(accounts, amounts_milli, (*taken,)),)
                 del taken[:]
+                return True
+        await give_back(teller, taken)
         if abandoned:  # the work failed while a task of its own was still asking for more
-            await give_back(teller, taken)
             self._check_open()
+        return False
 
     async def _finish(self) -> None:
         """Store the net adjustment."""
@@ -207,7 +225,7 @@ class Lease:
         teller = self._buckets.teller
         with _noting.get():
             self._abandoned = True
-            taken = answered_for(teller, self._taken())
+            taken = answered_for(teller, (demand for take in self._taken() for demand in take.demands))
             if not self._is_first():
                 del taken[:]
         await give_back(teller, taken)
@@ -239,7 +257,7 @@ class Lease:
         try:
             if self._forks != _forks:
                 return
-            if self._in_block and not self._ended:
+            if self._in_block and not self._ended and (self._adjusted or self._taken()):
                 self._counted = True
                 self._lost()
             if self._adjusted and not self._settled:
@@ -401,16 +419,12 @@ class Acquisition:
             # Known before it holds anything, so that it can be undone from then on.
             self._lease = lease = Lease(buckets, plan.accounts, policy, self._speculative)
             try:
-                await lease._take(self._needs)
+                if await lease._take(plan.accounts, self._needs, last=attempt == PLANS_MAX):
+                    return lease
             except RateLimitExceeded:
                 self._lease = None
-                if attempt == PLANS_MAX or not buckets.is_moved(plan.accounts[0]):
-                    raise
-            else:
-                if not buckets.is_moved(plan.accounts[0]):
-                    return lease
-                await lease._abandon()
-        raise RateLimiterUnavailable(f"the family of {self._entity_id!r} changed {PLANS_MAX} times meanwhile")
+                raise
+        raise _restless(self._entity_id)
 
     async def _ordered(self, till: Till) -> Lease | None:
         """The lease if one write of the till is all it takes."""
@@ -496,3 +510,7 @@ class Acquisition:
         self._buckets.teller.let_through(f"admitting {self._entity_id} on {self._resource}", error)
         amounts = {name: need // 1000 for name, need in self._needs.items()}
         return DegradedLease(self._entity_id, self._resource, amounts)
+
+
+def _restless(entity_id: str) -> RateLimiterUnavailable:
+    return RateLimiterUnavailable(f"the family of {entity_id!r} changed {PLANS_MAX} times meanwhile")

@@ -7,8 +7,8 @@ lost may have happened, so it is never sent again. What is not confirmed in time
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from .bucket_writes import write_each
 from .exceptions import RateLimiterUnavailable
@@ -21,6 +21,9 @@ from .teller import Teller
 from .terms import Account, stored_terms
 
 T = TypeVar("T")
+
+Debtor: TypeAlias = tuple[Key, str | None]
+"""An item, and since which deletion of its entity: what was owed to it before is not owed to it now."""
 
 logger = logging.getLogger("zae_limiter")
 
@@ -56,6 +59,17 @@ class Demand(NamedTuple):
     amounts: Mapping[str, int]
 
 
+class Take(NamedTuple):
+    """What was taken for somebody at one time, and of whom."""
+
+    accounts: tuple[Account, ...]
+    """The family that it was taken under, the entity first."""
+    amounts: Mapping[str, int]
+    """What each of them gave who has such a limit."""
+    demands: tuple[Demand, ...]
+    """The items that gave it."""
+
+
 def answered_for(teller: Teller, demands: Iterable[Demand] = ()) -> Charge[Demand]:
     """Demands that somebody answers for."""
     return Charge(lambda demand: teller.lose(Order(demand.account, Posting(credit=demand.amounts))), demands)
@@ -63,11 +77,9 @@ def answered_for(teller: Teller, demands: Iterable[Demand] = ()) -> Charge[Deman
 
 async def give_back(teller: Teller, taken: Sequence[Demand]) -> None:
     """Refund demands, each to the item that it was taken from, and answer for that."""
-    credits: dict[Key, Order] = {}
+    credits: dict[Debtor, Order] = {}
     for account, amounts in taken:
-        known = credits.get(account.key)
-        credit = merged([known.posting, Posting(credit=amounts)]) if known else Posting(credit=amounts)
-        credits[account.key] = Order(account, credit)
+        _enter(credits, account, Posting(credit=amounts))
     orders = Charge(teller.lose, credits.values())
     if isinstance(taken, Charge):
         del taken[:]
@@ -75,29 +87,48 @@ async def give_back(teller: Teller, taken: Sequence[Demand]) -> None:
 
 
 def settlement(
-    accounts: Sequence[Account], taken: Sequence[Demand], adjusted: Mapping[str, int]
+    accounts: Sequence[Account], taken: Sequence[Take], adjusted: Mapping[str, int]
 ) -> list[Order]:
-    """The orders that store a net adjustment, where a bucket has shards at those that gave the tokens."""
-    orders: dict[Key, Order] = {}
+    """The orders that store a net adjustment, where a bucket has shards at those that gave the tokens.
 
-    def post(account: Account, posting: Posting) -> None:
-        known = orders.get(account.key)
-        orders[account.key] = Order(account, merged([known.posting, posting]) if known else posting)
-
-    for account in accounts:
-        held = [demand for demand in taken if demand.account.entity_id == account.entity_id]
-        for name, tokens in adjusted.items():
-            if name not in account.terms.rates:
-                continue
-            if tokens > 0:
-                payer = next((d.account for d in held if name in d.account.terms.rates), account)
-                post(payer, Posting(debit={name: tokens * 1000}))
-            returned = -tokens * 1000
-            for demand in reversed(held):
-                if (part := min(returned, demand.amounts.get(name, 0))) > 0:
-                    post(demand.account, Posting(credit={name: part}))
-                    returned -= part
+    What was not needed goes back to those who gave it, the last first. What was needed besides is paid by the
+    family that first gave some of that limit, else by ``accounts``.
+    """
+    orders: dict[Debtor, Order] = {}
+    for name, tokens in adjusted.items():
+        payers = (
+            next((take.accounts for take in taken if name in take.amounts), accounts) if tokens > 0 else ()
+        )
+        for account in payers:
+            if name in account.terms.rates:
+                held = [d.account for take in taken for d in take.demands]
+                known = [a for a in held if a.entity_id == account.entity_id and name in a.terms.rates]
+                _enter(orders, next(iter(known), account), Posting(debit={name: tokens * 1000}))
+        returned = -tokens * 1000
+        for take in reversed(taken):
+            if (part := min(returned, take.amounts.get(name, 0))) > 0:
+                for demand, share in _last_of(take, name, part):
+                    _enter(orders, demand.account, Posting(credit={name: share}))
+                returned -= part
     return list(orders.values())
+
+
+def _enter(orders: dict[Debtor, Order], account: Account, posting: Posting) -> None:
+    """Add a posting to what an item is owed, or owes."""
+    known = orders.get((account.key, account.life))
+    posting = merged([known.posting, posting]) if known else posting
+    orders[account.key, account.life] = Order(account, posting)
+
+
+def _last_of(take: Take, name: str, amount_milli: int) -> Iterator[tuple[Demand, int]]:
+    """Who of each entity of a family gave the last of what was taken."""
+    for account in take.accounts:
+        left = amount_milli
+        for demand in reversed(take.demands):
+            share = min(left, demand.amounts.get(name, 0))
+            if demand.account.entity_id == account.entity_id and share > 0:
+                yield demand, share
+                left -= share
 
 
 async def settle(teller: Teller, orders: Sequence[Order]) -> list[RateLimiterUnavailable]:
@@ -110,6 +141,10 @@ async def settle(teller: Teller, orders: Sequence[Order]) -> list[RateLimiterUna
     until_ms = teller.world.ticks_ms() + teller.backend.capabilities.timeout_ms
     owed = orders if isinstance(orders, Charge) else Charge(teller.lose, orders)
     lost, astray = list[RateLimiterUnavailable](), Charge(teller.lose)
+    firsts = {order.account.key: order for order in reversed(owed)}
+    if len(firsts) < len(owed):
+        astray += [order for order in owed if firsts[order.account.key] is not order]
+        owed[:] = [order for order in owed if firsts[order.account.key] is order]
     charged: list[tuple[Account, Item]] = []
     interrupted: BaseException | None = None
     for attempt in range(1, SETTLE_ATTEMPTS_MAX + 1):
@@ -137,7 +172,7 @@ async def settle(teller: Teller, orders: Sequence[Order]) -> list[RateLimiterUna
     for account, image in charged:
         _, interruption = await teller.colour.finish(_keep_alive(teller, account, image))
         interrupted = interrupted or interruption
-    while astray:  # one by one, for they may have the same elder
+    while astray:  # one by one, for they may have the same elder, or are owed by one item in two lives
         order = Charge(teller.lose, astray[:1])
         del astray[0]
         try:

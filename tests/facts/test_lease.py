@@ -1,5 +1,6 @@
 """What a lease settles with whom, to the millitoken, and which amounts it takes at all."""
 
+from collections import Counter
 from collections.abc import Callable
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -12,16 +13,19 @@ from zae_limiter._colour import run_sync
 from zae_limiter.amounts import named_amounts, needs_milli
 from zae_limiter.exceptions import LeaseExpiredError
 from zae_limiter.lease import DegradedLease, Lease
+from zae_limiter.lines import Order
 from zae_limiter.models import TOKENS_MAX
 from zae_limiter.posting import Posting
 from zae_limiter.repository_protocol import Key
 from zae_limiter.schema import bucket_key
-from zae_limiter.settlement import Demand, settlement
+from zae_limiter.settlement import Demand, Take, settlement
 from zae_limiter.terms import Account, Terms
+from zae_limiter.till import Plan
 
 SHARD = bucket_key("ns", "e", "r", 1)
 WHOLE = account_of()._replace(terms=Terms({"a": RATE, "b": RATE}, 1))
 PARENT = account_of(OTHER)._replace(entity_id="p")
+STEPPARENT = PARENT._replace(key=bucket_key("ns", "s", "r"), entity_id="s")
 ON_SHARD = account_of(SHARD, shard_id=1, shard_count=2)
 
 
@@ -29,7 +33,15 @@ def settled(
     accounts: list[Account], taken: list[Demand], **adjusted: int
 ) -> list[tuple[Key, dict[str, int], dict[str, int]]]:
     """The debits and credits of a settlement, by item."""
-    orders = settlement(accounts, taken, adjusted)
+    amounts: Counter[str] = Counter()
+    for demand in taken:
+        if demand.account.entity_id == WHOLE.entity_id:
+            amounts.update(demand.amounts)
+    takes = [Take(tuple(accounts), amounts, tuple(taken))] if taken else []
+    return posted(settlement(accounts, takes, adjusted))
+
+
+def posted(orders: list[Order]) -> list[tuple[Key, dict[str, int], dict[str, int]]]:
     assert not any(order.posting.need for order in orders)
     return [(order.account.key, dict(order.posting.debit), dict(order.posting.credit)) for order in orders]
 
@@ -75,9 +87,46 @@ def test_a_parent_settles_what_it_has() -> None:
     ]
 
 
+def test_each_family_gets_back_what_it_gave_and_the_first_pays() -> None:
+    """A lease that took from two families, one after the other."""
+    first = Take((WHOLE, PARENT), {"a": 2_000}, (Demand(WHOLE, {"a": 2_000}), Demand(PARENT, {"a": 2_000})))
+    later = Take(
+        (WHOLE, STEPPARENT), {"a": 3_000}, (Demand(STEPPARENT, {"a": 3_000}), Demand(WHOLE, {"a": 3_000}))
+    )
+    alone = Take((WHOLE,), {"b": 1_000}, (Demand(WHOLE, {"b": 1_000}),))
+    taken, step = [first, later, alone], STEPPARENT.key
+    assert posted(settlement((WHOLE, PARENT), taken, {"a": -4})) == [
+        (KEY, {}, {"a": 4_000}),
+        (step, {}, {"a": 3_000}),
+        (OTHER, {}, {"a": 1_000}),
+    ]
+    assert posted(settlement((WHOLE, PARENT), taken, {"a": -3})) == [
+        (KEY, {}, {"a": 3_000}),
+        (step, {}, {"a": 3_000}),
+    ]
+    assert posted(settlement((WHOLE, PARENT), taken, {"a": 1})) == [
+        (KEY, {"a": 1_000}, {}),
+        (OTHER, {"a": 1_000}, {}),
+    ]
+    assert posted(settlement((PARENT,), taken, {"b": 1})) == [(KEY, {"b": 1_000}, {})]
+
+
+def test_what_an_item_owed_in_another_life_is_an_order_of_its_own() -> None:
+    """An entity was deleted and made again while the lease went on."""
+    again = WHOLE._replace(life="L")
+    taken = [
+        Take((account,), {"a": 2_000}, (Demand(account, {"a": 2_000}),)) for account in (WHOLE, again, WHOLE)
+    ]
+    orders = settlement((WHOLE,), taken, {"a": -5})
+    assert [(o.account.life, dict(o.posting.credit)) for o in orders] == [
+        (None, {"a": 3_000}),
+        ("L", {"a": 2_000}),
+    ]
+
+
 def test_an_adjustment_of_nothing_is_no_order() -> None:
     assert settled([WHOLE], [Demand(WHOLE, {"a": 1_000})], a=0) == []
-    assert settlement([WHOLE], [Demand(WHOLE, {"a": 1_000})], {}) == []
+    assert settled([WHOLE], [Demand(WHOLE, {"a": 1_000})]) == []
 
 
 def test_an_order_of_one_limit_is_as_plain_as_can_be() -> None:
@@ -182,8 +231,15 @@ def test_what_is_taken_for_work_that_failed_meanwhile_is_given_back() -> None:
     """A task of its own was still asking for more; it is told that the lease has ended."""
     store = Store(e=image_of())
     teller = teller_of(store)
-    buckets: Any = SimpleNamespace(teller=teller, renewed=None)
-    lease = Lease(buckets, (account_of(),), OnUnavailable.BLOCK, True)
+    plan = Plan((account_of(),), OnUnavailable.BLOCK)
+
+    async def found(*_: Any) -> Plan:
+        return plan
+
+    buckets: Any = SimpleNamespace(
+        teller=teller, renewed=None, notice_changes=found, plan=found, is_moved=lambda _: False
+    )
+    lease = Lease(buckets, *plan, True)
     run_sync(lease.consume(a=1))
 
     def fail() -> None:

@@ -1,9 +1,10 @@
-"""What somebody else changed binds whoever was refused a moment ago.
+"""What somebody else changed binds whoever holds a lease or was refused a moment ago.
 
 Each test runs for coroutines and for sync code. Time moves only when a test says so.
 """
 
 import contextlib
+import gc
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from zae_limiter import (
     RateLimitExceeded,
     SyncRateLimiter,
     SyncRepository,
+    ValidationError,
 )
 from zae_limiter.testing import RecordingBackend
 
@@ -29,7 +31,7 @@ def slow(name: str, capacity: int) -> Limit:
     return Limit(name, capacity, 1, SLOW)
 
 
-X5 = slow("x", 5)
+X5, X10, X50, Y9 = slow("x", 5), slow("x", 10), slow("x", 50), slow("y", 9)
 
 
 @dataclass
@@ -90,6 +92,160 @@ def person(request: pytest.FixtureRequest, store: Store) -> Iterator[Open]:
     yield open_person
     for repository in opened:
         repository.close()
+
+
+# What a lease takes later is one more acquire.
+
+
+async def test_a_cut_binds_who_holds_a_lease(store: Store, person: Open) -> None:
+    """Ten, four of them taken; cut to five: one is left, for this lease too."""
+    admin, user = await person(), await person()
+    await admin.do("set_limits", "key", [X10], RESOURCE)
+    async with user.hold("key", {"x": 4}) as lease:
+        await admin.do("set_limits", "key", [X5], RESOURCE)
+        with pytest.raises(RateLimitExceeded) as caught:
+            await answer(lease.consume(x=3))
+        assert caught.value.primary_violation.limit == X5
+        await answer(lease.consume(x=1))
+        assert lease.consumed == {"x": 5}
+    assert await store.used("key", "x") == 5
+
+
+async def test_a_raise_is_there_for_who_holds_a_lease(store: Store, person: Open) -> None:
+    admin, user = await person(), await person()
+    await admin.do("set_limits", "key", [X10], RESOURCE)
+    async with user.hold("key", {"x": 4}) as lease:
+        await admin.do("set_limits", "key", [X50], RESOURCE)
+        await answer(lease.consume(x=20))
+        await answer(lease.release(x=3))
+    assert (await store.used("key", "x"), await store.left("key", "x")) == (21, 29)
+
+
+async def test_a_limit_that_is_gone_is_no_limit_of_a_lease(store: Store, person: Open) -> None:
+    """Nothing more can be taken of it; what was taken of it can still be noted."""
+    admin, user = await person(), await person()
+    await admin.do("set_limits", "key", [X10, Y9], RESOURCE)
+    async with user.hold("key", {"x": 4}) as lease:
+        await admin.do("set_limits", "key", [Y9], RESOURCE)
+        with pytest.raises(ValidationError, match="has no such limit"):
+            await answer(lease.consume(x=3))
+        await answer(lease.consume(y=2))
+        await answer(lease.release(x=1))
+        assert lease.consumed == {"x": 3, "y": 2}
+    assert await store.used("key", "y") == 2
+
+
+async def test_a_limit_that_is_new_is_one_of_a_lease(store: Store, person: Open) -> None:
+    """It can be taken, and then adjusted and given back like the others."""
+    admin, user = await person(), await person()
+    for key, change, left in (("one", 2, 3), ("two", -1, 6), ("three", -3, 8)):
+        await admin.do("set_limits", key, [X10], RESOURCE)
+        async with user.hold(key, {"x": 1}) as lease:
+            await admin.do("set_limits", key, [X10, Y9], RESOURCE)
+            await answer(lease.consume(y=4))
+            await answer(lease.adjust(y=change))
+            assert lease.consumed == {"x": 1, "y": 4 + change}
+        assert await store.left(key, "y") == left
+
+
+async def test_limits_brought_along_stay_those_of_the_lease(store: Store, person: Open) -> None:
+    admin, user = await person(), await person()
+    async with user.hold("key", {"x": 4}, X10) as lease:
+        await admin.do("set_limits", "key", [X5], RESOURCE)
+        await answer(lease.consume(x=5))
+        with pytest.raises(RateLimitExceeded):
+            await answer(lease.consume(x=2))
+    assert (await store.used("key", "x"), await store.left("key", "x")) == (9, 1)
+
+
+async def family(admin: Person, parent: Limit = X10) -> None:
+    """A child of a parent, and somebody else with room to spare."""
+    await admin.do("set_system_defaults", [X50])
+    for entity_id in ("parent", "other"):
+        await admin.do("create_entity", entity_id)
+    await admin.do("set_limits", "parent", [parent], RESOURCE)
+    await admin.do("create_entity", "child", parent_id="parent", cascade=True)
+
+
+async def used(store: Store) -> tuple[int, ...]:
+    return tuple([await store.used(name, "x") for name in ("child", "parent", "other")])
+
+
+async def test_a_lease_takes_more_from_the_present_family(store: Store, person: Open) -> None:
+    """What it took before stays where it was taken; each gets back what it gave, the last first."""
+    admin, user = await person(), await person()
+    await family(admin)
+    async with user.hold("child", {"x": 4}) as lease:
+        await admin.do("update_entity", "child", parent_id="other")
+        await answer(lease.consume(x=3))
+        assert lease.consumed == {"x": 7}
+        assert await used(store) == (7, 4, 3)
+        await answer(lease.release(x=5))
+    assert await used(store) == (2, 2, 0)
+
+
+async def test_a_lease_that_fails_gives_back_to_both_families(store: Store, person: Open) -> None:
+    admin, user = await person(), await person()
+    await family(admin)
+
+    async def work() -> None:
+        async with user.hold("child", {"x": 4}) as lease:
+            await admin.do("update_entity", "child", parent_id="other")
+            await answer(lease.consume(x=3))
+            await answer(lease.adjust(x=9))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await work()
+    assert await used(store) == (0, 0, 0)
+
+
+async def test_what_was_needed_besides_is_paid_by_the_first_family(store: Store, person: Open) -> None:
+    admin, user = await person(), await person()
+    await family(admin)
+    async with user.hold("child", {"x": 4}) as lease:
+        await admin.do("update_entity", "child", cascade=False)
+        await answer(lease.consume(x=3))
+        await answer(lease.adjust(x=2))
+    assert await used(store) == (9, 6, 0)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_an_entity_made_again_gets_back_what_it_gave(store: Store, person: Open, fails: bool) -> None:
+    """What was taken before it was deleted is owed to nobody; what the lease took since is."""
+    admin, user = await person(), await person()
+    await admin.do("set_system_defaults", [X50])
+    await admin.do("create_entity", "key")
+    await user.take("key", x=1)
+    with contextlib.suppress(ZeroDivisionError):
+        async with user.hold("key", {"x": 4}) as lease:
+            await admin.do("delete_entity", "key")
+            await admin.do("create_entity", "key")
+            await answer(lease.consume(x=3))
+            assert await store.used("key", "x") == 3
+            await answer(lease.release(x=5))
+            assert not fails or 1 // 0
+    assert (await store.used("key", "x"), await store.left("key", "x")) == (0, 50)
+
+
+async def test_to_take_nothing_more_asks_nobody(store: Store, person: Open) -> None:
+    user = await person()
+    async with user.hold("key", {"x": 1}, X10) as lease:
+        user.recording.forget()
+        await answer(lease.consume())
+        assert user.verbs == []
+    assert await store.used("key", "x") == 1
+
+
+@pytest.mark.parametrize("amounts", [{}, {"x": 1}])
+async def test_only_what_was_taken_can_be_lost(store: Store, amounts: dict[str, int]) -> None:
+    """A sync lease that is thrown away without being left counts if it holds anything."""
+    repository = SyncRepository.over(store.open_backend(sync=True), world=store.clock.world)
+    limiter = SyncRateLimiter(repository)
+    limiter.acquire("key", RESOURCE, amounts, [X10]).__enter__()
+    gc.collect()
+    assert limiter.refunds_lost == len(amounts)
+    repository.close()
 
 
 # An entity that is deleted takes the memory of its refusals along.

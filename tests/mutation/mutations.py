@@ -72,7 +72,7 @@ TARGETS = (
     Target("zae_limiter/till.py", (*_facts("till"), *FLOW, HOT[0]), CORE),
     Target("zae_limiter/bucket.py", (*_facts("bucket"), "tests/fuzz/test_facts.py"), CORE),
     Target("zae_limiter/acquire.py", (*_facts("acquire"), *FLOW, *EXHAUSTIVE), CORE),
-    Target("zae_limiter/settlement.py", (*_facts("settlement"), *FLOW, *EXHAUSTIVE), CORE),
+    Target("zae_limiter/settlement.py", (*_facts("settlement", "lease"), *FLOW, *EXHAUSTIVE), CORE),
     Target("zae_limiter/lease.py", (*_facts("lease"), *FLOW), CORE),
     Target(
         "zae_limiter/teller.py",
@@ -138,8 +138,9 @@ PLANTED = (
         "zae_limiter/settlement.py", "_posted", "teller.post(orders, binding=True)\n", "teller.post(orders)\n"
     ),
     Planted("zae_limiter/lease.py", "Lease._abandon", "self._taken()", "self._later"),
-    Planted("zae_limiter/settlement.py", "settlement", "in reversed(held)", "in held"),
-    Planted("zae_limiter/lease.py", "Lease._take", "self._later += (*taken,)", "self._later = (*taken,)"),
+    Planted("zae_limiter/settlement.py", "settlement", "in reversed(taken)", "in taken"),
+    Planted("zae_limiter/settlement.py", "_last_of", "in reversed(take.demands)", "in take.demands"),
+    Planted("zae_limiter/lease.py", "Lease._take", "self._later += (Take(", "self._later = (Take("),
     Planted("zae_limiter/teller.py", "unknown", "ambiguous=True", "ambiguous=False"),
     Planted(
         "zae_limiter/teller.py",

@@ -45,7 +45,13 @@ from .books import Books
 from .ideal import Intent, Judge, WatchedTeller, Whole
 from .older import USAGE, Estate, Heritage, migrate
 from .readers import Reader, Steps
-from .rest import check_changes, check_convergence, check_counts, check_namespaces, check_waits
+from .rest import (
+    check_changes,
+    check_convergence,
+    check_counts,
+    check_namespaces,
+    check_waits,
+)
 from .simulation import Cancelled, Network, Process, Simulation, pause
 from .staff import Followers, Tenant, Timed, administer, keep_namespaces
 from .weather import DAY_MS, HOUR_MS, Weather
@@ -321,13 +327,19 @@ class Scenario:
             self.simulation.faults["thrown away"] += self.throwing
             raise
         finally:
-            payers = (
-                (entity_id, PARENT, STEPPARENT) if lease is None else [a.entity_id for a in lease._accounts]
-            )
             if certain and (consumed or not faulty):
-                self.books.enter(payers, consumed, consumed)
+                self._enter(lease, consumed, most)
             else:
-                self.books.enter(payers, {}, most)
+                self.books.enter((entity_id, PARENT, STEPPARENT), {}, most)
+
+    def _enter(self, lease: Lease | None, consumed: Mapping[str, int], most: Mapping[str, int]) -> None:
+        """Enter what the family of a lease has paid; some of it, if the family was changed meanwhile."""
+        if lease is None or not consumed:
+            return
+        families = [{a.entity_id for a in part.accounts} for part in lease._taken()]
+        always = set.intersection(*families)
+        self.books.enter(always, consumed, consumed)
+        self.books.enter(set.union(*families) - always, {}, most)
 
     def _check_counted(self, failure: RateLimiterUnavailable, counted: int) -> None:
         assert counted > 0 or not failure.ambiguous, "what may have been taken for nobody is not counted"
