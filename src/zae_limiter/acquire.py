@@ -40,6 +40,9 @@ logger = logging.getLogger("zae_limiter")
 ATTEMPTS_MAX = 64
 """How often a demand is tried anew, within the time of one call, because its bucket would not hold still."""
 
+PLANS_MAX = 8
+"""How often an acquire is planned anew because its entity was given another family meanwhile."""
+
 LOOKS_MAX = 2
 """How often a bucket is looked at again whose tokens somebody else may only hold."""
 
@@ -69,6 +72,10 @@ def unknown_limit(name: str, accounts: Sequence[Account]) -> ValidationError:
     known = dict.fromkeys(name for account in accounts for name in account.terms.rates)
     has = f"it has {', '.join(known)}" if known else "it has none"
     return ValidationError("limit name", name, f"{entity_id!r} has no such limit on {resource!r}; {has}")
+
+
+def restless(entity_id: str) -> RateLimiterUnavailable:
+    return RateLimiterUnavailable(f"the family of {entity_id!r} changed {PLANS_MAX} times meanwhile")
 
 
 Renew: TypeAlias = Callable[[Account], Awaitable[Account]]

@@ -17,18 +17,15 @@ from collections.abc import Mapping
 from types import TracebackType
 
 from ._colour import ForkSafe, at_fork
-from .acquire import acquire, demands_on, logger, unknown_limit
+from .acquire import PLANS_MAX, acquire, demands_on, logger, restless, unknown_limit
 from .amounts import named_amounts, needs_milli
 from .exceptions import LeaseExpiredError, RateLimiterUnavailable, RateLimitExceeded, shown
 from .models import TOKENS_MAX, Limit, OnUnavailable, check_count, check_tokens
 from .records.buckets import BucketRecords
 from .repository_protocol import NOTHING
-from .settlement import Charge, Demand, Take, answered_for, give_back, settle, settlement
+from .settlement import Charge, Demand, Take, answered_for, cost_of, give_back, settle, settlement
 from .terms import Account, given_limits
 from .till import Till, knows_all
-
-PLANS_MAX = 8
-"""How often an acquire is planned anew because its entity was given another family meanwhile."""
 
 _noting = ForkSafe(threading.RLock)
 """Around what a lease notes: one lock for all of them, for most leases end without a note.
@@ -91,14 +88,7 @@ class Lease:
     @property
     def consumed(self) -> dict[str, int]:
         """What this lease has cost so far, adjustments included."""
-        totals_milli: dict[str, int] = {}
-        for take in self._taken():
-            for name, amount_milli in take.amounts.items():
-                totals_milli[name] = totals_milli.get(name, 0) + amount_milli
-        totals = {name: amount_milli // 1000 for name, amount_milli in totals_milli.items()}
-        for name, amount in self._adjusted.items():
-            totals[name] = totals.get(name, 0) + amount
-        return totals
+        return cost_of(self._taken(), self._adjusted)
 
     @property
     def _place(self) -> tuple[str, str]:
@@ -150,10 +140,8 @@ class Lease:
     def _add(self, changes: Mapping[str, int]) -> None:
         with _noting.get():
             before = self._adjusted
-            total = dict(before)
-            for name, change in changes.items():
-                total[name] = total.get(name, 0) + change
-            self._adjusted = total
+            total = {name: before.get(name, 0) + change for name, change in changes.items()}
+            self._adjusted = {**before, **total}
             if self._ended:  # by another thread, which may have found nothing to store
                 self._adjusted = before
                 self._check_open()
@@ -182,27 +170,26 @@ class Lease:
             plan = await buckets.plan(first.entity_id, first.resource, given, amounts_milli)
             if await self._take(plan.accounts, amounts_milli, last=attempt == PLANS_MAX):
                 return
-        raise _restless(first.entity_id)
+        raise restless(first.entity_id)
 
-    async def _take(
-        self, accounts: tuple[Account, ...], amounts_milli: Mapping[str, int], *, last: bool
-    ) -> bool:
+    async def _take(self, accounts: tuple[Account, ...], needs: Mapping[str, int], *, last: bool) -> bool:
         """Take amounts from a family; false, and nothing taken, if the entity has another one by now."""
         buckets, teller = self._buckets, self._buckets.teller
-        if not (demands := demands_on(accounts, amounts_milli)):
+        seen = teller.image(accounts[0].key)
+        if not (demands := demands_on(accounts, needs)):
             return True
         try:
             taken = await acquire(teller, demands, buckets.renewed, speculative=self._speculative)
         except RateLimitExceeded as refusal:
             refusal.entity_id = accounts[0].entity_id
-            if last or not buckets.is_moved(accounts[0]):
+            if last or not await buckets.is_moved_by_now(accounts, refusal, seen):
                 raise
             return False
         moved = buckets.is_moved(accounts[0])
         with _noting.get():
             abandoned = self._abandoned
             if not abandoned and not moved:
-                self._later += (Take(accounts, amounts_milli, (*taken,)),)
+                self._later += (Take(accounts, needs, (*taken,)),)
                 del taken[:]
                 return True
         await give_back(teller, taken)
@@ -424,7 +411,7 @@ class Acquisition:
             except RateLimitExceeded:
                 self._lease = None
                 raise
-        raise _restless(self._entity_id)
+        raise restless(self._entity_id)
 
     async def _ordered(self, till: Till) -> Lease | None:
         """The lease if one write of the till is all it takes."""
@@ -510,7 +497,3 @@ class Acquisition:
         self._buckets.teller.let_through(f"admitting {self._entity_id} on {self._resource}", error)
         amounts = {name: need // 1000 for name, need in self._needs.items()}
         return DegradedLease(self._entity_id, self._resource, amounts)
-
-
-def _restless(entity_id: str) -> RateLimiterUnavailable:
-    return RateLimiterUnavailable(f"the family of {entity_id!r} changed {PLANS_MAX} times meanwhile")

@@ -48,6 +48,8 @@ class SeenBuckets:
         self._images_max = images_max
         self._refused: OrderedDict[Key, float] = OrderedDict()
         """When the store last refused somebody for want of tokens, by bucket."""
+        self._families: OrderedDict[Key, float] = OrderedDict()
+        """When the family of a bucket's entity was last seen to be the one that is charged."""
         self._number = ForkSafe(lambda: world.random.randrange(PROCESSES_TOLD_APART))
         """By which this process knows its own marks; a forked child is another one."""
         self._place = world.random.randrange(len(HOLDS))
@@ -108,6 +110,17 @@ class SeenBuckets:
             self._refused.clear()
         else:
             self._refused.pop(key, None)
+
+    def note_family(self, key: Key) -> None:
+        """The entity of a bucket has the family that was charged."""
+        self._families[key] = self.world.ticks_ms()
+        if len(self._families) > REFUSALS_MAX:
+            self._families.popitem(last=False)
+
+    def family_seen_lately(self, key: Key) -> bool:
+        """Whether the family of a bucket's entity is known well enough to be refused on account of it."""
+        since_ms = self._families.get(key)
+        return since_ms is not None and self.world.ticks_ms() - since_ms <= REFUSAL_MS_MAX
 
     def new_hold(self, keys: Iterable[Key]) -> int:
         """The mark of what this process takes from some buckets and may have to give back at once.

@@ -86,6 +86,18 @@ async def give_back(teller: Teller, taken: Sequence[Demand]) -> None:
     await settle(teller, orders)
 
 
+def cost_of(taken: Sequence[Take], adjusted: Mapping[str, int]) -> dict[str, int]:
+    """What was taken and adjusted in all, in tokens by limit."""
+    totals_milli: dict[str, int] = {}
+    for take in taken:
+        for name, amount_milli in take.amounts.items():
+            totals_milli[name] = totals_milli.get(name, 0) + amount_milli
+    totals = {name: amount_milli // 1000 for name, amount_milli in totals_milli.items()}
+    for name, amount in adjusted.items():
+        totals[name] = totals.get(name, 0) + amount
+    return totals
+
+
 def settlement(
     accounts: Sequence[Account], taken: Sequence[Take], adjusted: Mapping[str, int]
 ) -> list[Order]:

@@ -22,7 +22,8 @@ CLASSES = (
     *("StackManager", "SyncStackManager"),
 )
 INTERNAL = {
-    *("colour", "teller", "plan", "renewed", "notice_changes", "is_moved", "notice_family", "tills"),
+    *("colour", "teller", "plan", "renewed", "notice_changes", "tills"),
+    *("is_moved", "is_moved_by_now", "notice_family"),
     "policy_when_down",
 }
 """Public by spelling, for the package's own modules."""

@@ -68,9 +68,9 @@ class Client:
         with self.limiter.acquire(entity_id, RESOURCE, {"rpm": amount, "tpm": 100}) as lease:
             lease.adjust(tpm=adjust)
 
-    def refused(self, entity_id: str) -> None:
+    def refused(self, entity_id: str, amount: int = 61) -> None:
         with pytest.raises(RateLimitExceeded):
-            self.take(entity_id, 61)
+            self.take(entity_id, amount)
 
     def failing(self, entity_id: str) -> None:
         with pytest.raises(ZeroDivisionError), self.limiter.acquire(entity_id, RESOURCE, {"rpm": 1}):
@@ -144,6 +144,13 @@ def costs() -> dict[str, Cost]:
     found.append(measured("cascade, first acquire of both", kin := fresh(), lambda: kin.take("child")))
     found.append(measured("cascade, warm", kin, lambda: kin.take("child")))
     found.append(measured("cascade, warm, + adjust", kin, lambda: kin.take("child", adjust=7)))
+    kin.take("parent", 50)
+    found.append(measured("cascade, refused by the parent", kin, lambda: kin.refused("child", 30)))
+    found.append(
+        measured(
+            "cascade, refused by the parent again within a second", kin, lambda: kin.refused("child", 30)
+        )
+    )
     found.append(measured("cascade, cold process", late := fresh(), lambda: late.take("child")))
     limiter, repository = late.limiter, late.repository
     found.append(measured("available", late, lambda: limiter.available("user", RESOURCE)))
@@ -171,6 +178,8 @@ BUDGET = [
     ("first acquire of an entity", 2, "1 BatchGetItem + 1 PutItem", 4.0),
     ("acquire + adjust", 2, "2 UpdateItem", 2.0),
     ("cascade, warm", 1, "2 UpdateItem", 2.0),
+    ("cascade, refused by the parent", 2, "1 BatchGetItem + 1 UpdateItem", 1.0),
+    ("cascade, refused by the parent again within a second", 0, "none", 0.0),
 ]
 
 

@@ -1,4 +1,4 @@
-"""What somebody else changed binds whoever holds a lease or was refused a moment ago.
+"""What somebody else changed binds whoever holds a lease, was refused, or would be by a former parent.
 
 Each test runs for coroutines and for sync code. Time moves only when a test says so.
 """
@@ -210,6 +210,15 @@ async def test_what_was_needed_besides_is_paid_by_the_first_family(store: Store,
     assert await used(store) == (9, 6, 0)
 
 
+async def test_a_lease_whose_former_parent_would_refuse_takes_more(store: Store, person: Open) -> None:
+    admin, user = await person(), await person()
+    await family(admin)
+    async with user.hold("child", {"x": 4}) as lease:
+        await admin.do("update_entity", "child", cascade=False)
+        await answer(lease.consume(x=30))
+    assert await used(store) == (34, 4, 0)
+
+
 @pytest.mark.parametrize("fails", [False, True])
 async def test_an_entity_made_again_gets_back_what_it_gave(store: Store, person: Open, fails: bool) -> None:
     """What was taken before it was deleted is owed to nobody; what the lease took since is."""
@@ -246,6 +255,95 @@ async def test_only_what_was_taken_can_be_lost(store: Store, amounts: dict[str, 
     gc.collect()
     assert limiter.refunds_lost == len(amounts)
     repository.close()
+
+
+# A former parent refuses nobody.
+
+CHANGES: dict[str, Callable[[Person], Awaitable[None]]] = {
+    "cascade off": lambda admin: admin.do("update_entity", "child", cascade=False),
+    "no parent": lambda admin: admin.do("update_entity", "child", parent_id=None),
+    "another parent": lambda admin: admin.do("update_entity", "child", parent_id="other"),
+    "deleted": lambda admin: admin.do("delete_entity", "child"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_a_change_of_family_binds_while_the_former_parent_would_refuse(
+    store: Store, person: Open, change: str
+) -> None:
+    """The parent is believed to refuse, so it is asked alone; what it says is for its children."""
+    admin, user = await person(), await person()
+    await family(admin, slow("x", 2))
+    await user.take("child", x=1)
+    await CHANGES[change](admin)
+    await user.take("child", x=3)
+    gave = {"another parent": 3}.get(change, 0)
+    assert await used(store) == (3 if change == "deleted" else 4, 1, gave)
+    user.recording.forget()
+    await user.take("child", x=3)
+    assert len(user.verbs) == 1, "and it is warm again"
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_a_change_of_family_binds_after_a_refusal_was_remembered(
+    store: Store, person: Open, change: str
+) -> None:
+    """Where nobody is told of changes, a refusal answers for a second, and no longer."""
+    admin, user = await person(), await person()
+    await family(admin, slow("x", 2))
+    await user.take("child", x=1)
+    await user.refused("child", x=3)
+    await CHANGES[change](admin)
+    if store.name not in EMBEDDED:
+        await user.refused("child", x=3)
+        store.clock.advance(1.001)
+    await user.take("child", x=3)
+
+
+async def test_refusals_of_others_do_not_prolong_that(store: Store, person: Open) -> None:
+    """A parent that goes on to refuse its other children says nothing about who has left."""
+    admin, user = await person(), await person()
+    await family(admin, slow("x", 2))
+    await admin.do("create_entity", "sister", parent_id="parent", cascade=True)
+    await user.take("child", x=1)
+    await user.refused("sister", x=3)
+    await user.refused("child", x=3)
+    await admin.do("update_entity", "child", cascade=False)
+    store.clock.advance(0.9)
+    await user.refused("sister", x=3)
+    store.clock.advance(0.2)
+    await user.refused("sister", x=3)
+    await user.take("child", x=3)
+
+
+async def test_a_former_parent_that_alone_has_the_limit_refuses_nobody(store: Store, person: Open) -> None:
+    """A child without limits of its own has no bucket that could tell."""
+    admin, user = await person(), await person()
+    for entity_id, capacity in (("parent", 2), ("other", 50)):
+        await admin.do("create_entity", entity_id)
+        await admin.do("set_limits", entity_id, [slow("x", capacity)], RESOURCE)
+    await admin.do("create_entity", "child", parent_id="parent", cascade=True)
+    await user.take("child", x=1)
+    await admin.do("update_entity", "child", parent_id="other")
+    await user.take("child", x=3)
+    assert await used(store) == (0, 1, 3)
+
+
+async def test_what_a_refusal_by_the_parent_costs(store: Store, person: Open) -> None:
+    """One write, and one read where nobody is told of changes; within a second nothing."""
+    admin, user = await person(), await person()
+    await family(admin, slow("x", 2))
+    await user.take("child", x=1)
+    user.recording.forget()
+    await user.refused("child", x=3)
+    told = store.name in EMBEDDED
+    assert user.verbs == (["transact_write"] if told else ["write_each", "batch_get"])
+    user.recording.forget()
+    await user.refused("child", x=3)
+    assert user.verbs == []
+    store.clock.advance(1.001)
+    await user.refused("child", x=60)
+    assert user.verbs == (["transact_write"] if told else ["write_each"]), "for want of its own tokens"
 
 
 # An entity that is deleted takes the memory of its refusals along.

@@ -12,10 +12,10 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import overload
 
-from ..exceptions import NoLimitsError
+from ..exceptions import NoLimitsError, RateLimiterUnavailable, RateLimitExceeded
 from ..models import BucketState, Limit, OnUnavailable, check_count
 from ..naming import validate_entity_id, validate_limit_name, validate_resource
-from ..repository_protocol import Equal, Key, Update
+from ..repository_protocol import Equal, Item, Key, Update
 from ..schema import bucket_address, bucket_key, bucket_states, entity_key, is_deleted, nsid_key, number
 from ..teller import Teller
 from ..terms import Account, Meter, Terms, has_family, is_outdated, life_of
@@ -178,6 +178,32 @@ class BucketRecords(EntityRecords):
         """Whether the bucket's last image names another family than the one the account was charged for."""
         image = self._connection.teller.image(account.key)
         return image is not None and not is_deleted(image) and not has_family(image, account)
+
+    async def is_moved_by_now(
+        self, accounts: Sequence[Account], refusal: RateLimitExceeded, seen: Item | None
+    ) -> bool:
+        """Whether a refusal rests on a family that the entity does not have any more.
+
+        Its bucket says so if there is a newer image than the one ``seen`` before. Where only its parent's was
+        asked, on a store that does not tell of changes, the entity's record is read. What either said is
+        believed for as long as a refusal.
+        """
+        first, teller = accounts[0], self.teller
+        if self.is_moved(first):
+            return True
+        own = any(status.entity_id == first.entity_id for status in refusal.violations)
+        if own or len(accounts) == 1 or self._connection.tells_changes:
+            return False
+        if teller.image(first.key) is not seen:
+            teller.note_family(first.key)
+        if teller.family_seen_lately(first.key):
+            return False
+        owner = entity_key(self._namespace_id, first.entity_id)
+        with suppress(RateLimiterUnavailable):  # then the refusal stands
+            (item,) = await self._connection.fetch([owner], fresh=True)
+            teller.note_family(first.key)
+            return family_of(item) != (first.parent_id, first.cascade)
+        return False
 
     async def notice_family(self, account: Account) -> None:
         """Compare the family an account was charged for with the copy in its bucket's last image.

@@ -21,6 +21,7 @@ from ..repository_protocol import AtLeast, AtMost, Condition, Delete, Exists, It
 from ..settlement import Demand, give_back
 from ..shards import split
 from ..teller import Teller
+from ..terms import Account
 from ..till import spent
 from ..world import StoreClock
 from .simulation import SimColour
@@ -102,6 +103,11 @@ async def _stamp_nothing(*_: Any) -> None:
     """A change of an entity's limits of which nobody is told."""
 
 
+async def _believe_the_parent(view: BucketRecords, accounts: Sequence[Account], *_: Any) -> bool:
+    """A refusal by a parent that is told to whoever was its child when this process last looked."""
+    return view.is_moved(accounts[0])
+
+
 def _believe_the_cache(cache: ConfigCache, changes: int) -> None:
     """A store that tells, and a client that does not listen."""
     cache.changes = changes
@@ -169,6 +175,7 @@ BUGS: dict[str, dict[str, Any]] = {
     "no_clamp": {"zae_limiter.teller.write_for": _without_clamp},
     "till_overdraws": {"zae_limiter.till.spent": _spent_without_floor},
     "unstamped": {"zae_limiter.records.config.ConfigRecords._stamp_buckets": _stamp_nothing},
+    "former_parent": {"zae_limiter.records.buckets.BucketRecords.is_moved_by_now": _believe_the_parent},
     "unnoticed": {"zae_limiter.config_cache.ConfigCache.notice": _believe_the_cache},
     "blind_swap": {"zae_limiter.backends.memory.MemoryBackend.swap": _swap_unseen},
     "tail_first": {"zae_limiter.teller.fitting": _last_come_first_served},

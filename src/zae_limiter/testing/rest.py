@@ -31,6 +31,8 @@ from ..terms import has_terms, level
 from .simulation import Simulation
 from .staff import Tenant
 
+NEVER_SECONDS = 10**7
+
 
 def check_namespaces(setup: Repository, store: MemoryBackend, tenants: Sequence[Tenant]) -> None:
     """A name leads to an id that knows it; a namespace is as it was, or was purged and left nothing."""
@@ -168,17 +170,43 @@ def check_changes(
             async with RateLimiter(repository).acquire(entity_id, resource, {"fast": 1}):
                 pass
 
-    def settle(*steps: Coroutine[Any, Any, Any]) -> None:
-        for step in steps:
-            simulation.add(step, None)
-            simulation.run()
-
     for setter in repositories[:1]:
-        settle(*map(use, repositories))
+        _settle(simulation, *map(use, repositories))
         for user in repositories[1:]:
             limits = list(simulation.rng.choice(choices))
-            settle(setter.set_limits(entity_id, limits, resource), use(user))
+            _settle(simulation, setter.set_limits(entity_id, limits, resource), use(user))
             _check_numbers(setup, entity_id, resource, limits)
+
+
+def check_families(
+    simulation: Simulation, repositories: Sequence[Repository], resource: str, limits: Sequence[Limit]
+) -> None:
+    """A parent that would refuse holds nobody who is not its child any more, whoever changed that."""
+
+    async def make(setter: Repository, parent: str, child: str) -> None:
+        await setter.create_entity(parent)
+        await setter.set_limits(parent, [Limit("fast", 2, 1, NEVER_SECONDS)], resource)
+        await setter.create_entity(child, parent_id=parent, cascade=True)
+        await setter.set_limits(child, limits, resource)
+
+    async def use(user: Repository, child: str, amount: int) -> None:
+        async with RateLimiter(user).acquire(child, resource, {"fast": amount}):
+            pass
+
+    for place, user in enumerate(repositories[1:]):
+        setter, parent, child = repositories[0], f"former-{place}", f"leaver-{place}"
+        ways: list[dict[str, Any]] = [{"cascade": False}, {"parent_id": None}]
+        leave = setter.update_entity(child, **simulation.rng.choice(ways))
+        _settle(simulation, make(setter, parent, child), use(user, child, 1), leave)
+        last = simulation.add(use(user, child, 3), None)
+        simulation.run()
+        assert last.error is None, f"{child} is held by a former parent: {last.error!r}"
+
+
+def _settle(simulation: Simulation, *steps: Coroutine[Any, Any, Any]) -> None:
+    for step in steps:
+        simulation.add(step, None)
+        simulation.run()
 
 
 def _check_numbers(setup: Repository, entity_id: str, resource: str, limits: Sequence[Limit]) -> None:

@@ -49,6 +49,7 @@ from .rest import (
     check_changes,
     check_convergence,
     check_counts,
+    check_families,
     check_namespaces,
     check_waits,
 )
@@ -260,6 +261,7 @@ class Scenario:
         check_convergence(self.simulation, self.setup, alive, "loner", RESOURCE, ttl_seconds)
         if not self.sharded:  # judging all shards together takes limits that stay the same
             check_changes(self.simulation, self.setup, alive, "loner", RESOURCE, LIMITS)
+            check_families(self.simulation, alive, RESOURCE, LIMITS[0])
         check_waits(self.simulation, self.setup, tuple(FAMILY), RESOURCE)
 
     async def _client(self, limiter: RateLimiter) -> None:
