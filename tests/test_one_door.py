@@ -274,7 +274,7 @@ ELSEWHERE = {
     *(f".teller.{name}" for name in ("write_alone", "serve", "bring_up_to_date")),
     ".settlement._keep_alive",
     ".shards._split",
-    *(f".records.buckets.{name}" for name in ("_fresh", "notice_family")),
+    ".records.buckets._put_right",
     *(f".records.capacity.{name}" for name in ("transact_write", "write_each")),
     ".records.config._stamp",
     *(f".records.entities.{name}" for name in ("_mark_buckets", "_tell_buckets")),

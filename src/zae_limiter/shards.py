@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from .bucket import Level, Rate, gain, moved_origin
 from .bucket_writes import write_together
+from .exceptions import RateLimiterUnavailable
 from .naming import WCU
 from .repository_protocol import (
     Absent,
@@ -326,7 +327,10 @@ async def _split(teller: Teller, account: Account, shard_id: int, target: Mappin
     writes = splitting(account, shard_id, images, target, teller.world.now_ms())
     if not writes:
         return False
-    outcomes = await write_together(teller.backend, teller, writes)
+    try:
+        outcomes = await write_together(teller.backend, teller, writes)
+    except RateLimiterUnavailable as error:  # a split takes nothing, so nobody is in doubt about tokens
+        raise RateLimiterUnavailable(str(error), misconfigured=error.misconfigured) from error
     await teller.look([write.key for write in writes])
     return outcomes[0].applied
 

@@ -15,7 +15,7 @@ from typing import overload
 from ..exceptions import NoLimitsError, RateLimiterUnavailable, RateLimitExceeded
 from ..models import BucketState, Limit, OnUnavailable, check_count
 from ..naming import validate_entity_id, validate_limit_name, validate_resource
-from ..repository_protocol import Equal, Item, Key, Update
+from ..repository_protocol import Equal, Item, Key, Update, Write
 from ..schema import bucket_address, bucket_key, bucket_states, entity_key, is_deleted, nsid_key, number
 from ..teller import Teller
 from ..terms import Account, Meter, Terms, has_family, is_outdated, life_of
@@ -170,7 +170,7 @@ class BucketRecords(EntityRecords):
             shards = [account.key]  # which is there even if its index entry is not
             async for keys in self._bucket_keys(entity_id, resource):
                 shards += [key for key in keys if key != account.key]
-            await self._must_write([Update(k, set={"cv": resolved.version}, when=(lost,)) for k in shards])
+            await self._put_right([Update(k, set={"cv": resolved.version}, when=(lost,)) for k in shards])
             await self._connection.teller.look(shards)
         return account, resolved
 
@@ -218,7 +218,14 @@ class BucketRecords(EntityRecords):
         (item,) = await self._connection.fetch([key], fresh=True)
         family = family_of(item)
         if family != family_of(image):
-            await self._must_write([copy_family(account.key, *family)])
+            await self._put_right([copy_family(account.key, *family)])
+
+    async def _put_right(self, writes: Sequence[Write]) -> None:
+        """Repair buckets before anything is taken: if it gets lost, nobody is in doubt about tokens."""
+        try:
+            await self._must_write(writes)
+        except RateLimiterUnavailable as error:
+            raise RateLimiterUnavailable(str(error), misconfigured=error.misconfigured) from error
 
     async def _account(
         self,
