@@ -258,7 +258,7 @@ class _Taking:
             self._let_go_of(
                 asked[1].account for asked, o in zip(placed, outcomes, strict=True) if not o.applied
             )
-        _obey(outcomes, interruption)
+        self._obey(orders, outcomes, interruption)
         blamed = zip(placed, outcomes, strict=True)
         return [(at, demand.account) for (at, demand), outcome in blamed if not outcome.held]
 
@@ -317,8 +317,19 @@ class _Taking:
         had = all(outcome.applied for outcome in outcomes)
         if hold and not had:
             self._let_go_of(held)
-        _obey(outcomes, interruption)
+        self._obey(orders, outcomes, interruption)
         return had
+
+    def _obey(
+        self, orders: Sequence[Order], outcomes: Sequence[Outcome], interruption: BaseException | None
+    ) -> None:
+        """Raise what was to be told beside some outcomes, once these are noted."""
+        if interruption is not None:
+            raise interruption
+        self._teller.count_unsure(orders, outcomes)
+        for outcome in outcomes:
+            if outcome.failure is not None:
+                raise outcome.failure
 
     async def _change_terms(self, at: int) -> None:
         """Go on under the newest configuration of a bucket, which may have fewer limits."""
@@ -341,15 +352,6 @@ def _taken_from(demand: Demand, outcome: Outcome) -> Demand:
     life = "" if outcome.item is None else life_of(outcome.item)
     account = demand.account
     return demand if account.life == life else Demand(account._replace(life=life), demand.amounts)
-
-
-def _obey(outcomes: Sequence[Outcome], interruption: BaseException | None) -> None:
-    """Raise what was to be told beside some outcomes, once these are noted."""
-    if interruption is not None:
-        raise interruption
-    for outcome in outcomes:
-        if outcome.failure is not None:
-            raise outcome.failure
 
 
 def _remembered(teller: Teller, demands: Sequence[Demand]) -> RateLimitExceeded | None:

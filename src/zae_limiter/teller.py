@@ -98,8 +98,8 @@ class Teller(SeenBuckets):
             self.lines.withdraw(visit, interrupted(error))
             outcomes, interruption = [ticket.outcome or unknown(error) for ticket in visit.tickets], error
         interruption = visit.interruption or interruption
-        if not binding:
-            self._count_unsure(orders, outcomes)
+        if interruption is not None and not binding:
+            self.count_unsure(orders, outcomes)
         return outcomes, interruption
 
     async def post_one(self, order: Order) -> tuple[Outcome | None, BaseException | None]:
@@ -120,8 +120,8 @@ class Teller(SeenBuckets):
         except BaseException as error:
             lines.hand_over([ticket])
             outcome, interruption = ticket.outcome or WITHDRAWN, error
-        if outcome is not None and outcome.failure is not None:
-            self._count_unsure([order], [outcome])
+        if interruption is not None and outcome is not None:
+            self.count_unsure([order], [outcome])
         return outcome, interruption
 
     async def post_together(
@@ -130,19 +130,16 @@ class Teller(SeenBuckets):
         """Carry out orders all or none, from images read for the purpose if that is wanted."""
         call = Call()
         try:
-            outcomes, interruption = await self.colour.finish(
-                self._transact(orders, call, read_first=read_first)
-            )
+            return await self.colour.finish(self._transact(orders, call, read_first=read_first))
         except GeneratorExit:
             raise
         except RateLimiterUnavailable as error:
-            self._count_unsure(orders, [Outcome(False, None, failure=error)] * len(orders))
+            self.count_unsure(orders, [Outcome(False, None, failure=error)] * len(orders))
             raise
         except BaseException as error:
             outcomes = [outcome_of(call, place, error) or WITHDRAWN for place in range(len(orders))]
-            interruption = error
-        self._count_unsure(orders, outcomes)
-        return outcomes, interruption
+            self.count_unsure(orders, outcomes)
+            return outcomes, error
 
     async def _transact(self, orders: Sequence[Order], call: Call, *, read_first: bool) -> list[Outcome]:
         if read_first:
@@ -153,7 +150,7 @@ class Teller(SeenBuckets):
         send = write_each if len(writes) == 1 else write_together
         return await send(self.backend, self, writes, call)
 
-    def _count_unsure(self, orders: Sequence[Order], outcomes: Iterable[Outcome]) -> None:
+    def count_unsure(self, orders: Sequence[Order], outcomes: Iterable[Outcome]) -> None:
         """Count what may have been taken for nobody: the reply was lost, or nobody waited for it."""
         for order, outcome in zip(orders, outcomes, strict=True):
             if outcome.failure is not None and outcome.failure.ambiguous:

@@ -151,8 +151,11 @@ class Till:
             return None, None
         if teller.refused_lately(self._key):
             self._refuse(needs, image, world.now_ms())
-        outcome, interruption = await teller.post_one(Order(self.plan.accounts[0], Posting(needs)))
+        order = Order(self.plan.accounts[0], Posting(needs))
+        outcome, interruption = await teller.post_one(order)
         if outcome is None or outcome.failure is not None:
+            if outcome is not None and interruption is None:
+                teller.count_unsure([order], [outcome])
             return outcome, interruption
         if outcome.applied:  # and nothing is called any more, after which a signal handler could raise
             self._cache.hits += self._records

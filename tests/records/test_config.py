@@ -136,8 +136,8 @@ async def test_some_fields_are_the_systems_only(store: Store, level: str, field:
         ("resource", None, None, "name the resource"),
         ("resource", "gpt#4", None, "'#' is reserved"),
         ("entity", None, "gpt-4", "name the entity"),
-        ("entity", "a b", "gpt-4", "entity_id"),
-        ("entity", "key-1", "4gpt", "resource"),
+        ("entity", "a#b", "gpt-4", "entity_id"),
+        ("entity", "key-1", "g#pt", "resource"),
     ],
 )
 async def test_a_level_must_be_named_rightly(

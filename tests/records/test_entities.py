@@ -58,7 +58,7 @@ async def test_a_missing_parent_is_an_error(store: Store) -> None:
     ("given", "said"),
     [
         ({"entity_id": "a#b"}, "'#' is reserved"),
-        ({"parent_id": "a/b"}, "invalid parent_id 'a/b'"),
+        ({"parent_id": "a#b"}, "invalid parent_id 'a#b'"),
         ({"name": ""}, "invalid name ''"),
         ({"name": "x" * 257}, "1 to 256 characters"),
         ({"name": 5}, "invalid name 5"),
@@ -70,7 +70,7 @@ async def test_a_missing_parent_is_an_error(store: Store) -> None:
         ({"metadata": {"a": 10**38}}, "is not kept exactly"),
         ({"metadata": {"a": [1e-60]}}, "is not kept exactly"),
         ({"metadata": {"a": "x" * 70_000}}, "at most 65536 are kept"),
-        ({"principal": "a b"}, "invalid principal 'a b'"),
+        ({"principal": "a#b"}, "invalid principal 'a#b'"),
     ],
     ids=str,
 )

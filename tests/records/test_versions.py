@@ -156,5 +156,5 @@ async def test_what_is_set_is_checked(store: Store) -> None:
         with pytest.raises(ValidationError, match="invalid version"):
             await repository.set_version_record(**given)
     with pytest.raises(ValidationError, match="principal"):
-        await repository.set_version_record(updated_by="a b")
+        await repository.set_version_record(updated_by="a#b")
     assert await repository.get_version_record() == before

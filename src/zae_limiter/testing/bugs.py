@@ -170,7 +170,7 @@ BUGS: dict[str, dict[str, Any]] = {
         "zae_limiter.seen_buckets.SeenBuckets.is_doubtful": _never,
         "zae_limiter.seen_buckets.SeenBuckets.is_held_here": _never,
     },
-    "lost_in_silence": {"zae_limiter.teller.Teller._count_unsure": _count_nothing},
+    "lost_in_silence": {"zae_limiter.teller.Teller.count_unsure": _count_nothing},
     "no_floor": {"zae_limiter.teller.write_for": _without_floor},
     "no_clamp": {"zae_limiter.teller.write_for": _without_clamp},
     "till_overdraws": {"zae_limiter.till.spent": _spent_without_floor},
