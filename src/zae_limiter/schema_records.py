@@ -92,6 +92,10 @@ _KINDS = {
 }
 
 
+NOBODY_KNOWS = "nobody knows"
+CASCADES = "it says which resources cascade"
+
+
 def unknown_settings(item: Item) -> Iterator[str]:
     """What a level says that this version cannot do, in words. To leave it out could admit anything."""
     for name in item:
@@ -103,16 +107,22 @@ def unknown_settings(item: Item) -> Iterator[str]:
         if name == "disabled":
             yield "it is bypassed" if item[name] == "bypass" else "it is disabled"
         elif name == "cascade":
-            yield "it says which resources cascade"
+            yield CASCADES
         elif limit is not None and limit[2] in _KINDS:
             yield f"limit {limit[1]!r} {_KINDS[limit[2]]}"
         elif not (name == "sched_tz" or (name[:2] == "w_" and limit is not None)):
-            yield f"nobody knows what {name!r} says"  # those two only come with others
+            yield f"{NOBODY_KNOWS} what {name!r} says"  # those two only come with others
 
 
-def check_settings(item: Item, record: str) -> None:
-    """Raise if a level says something that this version cannot do."""
-    if strange := sorted(set(unknown_settings(item))):
+def check_settings(item: Item, record: str, *, replacing: bool = False) -> None:
+    """Raise if a level says something that this version cannot do.
+
+    Whoever replaces it as a whole must not lift what somebody has set; something that is no level may go.
+    """
+    strange = sorted(set(unknown_settings(item)))
+    if replacing and any(reason.startswith((NOBODY_KNOWS, CASCADES)) for reason in strange):
+        return
+    if strange:
         reason = (
             f"{'; '.join(strange)}, which this version cannot do; delete it, or use the version that wrote it"
         )

@@ -298,7 +298,7 @@ class ConfigRecords(BucketRecords):
             config = replace(revised, config_version=said.config_version + 1)
             listed = _says_anything(config)
             if listed:
-                check_settings(before, f"level {at.audit_id!r}")  # replacing it would lift what it says
+                check_settings(before, f"level {at.audit_id!r}", replacing=True)
             was_listed = _says_anything(said) or bool(configured_names(before))
             if not listed and not was_listed:
                 return False
