@@ -32,6 +32,7 @@ ASYNC_ONLY: dict[str, str] = {
     "renewed": "the core's own",
     "notice_changes": "the core's own",
     "is_moved": "the core's own",
+    "is_moved_by_now": "the core's own",
     "notice_family": "the core's own",
     "policy_when_down": "the core's own",
 }
