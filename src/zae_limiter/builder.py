@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
+from .established.spelling import FORMER
 from .exceptions import ValidationError
 from .models import LimiterConfig, OnUnavailable, StackOptions, UsageWindow
 from .naming import validate_namespace
@@ -34,6 +35,14 @@ class RepositoryOptions:
 
     def __init__(self) -> None:
         self._said: dict[str, Any] = {}
+
+    if not TYPE_CHECKING:  # which is to see every option that is missing
+
+        def __getattr__(self, name: str) -> Never:
+            """Options that are gone say what took their place."""
+            kind = type(self).__name__
+            reason = f": {FORMER[name]}" if name in FORMER else ""
+            raise AttributeError(f"{kind!r} object has no attribute {name!r}{reason}", name=name, obj=self)
 
     # What is opened, and how it behaves.
     store = _Option[str]()

@@ -16,7 +16,7 @@ from .amounts import needs_milli
 from .established.limiter import LimiterForms
 from .established.names import former_names
 from .established.spelling import deprecated, refuse_former
-from .exceptions import ValidationError
+from .exceptions import ValidationError, without_secrets
 from .lease import Acquisition
 from .models import Availability, Limit, LimiterInfo, LimitStatus, OnUnavailable, check_limits
 from .naming import validate_entity_id, validate_resource
@@ -303,7 +303,12 @@ async def deployed(
 
 def located(url: str | None, settings: Settings) -> Settings:
     """Settings with the store's URL among them."""
-    return settings if url is None else {**settings, "store": url}
+    if url is None:
+        return settings
+    other = settings.get("store") or settings.get("stack")
+    if other is not None:
+        raise ValidationError("store", other, f"the URL {without_secrets(url)!r} names another store")
+    return {**settings, "store": url}
 
 
 if not TYPE_CHECKING:  # which is to see every name that is missing

@@ -392,3 +392,19 @@ def test_the_arithmetic_takes_the_arguments_it_used_to() -> None:
     status = bucket.build_limit_status("key-1", "gpt-4", limit, state, 9, now_ms=7_000)
     assert (status.available, status.exceeded) == (6, True)
     assert bucket.would_refill_satisfy([state], {"tpm": 9}, now_ms=7_000) == (False, [status])
+
+
+@pytest.mark.parametrize("name", ["rejection_cache_ttl", "stamp_ttl", "enable_provisioner"])
+def test_options_that_a_builder_has_no_more_say_what_took_their_place(name: str) -> None:
+    for builder in (Repository.builder(), SyncRepository.builder()):
+        with pytest.raises(AttributeError, match=name) as refused:
+            getattr(builder, name)
+        assert FORMER[name] in str(refused.value)
+        assert not hasattr(builder, "never_heard_of")
+
+
+@pytest.mark.parametrize("other", [{"store": "sqlite:///other.db"}, {"stack": "limits"}], ids=str)
+def test_one_store_is_named_once(other: dict[str, str]) -> None:
+    """A URL and another store contradict each other, and neither is silently preferred."""
+    with pytest.raises(ValidationError, match="the URL 'memory://' names another store"):
+        SyncRateLimiter.open("memory://", **other)

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable
 from typing import Any, Never
 
 FORMER = {
-    "name": "open a repository first: RateLimiter(await Repository.open(stack=…))",
+    "name": "open a repository first, with Repository.open(stack=…) or SyncRepository.open(stack=…)",
     "stack_options": "deploy with Repository.builder().stack(…).stack_options(…), or `zae-limiter deploy`",
     "auto_update": "say it to Repository.builder().auto_update(…), or run `zae-limiter upgrade`",
     "bucket_ttl_refill_multiplier": "it is bucket_ttl_multiplier, said to Repository.open or its builder",
