@@ -45,8 +45,9 @@ LAYERS = (
         CORE,
     ),
     # One layer for each store, so that no store can import another.
-    Layer("memory", "backends.memory backends.memory.*", BACKEND),
-    Layer("sqlite", "backends.sqlite backends.sqlite.*", BACKEND),
+    Layer("diary", "backends.diary", BACKEND),
+    Layer("memory", "backends.memory backends.memory.*", f"{BACKEND} diary"),
+    Layer("sqlite", "backends.sqlite backends.sqlite.*", f"{BACKEND} diary"),
     Layer(
         "dynamodb",
         "backends.dynamodb backends.dynamodb.*",

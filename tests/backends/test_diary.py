@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zae_limiter._colour import run_sync
-from zae_limiter.backends.memory import MARKS_MAX, MemoryBackend
+from zae_limiter.backends.diary import MARKS_MAX
+from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.backends.sqlite import SqliteBackend, diary
 from zae_limiter.following import ChangeLog, Entry, log_of
 from zae_limiter.repository_protocol import Backend, Delete, Item, Key, Put, Update
@@ -185,14 +186,14 @@ def test_an_unread_diary_has_an_end(store: Stage) -> None:
         diary_length = sum(map(len, store.backend._shelf.diary.marks.values()))  # type: ignore[attr-defined]
     else:
         with contextlib.closing(sqlite3.connect(store.path)) as file, file:
-            old = [(position, "ns/BUCKET#old#api#0") for position in (1, diary.MARKS_MAX)]
+            old = [(position, "ns/BUCKET#old#api#0") for position in (1, MARKS_MAX)]
             file.executemany("INSERT INTO diary (position, pk, at_ms) VALUES (?, ?, 0)", old)
         for n in range(diary.TRIM_EVERY + 1):
             store.write(Put(bucket_key("ns", str(n), "api"), bucket(1)))
         with contextlib.closing(sqlite3.connect(store.path)) as file:
             ((diary_length,),) = file.execute("SELECT count(*) FROM diary").fetchall()
             assert file.execute("SELECT 1 FROM diary WHERE position = 1").fetchall() == []
-    assert 0 < diary_length <= MARKS_MAX == diary.MARKS_MAX
+    assert 0 < diary_length <= MARKS_MAX
 
 
 def test_a_file_of_an_older_version_gets_its_diary(tmp_path: Path) -> None:

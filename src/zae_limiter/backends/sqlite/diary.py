@@ -16,15 +16,12 @@ import sqlite3
 
 from ...repository_protocol import Item, Key
 from ...schema import is_deleted, sk_state
-
-MARKS_MAX = 20_000
-"""How many marks a file keeps for a reader who does not come: one for each bucket and hour, of about 1 KB."""
+from ..diary import HOUR_MS, MARKS_MAX, says_other_things
 
 TRIM_EVERY = 100
 BUCKETS_AT_ONCE = 200
 """How many buckets are worked out in one transaction, so that nobody waits long for it."""
 
-HOUR_MS = 3_600_000
 NOW_MS = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 
 _STATE = sk_state()
@@ -79,7 +76,7 @@ def is_there(connection: sqlite3.Connection) -> bool:
 
 def before(connection: sqlite3.Connection, key: Key, old: Item | None, new: Item | None) -> None:
     """Note what a trigger cannot see: other limits, another family."""
-    if old is not None and new is not None and _says_other_things(old, new):
+    if old is not None and new is not None and says_other_things(old, new):
         connection.execute(MARK, key)
 
 
@@ -88,15 +85,6 @@ def after(connection: sqlite3.Connection, key: Key, new: Item | None) -> None:
     if new is None or is_deleted(new):
         for statement in FORGET:
             connection.execute(statement, key[:1])
-
-
-def _says_other_things(old: Item, new: Item) -> bool:
-    """Whether more than numbers changed: limits that come or go, another family."""
-    return (
-        old.keys() != new.keys()
-        or old.get("parent_id") != new.get("parent_id")
-        or old.get("cascade") != new.get("cascade")
-    )
 
 
 def work_out(connection: sqlite3.Connection) -> None:
