@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 from .exceptions import RateLimiterUnavailable, RateLimitExceeded, ValidationError
@@ -42,6 +43,9 @@ ATTEMPTS_MAX = 64
 
 PLANS_MAX = 8
 """How often an acquire is planned anew because its entity was given another family meanwhile."""
+
+SOON_SECONDS = 0.001
+"""The wait of whoever need not wait for tokens, only be faster than others the next time."""
 
 LOOKS_MAX = 2
 """How often a bucket is looked at again whose tokens somebody else may only hold."""
@@ -103,7 +107,7 @@ async def acquire(
             if not misled:
                 # Who is refused and fits by the time of the reply tries again, but does not race for ever.
                 refusal = taking.refusal(teller.world.now_ms())
-                refusal = refusal or (taking.refusal(asked_ms) if attempt else None)
+                refusal = refusal or (taking.lost_race(asked_ms) if attempt else None)
                 if refusal and await taking.outwait():
                     refusal = taking.refusal(teller.world.now_ms())
                 if refusal:
@@ -168,6 +172,13 @@ class _Taking:
         owed = [self._demands[at] for at in self.owed]
         given = [d for at, d in enumerate(self._demands) if at not in self.owed and d.amounts]
         return _refusal(self._teller, owed, now_ms, given, self.taken)
+
+    def lost_race(self, asked_ms: int) -> RateLimitExceeded | None:
+        """The refusal of somebody who fits by now: at that instant others were faster."""
+        if (refusal := self.refusal(asked_ms)) is None:
+            return None
+        by_now = [replace(s, retry_after_seconds=SOON_SECONDS) if s.exceeded else s for s in refusal.statuses]
+        return RateLimitExceeded(by_now)
 
     @property
     def is_doubtful(self) -> bool:

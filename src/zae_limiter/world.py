@@ -35,7 +35,7 @@ DRIFT = 500e-6
 the time allows itself, and several times what an oscillator does."""
 
 LOOK_MS = 10
-"""How long the machine's clock is taken at its word before it is compared with the ticks again."""
+"""How long, by itself and by the ticks, the machine's clock is taken at its word before it is looked at again."""
 
 Observe = Callable[[float, float, float, float], None]
 
@@ -88,7 +88,8 @@ class StoreClock:
     def now_ms(self) -> int:
         """Milliseconds since the epoch."""
         now_ms = self._wall_ns() // 1_000_000 + self._shift_ms
-        if self._told_ms <= now_ms < self._look_at_ms:
+        # The ticks too: a clock that was set back by as much as has passed shows what it showed before.
+        if self._told_ms <= now_ms < self._look_at_ms and self._ticks_ms() < self._looked_ms + LOOK_MS:
             self._told_ms = now_ms
             return now_ms
         return self._look()

@@ -150,7 +150,8 @@ async def _limits_above(changes: Sequence[Change], backend: Backend, tally: Tall
     """Which limits the parents have to whom changes were charged too.
 
     They are read, and where a bucket is gone by now its last image may be in the batch itself. Without an
-    answer nothing of their children is counted: what is delivered again counts then.
+    answer nothing of their children is counted, not even what was charged to nobody else: a row that follows
+    a log in order takes whatever came before a change as counted. What is delivered again counts then.
     """
     batch = {change.key: change.new or change.old for change in changes}
     parents = [(change, parent) for change in changes if (parent := parent_bucket(change)) is not None]
@@ -160,7 +161,8 @@ async def _limits_above(changes: Sequence[Change], backend: Backend, tally: Tall
         try:
             images = await backend.batch_get(part)
         except RateLimiterUnavailable as error:
-            owed = [change.sequence for change, parent in parents if parent in part]
+            children = {change.key for change, parent in parents if parent in part}
+            owed = [change.sequence for change in changes if change.key in children]
             tally.failed |= dict.fromkeys(owed, f"the bucket of a parent was not read: {error}")
             continue
         for key, image in zip(part, images, strict=True):

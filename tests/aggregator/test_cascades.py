@@ -155,26 +155,32 @@ def test_older_rows_count_as_they_did() -> None:
     assert repository.get_usage_summary(resource="api").total == {"rpm": 10}
 
 
+class _TeamAway(Wrapper):
+    """The bucket of the team cannot be read while it is away."""
+
+    def __init__(self, inner: Backend, away: list[int]) -> None:
+        super().__init__(inner)
+        self._away = away
+
+    async def batch_get(self, keys: Any) -> list[Item | None]:
+        if self._away and any("/BUCKET#team" in key.partition for key in keys):
+            raise RateLimiterUnavailable("away")
+        found: list[Item | None] = await super().batch_get(keys)
+        return found
+
+
 def test_children_wait_for_their_parents() -> None:
     """Where a parent's bucket cannot be read nothing is guessed; delivered again, it is counted."""
     clock = ManualClock()
     memory = MemoryBackend(clock.world)
     away: list[int] = [1]
-
-    class Away(Wrapper):
-        async def batch_get(self, keys: Any) -> list[Item | None]:
-            if away and any("/BUCKET#team" in key.partition for key in keys):
-                raise RateLimiterUnavailable("away")
-            found: list[Item | None] = await super().batch_get(keys)
-            return found
-
     stage = Stage(memory, clock, lambda: None)
     stage.repository.set_resource_defaults("api", [RPM])
     stage.repository.create_entity("team")
     stage.repository.create_entity("ann", parent_id="team", cascade=True)
     stage.use("ann", 3)
     source = source_of(memory, "", clock.world, Settings())
-    source._backend = Away(memory)  # type: ignore[attr-defined]
+    source._backend = _TeamAway(memory, away)  # type: ignore[attr-defined]
     tally = run_sync(source.step())
     assert all("of a parent was not read: away" in why for why in tally.failed.values())
     assert tally.failed
@@ -183,6 +189,27 @@ def test_children_wait_for_their_parents() -> None:
         pass
     assert stage.total() == {"rpm": 3}
     assert stage.total(entity_id="ann") == {"rpm": 3}
+
+
+def test_nothing_of_a_child_is_counted_before_what_its_parent_is_waited_for() -> None:
+    """A row that follows a log in order takes whatever came before a change as counted."""
+    clock = ManualClock()
+    memory = MemoryBackend(clock.world)
+    away: list[int] = [1]
+    stage = Stage(memory, clock, lambda: None)
+    stage.repository.set_resource_defaults("api", [RPM])
+    stage.repository.create_entity("team")
+    stage.repository.create_entity("ann", parent_id="team", cascade=True)
+    stage.use("ann", 3)
+    stage.repository.update_entity("ann", cascade=False)
+    stage.use("ann", 4)
+    source = source_of(memory, "", clock.world, Settings())
+    source._backend = _TeamAway(memory, away)  # type: ignore[attr-defined]
+    assert run_sync(source.step()).failed
+    away.clear()
+    while run_sync(source.step()).records:
+        pass
+    assert stage.total(entity_id="ann") == {"rpm": 7}
 
 
 def snapshot(

@@ -1,6 +1,7 @@
 """Clocks that are set while a process runs, and what hosts with wrong ones left behind."""
 
 import random
+from collections.abc import Sequence
 from contextlib import suppress
 
 import pytest
@@ -8,8 +9,9 @@ import pytest
 from tests.flow.stage import RESOURCE, Client, Store, rpm
 from zae_limiter import Limit, RateLimitExceeded
 from zae_limiter.records.connection import Options
-from zae_limiter.repository_protocol import Update
+from zae_limiter.repository_protocol import Outcome, Update, Write
 from zae_limiter.schema import bucket_key
+from zae_limiter.testing.stores import Wrapper
 from zae_limiter.world import AHEAD_MS_MAX, World
 
 HOUR_MS = 3_600_000
@@ -140,3 +142,26 @@ async def test_an_origin_a_little_ahead_is_left_alone(store: Store) -> None:
     state = await store.bucket("key")
     assert state is not None
     assert state.last_refill_ms == origin_ms
+
+
+async def test_a_wait_told_after_a_slow_reply_is_the_rest_of_it(store: Store) -> None:
+    """Others were faster twice, and by the time that this is known there are tokens again."""
+    rival = await store.client()
+    await rival.repository.set_resource_defaults(RESOURCE, [rpm(10, seconds=1)])
+    await rival.take("key", {"rpm": 10})
+
+    class Overtaken(Wrapper):
+        """Whatever it writes comes too late, and the reply to that takes as long as all tokens to come back."""
+
+        swap = None
+
+        async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
+            with suppress(RateLimitExceeded):
+                await rival.take("key", {"rpm": 10})
+            outcomes = await super().write_each(writes)
+            store.clock.advance(1)
+            return outcomes
+
+    slow = await store.client(wrap=Overtaken)
+    refusal = await slow.refused("key", {"rpm": 1})
+    assert 0 < refusal.retry_after_seconds <= 0.001

@@ -103,7 +103,7 @@ def main() -> int:
     )
     print("faults: " + ", ".join(f"{name} {count}" for name, count in sorted(tally.faults.items())))
     replanted = f" BUG={options.bug}" if options.bug else ""
-    for seed, message in tally.failures[:5]:
+    for seed, message in tally.failures:
         print(f"seed {seed}: {message}\n  replay: make sim SEED={seed}{replanted}")
     return 1 if tally.failures else 0
 
