@@ -35,7 +35,7 @@ DRIFT = 500e-6
 the time allows itself, and several times what an oscillator does."""
 
 LOOK_MS = 10
-"""How long, by itself and by the ticks, the machine's clock is taken at its word before it is looked at again."""
+"""How long, by itself and by the ticks, the machine's clock is taken at its word before the next look."""
 
 Observe = Callable[[float, float, float, float], None]
 

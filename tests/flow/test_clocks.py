@@ -151,7 +151,7 @@ async def test_a_wait_told_after_a_slow_reply_is_the_rest_of_it(store: Store) ->
     await rival.take("key", {"rpm": 10})
 
     class Overtaken(Wrapper):
-        """Whatever it writes comes too late, and the reply to that takes as long as all tokens to come back."""
+        """Whatever it writes comes too late, and by the time of the reply all tokens are back."""
 
         swap = None
 
