@@ -185,7 +185,7 @@ class Lease:
             if last or not await buckets.is_moved_by_now(accounts, refusal, seen):
                 raise
             return False
-        moved = buckets.is_moved(accounts[0])
+        moved = buckets.moved(accounts[0], [demand.account for demand in taken])
         with _noting.get():
             abandoned = self._abandoned
             if not abandoned and not moved:
@@ -195,6 +195,7 @@ class Lease:
         await give_back(teller, taken)
         if abandoned:  # the work failed while a task of its own was still asking for more
             self._check_open()
+        await buckets.notice_families(moved)
         return False
 
     async def _finish(self) -> None:

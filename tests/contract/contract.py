@@ -23,7 +23,7 @@ CLASSES = (
 )
 INTERNAL = {
     *("colour", "teller", "plan", "renewed", "notice_changes", "tills"),
-    *("is_moved", "is_moved_by_now", "notice_family"),
+    *("is_moved", "is_moved_by_now", "moved", "notice_families"),
     "policy_when_down",
 }
 """Public by spelling, for the package's own modules."""

@@ -43,7 +43,7 @@ THREADS = 16
 TWINS = [(Repository, SyncRepository), (RateLimiter, SyncRateLimiter), (Lease, SyncLease)]
 
 SEAMS = {
-    *("colour", "is_moved", "is_moved_by_now", "notice_changes", "notice_family"),
+    *("colour", "is_moved", "is_moved_by_now", "moved", "notice_changes", "notice_families"),
     *("plan", "policy_when_down", "renewed", "teller"),
 }
 """What the layers of the package ask of a repository; users have no business with it."""

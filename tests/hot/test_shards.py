@@ -46,9 +46,15 @@ async def take(limiter: RateLimiter, **amounts: int) -> bool:
         return False
 
 
-async def images(limiter: RateLimiter, backend: Backend) -> list[Item]:
-    keys = [key_of(limiter, "key", shard_id) for shard_id in range(SHARDS_MAX)]
+async def images(limiter: RateLimiter, backend: Backend, entity_id: str = "key") -> list[Item]:
+    keys = [key_of(limiter, entity_id, shard_id) for shard_id in range(SHARDS_MAX)]
     return [image for image in await backend.batch_get(keys) if image is not None]
+
+
+async def consumed(limiter: RateLimiter, backend: Backend, entity_id: str) -> int:
+    """What all shards of a bucket have given, in millitokens."""
+    held_by = await images(limiter, backend, entity_id)
+    return sum(number(image, limit_attributes("rpm").tc) for image in held_by)
 
 
 def held(image: Item, name: str) -> Rate:
@@ -263,6 +269,33 @@ def test_changed_limits_reach_every_shard() -> None:
             items = await images(limiter, backend)
             assert sum(held(i, "rpm").capacity_milli for i in items) == 12_001_000
             assert await limiter.available("key", RESOURCE) == {"rpm": 12_001 - taken}
+
+    asyncio.run(run())
+
+
+class SilentMemory(HotMemory):
+    """One that does not tell when somebody else changed a record."""
+
+    changes = None
+
+
+@pytest.mark.parametrize("cascade", [True, False], ids=["gets a parent", "loses its parent"])
+def test_another_family_binds_whoever_takes_from_a_shard(cascade: bool) -> None:
+    """The shard that was taken from says so, though this process last saw the first one before."""
+
+    async def run() -> None:
+        lots = Limit.custom("rpm", 10_000, 1, 86_400)
+        async with limiter_on(SilentMemory, lots) as (limiter, backend, clock):
+            await limiter.repository.create_entity("team")
+            await limiter.repository.create_entity("key", parent_id="team", cascade=not cascade)
+            await heat(limiter, backend, 4, rpm=1)
+            admin = await Repository.over(SilentMemory(clock.world, backend._shelf), world=clock.world)
+            before = await consumed(limiter, backend, "team")
+            await admin.update_entity("key", cascade=cascade)
+            for _ in range(20):
+                assert await take(limiter, rpm=1)
+            paid = await consumed(limiter, backend, "team") - before
+            assert paid == (20_000 if cascade else 0)
 
     asyncio.run(run())
 

@@ -33,7 +33,8 @@ ASYNC_ONLY: dict[str, str] = {
     "notice_changes": "the core's own",
     "is_moved": "the core's own",
     "is_moved_by_now": "the core's own",
-    "notice_family": "the core's own",
+    "moved": "the core's own",
+    "notice_families": "the core's own",
     "policy_when_down": "the core's own",
 }
 

@@ -8,7 +8,7 @@ bucket's last image shows that this process is behind, it reads again before it 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import overload
 
@@ -17,8 +17,9 @@ from ..models import BucketState, Limit, OnUnavailable, check_count
 from ..naming import validate_entity_id, validate_limit_name, validate_resource
 from ..repository_protocol import Equal, Item, Key, Update, Write
 from ..schema import bucket_address, bucket_key, bucket_states, entity_key, is_deleted, nsid_key, number
+from ..shards import shard_keys
 from ..teller import Teller
-from ..terms import Account, Meter, Terms, has_family, is_outdated, life_of
+from ..terms import Account, Meter, Terms, has_family, is_outdated, life_of, shard_count
 from ..till import Plan, Till, knows_all
 from .connection import Connection
 from .entities import EntityRecords, copy_family, family_of
@@ -149,7 +150,7 @@ class BucketRecords(EntityRecords):
         if is_deleted(image):  # which says that nothing remembered of the entity is to be believed
             return await self._fresh(entity_id, resource, limits)
         if family_of(image) != (account.parent_id, account.cascade):
-            await self.notice_family(account)
+            await self._notice_family(account)
             account, resolved = await self._account(entity_id, resource, limits)
         if is_outdated(account.terms, image):
             return await self._fresh(entity_id, resource, limits)
@@ -174,6 +175,10 @@ class BucketRecords(EntityRecords):
             await self._connection.teller.look(shards)
         return account, resolved
 
+    def moved(self, account: Account, shards: Iterable[Account] = ()) -> list[Account]:
+        """The parts of a bucket that say that its entity has another family than was charged."""
+        return [a for a in (account, *shards) if a.entity_id == account.entity_id and self.is_moved(a)]
+
     def is_moved(self, account: Account) -> bool:
         """Whether the bucket's last image names another family than the one the account was charged for."""
         image = self._connection.teller.image(account.key)
@@ -189,7 +194,9 @@ class BucketRecords(EntityRecords):
         believed for as long as a refusal.
         """
         first, teller = accounts[0], self.teller
-        if self.is_moved(first):
+        keys = shard_keys(first, shard_count(teller.image(first.key)))
+        if moved := self.moved(first, [first._replace(key=key) for key in keys[1:]]):
+            await self.notice_families(moved)
             return True
         own = any(status.entity_id == first.entity_id for status in refusal.violations)
         if own or len(accounts) == 1 or self._connection.tells_changes:
@@ -205,7 +212,12 @@ class BucketRecords(EntityRecords):
             return family_of(item) != (first.parent_id, first.cascade)
         return False
 
-    async def notice_family(self, account: Account) -> None:
+    async def notice_families(self, moved: Iterable[Account]) -> None:
+        """Learn, before another plan, what some parts of a bucket said."""
+        for account in moved:
+            await self._notice_family(account)
+
+    async def _notice_family(self, account: Account) -> None:
         """Compare the family an account was charged for with the copy in its bucket's last image.
 
         If they differ either this process is behind, then it reads the record anew, or the bucket
