@@ -10,7 +10,7 @@ import pytest
 
 from tests.flow.stage import RESOURCE, Client, Store, rpm, tpm
 from zae_limiter import OnUnavailable, RateLimiterUnavailable, ValidationError
-from zae_limiter.repository_protocol import Outcome, Write
+from zae_limiter.repository_protocol import Backend, Outcome, Write
 from zae_limiter.testing import Fault
 from zae_limiter.testing.stores import Wrapper
 
@@ -357,6 +357,34 @@ class LoseOne(Wrapper):
         return outcomes
 
 
+async def who_loses(store: Store) -> tuple[Client, LoseOne]:
+    """One more process, and its way to the store."""
+    ways: list[LoseOne] = []
+
+    def wrap(backend: Backend) -> LoseOne:
+        ways.append(LoseOne(backend))
+        return ways[-1]
+
+    return await store.client(wrap=wrap), ways[0]
+
+
+async def test_a_repair_that_gets_lost_leaves_nobody_in_doubt(store: Store) -> None:
+    """The copy of a family is put right before anything is taken, so nothing can have been taken for nobody."""
+    admin = await family(store)
+    await admin.repository.create_entity("other")
+    await admin.take("child", {"rpm": 1})
+    dying = await store.client(wrap=Dying)
+    with contextlib.suppress(RateLimiterUnavailable):
+        await dying.repository.update_entity("child", parent_id="other")
+    late, way = await who_loses(store)
+    way.entity_id, way.fault = "child", Fault.LOST_REPLY
+    with pytest.raises(RateLimiterUnavailable) as caught:
+        await late.take("child", {"rpm": 1})
+    assert (caught.value.ambiguous, late.limiter.refunds_lost) == (False, 0)
+    await late.take("child", {"rpm": 1})
+    assert await used(store, "child", "parent", "other") == (2, 1, 1)
+
+
 @pytest.mark.parametrize("policy", list(OnUnavailable))
 @pytest.mark.parametrize("fault", list(Fault), ids=lambda fault: fault.value)
 @pytest.mark.parametrize(("lost", "other"), [("child", "parent"), ("parent", "child")])
@@ -367,18 +395,12 @@ async def test_one_of_the_two_does_not_answer(
 
     Where all or none costs no more, it is one write.
     """
-    wrappers: list[LoseOne] = []
-
-    def wrap(backend):  # type: ignore[no-untyped-def]
-        wrappers.append(LoseOne(backend))
-        return wrappers[-1]
-
-    client = await store.client(wrap=wrap)
+    client, way = await who_loses(store)
     await client.repository.set_resource_defaults(RESOURCE, [rpm(100)])
     await client.repository.create_entity("parent")
     await client.repository.create_entity("child", parent_id="parent", cascade=True)
     await client.take("child", {"rpm": 1})
-    wrappers[0].entity_id, wrappers[0].fault = lost, fault
+    way.entity_id, way.fault = lost, fault
     if policy is OnUnavailable.BLOCK:
         with pytest.raises(RateLimiterUnavailable) as caught:
             async with client.limiter.acquire("child", RESOURCE, {"rpm": 5}):
