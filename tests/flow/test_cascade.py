@@ -369,7 +369,7 @@ async def who_loses(store: Store) -> tuple[Client, LoseOne]:
 
 
 async def test_a_repair_that_gets_lost_leaves_nobody_in_doubt(store: Store) -> None:
-    """The copy of a family is put right before anything is taken, so nothing can have been taken for nobody."""
+    """The copy of a family is put right before anything is taken, so nothing is taken for nobody."""
     admin = await family(store)
     await admin.repository.create_entity("other")
     await admin.take("child", {"rpm": 1})
