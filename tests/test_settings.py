@@ -42,6 +42,12 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     ),
     "namespace": ({"namespace": "a#b"}, "a#b", "'#' is reserved", InvalidNameError),
     "the registry": ({"namespace": "_"}, "_", "reserved for the registry", InvalidNameError),
+    "a store for a namespace": (
+        {"namespace": "memory://"},
+        "memory://",
+        "this is a store; say open(store=",
+        InvalidNameError,
+    ),
     "namespace that is no text": ({"namespace": 7}, 7, "not int", InvalidNameError),
     "store that is no text": ({"store": 5}, 5, "pass a URL such as"),
     "store that is no URL": ({"store": "limits.db"}, "limits.db", "a file is sqlite:///limits.db"),

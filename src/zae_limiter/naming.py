@@ -105,6 +105,8 @@ def validate_stack_name(name: str) -> str:
 def validate_namespace(name: str) -> str:
     if isinstance(name, str) and name == "_":
         raise InvalidNameError("namespace", name, "it is reserved for the registry; choose another name")
+    if isinstance(name, str) and "://" in name:
+        raise InvalidNameError("namespace", name, "this is a store; say open(store=…)")
     return _checked(InvalidNameError, "namespace", name, _NAMESPACE, _NAMESPACE_RULE, NAMESPACE_LENGTH_MAX)
 
 
