@@ -382,10 +382,12 @@ class Scenario:
         assert outcome.item is not None, f"{key.partition} was deleted"
         assert number(outcome.item, "cv") >= number(before or {}, "cv"), f"{key.partition} was turned back"
         intent = self.intents.pop(id(write), None)
-        if intent is None and isinstance(write, Update) and before is not None and not write.add:
-            self.simulation.faults["swaps"] += any(attribute.startswith("b_") for attribute in write.set)
-            intent = Intent(write, _taken(before, outcome.item), process.honest_ms(process.world.now_ms()))
-        intent = intent or Intent(write, {}, now_ms)
+        if intent is None:
+            needs: Mapping[str, int] = {}
+            if isinstance(write, Update) and before is not None and not write.add:
+                self.simulation.faults["swaps"] += any(attribute.startswith("b_") for attribute in write.set)
+                needs = _taken(before, outcome.item)
+            intent = Intent(write, needs, process.honest_ms(process.world.now_ms()))
         charge = self.heritage and self.heritage.charge(write, before, outcome.item)
         if charge:
             intent = Intent(write, {}, charge.at_ms, charge.missing_milli)
