@@ -24,19 +24,21 @@ import pytest
 from tests.engines.dynamodb_local import UNTIL_STDIN_CLOSES, stop
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = ".engines/emulator/bin/ministack"
+PYTHON = ".engines/emulator/bin/python"
+"""And not the script beside it, which names the folder that it was made in."""
+
 REGION = "eu-west-1"
 STARTUP_SECONDS_MAX = 60
 
 
 def start(port: int) -> subprocess.Popen[bytes]:
     """Start the program on a port of this machine alone."""
-    program = ROOT / PROGRAM
-    if not program.exists():
+    python = ROOT / PYTHON
+    if not python.exists():
         pytest.fail("the emulator of AWS is not installed; run: make engines", pytrace=False)
     address = {"BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(port), "MINISTACK_REGION": REGION}
     return subprocess.Popen(
-        ["sh", "-c", UNTIL_STDIN_CLOSES, "sh", str(program)],
+        ["sh", "-c", UNTIL_STDIN_CLOSES, "sh", str(python), "-P", "-m", "ministack"],
         env=os.environ | address | {"LOG_LEVEL": "ERROR"},
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
@@ -62,7 +64,10 @@ def launch() -> tuple[str, subprocess.Popen[bytes]]:
     deadline = time.monotonic() + STARTUP_SECONDS_MAX
     while not answers(port):
         if time.monotonic() > deadline or engine.poll() is not None:
-            pytest.fail(f"the emulator of AWS did not start: exit code {engine.poll()}", pytrace=False)
+            stop(engine)
+            pytest.fail(
+                f"the emulator of AWS does not answer within {STARTUP_SECONDS_MAX} seconds", pytrace=False
+            )
         time.sleep(0.05)
     return f"http://127.0.0.1:{port}", engine
 

@@ -1,6 +1,7 @@
 """The harness: a missing emulator fails the tests that need it, and a started one ends with the run."""
 
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -24,3 +25,20 @@ def test_the_emulator_ends_when_its_input_is_closed() -> None:
     stop(engine)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=1)
+
+
+def test_an_emulator_that_does_not_answer_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it is left for the tests that come after."""
+    engines = []
+    start = emulator.start
+
+    def started(port: int) -> "subprocess.Popen[bytes]":
+        engines.append(start(port))
+        return engines[0]
+
+    monkeypatch.setattr(emulator, "start", started)
+    monkeypatch.setattr(emulator, "STARTUP_SECONDS_MAX", 0)
+    monkeypatch.setattr(emulator, "answers", lambda _: False)
+    with pytest.raises(pytest.fail.Exception, match="does not answer within 0 seconds"):
+        emulator.launch()
+    assert engines[0].poll() is not None
