@@ -66,10 +66,11 @@ storm: $(READY) $(DYNAMODB) ## Break DynamoDB Local under load for MINUTES=n (2)
 soak: $(READY) $(DYNAMODB) ## Run a mixed load for long, MINUTES=n (2) of them on DynamoDB Local: nothing may grow
 	$(BIN)/python -X dev -W error -m tests.breaking.soak --minutes $(MINUTES)
 
-nightly: $(READY) engines ## Run the long instruments: 20,000 worlds, all orders, rivals, fuzz, storm, soak
+nightly: $(READY) engines ## Run the long instruments: 20,000 worlds, all orders, rivals, upgrades, fuzz, storm, soak
 	$(MAKE) sim SEEDS=20000
 	$(MAKE) exhaust
 	RIVAL_ROUNDS=500 $(BIN)/pytest --timeout 0 tests/flow/test_rivals.py
+	UPGRADE_EACH_RECORD=1 $(BIN)/pytest --timeout 0 tests/older/test_stopped.py
 	$(MAKE) fuzz
 	$(MAKE) storm
 	$(MAKE) soak

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -12,6 +12,7 @@ from tests.records.stage import Crash, Crashing
 from zae_limiter import RateLimiterUnavailable
 from zae_limiter._colour import run_sync
 from zae_limiter.migrations import Migration
+from zae_limiter.repository_protocol import Row
 from zae_limiter.testing import Fault, FaultyBackend
 
 SEEDS = 12
@@ -102,6 +103,28 @@ def test_two_at_once(in_memory: Stage, shape: str) -> None:
     assert_same(rows, table.truth)
     assert sum(migration.report.moved.total() for migration in two) == len(table.items) - 1
     assert all(migration.report.superseded.total() == 0 for migration in two)
+
+
+@pytest.mark.parametrize("keep_old", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_was_read_before_another_one_moved_it(in_memory: Stage, shape: str, keep_old: bool) -> None:
+    """Each record as it was, beside a table where everything is done: nothing is done again."""
+    table = SHAPES[shape](40)
+    in_memory.fill(table)
+    before = in_memory.rows()
+    in_memory.migrate(keep_old=keep_old)
+    rows = in_memory.rows()
+
+    async def as_it_was() -> AsyncIterator[Row]:
+        for key, item in sorted(before.items()):
+            yield Row(key, item)
+
+    late = Migration(in_memory.backend, in_memory.clock.world, scan=as_it_was, keep_old=keep_old)
+    run_sync(late.move())
+    run_sync(late.follow())
+    in_memory.migrate(keep_old=keep_old)
+    assert in_memory.rows() == rows
+    assert_same(rows, table.truth)
 
 
 def test_children_are_counted_once(in_memory: Stage) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
 
 import pytest
 from hypothesis import given
@@ -20,7 +21,7 @@ from zae_limiter.migrations.buckets import Part
 from zae_limiter.migrations.inplace import missing, whole
 from zae_limiter.migrations.moving import Context
 from zae_limiter.migrations.shapes import Source
-from zae_limiter.repository_protocol import Delete, Item, Key, Put, Update
+from zae_limiter.repository_protocol import Delete, Item, Key, Put, Row, Update
 from zae_limiter.schema import changes_key, migration_key, number, version_key
 from zae_limiter.testing import Fault, FaultyBackend, ManualClock
 
@@ -117,6 +118,24 @@ def test_two_at_once(version: str, tmp_path) -> None:  # type: ignore[no-untyped
         await asyncio.gather(*(migration.run() for migration in two))
 
     asyncio.run(race())
+    assert it.rows() == undisturbed(version, tmp_path)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_was_read_before_another_one_moved_it(version: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """Each record as it was, beside a table where everything is done: nothing is done again."""
+    rows = recorded(version)
+    it = staged("memory", rows, tmp_path)
+    it.migrate()
+
+    async def as_it_was() -> AsyncIterator[Row]:
+        for key, item in sorted(rows.items()):
+            yield Row(key, item)
+
+    late = Migration(it.backend, it.clock.world, scan=as_it_was)
+    run_sync(late.move())
+    run_sync(late.follow())
+    it.migrate()
     assert it.rows() == undisturbed(version, tmp_path)
 
 

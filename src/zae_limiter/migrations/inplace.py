@@ -85,7 +85,8 @@ def moves_in_place(sources: Sequence[Source], images: Images, context: Context) 
         case Kind.ENTITY:
             return [_entity_move(first, images)]
         case Kind.BUCKET:
-            return [_bucket_move(sources, images, context)]
+            move = _bucket_move(sources, images, context)
+            return [move] if move.writes else []  # another upgrade moved it after it was read
         case Kind.USAGE:
             return [_usage_move(first, images)]
         case Kind.MANIFEST:

@@ -1,0 +1,128 @@
+"""``zae-limiter upgrade`` on DynamoDB Local: killed, asleep, several at once; the table is that of one run.
+
+What older releases left is upgraded by real processes. One that fell asleep is as good as dead to the
+others; when it wakes up it goes on with what it read long ago.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.dynamodb.stage import make_table, open_table
+from tests.engines import dynamodb_local
+from tests.migrations.stage import Stage, batch_fill
+from tests.older.releases import ROOT, VERSIONS, recorded, rows_of
+from tests.older.test_recorded import Rows, clock
+from tests.records.stage import take
+from zae_limiter._colour import run_sync
+from zae_limiter.repository_protocol import TRANSACT_WRITES_MAX
+
+EACH_RECORD = bool(os.environ.get("UPGRADE_EACH_RECORD"))
+"""Whether each record goes on its own, which makes many writes to stop at."""
+
+TOGETHER_MAX = 1 if EACH_RECORD else TRANSACT_WRITES_MAX
+STEP = 1 if EACH_RECORD else 3
+RACES = 20 if EACH_RECORD else 2
+REQUESTS_MAX = 1_000
+NEVER = 0
+KILLED = str(-signal.SIGKILL)
+
+
+class Upgrades:
+    """Tables that a release left, and the processes that upgrade them."""
+
+    def __init__(self, version: str, program: "subprocess.Popen[str]") -> None:
+        self._rows, self._program = recorded(version), program
+
+    def table(self) -> str:
+        table = make_table()
+        batch_fill(table, self._rows)
+        return table
+
+    def ask(self, *words: object) -> str:
+        """How the processes ended that do a task."""
+        assert self._program.stdin is not None
+        assert self._program.stdout is not None
+        print(*words, file=self._program.stdin, flush=True)
+        return self._program.stdout.readline().strip()
+
+    def one(self, table: str, how: str = "SIGKILL", what: str = "write", at: int = NEVER) -> str:
+        return self.ask("one", dynamodb_local.url(table), how, what, at)
+
+    def undisturbed(self) -> Rows:
+        table = self.table()
+        assert self.one(table) == "0"
+        return rows_of(table)
+
+    def use(self, table: str) -> None:
+        """A client of this version takes something, of a bucket that had shards and of a family."""
+        still = clock(self._rows)
+        stage = Stage("dynamodb", lambda: open_table(True, table, still.world), still)
+        limiter = stage.limiter()
+        run_sync(take(limiter, "hot", "gpt-4", rpd=5))
+        run_sync(take(limiter, "user-2", "gpt-4", rpd=1))
+        run_sync(limiter.close())
+
+
+@contextmanager
+def upgrades(version: str, path: Path) -> Iterator[Upgrades]:
+    now_ms = clock(recorded(version)).world.now_ms()
+    command = [sys.executable, "-m", "tests.older.upgrades", str(now_ms), str(TOGETHER_MAX)]
+    told = path / "told.txt"
+    with (
+        told.open("w") as errors,
+        subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as program,
+    ):
+        yield Upgrades(version, program)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_killed_in_front_of_every_write(version: str, tmp_path: Path) -> None:
+    """The next one ends in the table of one that nobody killed: every token, and all use once."""
+    with upgrades(version, tmp_path) as they:
+        expected = they.undisturbed()
+        for at in range(1, REQUESTS_MAX):
+            table = they.table()
+            if they.one(table, "SIGKILL", "write", at) != KILLED:
+                break
+            assert rows_of(table) != expected, at
+            assert they.one(table) == "0", at
+            assert rows_of(table) == expected, at
+    assert at > (40 if EACH_RECORD else 10)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_asleep_while_another_one_does_everything(version: str, tmp_path: Path) -> None:
+    """And clients take tokens: whoever wakes up, with what it has read, changes nothing any more."""
+    with upgrades(version, tmp_path) as they:
+        expected = they.undisturbed()
+        for at in range(1, REQUESTS_MAX, STEP):
+            table = they.table()
+            if they.one(table, "SIGSTOP", "request", at) != "asleep":
+                break
+            assert they.one(table) == "0", at
+            assert rows_of(table) == expected, at
+            they.use(table)
+            used = rows_of(table)
+            assert they.ask("wake") == "0", at
+            assert rows_of(table) == used, at
+    assert at > (55 if EACH_RECORD else 20)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_several_at_once(version: str, tmp_path: Path) -> None:
+    """Each with a pace of its own: they share the work, and all of them succeed."""
+    with upgrades(version, tmp_path) as they:
+        expected = they.undisturbed()
+        for seed in range(0, RACES * 3, 3):
+            table = they.table()
+            assert they.ask("race", dynamodb_local.url(table), seed, seed + 1, seed + 2) == "0 0 0", seed
+            assert rows_of(table) == expected, seed
