@@ -410,7 +410,7 @@ class EntityCapacity:
 
 @dataclass(frozen=True, slots=True)
 class ResourceCapacity:
-    """One limit of a resource over all buckets there are, in whole tokens."""
+    """One limit of a resource over all buckets there are, parents' and children's, in whole tokens."""
 
     resource: str
     limit_name: str

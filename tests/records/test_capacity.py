@@ -122,6 +122,25 @@ async def test_the_capacity_of_a_resource(store: Store) -> None:
     assert await limiter.get_resource_capacity("gpt-4", "rpm") == capacity
 
 
+async def test_a_child_counts_beside_its_parent(store: Store) -> None:
+    """A plain sum, of those who cascade and of those who do not; whoever used nothing is not counted."""
+    repository = await store.repository()
+    limiter = RateLimiter(repository)
+    await repository.set_resource_defaults("gpt-4", [RPM])
+    await repository.create_entity("org")
+    await repository.create_entity("shares", parent_id="org", cascade=True)
+    await repository.create_entity("apart", parent_id="org")
+    await repository.create_entity("idle", parent_id="org", cascade=True)
+    for entity_id in ("shares", "apart", "alone"):
+        await take(limiter, entity_id, "gpt-4", rpm=60)
+    every = await repository.get_resource_capacity("gpt-4", "rpm")
+    assert [one.entity_id for one in every.entities] == ["alone", "apart", "org", "shares"]
+    assert (every.total_capacity, every.total_available) == (400, 160)
+    parents = await repository.get_resource_capacity("gpt-4", "rpm", parents_only=True)
+    assert [one.entity_id for one in parents.entities] == ["alone", "org"]
+    assert (parents.total_capacity, parents.total_available) == (200, 80)
+
+
 async def test_capacity_is_read_in_batches(store: Store) -> None:
     """A call for each hundred buckets, and one for each thousand entries of the index."""
     admin = await store.repository()

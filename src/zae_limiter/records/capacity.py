@@ -87,7 +87,10 @@ class CapacityRecords(BucketRecords):
     ) -> ResourceCapacity:
         """One limit over all buckets of a resource: what they could hold, and what they hold now.
 
-        ``parents_only`` leaves out entities that have a parent, whose use may count there as well.
+        It is a plain sum over every entity that has a bucket for the resource with this limit. So it is more
+        than can be admitted where somebody cascades: such a child takes from its parent's bucket too, and
+        both are counted. ``parents_only`` leaves out all entities that have a parent, whether they cascade
+        or not; those without one are counted, whether they have children or not.
         """
         validate_limit_name(limit_name)
         if not isinstance(parents_only, bool):
