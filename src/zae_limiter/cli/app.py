@@ -22,6 +22,7 @@ from .export import cfn_template, lambda_export
 from .limits import limits
 from .local import local
 from .namespace import namespace
+from .nouns import Noun
 from .resource import resource
 from .session import STORE_IN_USE
 from .spellings import teach
@@ -33,7 +34,7 @@ from .usage import usage
 from .version import version
 
 
-class Program(click.Group):
+class Program(Noun):
     """Turns what commands raise into a message on standard error and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -6,16 +6,17 @@ import click
 
 from ..naming import validate_entity_id, validate_resource
 from ..schema import SYSTEM_AUDIT
+from .nouns import Noun
 from .output import grid
 from .session import Session, with_existing
 
 
-@click.group()
+@click.group(cls=Noun)
 def audit() -> None:
     """Who changed what."""
 
 
-@audit.command("list")
+@audit.command("list", meant="--entity-id")
 @click.option("--entity-id", "-e", help="Changes of this entity and of its limits.")
 @click.option("--resource", "-r", help="Changes of the defaults of this resource.")
 @click.option("--system", is_flag=True, help="Changes of the defaults of the system.")

@@ -10,6 +10,7 @@ from ..models import LimiterConfig, OnUnavailable
 from .errors import NOT_FOUND, Failure
 from .grammar import parse_limits_json
 from .levels import config_data, config_table
+from .nouns import Noun
 from .session import Session, limit_texts, on_unavailable, principal, with_existing, with_session
 
 LEVELS = ("system", "resource", "entity")
@@ -20,12 +21,12 @@ _resource = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Noun)
 def config() -> None:
     """Stored configuration, level by level."""
 
 
-@config.command()
+@config.command(meant="--level")
 @_level
 @_identifier
 @_resource
@@ -43,7 +44,7 @@ def get(session: Session, level: str, identifier: str | None, resource: str | No
     session.output.show(config_data(found), lambda: config_table(found))
 
 
-@config.command("set")
+@config.command("set", meant="--level")
 @_level
 @_identifier
 @_resource

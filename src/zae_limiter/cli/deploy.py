@@ -15,6 +15,7 @@ from ..models import LimiterConfig, OnUnavailable, StackOptions, UsageWindow
 from ..naming import validate_namespace
 from ..sync import SyncRepository
 from .errors import INTERRUPTED, Failure
+from .nouns import Verb
 from .progress import Board
 from .session import confirmed, decorated, make_sure, on_unavailable
 from .stacks import StackSession, with_stack
@@ -130,7 +131,7 @@ def with_waiting(function: Callable[..., None]) -> Callable[..., None]:
     return decorated(function, *WAITING, confirmed)
 
 
-@click.command()
+@click.command(cls=Verb, meant="--name")
 @with_stack
 @click.option("--namespace", "-N", help="Register this namespace.  [default: default]")
 @with_options
@@ -194,7 +195,7 @@ def _settle_in(
             repository.set_config("system", after)
 
 
-@click.command()
+@click.command(cls=Verb, meant="--name")
 @with_stack
 @with_waiting
 def delete(session: StackSession, wait: bool, timeout_seconds: int, yes: bool) -> None:

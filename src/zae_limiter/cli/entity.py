@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from shlex import quote
 from typing import Any
 
 import click
@@ -15,7 +16,9 @@ from ..bucket import balance, rate_of, wait_ms
 from ..exceptions import EntityNotFoundError
 from ..models import BucketState, Entity, Limit
 from ..visualization.bars import Ink, debt_width, level
+from .errors import NOT_FOUND, Failure
 from .levels import limits_table, must_be_stored
+from .nouns import Noun
 from .output import console, grid, ink, record
 from .session import (
     Session,
@@ -35,12 +38,12 @@ GAUGE_WIDTH_MIN = 4
 COLUMN_GAP = 3
 
 
-@click.group()
+@click.group(cls=Noun)
 def entity() -> None:
     """Who is limited: API keys, users, projects."""
 
 
-@entity.command()
+@entity.command(meant="--parent")
 @click.argument("entity_id")
 @click.option("--display-name", metavar="TEXT", help="What people call it.")
 @click.option("--parent", "parent_id", metavar="ENTITY_ID", help="The entity it belongs to.")
@@ -73,11 +76,14 @@ def show(session: Session, entity_id: str) -> None:
     """Show one entity."""
     found = session.repository.get_entity(entity_id)
     if found is None:
-        raise EntityNotFoundError(entity_id)
+        hint = (
+            f"entities need not be created; what it has used: zae-limiter entity buckets {quote(entity_id)}"
+        )
+        raise Failure(str(EntityNotFoundError(entity_id)), hint, NOT_FOUND)
     session.output.show(found, lambda: record(_fields(found)))
 
 
-@entity.command("list")
+@entity.command("list", meant="--parent")
 @click.option("--parent", "parent_id", metavar="ENTITY_ID", help="Only the children of this entity.")
 @click.option("--with-custom-limits", metavar="RESOURCE", help="Only those with limits of their own for it.")
 @page
@@ -102,7 +108,7 @@ def list_(
         session.output.note(f"there are more: --cursor {after}")
 
 
-@entity.command("set-parent")
+@entity.command("set-parent", meant="--parent")
 @click.argument("entity_id")
 @click.option("--parent", "parent_id", metavar="ENTITY_ID", help="The entity it belongs to from now on.")
 @click.option("--none", "no_parent", is_flag=True, help="It belongs to nobody from now on.")
@@ -148,7 +154,7 @@ def delete(session: Session, entity_id: str, yes: bool, principal: str | None) -
     session.output.done({"deleted": entity_id}, f"deleted entity {entity_id!r}")
 
 
-@entity.command("set-limits")
+@entity.command("set-limits", meant="--resource")
 @click.argument("entity_id")
 @resource_option
 @with_limits
@@ -167,7 +173,7 @@ def set_limits(
     session.output.done(stored, f"set the limits of {entity_id!r} on {resource!r}: {limit_texts(stored)}")
 
 
-@entity.command("get-limits")
+@entity.command("get-limits", meant="--resource")
 @click.argument("entity_id")
 @resource_option
 @with_existing
@@ -177,7 +183,7 @@ def get_limits(session: Session, entity_id: str, resource: str) -> None:
     session.output.show(limits, lambda: limits_table(limits))
 
 
-@entity.command("delete-limits")
+@entity.command("delete-limits", meant="--resource")
 @click.argument("entity_id")
 @resource_option
 @confirmed
@@ -202,7 +208,7 @@ def list_resources(session: Session) -> None:
     session.output.show(resources, lambda: grid(["resource"], [[one] for one in resources]))
 
 
-@entity.command()
+@entity.command(meant="--resource")
 @click.argument("entity_id")
 @click.option("--resource", "-r", help="Only this one.")
 @click.option("--shards", "by_shard", is_flag=True, help="Show each shard of a bucket by itself.")

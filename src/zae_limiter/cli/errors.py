@@ -54,7 +54,10 @@ def failure_of(error: ZAELimiterError, store: str) -> Failure:
         # Behind what is missing it says what may help.
         message, _, hint = message.partition("; ")
         return Failure(message, hint, _exit_code(error, store))
-    return Failure(message, _hint(error), _exit_code(error, store))
+    if isinstance(error, ValidationError) and error.field == "store":
+        _, _, hint = error.reason.partition("; ")
+        return Failure(message.removesuffix(f"; {hint}"), hint, _exit_code(error, store))
+    return Failure(message, _hint(error, store), _exit_code(error, store))
 
 
 def _exit_code(error: ZAELimiterError, store: str) -> int:
@@ -75,7 +78,7 @@ def _exit_code(error: ZAELimiterError, store: str) -> int:
             return ERROR
 
 
-def _hint(error: ZAELimiterError) -> str:
+def _hint(error: ZAELimiterError, store: str) -> str:
     match error:
         case EntityNotFoundError(detail=""):
             return "zae-limiter entity list"
@@ -85,6 +88,8 @@ def _hint(error: ZAELimiterError) -> str:
             return f"zae-limiter entity show {quote(error.entity_id)}"
         case NamespaceNotFoundError() | NamespaceStateError():
             return "zae-limiter namespace orphans"
+        case InfrastructureError() if "no AWS region" in str(error):
+            return f"pass --region eu-west-1{' beside --name' if store.startswith('dynamodb://') else ''}"
         case _:
             return ""
 

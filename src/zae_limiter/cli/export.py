@@ -5,13 +5,14 @@ from __future__ import annotations
 import click
 
 from .files import STANDARD, overwriting, to_file, write
+from .nouns import Verb
 from .output import Output, record
 from .session import with_json
 
 PACKAGE_FILE = "lambda.zip"
 
 
-@click.command("cfn-template")
+@click.command("cfn-template", cls=Verb, meant="--output")
 @to_file
 @overwriting
 @with_json
@@ -29,7 +30,7 @@ def cfn_template(output: Output, out: str | None, force: bool) -> None:
         click.echo(text, nl=False)
 
 
-@click.command("lambda-export")
+@click.command("lambda-export", cls=Verb, meant="--output")
 @to_file
 @overwriting
 @click.option("--info", is_flag=True, help="Only tell what would be written.")

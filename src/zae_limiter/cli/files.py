@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 import click
@@ -44,4 +45,6 @@ def write(file: str, content: bytes, *, force: bool) -> None:
     try:
         Path(file).write_bytes(content)
     except (OSError, ValueError) as error:
-        raise Failure(f"cannot write {file!r}: {getattr(error, 'strerror', None) or error}") from error
+        parent = Path(file).parent
+        hint = f"mkdir -p {quote(str(parent))}" if isinstance(error, FileNotFoundError) else ""
+        raise Failure(f"cannot write {file!r}: {getattr(error, 'strerror', None) or error}", hint) from error

@@ -50,8 +50,8 @@ def _number(word: str, text: str) -> int:
     if _PLAIN.fullmatch(word):
         return int(word)
     if (found := _TIMES.fullmatch(word)) is not None:
-        part = found[2] or ""
-        number, rest = divmod(int(found[1] + part) * _FACTORS[found[3]], 10 ** len(part))
+        millionths = int(found[1] + (found[2] or "").ljust(6, "0"))
+        number, rest = divmod(millionths * _FACTORS[found[3]], 1_000_000)
         if not rest:
             return number
     raise ValidationError(

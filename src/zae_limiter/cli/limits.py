@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import click
@@ -19,6 +20,7 @@ from .errors import AWS, DIFFERENT, ERROR, NOT_FOUND, Failure
 from .files import STANDARD, overwriting, to_file, write
 from .grammar import limit_text
 from .levels import config_data
+from .nouns import Noun
 from .output import Output, console, grid, printable
 from .session import (
     Session,
@@ -44,7 +46,7 @@ _exit_code = click.option("--exit-code", is_flag=True, help="Exit with 5 if ther
 _quiet = click.option("--quiet", "-q", is_flag=True, help="Only count the changes.")
 
 
-@click.group()
+@click.group(cls=Noun)
 def limits() -> None:
     """The limits of a namespace as a file.
 
@@ -53,7 +55,7 @@ def limits() -> None:
     """
 
 
-@limits.command()
+@limits.command(meant="-f")
 @_file
 @_exit_code
 @_quiet
@@ -74,7 +76,7 @@ def plan(session: Session, file: str, exit_code: bool, quiet: bool) -> None:
         click.get_current_context().exit(DIFFERENT)
 
 
-@limits.command()
+@limits.command(meant="-f")
 @_file
 @_quiet
 @confirmed
@@ -110,7 +112,7 @@ def apply(session: Session, file: str, quiet: bool, yes: bool, principal: str | 
     )
 
 
-@limits.command()
+@limits.command(meant="-f")
 @_file
 @_exit_code
 @_quiet
@@ -136,7 +138,7 @@ def diff(session: Session, file: str, exit_code: bool, quiet: bool) -> None:
         click.get_current_context().exit(DIFFERENT)
 
 
-@limits.command()
+@limits.command(meant="-f")
 @click.option("--file", "-f", "file", metavar="FILE", help="Write the manifest to this file.")
 @overwriting
 @with_existing
@@ -158,7 +160,7 @@ def export(session: Session, file: str | None, force: bool) -> None:
     )
 
 
-@limits.command("cfn-template")
+@limits.command("cfn-template", meant="-f")
 @_file
 @click.option("--name", "-n", "table", metavar="STACK", help="The default of the template's TableName.")
 @click.option("--namespace-id", metavar="ID", help="The default of the template's NamespaceId.")
@@ -200,7 +202,10 @@ def read(file: str) -> Manifest:
         data = sys.stdin.buffer.read() if file == STANDARD else Path(file).read_bytes()
     except FileNotFoundError:
         raise Failure(
-            f"file {file!r} does not exist", f"zae-limiter limits export -f {file}", NOT_FOUND
+            f"file {file!r} does not exist",
+            "write one, such as `system: {limits: {rpm: {capacity: 60}}}`, "
+            f"or take what is stored: zae-limiter limits export -f {quote(file)}",
+            NOT_FOUND,
         ) from None
     except OSError as error:
         raise Failure(f"cannot read {file!r}: {error.strerror}") from error

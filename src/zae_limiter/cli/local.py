@@ -11,6 +11,7 @@ import click
 from ..local import ENGINES, Engine, Running, Service, endpoint_on, environment, last_lines
 from ..naming import validate_stack_name
 from .errors import ERROR, NOT_FOUND, Failure
+from .nouns import Noun
 from .output import Output, printable, record
 from .session import confirmed, make_sure, with_output
 
@@ -31,7 +32,7 @@ SHELLS = {"eval": _posix, "direnv": _posix, "powershell": _powershell}
 FOLLOW_SECONDS = 0.2
 
 
-@click.group()
+@click.group(cls=Noun)
 def local() -> None:
     """An AWS of your own machine, for development."""
 

@@ -12,11 +12,12 @@ from rich.table import Table
 
 from ..models import Namespace
 from .errors import NOT_FOUND, Failure
+from .nouns import Noun
 from .output import grid, record
 from .session import Session, confirmed, make_sure, no_namespace, with_existing, with_session
 
 
-@click.group()
+@click.group(cls=Noun)
 def namespace() -> None:
     """Tenants that share a store."""
 

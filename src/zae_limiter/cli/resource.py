@@ -6,6 +6,7 @@ import click
 
 from ..models import Limit
 from .levels import limits_table, must_be_stored
+from .nouns import Noun
 from .output import grid
 from .session import (
     Session,
@@ -19,12 +20,12 @@ from .session import (
 )
 
 
-@click.group()
+@click.group(cls=Noun)
 def resource() -> None:
     """What is used, and its default limits."""
 
 
-@resource.command("set-defaults")
+@resource.command("set-defaults", meant="-l")
 @click.argument("resource")
 @with_limits
 @with_session

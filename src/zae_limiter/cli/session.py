@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
+from shlex import quote
 from typing import Any, TypeVar, cast
 
 import click
@@ -145,9 +146,7 @@ class Session:
     def must_exist(self) -> None:
         """Make sure that looking at the store makes nothing: a file that is missing is an error."""
         if (path := self._missing_file) is not None:
-            raise Failure(
-                f"file {str(path)!r} does not exist", "the first command that sets limits makes it", NOT_FOUND
-            )
+            raise Failure(f"file {str(path)!r} does not exist", _hint_of_missing(path), NOT_FOUND)
 
     @property
     def _missing_file(self) -> Path | None:
@@ -320,6 +319,12 @@ def make_sure(yes: bool, question: str, option: str = "--yes") -> None:
         ) from None
     if not agreed:
         raise Failure("nothing was changed")
+
+
+def _hint_of_missing(path: Path) -> str:
+    if not path.parent.exists():
+        return f"nor does its directory; if the path is right: mkdir -p {quote(str(path.parent))}"
+    return "the first command that sets limits makes it, such as: zae-limiter system set-defaults -l rpm:60"
 
 
 def no_namespace(name: str) -> Failure:

@@ -19,6 +19,7 @@ from ..limiter import deployed
 from ..models import Status, VersionRecord
 from ..version import SCHEMA_VERSION, check_compatibility, client_version
 from ..world import World
+from .nouns import Verb
 from .output import grid, printable, record
 from .session import STORE_IN_USE, Session, decorated, json_option, output_of, output_option, with_session
 from .stacks import ENDPOINT, REGION
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 COLOURS = {"green": "green", "yellow": "yellow", "red": "bold red", "off": "dim"}
 
 
-@click.command()
+@click.command(cls=Verb, meant="--name")
 @with_session
 @click.pass_context
 def status(ctx: click.Context, session: Session) -> None:
@@ -47,7 +48,7 @@ def status(ctx: click.Context, session: Session) -> None:
         ctx.exit(1)
 
 
-@click.command()
+@click.command(cls=Verb, meant="--name")
 @with_session
 @click.pass_context
 def check(ctx: click.Context, session: Session) -> None:

@@ -6,6 +6,7 @@ import click
 
 from ..models import Limit
 from .levels import config_data, config_table, must_be_stored
+from .nouns import Noun
 from .session import (
     Session,
     confirmed,
@@ -18,12 +19,12 @@ from .session import (
 )
 
 
-@click.group()
+@click.group(cls=Noun)
 def system() -> None:
     """Limits of whatever has no others."""
 
 
-@system.command("set-defaults")
+@system.command("set-defaults", meant="-l")
 @with_limits
 @with_session
 def set_defaults(

@@ -18,10 +18,11 @@ from ..schema import REGISTRY
 from ..sync import SyncRepository
 from ..world import World
 from .errors import Failure
+from .nouns import Noun
 from .session import Session, confirmed, make_sure, with_existing, with_session
 
 
-@click.group()
+@click.group(cls=Noun)
 def table() -> None:
     """A DynamoDB table with nothing around it.
 

@@ -26,6 +26,7 @@ from ..repository_protocol import Backend
 from ..version import SCHEMA_VERSION, check_compatibility, client_version, parse_version
 from ..world import World
 from .errors import AWS, ERROR, Failure
+from .nouns import Verb
 from .older_stacks import OlderStack, older_stack, options_of, stack_manager
 from .output import grid, printable
 from .progress import Bar
@@ -45,7 +46,7 @@ MOVED = (Kind.LIMITS, Kind.ENTITY, Kind.BUCKET, Kind.USAGE, Kind.AUDIT, Kind.MAN
 STOP_THEM = "clients of older versions are refused when they next start; stop those that are running"
 
 
-@click.command()
+@click.command(cls=Verb, meant="--name")
 @click.option("--lambda-only", is_flag=True, help="Update the function alone, and leave the table as it is.")
 @click.option("--force", is_flag=True, help="Look at everything, even if it seems to be up to date.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")

@@ -17,6 +17,7 @@ from ..records.once import own
 from ..schema import iso_time
 from ..visualization.plot import usage_chart
 from ..visualization.timeline import Fold, Timeline, timeline
+from .nouns import Noun
 from .output import console, grid, ink, record
 from .session import Session, with_existing
 
@@ -66,7 +67,7 @@ def choice(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
-@click.group()
+@click.group(cls=Noun)
 def usage() -> None:
     """What was used, and when.
 
@@ -75,7 +76,7 @@ def usage() -> None:
     """
 
 
-@usage.command("list")
+@usage.command("list", meant="--entity-id")
 @choice
 @click.option("--limit", type=click.IntRange(1, PAGE), help="At most so many.  [default: 100; --plot: all]")
 @click.option("--cursor", help="Go on where the previous page ended.")
@@ -110,7 +111,7 @@ def list_(
             session.output.note(f"there are more: --cursor {after}")
 
 
-@usage.command()
+@usage.command(meant="--entity-id")
 @choice
 @with_existing
 def summary(session: Session, **chosen: Any) -> None:
