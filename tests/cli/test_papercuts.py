@@ -1,10 +1,12 @@
 """Small things that people stumble over, as users of other command lines expect them."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from shlex import quote
 
 import click
 import pytest
@@ -272,3 +274,43 @@ def test_what_was_never_created_can_be_deleted(run: Run, limiter: SyncRateLimite
     assert data_of(run, "entity", "buckets", "ann+x@y.com") == []
     assert data_of(run, "entity", "get-limits", "ann+x@y.com") == []
     assert run("entity", "delete", "ann+x@y.com", "--yes").exit_code == 4
+
+
+@pytest.mark.parametrize("name", ["Ann", "Ann Smith"])
+def test_the_name_of_an_entity_is_not_that_of_a_table(run: Run, name: str) -> None:
+    """``--name`` is the stack, as in every command; whoever meant the entity's name is told its option."""
+    result = run("entity", "create", "user-1", "--name", name)
+    assert result.exit_code == (3 if name == "Ann" else 2)
+    assert result.stderr.splitlines()[1].startswith(
+        f"hint: --name is the DynamoDB table; the entity's name is --display-name {quote(name)}"
+    )
+    assert "--display-name" not in run("entity", "list", "--name", name).stderr
+
+
+WARNING = (
+    "warning: memory:// ends with this command, so nothing of this stays; "
+    "a file does: --store sqlite:///limits.db"
+)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "entity create a",
+        "entity set-limits a -l rpm:60 --json",
+        "system set-defaults -l rpm:60",
+        "config set --level resource --resource gpt-4 --limits [{0}]",
+        "limits apply",
+        "namespace register acme",
+    ],
+)
+def test_who_sets_something_in_memory_is_warned(run: Run, tmp_path: Path, words: str) -> None:
+    """What outlives no command is told, once and on standard error; reading is not commented on."""
+    (tmp_path / "limits.yaml").write_text("system: {limits: {rpm: {capacity: 60}}}\n")
+    limit = json.dumps(Limit.per_minute("rpm", 60).to_dict()).replace(" ", "")
+    said = [word.replace("{0}", limit) for word in words.split()]
+    result = run(*said, "--store", "memory://")
+    assert (result.exit_code, result.stderr.splitlines().count(WARNING)) == (0, 1)
+    assert WARNING not in run(*said).stderr
+    for reading in ("entity list", "status", "version", "limits plan"):
+        assert WARNING not in run(*reading.split(), "--store", "memory://").stderr

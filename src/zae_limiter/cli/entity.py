@@ -13,14 +13,16 @@ from rich.table import Table
 
 from .._colour import run_sync
 from ..bucket import balance, rate_of, wait_ms
-from ..exceptions import EntityNotFoundError
+from ..exceptions import EntityNotFoundError, InfrastructureError, InvalidNameError
 from ..models import BucketState, Entity, Limit
+from ..sync import SyncRepository
 from ..visualization.bars import Ink, debt_width, level
-from .errors import NOT_FOUND, Failure
+from .errors import NOT_FOUND, Failure, failure_of
 from .levels import limits_table, must_be_stored
 from .nouns import Noun
 from .output import console, grid, ink, record
 from .session import (
+    STORE_IN_USE,
     Session,
     confirmed,
     limit_texts,
@@ -63,7 +65,7 @@ def create(
     """Record a new entity."""
     if cascade and parent_id is None:
         raise click.UsageError("--cascade needs a --parent")
-    made = session.repository.create_entity(
+    made = _repository_meant(session).create_entity(
         entity_id, display_name, parent_id, cascade, _metadata(metadata), principal
     )
     session.output.done(made, f"created entity {entity_id!r}")
@@ -290,6 +292,20 @@ def _entities_table(entities: list[Entity]) -> Table:
         ["entity", "name", "parent", "cascade", "created"],
         [(one.entity_id, one.name, one.parent_id, one.cascade, one.created_at) for one in entities],
     )
+
+
+def _repository_meant(session: Session) -> SyncRepository:
+    """The store; who is led nowhere by --name may have meant what people call the entity."""
+    try:
+        return session.repository
+    except (InfrastructureError, InvalidNameError) as error:
+        if session.stack is None:
+            raise
+        failure = failure_of(error, click.get_current_context().meta.get(STORE_IN_USE, ""))
+        meant = f"--name is the DynamoDB table; the entity's name is --display-name {quote(session.stack)}"
+        raise Failure(
+            failure.message, "; ".join(filter(None, (meant, failure.hint))), failure.code
+        ) from error
 
 
 def _fields(entity: Entity) -> dict[str, object]:

@@ -88,6 +88,11 @@ class Session:
         return self._option is not None
 
     @property
+    def stack(self) -> str | None:
+        """The table that --name says."""
+        return self._settings.get("stack")
+
+    @property
     def is_named(self) -> bool:
         """Whether the command line itself says which store is meant."""
         return bool(self._settings.get("store") or self._settings.get("stack"))
@@ -118,6 +123,11 @@ class Session:
     @cached_property
     def namespaces(self) -> SyncRepository:
         """The view that sees namespaces, of a store that this version may use."""
+        if self._missing is Missing.MADE and self.url.startswith("memory:"):
+            self.output.note(
+                "warning: memory:// ends with this command, so nothing of this stays; "
+                "a file does: --store sqlite:///limits.db"
+            )
         # Only the store itself is asked: a namespace that is strict must not lock out whoever sets it right.
         run_sync(self.registry._async._check_versions(register=self._missing is Missing.MADE))
         return self.registry
