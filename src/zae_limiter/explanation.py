@@ -26,7 +26,8 @@ class ExplainedLevel:
 class ExplainedBucket:
     """A bucket that an acquire is charged to: the entity's own, or its parent's.
 
-    ``available`` is what it holds of each limit now. Somebody else goes by changed limits of the level that
+    ``available`` is what it holds of each limit now; where no level has limits, of those that callers brought
+    along with ``limits=``. Somebody else goes by changed limits of the level that
     wins within ``change_binds_seconds``; 0 is at the next acquire.
     """
 

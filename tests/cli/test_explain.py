@@ -35,8 +35,9 @@ def test_the_table_says_who_wins_and_what_binds(run: Run, limiter: SyncRateLimit
     assert "the entity's own for all rpm:5/day:100 - wins" in lines
     assert lines[-2:] == ["rpm alice 60/min 57 binds", "rpm team 5/day:100 97"]
     assert result.stderr == (
-        "changed limits of 'alice' (the resource's) bind at the next acquire\n"
-        "changed limits of 'team' (the entity's own for all) bind at the next acquire\n"
+        "if these limits are changed (the resource's), 'alice' goes by the new ones at the next acquire\n"
+        "if these limits are changed (the entity's own for all), "
+        "'team' goes by the new ones at the next acquire\n"
     )
 
 
@@ -68,3 +69,22 @@ def test_debt_binds(run: Run, limiter: SyncRateLimiter) -> None:
     with limiter.acquire("team", "gpt-4", {"rpm": 1}, [Limit("rpm", 100, 5, 86400)]) as lease:
         lease.adjust(rpm=200)
     assert data_of(run, "explain", "alice", "gpt-4")["binding"] == {"rpm": "team"}
+
+
+def test_a_resource_that_nobody_knows_is_told(run: Run) -> None:
+    """Whatever it is called the system's limits apply, so a typo would go unseen."""
+    stage(run)
+    result = run("explain", "alice", "gpt-44")
+    assert result.stderr.endswith("resource 'gpt-44' has no limits of its own; these have: gpt-4\n")
+    assert "no limits of its own" not in run("explain", "alice", "gpt-4").stderr
+    done(run, "entity", "set-limits", "alice", "-r", "gpt-44", "-l", "rpm:7")
+    assert "no limits of its own" not in run("explain", "alice", "gpt-44").stderr
+
+
+def test_what_programs_with_limits_of_their_own_have_left(run: Run, limiter: SyncRateLimiter) -> None:
+    """Nothing is stored, and yet there is a bucket."""
+    with limiter.acquire("alice", "gpt-4", {"rpm": 3}, [Limit("rpm", 60, 1, 86400)]):
+        pass
+    said = run("explain", "alice", "gpt-4").stderr
+    assert "with limits= have left in the bucket of 'alice': 57 rpm\n" in said
+    assert data_of(run, "explain", "alice", "gpt-4")["buckets"][0]["available"] == {"rpm": 57}

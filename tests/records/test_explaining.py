@@ -95,3 +95,15 @@ def test_in_sync_code() -> None:
     with SyncRateLimiter.open("memory://") as limiter:
         limiter.set_system_defaults([RPM])
         assert limiter.explain("key-1", "gpt-4") == limiter.repository.explain("key-1", "gpt-4")
+
+
+async def test_a_bucket_whose_limits_callers_brought_along(store: Store) -> None:
+    """No level has limits, and what is left in the bucket is told all the same."""
+    repository = await store.repository()
+    limiter = RateLimiter(repository)
+    async with limiter.acquire("key-1", "gpt-4", {"rpm": 2, "tpm": 300}, [Limit("rpm", 5, 1, 86400), TPM]):
+        found = await limiter.explain("key-1", "gpt-4")
+    assert wins(found) == [("key-1", None)]
+    assert (found.buckets[0].available["rpm"], found.binding["rpm"]) == (3, "key-1")
+    await repository.delete_entity("key-1")
+    assert dict((await limiter.explain("key-1", "gpt-4")).buckets[0].available) == {}

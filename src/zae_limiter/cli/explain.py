@@ -12,6 +12,9 @@ from ..explanation import ExplainedBucket, ExplainedLevel, Explanation
 from .output import grid, plain, printable, record
 from .session import Session, limit_texts, with_existing
 
+NAMES_MAX = 10
+"""How many names a sentence takes."""
+
 LEVELS = {
     "entity": "the entity's own for it",
     "entity_default": "the entity's own for all",
@@ -35,6 +38,9 @@ def explain(session: Session, entity_id: str, resource: str) -> None:
     if not session.output.is_json:
         for sentence in reasons(found):
             session.output.note(sentence)
+        known = session.repository.list_resources_with_defaults()
+        if known and resource not in known and not found.buckets[0].levels[0].wins:
+            session.output.note(f"resource {resource!r} has no limits of its own; these have: {_some(known)}")
 
 
 def explanation_data(found: Explanation) -> dict[str, Any]:
@@ -50,13 +56,25 @@ def reasons(found: Explanation) -> list[str]:
             f"no level has limits for {found.entity_id!r} on {found.resource!r}, so an acquire fails; "
             "set some with: zae-limiter entity set-limits, resource set-defaults or system set-defaults"
         )
+        said += [
+            f"programs that bring their own with limits= have left in the bucket of {bucket.entity_id!r}: "
+            + ", ".join(f"{tokens} {name}" for name, tokens in bucket.available.items())
+            for bucket in found.buckets
+            if bucket.available
+        ]
     if found.parent_id is not None and not found.cascade:
         said.append(f"the limits of its parent {found.parent_id!r} do not apply, because it does not cascade")
     for bucket in found.buckets:
         if bucket.winner is not None:
             level, when = LEVELS[bucket.winner.source], _when(bucket.change_binds_seconds)
-            said.append(f"changed limits of {bucket.entity_id!r} ({level}) bind {when}")
+            said.append(
+                f"if these limits are changed ({level}), {bucket.entity_id!r} goes by the new ones {when}"
+            )
     return said
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join([*names[:NAMES_MAX], *(["…"] if len(names) > NAMES_MAX else [])])
 
 
 def _when(seconds: float) -> str:

@@ -8,9 +8,10 @@ from ..explanation import ExplainedBucket, ExplainedLevel, Explanation
 from ..models import ConfigSource, OnUnavailable
 from ..naming import validate_entity_id, validate_resource
 from ..repository_protocol import Item
+from ..schema import is_deleted
 from ..schema_records import limits_of, policy_of
 from ..shards import levels, survey
-from ..terms import Account
+from ..terms import Account, level, stored_terms
 from .buckets import BucketRecords
 from .resolution import LASTING, SOURCES, resolve
 
@@ -44,23 +45,34 @@ class ExplanationRecords(BucketRecords):
     ) -> ExplainedBucket:
         now_ms, source = self._world.now_ms(), resolve(stored).source
         there = {name: levels(account, images, name, now_ms).balance(now_ms) for name in account.terms.rates}
+        if not there:
+            there = _brought_along(images, now_ms)
         at_once = self._connection.tells_changes or source in LASTING
         return ExplainedBucket(
             account.entity_id,
             tuple(
-                ExplainedLevel(
-                    level, limits_of(item or {}, str(level)), policy_of(item or {}), level is source
-                )
-                for level, item in zip(SOURCES, stored, strict=True)
+                ExplainedLevel(at, limits_of(item or {}, str(at)), policy_of(item or {}), at is source)
+                for at, item in zip(SOURCES, stored, strict=True)
             ),
             {name: tokens_milli // 1000 for name, tokens_milli in there.items()},
             0 if at_once else self._connection.options.config_cache_ttl_seconds,
         )
 
 
+def _brought_along(images: Sequence[Item | None], now_ms: int) -> dict[str, int]:
+    """What a bucket holds whose limits callers brought along; each of its shards knows its own."""
+    there: dict[str, int] = {}
+    for image in images:
+        if image is not None and not is_deleted(image):
+            terms = stored_terms(image)
+            for name in terms.rates:
+                there[name] = there.get(name, 0) + level(terms, name, image, now_ms).balance(now_ms)
+    return there
+
+
 def _policy(stored: Sequence[Item | None]) -> tuple[OnUnavailable | None, ConfigSource | None]:
     """What to do when the store is down, and the first level that says so."""
-    for level, item in zip(SOURCES, stored, strict=True):
+    for at, item in zip(SOURCES, stored, strict=True):
         if (policy := policy_of(item or {})) is not None:
-            return policy, level
+            return policy, at
     return None, None
