@@ -10,6 +10,7 @@ import zae_limiter
 
 # Modules that cannot be imported everywhere or do something when they are, each with its reason.
 NOT_IMPORTED = {
+    "zae_limiter.__main__": "runs the command",
     "zae_limiter.backends.dynamodb": "needs a driver",
     "zae_limiter.cli": "needs the packages of the extra",
     "zae_limiter.testing.__main__": "runs the simulation",

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from shlex import quote
 
@@ -314,3 +315,75 @@ def test_who_sets_something_in_memory_is_warned(run: Run, tmp_path: Path, words:
     assert WARNING not in run(*said).stderr
     for reading in ("entity list", "status", "version", "limits plan"):
         assert WARNING not in run(*reading.split(), "--store", "memory://").stderr
+
+
+NONE = {
+    "entity get-limits a": "'a' itself has no limits; set some: zae-limiter entity set-limits a -l rpm:60",
+    "entity get-limits a -r x": (
+        "'a' itself on 'x' has no limits; set some: zae-limiter entity set-limits a -r x -l rpm:60"
+    ),
+    "resource get-defaults x": (
+        "resource 'x' has no limits; set some: zae-limiter resource set-defaults x -l rpm:60"
+    ),
+    "system get-defaults": "the system has no limits; set some: zae-limiter system set-defaults -l rpm:60",
+}
+
+
+@pytest.mark.parametrize("words", NONE)
+def test_no_limits_are_told_with_the_command_that_sets_some(run: Run, words: str) -> None:
+    """An empty table says nothing; JSON says it by itself."""
+    done(run, "entity", "create", "user-1")
+    result = run(*words.split())
+    assert (result.exit_code, result.stderr) == (0, f"{NONE[words]}\n")
+    assert run(*words.split(), "--json").stderr == ""
+    done(run, *NONE[words].partition("zae-limiter ")[2].split())
+    assert run(*words.split()).stderr == ""
+
+
+def test_one_is_singular(run: Run) -> None:
+    """Of levels, and of whatever `aggregate` counts."""
+    done(run, "system", "set-defaults", "-l", "rpm:60")
+    assert run("limits", "export", "-f", "limits.yaml").stderr == "wrote 1 level to 'limits.yaml'\n"
+    assert run("limits", "plan").stderr == "nothing to change; 1 level is as the file says\n"
+    assert run("limits", "diff").stderr == "nothing differs; 1 level is as the file says\n"
+    with SyncRateLimiter.open(STORE) as limiter, limiter.acquire("a", "gpt-4", {"rpm": 1}):
+        pass
+    assert run("aggregate", "--once").stdout.startswith(
+        "1 record, 1 change of buckets, 2 rows written, 0 refills"
+    )
+
+
+def test_a_store_that_any_client_may_use_says_so(run: Run) -> None:
+    """No version is called 0.0.0."""
+    done(run, "entity", "create", "user-1")
+    for words in ("check", "version --store sqlite:///limits.db"):
+        assert "needs client any" in " ".join(run(*words.split()).stdout.split())
+
+
+def test_the_package_is_the_command_too(tmp_path: Path) -> None:
+    """As ``python -m`` of other packages with a command of their name."""
+    result = subprocess.run(
+        [sys.executable, "-m", "zae_limiter", "--version"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stdout) == (0, f"zae-limiter {client_version()}\n")
+
+
+@pytest.mark.parametrize("module", ["zae_limiter.models", "zae_limiter.cli.app"])
+def test_an_interruption_while_it_is_imported_is_no_traceback(module: str) -> None:
+    """The package itself takes a moment, too; so the command begins outside of it."""
+    script = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}: raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "from zae_limiter_command import main; main()"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (130, "")
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["project"]["scripts"] == {"zae-limiter": "zae_limiter_command:main"}

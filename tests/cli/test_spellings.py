@@ -245,7 +245,7 @@ def test_a_plan_can_be_counted_only(run: Run, tmp_path: Path) -> None:
     (tmp_path / "limits.yaml").write_text("system: {limits: {rpm: {capacity: 60}}}\n")
     for verb, said in (
         ("plan", "planned: 1 to create"),
-        ("diff", "1 levels differ"),
+        ("diff", "1 level differs"),
         ("apply", "applied: 1"),
     ):
         result = run("limits", verb, "-q")

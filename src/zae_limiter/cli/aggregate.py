@@ -12,6 +12,7 @@ import click
 from rich.text import Text
 
 from ..models import UsageWindow
+from .output import counted
 from .session import Session, with_session
 
 if TYPE_CHECKING:
@@ -130,9 +131,10 @@ def telling(line: ProgressLine) -> Iterator[None]:
 
 def summary(counts: dict[str, int]) -> str:
     done = (
-        f"{counts['records']:,} records, {counts['changes']:,} changes of buckets, "
-        f"{counts['rows_written']:,} rows written, {counts['refills_written']:,} refills, "
-        f"{counts['splits']:,} splits, {counts['merges']:,} merges, {counts['archived']:,} events archived"
+        f"{counted(counts['records'], 'record')}, {counted(counts['changes'], 'change')} of buckets, "
+        f"{counted(counts['rows_written'], 'row')} written, {counted(counts['refills_written'], 'refill')}, "
+        f"{counted(counts['splits'], 'split')}, {counted(counts['merges'], 'merge')}, "
+        f"{counted(counts['archived'], 'event')} archived"
     )
     lost = {
         "passed over": counts["passed_over"],

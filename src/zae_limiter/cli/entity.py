@@ -15,10 +15,11 @@ from .._colour import run_sync
 from ..bucket import balance, rate_of, wait_ms
 from ..exceptions import EntityNotFoundError, InfrastructureError, InvalidNameError
 from ..models import BucketState, Entity, Limit
+from ..naming import DEFAULT_RESOURCE
 from ..sync import SyncRepository
 from ..visualization.bars import Ink, debt_width, level
 from .errors import NOT_FOUND, Failure, failure_of
-from .levels import limits_table, must_be_stored
+from .levels import must_be_stored, show_limits
 from .nouns import Noun
 from .output import console, grid, ink, record
 from .session import (
@@ -182,7 +183,13 @@ def set_limits(
 def get_limits(session: Session, entity_id: str, resource: str) -> None:
     """Show an entity's own limits."""
     limits = session.repository.get_limits(entity_id, resource)
-    session.output.show(limits, lambda: limits_table(limits))
+    of_resource = "" if resource == DEFAULT_RESOURCE else f" -r {quote(resource)}"
+    show_limits(
+        session.output,
+        limits,
+        f"{entity_id!r} itself{f' on {resource!r}' if of_resource else ''}",
+        f"entity set-limits {quote(entity_id)}{of_resource}",
+    )
 
 
 @entity.command("delete-limits", meant="--resource")

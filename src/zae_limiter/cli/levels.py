@@ -11,7 +11,7 @@ from rich.table import Table
 from ..models import Limit, LimiterConfig
 from .errors import NOT_FOUND, Failure
 from .grammar import limit_text
-from .output import grid, plain, record
+from .output import Output, grid, plain, record
 
 
 def limits_table(limits: Sequence[Limit]) -> Table:
@@ -29,6 +29,18 @@ def limits_table(limits: Sequence[Limit]) -> Table:
         ],
         numbers=("capacity", "refill", "every"),
     )
+
+
+def show_limits(output: Output, limits: Sequence[Limit], whose: str, setting: str) -> None:
+    """Limits of one level; where there are none, that and the command that sets some."""
+    if limits or output.is_json:
+        output.show(limits, lambda: limits_table(limits))
+    else:
+        output.note(nothing_set(whose, setting))
+
+
+def nothing_set(whose: str, setting: str) -> str:
+    return f"{whose} has no limits; set some: zae-limiter {setting} -l rpm:60"
 
 
 def must_be_stored(found: LimiterConfig | bool | None, otherwise: str) -> None:

@@ -21,7 +21,7 @@ from .files import STANDARD, overwriting, to_file, write
 from .grammar import limit_text
 from .levels import config_data
 from .nouns import Noun
-from .output import Output, console, grid, printable
+from .output import Output, console, counted, grid, printable
 from .session import (
     Session,
     confirmed,
@@ -71,7 +71,7 @@ def plan(session: Session, file: str, exit_code: bool, quiet: bool) -> None:
             console().print(plan_table(planned))
         session.output.note(f"planned: {_counted(planned, 'to create', 'to update', 'to delete')}")
     else:
-        session.output.note(f"nothing to change; {planned.unchanged} levels are as the file says")
+        session.output.note(f"nothing to change; {_alike(planned)}")
     if exit_code and not planned.is_empty:
         click.get_current_context().exit(DIFFERENT)
 
@@ -93,7 +93,7 @@ def apply(session: Session, file: str, quiet: bool, yes: bool, principal: str | 
     if deleted := planned.counts["deleted"]:
         if not yes:
             console(stderr=True).print(plan_table(planned))
-        make_sure(yes, f"Delete {deleted} level{'s' if deleted > 1 else ''} that earlier applies have made?")
+        make_sure(yes, f"Delete {counted(deleted, 'level')} that earlier applies have made?")
     done: list[Change] = []
     try:
         stored.carry_out(planned, principal, done.append)
@@ -128,9 +128,10 @@ def diff(session: Session, file: str, exit_code: bool, quiet: bool) -> None:
     if session.output.is_json:
         session.output.done(plan_data(found, repository.namespace_name), "")
     elif found.is_empty:
-        session.output.note(f"nothing differs; {found.unchanged} levels are as the file says")
+        session.output.note(f"nothing differs; {_alike(found)}")
     elif quiet:
-        session.output.note(f"{len(found.changes)} levels differ; {found.unchanged} are as the file says")
+        differ = "differs" if len(found.changes) == 1 else "differ"
+        session.output.note(f"{counted(len(found.changes), 'level')} {differ}; {_alike(found)}")
     else:
         # A long line stays one line, as in any patch.
         console().print(diff_text(found, repository.namespace_name, file), soft_wrap=True)
@@ -156,7 +157,8 @@ def export(session: Session, file: str | None, force: bool) -> None:
         return
     write(file, to_yaml(manifest).encode(), force=force)
     session.output.done(
-        {"file": file, "levels": len(manifest.levels)}, f"wrote {len(manifest.levels)} levels to {file!r}"
+        {"file": file, "levels": len(manifest.levels)},
+        f"wrote {counted(len(manifest.levels), 'level')} to {file!r}",
     )
 
 
@@ -284,6 +286,10 @@ def _level_data(config: LimiterConfig | None) -> dict[str, Any] | None:
         return None
     data = config_data(config)
     return {"limits": data["limits"], "on_unavailable": data["on_unavailable"]}
+
+
+def _alike(plan: Plan) -> str:
+    return f"{counted(plan.unchanged, 'level')} {'is' if plan.unchanged == 1 else 'are'} as the file says"
 
 
 def _counted(plan: Plan, *words: str) -> str:

@@ -147,6 +147,14 @@ def cell(value: object) -> Text:
     return Text(printable(str(value)))
 
 
+def counted(number: int, noun: str) -> str:
+    """
+    >>> counted(1, "level"), counted(2, "level")
+    ('1 level', '2 levels')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def printable(text: str) -> str:
     """Text in which nothing but a new line steers a terminal.
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 import click
 
 from ..models import Limit
-from .levels import limits_table, must_be_stored
+from .levels import must_be_stored, show_limits
 from .nouns import Noun
 from .output import grid
 from .session import (
@@ -48,7 +50,7 @@ def set_defaults(
 def get_defaults(session: Session, resource: str) -> None:
     """Show the default limits of a resource."""
     limits = session.repository.get_resource_defaults(resource)
-    session.output.show(limits, lambda: limits_table(limits))
+    show_limits(session.output, limits, f"resource {resource!r}", f"resource set-defaults {quote(resource)}")
 
 
 @resource.command("delete-defaults")

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from ..infra.health import Report
     from ..infra.stack_manager import StackManager
 
+ANY_CLIENT = "0.0.0"
+"""The least client of a store that shuts none out."""
+
 COLOURS = {"green": "green", "yellow": "yellow", "red": "bold red", "off": "dim"}
 
 
@@ -127,10 +130,11 @@ def version_record(session: Session) -> VersionRecord | None:
 def stored_versions(stored: VersionRecord | None) -> dict[str, object]:
     if stored is None:
         return {"stored": "nothing; whoever first opens the store writes it"}
+    least = stored.client_min_version
     return {
         "stored schema": stored.schema_version,
         "stored lambda": stored.lambda_version,
-        "needs client": f"{stored.client_min_version} or newer",
+        "needs client": "any" if least == ANY_CLIENT else f"{least} or newer",
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..models import Limit
-from .levels import config_data, config_table, must_be_stored
+from .levels import config_data, config_table, must_be_stored, nothing_set
 from .nouns import Noun
 from .session import (
     Session,
@@ -42,6 +42,8 @@ def get_defaults(session: Session) -> None:
     """Show the default limits of the system."""
     config = session.repository.get_config("system")
     session.output.show(config_data(config), lambda: config_table(config))
+    if not session.output.is_json and not (config and config.limits):
+        session.output.note(nothing_set("the system", "system set-defaults"))
 
 
 @system.command("delete-defaults")
