@@ -47,15 +47,15 @@ fuzz: $(READY) engines ## Try bad input and hostile tenants, each property with 
 	FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/pytest -n auto --timeout 0 tests/fuzz tests/tenants
 
 sim: $(READY) ## Simulate SEEDS=n seeds (1000), or replay one with SEED=k
-	$(BIN)/python -m zae_limiter.testing $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(BUG),--bug $(BUG))
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(BUG),--bug $(BUG))
 
 reach: $(READY) ## Show which branches of the core SEEDS=n seeds reach
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m zae_limiter.testing --seeds $(SEEDS) --workers 1
+	$(BIN)/coverage run -m tests.simulation --seeds $(SEEDS) --workers 1
 	$(BIN)/coverage report
 
 exhaust: $(READY) ## Run all orders of small stories, with up to FAULTS=n faults (1) in each
-	$(BIN)/python -m zae_limiter.testing.exhaustive --faults $(FAULTS)
+	$(BIN)/python -m tests.simulation.exhaustive --faults $(FAULTS)
 
 mutate: $(READY) $(DYNAMODB) ## Change the core in one place after another and see tests fail (SAMPLE=60 tries some)
 	$(BIN)/python -m tests.mutation $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(ONLY),--only '$(ONLY)') $(if $(AGAIN),--again)

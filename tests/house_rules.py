@@ -66,11 +66,8 @@ LAYERS = (
     Layer("limiter", "limiter", PUBLIC),
     Layer("sync", "sync", f"{PUBLIC} limiter"),
     Layer("package", "__init__", f"{PUBLIC} limiter sync"),
-    Layer(
-        "testing",
-        "testing testing.*",
-        f"{PUBLIC} limiter sync package memory sqlite dynamodb aggregator migrations",
-    ),
+    # What users test their own programs with.
+    Layer("testing", "testing testing.*", f"{BACKEND}"),
     Layer("following", "following following.*", f"{BACKEND} memory sqlite"),
     # It knows the records, and what is pure about buckets and shards, but no limiter.
     Layer(
@@ -114,17 +111,17 @@ class Ban:
 BANS = (
     Ban(
         "asyncio threading.Thread",
-        "_colour _keeping backends.dynamodb.lean.loop testing testing.* cli cli.*",
+        "_colour _keeping backends.dynamodb.lean.loop cli cli.*",
         "only _colour with _keeping, and a driver of our own, know async from sync",
     ),
     Ban(
         "time.time time.time_ns time.monotonic time.monotonic_ns time.perf_counter time.perf_counter_ns"
         " datetime.datetime.now datetime.datetime.utcnow datetime.date.today"
         " random secrets uuid os.urandom",
-        "world testing testing.*",
+        "world testing.clock",
         "clocks, randomness and ids come from world",
     ),
-    Ban("print", "testing testing.* cli cli.*", "standard output belongs to the command line"),
+    Ban("print", "cli cli.*", "standard output belongs to the command line"),
 )
 
 WRITE_VERBS = ("write_each", "transact_write", "swap")
@@ -136,7 +133,7 @@ MAY_WRITE = {
     "teller": "looks whether the store has a swap, and hands it on",
     "till": "asks the teller for the swap, and hands it to the door",
     "sync": "twins of the repository's verbs of these names",
-    "testing.*": "stores around other stores, and rivals that go by nobody's rules",
+    "testing.*": "stores around other stores",
     "aggregator.processor": "rows of usage, which nobody remembers",
     "aggregator.streams": "the place where a follower has got to",
 }

@@ -13,7 +13,6 @@ NOT_IMPORTED = {
     "zae_limiter.__main__": "runs the command",
     "zae_limiter.backends.dynamodb": "needs a driver",
     "zae_limiter.cli": "needs the packages of the extra",
-    "zae_limiter.testing.__main__": "runs the simulation",
 }
 MODULES = [
     module.name

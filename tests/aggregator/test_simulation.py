@@ -7,9 +7,9 @@ from unittest import mock
 
 import pytest
 
+from tests.simulation.theorem import Scenario
 from zae_limiter.repository_protocol import AtLeast, AtMost, Put, Update
 from zae_limiter.shards import split
-from zae_limiter.testing.theorem import Scenario
 from zae_limiter_aggregator import buckets, usage
 
 

@@ -21,10 +21,10 @@ from typing import Any
 import pytest
 
 from tests.flow.stage import RESOURCE, Client, Slow, Store, rpm
+from tests.simulation.readers import Steps
 from zae_limiter import Lease, LeaseExpiredError, RateLimitExceeded
 from zae_limiter._colour import Asyncio
 from zae_limiter._keeping import _running
-from zae_limiter.testing.readers import Steps
 
 STORES = ("memory", "sqlite")
 """A store on the wire answers in its own time, not after some turns."""

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.flow.stage import RESOURCE, Slow, Store
+from tests.simulation.readers import Steps
 from zae_limiter import (
     Limit,
     RateLimiter,
@@ -27,7 +28,6 @@ from zae_limiter import (
 )
 from zae_limiter._keeping import _running
 from zae_limiter.testing import Fault
-from zae_limiter.testing.readers import Steps
 
 LIMIT = Limit("rpm", 1_000, 1, 86_400)
 """Fills so slowly that a test in real time sees nothing of it."""

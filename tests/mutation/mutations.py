@@ -16,7 +16,7 @@ from .operators import Mutant, mutants_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS_SHORT = tuple(
-    f"tests/flow/test_simulation.py::test_no_seed_breaks_the_theorem[{first}]" for first in (0, 25)
+    f"tests/simulation/test_simulation.py::test_no_seed_breaks_the_theorem[{first}]" for first in (0, 25)
 )
 FLOW = tuple(
     f"tests/flow/test_{name}.py"
@@ -27,7 +27,7 @@ FLOW = tuple(
 )
 HOT = ("tests/hot/test_refusals.py", "tests/hot/test_groups.py", "tests/hot/test_shards.py")
 EXHAUSTIVE = tuple(
-    f"tests/exhaustive/test_exhaustive.py::test_no_order_breaks_a_promise[{story}]"
+    f"tests/simulation/test_exhaustive.py::test_no_order_breaks_a_promise[{story}]"
     for story in (
         "settle and fail: remote, two processes",
         "settle and fail: remote, one process",

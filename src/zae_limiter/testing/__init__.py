@@ -1,9 +1,8 @@
-"""Tools for testing what is built on this package, and for breaking the package itself.
+"""Tools for testing what is built on this package.
 
 ``ManualClock`` gives a ``World`` whose time stands still until it is told otherwise.
 ``RecordingBackend`` counts what a store is asked. ``FaultyBackend`` loses requests and replies on
-command. The simulation runs many clients of one store in one thread, every choice drawn from one
-seed: ``python -m zae_limiter.testing --seeds 500``.
+command.
 """
 
 from .clock import ManualClock

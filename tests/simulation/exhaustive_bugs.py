@@ -7,14 +7,14 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
+from tests.simulation.bugs import BUGS
+from tests.simulation.search import Line
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.posting import write_for
 from zae_limiter.repository_protocol import Equal, Item, Key, Outcome, Put, Update, Write
 from zae_limiter.settlement import Demand, give_back
 from zae_limiter.teller import Teller
 from zae_limiter.terms import level
-from zae_limiter.testing.bugs import BUGS
-from zae_limiter.testing.search import Line
 
 
 async def _refund_twice(teller: Teller, taken: Sequence[Demand]) -> None:
@@ -74,7 +74,7 @@ PLANTED: dict[str, dict[str, Any]] = {
         "zae_limiter.acquire.give_back": _refund_twice,
         "zae_limiter.lease.give_back": _refund_twice,
     },
-    "sent_again": {"zae_limiter.testing.search.Line._write_one": _sent_again},
+    "sent_again": {"tests.simulation.search.Line._write_one": _sent_again},
     "stale_swap": {"zae_limiter.backends.memory.MemoryBackend.swap": _swap_of_a_stale_image},
     "unpinned": {"zae_limiter.teller.write_for": _unpinned},
     "careless_creation": {"zae_limiter.teller.write_for": _careless_creation},

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from tests.patience import PATIENCE_SECONDS
-from zae_limiter.testing.__main__ import simulate, simulate_range
-from zae_limiter.testing.bugs import BUGS
+from tests.simulation.__main__ import simulate, simulate_range
+from tests.simulation.bugs import BUGS
 
 SEEDS = 1000
 CHUNK = 25
@@ -96,7 +96,7 @@ def test_other_seeds_are_other_runs() -> None:
 
 
 def command_line(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "zae_limiter.testing", *map(str, arguments)]
+    command = [sys.executable, "-m", "tests.simulation", *map(str, arguments)]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False, env={**os.environ}
     )

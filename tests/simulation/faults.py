@@ -6,7 +6,7 @@ and hits every call: that is what retries and patience are made for.
 
 from __future__ import annotations
 
-from .simulation import Process, Simulation, Spell, Trouble
+from tests.simulation.simulation import Process, Simulation, Spell, Trouble
 
 SPELL_MS = (20, 200, 3_000)
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000

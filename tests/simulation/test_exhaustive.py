@@ -7,11 +7,11 @@ from math import comb
 
 import pytest
 
-from tests.exhaustive.planted import PLANTED, planted
 from tests.patience import PATIENCE_SECONDS
+from tests.simulation.exhaustive import Story, explore, stories
+from tests.simulation.exhaustive_bugs import PLANTED, planted
+from tests.simulation.search import Act, Event, Place, Redundant, Search
 from zae_limiter.repository_protocol import Key
-from zae_limiter.testing.exhaustive import Story, explore, stories
-from zae_limiter.testing.search import Act, Event, Place, Redundant, Search
 
 FOUND_IN = {
     "no_clamp": "at the brim: remote, two processes",
@@ -94,7 +94,7 @@ def test_command_line() -> None:
     command = [
         sys.executable,
         "-m",
-        "zae_limiter.testing.exhaustive",
+        "tests.simulation.exhaustive",
         "--story",
         "three in line",
         "--faults",

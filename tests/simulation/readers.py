@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, Coroutine, Generator
 from types import TracebackType
 from typing import Any
 
-from ..lease import Acquisition, Lease
-from .simulation import Cancelled
+from tests.simulation.simulation import Cancelled
+from zae_limiter.lease import Acquisition, Lease
 
 
 class Reader:

@@ -8,23 +8,34 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest import mock
 
-from ..backends.memory import MemoryBackend
-from ..config_cache import ConfigCache
-from ..exceptions import RateLimiterUnavailable
-from ..lease import Acquisition
-from ..merging import merge
-from ..migrations.shapes import MOVED_TO, Source
-from ..posting import Posting, fitting, write_for
-from ..records.buckets import BucketRecords
-from ..records.versions import VersionRecords
-from ..repository_protocol import AtLeast, AtMost, Condition, Delete, Exists, Item, Key, Put, Update, Write
-from ..settlement import Demand, give_back
-from ..shards import split
-from ..teller import Teller
-from ..terms import Account
-from ..till import spent
-from ..world import StoreClock
-from .simulation import SimColour
+from tests.simulation.simulation import SimColour
+from zae_limiter.backends.memory import MemoryBackend
+from zae_limiter.config_cache import ConfigCache
+from zae_limiter.exceptions import RateLimiterUnavailable
+from zae_limiter.lease import Acquisition
+from zae_limiter.merging import merge
+from zae_limiter.migrations.shapes import MOVED_TO, Source
+from zae_limiter.posting import Posting, fitting, write_for
+from zae_limiter.records.buckets import BucketRecords
+from zae_limiter.records.versions import VersionRecords
+from zae_limiter.repository_protocol import (
+    AtLeast,
+    AtMost,
+    Condition,
+    Delete,
+    Exists,
+    Item,
+    Key,
+    Put,
+    Update,
+    Write,
+)
+from zae_limiter.settlement import Demand, give_back
+from zae_limiter.shards import split
+from zae_limiter.teller import Teller
+from zae_limiter.terms import Account
+from zae_limiter.till import spent
+from zae_limiter.world import StoreClock
 
 look = StoreClock._look
 refuse_older_shape = VersionRecords._refuse_older_shape
@@ -190,7 +201,7 @@ BUGS: dict[str, dict[str, Any]] = {
     "clock_set_back": {"zae_limiter.world.StoreClock._look": _set_back},
     "moved_twice": {"zae_limiter.migrations.moving.mark": _mark_again},
     "reader_forgotten": {"zae_limiter.lease.Acquisition.leave_at_once": _forget_readers},
-    "undone_by_nobody": {"zae_limiter.testing.simulation.SimColour.keep": _keep_nothing},
+    "undone_by_nobody": {"tests.simulation.simulation.SimColour.keep": _keep_nothing},
     "no_refund": {
         "zae_limiter.acquire.give_back": _forget_refund,
         "zae_limiter.lease.give_back": _forget_refund,

@@ -20,17 +20,32 @@ from functools import lru_cache, partial
 from typing import Any
 from unittest import mock
 
-from .._colour import run_sync
-from ..backends.memory import MemoryBackend
-from ..bucket import Rate
-from ..exceptions import RateLimiterUnavailable, RateLimitExceeded
-from ..lease import Lease
-from ..limiter import RateLimiter
-from ..models import Limit
-from ..records.connection import Connection, Options
-from ..repository import Repository
-from ..repository_protocol import Delete, Item, Key, Outcome, Update, Write
-from ..schema import (
+from tests.simulation.actors import Followers, Tenant, Timed, administer, keep_namespaces
+from tests.simulation.books import Books
+from tests.simulation.faults import DAY_MS, HOUR_MS, Weather
+from tests.simulation.final_checks import (
+    check_changes,
+    check_convergence,
+    check_counts,
+    check_families,
+    check_namespaces,
+    check_waits,
+)
+from tests.simulation.ideal import Intent, Judge, WatchedTeller, Whole
+from tests.simulation.older import USAGE, Estate, Heritage, migrate
+from tests.simulation.readers import Reader, Steps
+from tests.simulation.simulation import Cancelled, Network, Process, Simulation, pause
+from zae_limiter._colour import run_sync
+from zae_limiter.backends.memory import MemoryBackend
+from zae_limiter.bucket import Rate
+from zae_limiter.exceptions import RateLimiterUnavailable, RateLimitExceeded
+from zae_limiter.lease import Lease
+from zae_limiter.limiter import RateLimiter
+from zae_limiter.models import Limit
+from zae_limiter.records.connection import Connection, Options
+from zae_limiter.repository import Repository
+from zae_limiter.repository_protocol import Delete, Item, Key, Outcome, Update, Write
+from zae_limiter.schema import (
     bucket_key,
     bucket_limit_names,
     limit_attributes,
@@ -39,23 +54,8 @@ from ..schema import (
     sk_state,
     stored_rate,
 )
-from ..sharding import SHARDS_MAX
-from ..terms import shard_count
-from .books import Books
-from .ideal import Intent, Judge, WatchedTeller, Whole
-from .older import USAGE, Estate, Heritage, migrate
-from .readers import Reader, Steps
-from .rest import (
-    check_changes,
-    check_convergence,
-    check_counts,
-    check_families,
-    check_namespaces,
-    check_waits,
-)
-from .simulation import Cancelled, Network, Process, Simulation, pause
-from .staff import Followers, Tenant, Timed, administer, keep_namespaces
-from .weather import DAY_MS, HOUR_MS, Weather
+from zae_limiter.sharding import SHARDS_MAX
+from zae_limiter.terms import shard_count
 
 RESOURCE = "api"
 PARENT, STEPPARENT = "parent", "stepparent"

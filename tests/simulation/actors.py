@@ -11,16 +11,13 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from zae_limiter_aggregator import Change, Settings, process_changes
-from zae_limiter_aggregator.changes import numbered, span_of
-from zae_limiter_aggregator.usage import REST
-
-from .._colour import run_sync
-from ..exceptions import NamespaceNotFoundError, NamespaceStateError, RateLimiterUnavailable
-from ..models import Limit, UsageWindow
-from ..repository import Repository
-from ..repository_protocol import Backend, Item, Key, Outcome, Write
-from ..schema import (
+from tests.simulation.simulation import Network, Process, Simulation, pause
+from zae_limiter._colour import run_sync
+from zae_limiter.exceptions import NamespaceNotFoundError, NamespaceStateError, RateLimiterUnavailable
+from zae_limiter.models import Limit, UsageWindow
+from zae_limiter.repository import Repository
+from zae_limiter.repository_protocol import Backend, Item, Key, Outcome, Write
+from zae_limiter.schema import (
     MOVED,
     bucket_limit_names,
     limit_attributes,
@@ -29,8 +26,10 @@ from ..schema import (
     sk_state,
     usage_of_entity,
 )
-from .simulation import Network, Process, Simulation, pause
-from .stores import Wrapper
+from zae_limiter.testing.stores import Wrapper
+from zae_limiter_aggregator import Change, Settings, process_changes
+from zae_limiter_aggregator.changes import numbered, span_of
+from zae_limiter_aggregator.usage import REST
 
 SETTINGS = Settings((UsageWindow.HOURLY, UsageWindow.MONTHLY))
 PEACE = Settings(SETTINGS.windows, tend_buckets=False)

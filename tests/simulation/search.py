@@ -15,10 +15,21 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, 
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
-from ..exceptions import RateLimiterUnavailable
-from ..repository_protocol import Backend, Changes, Item, Key, Outcome, Page, Query, Swap, Update, Write
-from .simulation import Cancelled, Perform, Process, Simulation, Task, Way
-from .stores import Fault
+from tests.simulation.simulation import Cancelled, Perform, Process, Simulation, Task, Way
+from zae_limiter.exceptions import RateLimiterUnavailable
+from zae_limiter.repository_protocol import (
+    Backend,
+    Changes,
+    Item,
+    Key,
+    Outcome,
+    Page,
+    Query,
+    Swap,
+    Update,
+    Write,
+)
+from zae_limiter.testing.stores import Fault
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""All orders of a few steps, with a fault at every place: ``python -m zae_limiter.testing.exhaustive``.
+"""All orders of a few steps, with a fault at every place: ``python -m tests.simulation.exhaustive``.
 
 Where the simulation tries a little of everything, this tries everything of a little: two clients of one
 bucket, three steps each, sometimes somebody who changes the limits. Every order of their calls is run
@@ -24,21 +24,21 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import NamedTuple
 
-from .._colour import run_sync
-from ..backends.memory import MemoryBackend, Shelf
-from ..bucket import balance
-from ..exceptions import RateLimiterUnavailable, RateLimitExceeded
-from ..limiter import RateLimiter
-from ..lines import Order
-from ..models import Limit
-from ..posting import Posting, merged
-from ..records.connection import Connection, Options
-from ..repository import Repository
-from ..repository_protocol import Item, Key, Outcome, Put, Update, Write
-from ..schema import bucket_key, bucket_limit_names, limit_attributes, number, sk_state, stored_rate
-from .ideal import Intent, Judge, WatchedTeller
-from .search import Act, Explorer, Line, Place, Redundant, Search, Stop, stop_of
-from .simulation import Cancelled, Process, Task
+from tests.simulation.ideal import Intent, Judge, WatchedTeller
+from tests.simulation.search import Act, Explorer, Line, Place, Redundant, Search, Stop, stop_of
+from tests.simulation.simulation import Cancelled, Process, Task
+from zae_limiter._colour import run_sync
+from zae_limiter.backends.memory import MemoryBackend, Shelf
+from zae_limiter.bucket import balance
+from zae_limiter.exceptions import RateLimiterUnavailable, RateLimitExceeded
+from zae_limiter.limiter import RateLimiter
+from zae_limiter.lines import Order
+from zae_limiter.models import Limit
+from zae_limiter.posting import Posting, merged
+from zae_limiter.records.connection import Connection, Options
+from zae_limiter.repository import Repository
+from zae_limiter.repository_protocol import Item, Key, Outcome, Put, Update, Write
+from zae_limiter.schema import bucket_key, bucket_limit_names, limit_attributes, number, sk_state, stored_rate
 
 ENTITY, RESOURCE = "key", "api"
 STEPS_MAX = 2_000
@@ -440,7 +440,7 @@ def _hushed() -> Iterator[None]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m zae_limiter.testing.exhaustive", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.exhaustive", description=__doc__)
     parser.add_argument("--faults", type=int, default=1, help="at most so many faults in one order")
     parser.add_argument("--story", default="", help="only stories whose name contains this")
     options = parser.parse_args()

@@ -8,15 +8,17 @@ from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
-from .._colour import run_sync
-from ..backends.memory import MemoryBackend
-from ..bucket import Rate
-from ..exceptions import RateLimitExceeded
-from ..limiter import RateLimiter
-from ..models import Limit, NamespaceStatus
-from ..repository import Repository
-from ..repository_protocol import Item, Key
-from ..schema import (
+from tests.simulation.actors import Tenant
+from tests.simulation.simulation import Simulation
+from zae_limiter._colour import run_sync
+from zae_limiter.backends.memory import MemoryBackend
+from zae_limiter.bucket import Rate
+from zae_limiter.exceptions import RateLimitExceeded
+from zae_limiter.limiter import RateLimiter
+from zae_limiter.models import Limit, NamespaceStatus
+from zae_limiter.repository import Repository
+from zae_limiter.repository_protocol import Item, Key
+from zae_limiter.schema import (
     bucket_key,
     nsid_key,
     number,
@@ -25,11 +27,9 @@ from ..schema import (
     sk_meta,
     stored_rate,
 )
-from ..schema_records import namespace_of
-from ..shards import shard_account, survey
-from ..terms import has_terms, level
-from .simulation import Simulation
-from .staff import Tenant
+from zae_limiter.schema_records import namespace_of
+from zae_limiter.shards import shard_account, survey
+from zae_limiter.terms import has_terms, level
 
 NEVER_SECONDS = 10**7
 

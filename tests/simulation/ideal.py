@@ -12,16 +12,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ..bucket import Rate, accrued, balance, wait_ms
-from ..bucket_writes import Call
-from ..lines import Order, Ticket
-from ..models import Limit
-from ..posting import merged
-from ..repository_protocol import Backend, Item, Outcome, Write
-from ..schema import BURIED, bucket_limit_names, limit_attributes, number, stored_rate
-from ..teller import Teller
-from ..terms import Account, shard_count
-from .simulation import Process, Simulation
+from tests.simulation.simulation import Process, Simulation
+from zae_limiter.bucket import Rate, accrued, balance, wait_ms
+from zae_limiter.bucket_writes import Call
+from zae_limiter.lines import Order, Ticket
+from zae_limiter.models import Limit
+from zae_limiter.posting import merged
+from zae_limiter.repository_protocol import Backend, Item, Outcome, Write
+from zae_limiter.schema import BURIED, bucket_limit_names, limit_attributes, number, stored_rate
+from zae_limiter.teller import Teller
+from zae_limiter.terms import Account, shard_count
 
 SLOWLY_MS = 10**12
 """Long enough to tell which of two rates is slower."""

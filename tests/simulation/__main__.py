@@ -1,4 +1,4 @@
-"""``python -m zae_limiter.testing``: simulate many seeds, or replay one."""
+"""``python -m tests.simulation``: simulate many seeds, or replay one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
 from typing import NamedTuple
 
-from .bugs import BUGS, planted
-from .rivals import Rivals
-from .theorem import Scenario
+from tests.simulation.bugs import BUGS, planted
+from tests.simulation.rivals import Rivals
+from tests.simulation.theorem import Scenario
 
 CHUNK = 50
 
@@ -81,7 +81,7 @@ def simulate_many(seeds: int, bug: str | None = None, workers: int | None = None
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m zae_limiter.testing", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=500, help="how many seeds to run")
     parser.add_argument("--seed", type=int, help="replay this one and show where it fails")
     parser.add_argument("--workers", type=int, help="how many processes to use; all cores if not said")

@@ -11,18 +11,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from unittest import mock
 
-from .._colour import run_sync
-from ..backends.memory import MemoryBackend
-from ..exceptions import RateLimitExceeded
-from ..limiter import RateLimiter
-from ..models import Limit
-from ..records.connection import Connection, Options
-from ..repository import Repository
-from ..schema import bucket_key
-from ..shards import doubled, split
-from ..terms import Account, Terms
-from .ideal import WatchedTeller
-from .simulation import Network, Process, Simulation, pause
+from tests.simulation.ideal import WatchedTeller
+from tests.simulation.simulation import Network, Process, Simulation, pause
+from zae_limiter._colour import run_sync
+from zae_limiter.backends.memory import MemoryBackend
+from zae_limiter.exceptions import RateLimitExceeded
+from zae_limiter.limiter import RateLimiter
+from zae_limiter.models import Limit
+from zae_limiter.records.connection import Connection, Options
+from zae_limiter.repository import Repository
+from zae_limiter.schema import bucket_key
+from zae_limiter.shards import doubled, split
+from zae_limiter.terms import Account, Terms
 
 RESOURCE = "api"
 PARENT, CHILDREN = "parent", ("child-1", "child-2")
