@@ -30,7 +30,7 @@ LAYERS = (
     Layer("established", "established established.*", "facts"),
     Layer(
         "facts",
-        "models checks deployments exceptions explanation naming amounts bucket version",
+        "models checks deployments exceptions explanation naming amounts bucket version unentered",
         "established",
     ),
     Layer("colour", "_colour _keeping"),

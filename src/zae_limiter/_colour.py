@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import inspect
 import os
 import threading
 import time
@@ -493,4 +494,6 @@ def wrapping(
     def call(self: Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> S:
         return wrap(method(self._async, *args, **kwargs))
 
-    return _twin(call, method)
+    twin = _twin(call, method)
+    twin.__dict__["__signature__"] = inspect.signature(method).replace(return_annotation=wrap)
+    return twin

@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
-from .established.spelling import FORMER
-from .exceptions import ValidationError
+from .established.spelling import way_out
+from .exceptions import ValidationError, shown, without_secrets
 from .models import LimiterConfig, OnUnavailable, StackOptions, UsageWindow
 from .naming import validate_namespace
 from .repository import Repository
@@ -41,8 +41,15 @@ class RepositoryOptions:
         def __getattr__(self, name: str) -> Never:
             """Options that are gone say what took their place."""
             kind = type(self).__name__
-            reason = f": {FORMER[name]}" if name in FORMER else ""
+            sync = kind.startswith("Sync")
+            built = f"build it first, `{'' if sync else 'await '}builder.build()`"
+            told = way_out(name, built if hasattr(Repository, name) else "", sync=sync)
+            reason = f": {told}" if told and not name.startswith("_") else ""
             raise AttributeError(f"{kind!r} object has no attribute {name!r}{reason}", name=name, obj=self)
+
+    def __repr__(self) -> str:
+        said = ", ".join(f"{name}={_shown(value)}" for name, value in self._said.items())
+        return f"<{type(self).__name__} told {said or 'nothing'}>"
 
     # What is opened, and how it behaves.
     store = _Option[str]()
@@ -150,6 +157,13 @@ class RepositoryOptions:
         if wanted or (wanted is None and self.deployment is not None):
             async with repository._stack_manager() as manager:
                 await manager.auto_update()
+
+
+def _shown(value: Any) -> str:
+    """A value as a ``repr`` may show it: no secrets, and nothing of what may hold some."""
+    if isinstance(value, str) and not isinstance(value, OnUnavailable):
+        return shown(without_secrets(value))
+    return shown(value) if isinstance(value, bool | int | float | OnUnavailable) else "…"
 
 
 STACK_FIELDS = frozenset(field.name for field in fields(StackOptions))

@@ -26,6 +26,7 @@ from .repository_protocol import NOTHING
 from .settlement import Charge, Demand, Take, answered_for, cost_of, give_back, settle, settlement
 from .terms import Account, given_limits
 from .till import Till, knows_all
+from .unentered import Asking
 
 _noting = ForkSafe(threading.RLock)
 """Around what a lease notes: one lock for all of them, for most leases end without a note.
@@ -304,7 +305,7 @@ class DegradedLease(Lease):
         """There is nothing to settle."""
 
 
-class Acquisition:
+class Acquisition(Asking):
     """What ``acquire`` returns: enter it to take the tokens and get the lease."""
 
     __slots__ = (
@@ -332,9 +333,8 @@ class Acquisition:
         on_unavailable: OnUnavailable | None,
         speculative: bool,
     ) -> None:
-        self._buckets, self._entity_id, self._resource = buckets, entity_id, resource
-        self._needs, self._limits = needs, limits
-        self._on_unavailable, self._speculative = on_unavailable, speculative
+        self._buckets, self._entity_id, self._resource, self._needs = buckets, entity_id, resource, needs
+        self._limits, self._on_unavailable, self._speculative = limits, on_unavailable, speculative
         self._policy: OnUnavailable | None = None
         self._lease: Lease | None = None
         self._till: Till | None = None

@@ -24,6 +24,7 @@ from .repository import Repository
 from .settings import Settings
 from .settlement import Demand
 from .shards import catch_up, levels, survey
+from .unentered import Unentered
 
 STORED_LIMITS = "leave it out; stored limits are used unless limits= is given"
 
@@ -118,6 +119,17 @@ class RateLimiter(LimiterForms):
         use_stored_limits: bool | None = None,
     ) -> Acquisition:
         """Take all amounts or none: ``async with limiter.acquire(…) as lease``.
+
+        - ``entity_id``: who asks, such as an API key; it need not have been created.
+        - ``resource``: what is asked for, such as a model.
+        - ``consume``: how many tokens of each limit, by its name: ``{"rpm": 1, "tpm": 500}``.
+        - ``limits``: limits for this entity to go by instead of those that are stored.
+        - ``on_unavailable``: ``"allow"`` or ``"block"`` while the store does not answer; what is stored
+          or set for the repository otherwise.
+        - ``use_stored_limits``: deprecated and without effect.
+
+        Nothing is taken before the block is entered. The lease corrects the cost while the work goes on; a
+        block that raises gets everything back.
 
         Raises ``RateLimitExceeded`` when a limit cannot cover its amount, ``RateLimiterUnavailable``
         when the store does not answer and the policy is to block, ``ValidationError`` for bad input.
@@ -262,8 +274,10 @@ class RateLimiter(LimiterForms):
         await self.close()
 
 
-class Opening:
+class Opening(Unentered):
     """A limiter about to be opened: enter it, or await it."""
+
+    _entered_by = "async with RateLimiter.open(…) as limiter"
 
     def __init__(
         self, limiter: type[RateLimiter], speculative_writes: bool, namespace: str | None, settings: Settings
@@ -271,6 +285,11 @@ class Opening:
         self._class, self._speculative = limiter, speculative_writes
         self._namespace, self._settings = namespace, settings
         self._opened: RateLimiter | None = None
+
+    def __repr__(self) -> str:
+        store = self._settings.get("store") or self._settings.get("stack")
+        where = f" on {without_secrets(store)!r}" if isinstance(store, str) else ""
+        return f"<{self._class.__name__} to be opened{where}: enter or await it>"
 
     async def _open(self) -> RateLimiter:
         return self._class(await Repository.open(self._namespace, **self._settings), self._speculative)

@@ -93,7 +93,7 @@ class Repository(
         default_only: bool = False,
         prepare: Callable[[Repository], Awaitable[None]] | None = None,
     ) -> Self:
-        url, options, given = settings_of(settings)
+        url, options, given = settings_of(settings, sync=sync)
         world, client = store_world(url, given), client_of(settings)
         backend = open_backend(url, sync=sync, world=world, timeout_ms=settings.get("timeout_ms"), **client)
         connection = Connection(backend, world, options, url)

@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 from urllib.parse import urlencode
 
 from .backends import default_url
-from .established.spelling import FORMER
+from .established.spelling import way_out
 from .exceptions import ValidationError
 from .models import OnUnavailable, check_count
 from .naming import validate_stack_name
@@ -59,11 +59,11 @@ def client_of(settings: Settings) -> dict[str, Any]:
     return {name: settings[name] for name in ("session", "config") if settings.get(name)}
 
 
-def settings_of(settings: Settings) -> tuple[str, Options, World]:
+def settings_of(settings: Settings, *, sync: bool = False) -> tuple[str, Options, World]:
     """Settings, checked and completed: the store's URL, the options and the world."""
     if unknown := sorted(set(settings) - Settings.__annotations__.keys()):
-        way_out = FORMER.get(unknown[0], f"use {', '.join(Settings.__annotations__)}")
-        raise ValidationError("setting", unknown[0], way_out)
+        instead = way_out(unknown[0], f"use {', '.join(Settings.__annotations__)}", sync=sync)
+        raise ValidationError("setting", unknown[0], instead)
     world = settings.get("world")
     if not isinstance(world, World | None):
         raise ValidationError("world", world, "pass a World, or leave it out")

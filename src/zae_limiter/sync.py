@@ -21,6 +21,7 @@ from .records.connection import Options
 from .repository import Repository
 from .repository_protocol import Backend
 from .settings import Settings
+from .unentered import Unentered
 from .world import World
 
 
@@ -51,13 +52,17 @@ class SyncLease:
     release = blocking(Lease.release)
 
 
-class SyncAcquisition:
+class SyncAcquisition(Unentered):
     """The sync twin of ``Acquisition``."""
 
     __slots__ = ("_async",)
+    _entered_by = "with limiter.acquire(…) as lease"
 
     def __init__(self, acquisition: Acquisition) -> None:
         self._async = acquisition
+
+    def __repr__(self) -> str:
+        return repr(self._async).replace("<", "<Sync", 1)
 
     def __enter__(self) -> SyncLease:
         acquisition = self._async
@@ -90,6 +95,8 @@ class SyncRepository:
     """The sync twin of ``Repository``."""
 
     def __init__(self, repository: Repository) -> None:
+        if not isinstance(repository, Repository):
+            raise TypeError(f"open a repository with `{type(self).__name__}.open(stack={repository!r})`")
         self._async = repository
 
     @classmethod

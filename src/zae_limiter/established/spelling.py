@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable
 from typing import Any, Never
 
 FORMER = {
-    "name": "open a repository first, with Repository.open(stack=…) or SyncRepository.open(stack=…)",
+    "name": "open a repository first, with Repository.open(stack=…)",
     "stack_options": "deploy with Repository.builder().stack(…).stack_options(…), or `zae-limiter deploy`",
     "auto_update": "say it to Repository.builder().auto_update(…), or run `zae-limiter upgrade`",
     "bucket_ttl_refill_multiplier": "it is bucket_ttl_multiplier, said to Repository.open or its builder",
@@ -21,7 +21,13 @@ FORMER = {
     ),
     "strict_version": "store it: set_config('system', LimiterConfig(strict_version=True))",
 }
-"""What took the place of options that are gone."""
+"""What took the place of options that are gone; ``way_out`` says it to sync code, too."""
+
+
+def way_out(name: str, otherwise: str, *, sync: bool) -> str:
+    """What took the place of an option, with the names that the caller uses."""
+    told = FORMER.get(name, otherwise)
+    return told.replace("Repository.", "SyncRepository.") if sync else told
 
 
 def deprecated(what: str, instead: str, stacklevel: int = 3) -> None:
@@ -32,8 +38,8 @@ def deprecated(what: str, instead: str, stacklevel: int = 3) -> None:
 def refuse_former(function: str, names: Iterable[str]) -> None:
     """Raise for options that a function does not have, or has no more, and tell what took their place."""
     for name in names:
-        way_out = FORMER.get(name, "there is no such option")
-        raise TypeError(f"{function}() got an unexpected argument {name!r}: {way_out}")
+        instead = way_out(name, "there is no such option", sync=function.startswith("Sync"))
+        raise TypeError(f"{function}() got an unexpected argument {name!r}: {instead}")
 
 
 class Done:

@@ -250,6 +250,10 @@ class ConfigRecords(BucketRecords):
             OnUnavailable
         ):  # a policy must not be taken for somebody's name
             raise ValidationError("principal", principal, "pass on_unavailable by its name")
+        if is_limits(entity_id) or is_limits(resource):
+            order = {"entity": "set_limits(entity_id, limits, resource)"}
+            told = order.get(level, "set_resource_defaults(resource, limits)")
+            raise ValidationError("limits", limits, f"the arguments are in another order: {told}")
         are_none = is_limits(limits) and not limits
         if are_none and policy is None:
             deprecated("setting no limits", "delete them instead", stacklevel=4)
