@@ -156,7 +156,11 @@ class Session:
     def must_exist(self) -> None:
         """Make sure that looking at the store makes nothing: a file that is missing is an error."""
         if (path := self._missing_file) is not None:
-            raise Failure(f"file {str(path)!r} does not exist", _hint_of_missing(path), NOT_FOUND)
+            raise Failure(
+                f"file {str(path)!r} does not exist",
+                _hint_of_missing(path, self._settings.get("store")),
+                NOT_FOUND,
+            )
 
     @property
     def _missing_file(self) -> Path | None:
@@ -331,10 +335,12 @@ def make_sure(yes: bool, question: str, option: str = "--yes") -> None:
         raise Failure("nothing was changed")
 
 
-def _hint_of_missing(path: Path) -> str:
+def _hint_of_missing(path: Path, store: str | None) -> str:
     if not path.parent.exists():
         return f"nor does its directory; if the path is right: mkdir -p {quote(str(path.parent))}"
-    return "the first command that sets limits makes it, such as: zae-limiter system set-defaults -l rpm:60"
+    command = "zae-limiter system set-defaults -l rpm:60"
+    there = "" if store is None else f" --store {quote(store)}"
+    return f"the first command that sets limits makes it, such as: {command}{there}"
 
 
 def no_namespace(name: str) -> Failure:
