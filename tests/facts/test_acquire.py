@@ -20,7 +20,7 @@ from tests.facts.stage import (
     waits,
 )
 from zae_limiter import RateLimiterUnavailable, RateLimitExceeded, ValidationError
-from zae_limiter.acquire import ATTEMPTS_MAX, demands_on
+from zae_limiter.acquire import ATTEMPTS_MAX, SOON_SECONDS, demands_on
 from zae_limiter.bucket import Rate
 from zae_limiter.lines import Order
 from zae_limiter.repository_protocol import Key, Outcome
@@ -133,7 +133,7 @@ def test_who_fits_by_the_time_of_the_reply_tries_again() -> None:
 
 
 def test_who_is_beaten_again_is_refused() -> None:
-    """It would fit by now, and did not when it asked for the second time."""
+    """It did not fit when it asked for the second time. It would by now, so there is nothing to wait for."""
     store = Store(e=image_of(0))
     teller = teller_of(store)
 
@@ -145,7 +145,7 @@ def test_who_is_beaten_again_is_refused() -> None:
     store.meanwhile = others_are_faster
     with pytest.raises(RateLimitExceeded) as caught:
         take(teller, demand(1_000))
-    assert waits(caught.value) == [(0, 1, 1.0)]
+    assert waits(caught.value) == [(0, 1, SOON_SECONDS)]
     assert len(store.calls) == 2
 
 

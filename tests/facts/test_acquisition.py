@@ -53,6 +53,10 @@ class Shop:
         assert account == self.plan_of_till.accounts[0]
         return False
 
+    def moved(self, account: Account, shards: Any) -> list[Account]:
+        assert [account] == list(shards)
+        return []
+
     async def plan(self, *asked: Any) -> Plan:
         assert asked[:2] == ("e", "r")
         self.asked.append("plan")

@@ -237,7 +237,7 @@ def test_what_is_taken_for_work_that_failed_meanwhile_is_given_back() -> None:
         return plan
 
     buckets: Any = SimpleNamespace(
-        teller=teller, renewed=None, notice_changes=found, plan=found, is_moved=lambda _: False
+        teller=teller, renewed=None, notice_changes=found, plan=found, moved=lambda *_: []
     )
     lease = Lease(buckets, *plan, True)
     run_sync(lease.consume(a=1))
