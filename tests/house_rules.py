@@ -87,8 +87,7 @@ LAYERS = (
         f"{PUBLIC} limiter sync package testing aggregator infra manifest migrations visualization local",
         packages="click rich",
     ),
-    # Where the command begins: `zae_limiter_command`, and `python -m zae_limiter`.
-    Layer("command", "_command __main__", "cli"),
+    Layer("command", "__main__", "cli"),
 )
 
 FILE_LINES_MAX = 500

@@ -120,9 +120,17 @@ class RepositoryOptions:
         namespace = self._said.get("namespace")
         if options is not None:
             await self._provision(options, settings, namespace, sync=sync)
-        return await Repository._open(
-            settings, namespace, sync=sync, default_only=True, prepare=self._prepare
+        repository = await Repository._open(
+            settings, namespace, sync=sync, default_only=True, prepare=self._update_lambda
         )
+        policy = self._said.get("on_unavailable")
+        if policy is not None:  # all who use the system are to agree about it, once whoever says so is let in
+            try:
+                await repository._set_policy(OnUnavailable.of(policy))
+            except BaseException:
+                await repository.close()
+                raise
+        return repository
 
     async def _provision(
         self, options: StackOptions, settings: Settings, namespace: str | None, *, sync: bool
@@ -137,12 +145,6 @@ class RepositoryOptions:
             raise ValidationError("store", url, "options of a stack need one; name it with .stack(…)")
         async with manager_of(url, sync=sync, world=world, **client_of(settings)) as manager:
             await manager.ensure(options)
-
-    async def _prepare(self, repository: Repository) -> None:
-        await self._update_lambda(repository)
-        policy = self._said.get("on_unavailable")
-        if policy is not None:  # all who use the system are to agree about it
-            await repository._set_policy(OnUnavailable.of(policy))
 
     async def _update_lambda(self, repository: Repository) -> None:
         """Bring an older aggregator up to date, if that is wanted: said here, or at the system level.

@@ -125,8 +125,7 @@ class Lease:
         changes = named_amounts(amounts, named)
         for name, change in changes.items():
             check_count(f"adjustment of {shown(name)}", change, TOKENS_MAX, -TOKENS_MAX)
-            if not knows_all(self._accounts, (name,)) and not any(name in t.amounts for t in self._later):
-                raise unknown_limit(name, self._accounts)
+            self._check_known(name)
         with _noting.get():
             consumed = self.consumed
             for name, change in changes.items():
@@ -134,9 +133,13 @@ class Lease:
                     changes[name] = -consumed.get(name, 0)
                     logger.warning(
                         "a lease of %s gives back %s of %s: it holds no more, and %s were to be given back",
-                        *(self._accounts[0].entity_id, -changes[name], name, -change),
+                        *(self._place[0], -changes[name], name, -change),
                     )
             self._add(changes)
+
+    def _check_known(self, name: str) -> None:
+        if not knows_all(self._accounts, (name,)) and not any(name in t.amounts for t in self._later):
+            raise unknown_limit(name, self._accounts)
 
     def _add(self, changes: Mapping[str, int]) -> None:
         with _noting.get():
@@ -289,12 +292,8 @@ class DegradedLease(Lease):
         needs_milli(needs)
         await self.adjust(needs)
 
-    async def adjust(self, amounts: Mapping[str, int] | None = None, /, **named: int) -> None:
-        self._check_open()
-        changes = named_amounts(amounts, named)
-        for name, change in changes.items():
-            check_count(f"adjustment of {shown(name)}", change, TOKENS_MAX, -TOKENS_MAX)
-        self._add(changes)
+    def _check_known(self, name: str) -> None:
+        """Nobody can be asked which limits there are."""
 
     async def _finish(self) -> None:
         self._ended = True

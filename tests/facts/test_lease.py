@@ -217,6 +217,13 @@ def test_a_lease_returns_at_most_what_it_holds(caplog: pytest.LogCaptureFixture)
     assert lease.consumed == {"a": 0}
 
 
+def test_a_degraded_lease_returns_at_most_what_it_holds() -> None:
+    lease = degraded_lease()
+    run_sync(lease.release(a=5))
+    run_sync(lease.adjust(b=1))
+    assert lease.consumed == {"a": 0, "b": 1}
+
+
 @pytest.mark.parametrize("verb", ["consume", "adjust", "release"])
 def test_a_degraded_lease_ends_like_any_other(verb: str) -> None:
     lease = degraded_lease()

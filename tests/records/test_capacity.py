@@ -186,6 +186,16 @@ async def test_a_speculative_write_says_what_became_of_it(store: Store) -> None:
     assert given.applied
 
 
+async def test_a_speculative_write_goes_by_the_limits_that_bind_now(store: Store) -> None:
+    """Somebody else cut one limit of the entity and added another."""
+    admin, user = await store.repository(), await store.repository()
+    await admin.set_limits("key-1", [RPM], "gpt-4")
+    assert (await user.speculative_consume("key-1", "gpt-4", {"rpm": 1})).applied
+    await admin.set_limits("key-1", [Limit.per_minute("rpm", 10), Limit.per_minute("x", 5)], "gpt-4")
+    assert (await user.speculative_consume("key-1", "gpt-4", {"x": 1})).applied
+    assert not (await user.speculative_consume("key-1", "gpt-4", {"rpm": 50})).applied
+
+
 async def test_raw_writes_are_seen_by_this_process(store: Store) -> None:
     """What it remembers of the items they touch is forgotten."""
     repository = await store.repository()

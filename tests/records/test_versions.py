@@ -9,6 +9,7 @@ from tests.records.stage import RPM, Store
 from zae_limiter import (
     IncompatibleSchemaError,
     LimiterConfig,
+    OnUnavailable,
     RateLimiterUnavailable,
     Repository,
     ValidationError,
@@ -158,3 +159,16 @@ async def test_what_is_set_is_checked(store: Store) -> None:
     with pytest.raises(ValidationError, match="principal"):
         await repository.set_version_record(updated_by="a#b")
     assert await repository.get_version_record() == before
+
+
+async def test_whoever_is_refused_changes_no_policy() -> None:
+    """A builder stores ``on_unavailable`` for everybody, once it is let in."""
+    url = "memory://refused-builder"
+    async with await Repository.open(store=url) as repository:
+        await repository.set_config("system", LimiterConfig(on_unavailable=OnUnavailable.BLOCK))
+        await repository.set_version_record("2.0.0")
+        with pytest.raises(IncompatibleSchemaError):
+            await Repository.builder().store(url).on_unavailable("allow").build()
+        stored = await repository.get_config("system")
+        assert stored is not None
+        assert stored.on_unavailable is OnUnavailable.BLOCK

@@ -144,7 +144,8 @@ class CapacityRecords(BucketRecords):
         validate_entity_id(entity_id)
         validate_resource(resource)
         needs = needs_milli(consume)
-        account = (await self.plan(entity_id, resource, given)).accounts[0]
+        await self.notice_changes()
+        account = (await self.plan(entity_id, resource, given, needs)).accounts[0]
         demands_on([account], needs)
         (outcome,), interruption = await self.teller.post([Order(account, Posting(need=needs))])
         if interruption is not None:
