@@ -67,7 +67,7 @@ LAYERS = (
     Layer("sync", "sync", f"{PUBLIC} limiter"),
     Layer("package", "__init__", f"{PUBLIC} limiter sync"),
     # What users test their own programs with.
-    Layer("testing", "testing testing.*", f"{BACKEND}"),
+    Layer("testing", "testing testing.*", f"{PUBLIC} sync memory"),
     Layer("following", "following following.*", f"{BACKEND} memory sqlite"),
     # It knows the records, and what is pure about buckets and shards, but no limiter.
     Layer(

@@ -26,6 +26,7 @@ SHOWN = {
     "zae_limiter.models",
     "zae_limiter.sync",
     "zae_limiter.testing.clock",
+    "zae_limiter.testing.traffic",
 }
 
 

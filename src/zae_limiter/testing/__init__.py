@@ -2,10 +2,11 @@
 
 ``ManualClock`` gives a ``World`` whose time stands still until it is told otherwise.
 ``RecordingBackend`` counts what a store is asked. ``FaultyBackend`` loses requests and replies on
-command.
+command. ``simulate`` tells what limits would do to some traffic.
 """
 
 from .clock import ManualClock
 from .stores import Fault, FaultyBackend, RecordingBackend
+from .traffic import Answer, simulate
 
-__all__ = ["Fault", "FaultyBackend", "ManualClock", "RecordingBackend"]
+__all__ = ["Answer", "Fault", "FaultyBackend", "ManualClock", "RecordingBackend", "simulate"]
