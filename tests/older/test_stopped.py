@@ -16,12 +16,14 @@ import pytest
 
 from tests.dynamodb.stage import make_table, open_table
 from tests.engines import dynamodb_local
-from tests.migrations.stage import Stage, batch_fill
+from tests.migrations.older import NOW_MS, SHAPES
+from tests.migrations.stage import Stage, assert_same, batch_fill, old_rows
 from tests.older.releases import ROOT, VERSIONS, recorded, rows_of
 from tests.older.test_recorded import Rows, clock
 from tests.records.stage import take
 from zae_limiter._colour import run_sync
 from zae_limiter.repository_protocol import TRANSACT_WRITES_MAX
+from zae_limiter.testing import ManualClock
 
 EACH_RECORD = bool(os.environ.get("UPGRADE_EACH_RECORD"))
 """Whether each record goes on its own, which makes many writes to stop at."""
@@ -37,8 +39,8 @@ KILLED = str(-signal.SIGKILL)
 class Upgrades:
     """Tables that a release left, and the processes that upgrade them."""
 
-    def __init__(self, version: str, program: "subprocess.Popen[str]") -> None:
-        self._rows, self._program = recorded(version), program
+    def __init__(self, rows: Rows, still: ManualClock, program: "subprocess.Popen[str]") -> None:
+        self._rows, self._still, self._program = rows, still, program
 
     def table(self) -> str:
         table = make_table()
@@ -55,6 +57,9 @@ class Upgrades:
     def one(self, table: str, how: str = "SIGKILL", what: str = "write", at: int = NEVER) -> str:
         return self.ask("one", dynamodb_local.url(table), how, what, at)
 
+    def race(self, table: str, seed: int) -> str:
+        return self.ask("race", dynamodb_local.url(table), seed, seed + 1, seed + 2)
+
     def undisturbed(self) -> Rows:
         table = self.table()
         assert self.one(table) == "0"
@@ -62,8 +67,7 @@ class Upgrades:
 
     def use(self, table: str) -> None:
         """A client of this version takes something, of a bucket that had shards and of a family."""
-        still = clock(self._rows)
-        stage = Stage("dynamodb", lambda: open_table(True, table, still.world), still)
+        stage = Stage("dynamodb", lambda: open_table(True, table, self._still.world), self._still)
         limiter = stage.limiter()
         run_sync(take(limiter, "hot", "gpt-4", rpd=5))
         run_sync(take(limiter, "user-2", "gpt-4", rpd=1))
@@ -71,58 +75,72 @@ class Upgrades:
 
 
 @contextmanager
-def upgrades(version: str, path: Path) -> Iterator[Upgrades]:
-    now_ms = clock(recorded(version)).world.now_ms()
+def upgrades(rows: Rows, still: ManualClock, path: Path) -> Iterator[Upgrades]:
+    now_ms = still.world.now_ms()
     command = [sys.executable, "-m", "tests.older.upgrades", str(now_ms), str(TOGETHER_MAX)]
-    told = path / "told.txt"
     with (
-        told.open("w") as errors,
+        (path / "told.txt").open("w") as told,
         subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=told, text=True
         ) as program,
     ):
-        yield Upgrades(version, program)
+        yield Upgrades(rows, still, program)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_killed_in_front_of_every_write(version: str, tmp_path: Path) -> None:
+@pytest.fixture(params=VERSIONS)
+def they(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Upgrades]:
+    """Upgrades of what a release left, a second after it was last used."""
+    rows = recorded(request.param)
+    with upgrades(rows, clock(rows), tmp_path) as they:
+        yield they
+
+
+def test_killed_in_front_of_every_write(they: Upgrades) -> None:
     """The next one ends in the table of one that nobody killed: every token, and all use once."""
-    with upgrades(version, tmp_path) as they:
-        expected = they.undisturbed()
-        for at in range(1, REQUESTS_MAX):
-            table = they.table()
-            if they.one(table, "SIGKILL", "write", at) != KILLED:
-                break
-            assert rows_of(table) != expected, at
-            assert they.one(table) == "0", at
-            assert rows_of(table) == expected, at
+    expected = they.undisturbed()
+    for at in range(1, REQUESTS_MAX):
+        table = they.table()
+        if they.one(table, "SIGKILL", "write", at) != KILLED:
+            break
+        assert rows_of(table) != expected, at
+        assert they.one(table) == "0", at
+        assert rows_of(table) == expected, at
     assert at > (40 if EACH_RECORD else 10)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_asleep_while_another_one_does_everything(version: str, tmp_path: Path) -> None:
+def test_asleep_while_another_one_does_everything(they: Upgrades) -> None:
     """And clients take tokens: whoever wakes up, with what it has read, changes nothing any more."""
-    with upgrades(version, tmp_path) as they:
-        expected = they.undisturbed()
-        for at in range(1, REQUESTS_MAX, STEP):
-            table = they.table()
-            if they.one(table, "SIGSTOP", "request", at) != "asleep":
-                break
-            assert they.one(table) == "0", at
-            assert rows_of(table) == expected, at
-            they.use(table)
-            used = rows_of(table)
-            assert they.ask("wake") == "0", at
-            assert rows_of(table) == used, at
+    expected = they.undisturbed()
+    for at in range(1, REQUESTS_MAX, STEP):
+        table = they.table()
+        if they.one(table, "SIGSTOP", "request", at) != "asleep":
+            break
+        assert they.one(table) == "0", at
+        assert rows_of(table) == expected, at
+        they.use(table)
+        used = rows_of(table)
+        assert they.ask("wake") == "0", at
+        assert rows_of(table) == used, at
     assert at > (55 if EACH_RECORD else 20)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_several_at_once(version: str, tmp_path: Path) -> None:
+def test_several_at_once(they: Upgrades) -> None:
     """Each with a pace of its own: they share the work, and all of them succeed."""
-    with upgrades(version, tmp_path) as they:
-        expected = they.undisturbed()
+    expected = they.undisturbed()
+    for seed in range(0, RACES * 3, 3):
+        table = they.table()
+        assert they.race(table, seed) == "0 0 0", seed
+        assert rows_of(table) == expected, seed
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_several_at_once_where_keys_had_no_namespace(shape: str, tmp_path: Path) -> None:
+    """The same for the first tables: what was there is there once, and all of it in one namespace."""
+    older = SHAPES[shape](20)
+    with upgrades(older.items, ManualClock(NOW_MS), tmp_path) as they:
         for seed in range(0, RACES * 3, 3):
             table = they.table()
-            assert they.ask("race", dynamodb_local.url(table), seed, seed + 1, seed + 2) == "0 0 0", seed
-            assert rows_of(table) == expected, seed
+            assert they.race(table, seed) == "0 0 0", seed
+            rows = rows_of(table)
+            assert old_rows(rows) == set()
+            assert_same(rows, older.truth)
