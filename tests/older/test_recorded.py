@@ -121,9 +121,13 @@ def test_two_at_once(version: str, tmp_path) -> None:  # type: ignore[no-untyped
     assert it.rows() == undisturbed(version, tmp_path)
 
 
+@pytest.mark.parametrize("together_max", [1, 100])
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_was_read_before_another_one_moved_it(version: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_what_was_read_before_another_one_moved_it(  # type: ignore[no-untyped-def]
+    version: str, together_max: int, tmp_path, monkeypatch
+) -> None:
     """Each record as it was, beside a table where everything is done: nothing is done again."""
+    monkeypatch.setattr(moving, "TRANSACT_WRITES_MAX", together_max)
     rows = recorded(version)
     it = staged("memory", rows, tmp_path)
     it.migrate()
