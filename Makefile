@@ -25,7 +25,7 @@ define check_python
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test engines check fuzz sim reach exhaust mutate storm soak nightly bench format lock clean
+.PHONY: help demo test quick engines check fuzz sim reach exhaust mutate storm soak nightly bench format lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ demo: $(DEMO)/.ready ## Watch the limiter work on a fresh embedded store
 
 test: check engines ## Run lint, types and all tests (TESTS=path to choose)
 	$(BIN)/pytest -n auto $(TESTS)
+
+quick: $(READY) ## Run what a change of the core breaks first, on memory and SQLite
+	$(BIN)/pytest -n auto -q -k "not dynamodb" tests/facts tests/flow tests/records
 
 check: $(READY) ## Check format, lint and types
 	$(BIN)/ruff format --check .
