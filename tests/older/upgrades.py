@@ -90,19 +90,21 @@ def main(now_ms: int, together_max: int) -> None:
             said.append("asleep" if os.WIFSTOPPED(status) else str(os.waitstatus_to_exitcode(status)))
         print(*said, flush=True)
 
-    for line in sys.stdin:
-        match line.split():
-            case "one", url, how, what, at:
-                ends([born(url, struck(how, what, at))])
-            case "race", url, *seeds:
-                ends([born(url, dawdling(int(seed))) for seed in seeds])
-            case _:
-                woken = [asleep.pop() for _ in asleep[:]]
-                for child in woken:
-                    os.kill(child, signal.SIGCONT)
-                ends(woken)
-    for child in asleep:
-        os.kill(child, signal.SIGKILL)
+    try:
+        for line in sys.stdin:
+            match line.split():
+                case "one", url, how, what, at:
+                    ends([born(url, struck(how, what, at))])
+                case "race", url, *seeds:
+                    ends([born(url, dawdling(int(seed))) for seed in seeds])
+                case _:
+                    woken = [asleep.pop() for _ in asleep[:]]
+                    for child in woken:
+                        os.kill(child, signal.SIGCONT)
+                    ends(woken)
+    finally:  # whoever gave the tasks may be gone
+        for child in asleep:
+            os.kill(child, signal.SIGKILL)
 
 
 if __name__ == "__main__":
