@@ -175,3 +175,57 @@ def test_a_program_that_starts_updates_what_it_may(
     aws = ScriptedAws(**{"DescribeStacks": stacks("CREATE_COMPLETE"), **answers})
     assert aws.manager.auto_update() is result
     assert aws.changes == changes
+
+
+# Whether it is told of changes.
+
+MAPPING = {"EventSourceMappings": [{"UUID": "u", "State": "Enabled"}]}
+
+
+def test_a_function_is_off_when_that_is_said() -> None:
+    """Lambda answers at once and takes its time; until then the function may still be called."""
+    aws = ScriptedAws(
+        ListEventSourceMappings=MAPPING,
+        UpdateEventSourceMapping={"State": "Disabling"},
+        GetEventSourceMapping=[{"State": "Disabling"}, {"State": "Disabling"}, {"State": "Disabled"}],
+    )
+    aws.manager.switch_aggregator(False)
+    assert aws.requests("UpdateEventSourceMapping") == [{"UUID": "u", "Enabled": False}]
+    assert aws.requests("GetEventSourceMapping") == [{"UUID": "u"}] * 3
+    assert len(aws.clock.slept_ms) == 3
+
+
+def test_a_function_that_is_off_already() -> None:
+    """An upgrade that goes on finds it so, and asks for nothing."""
+    aws = ScriptedAws(ListEventSourceMappings={"EventSourceMappings": [{"UUID": "u", "State": "Disabled"}]})
+    aws.manager.switch_aggregator(False)
+    assert aws.operations == ["ListEventSourceMappings"]
+
+
+def test_a_function_that_is_just_being_changed() -> None:
+    """Lambda takes one change at a time: what is under way is waited for."""
+    aws = ScriptedAws(
+        ListEventSourceMappings={"EventSourceMappings": [{"UUID": "u", "State": "Disabling"}]},
+        GetEventSourceMapping=[{"State": "Disabled"}, {"State": "Enabled"}],
+        UpdateEventSourceMapping={"State": "Enabling"},
+    )
+    aws.manager.switch_aggregator(True)
+    assert aws.operations == [
+        "ListEventSourceMappings",
+        "GetEventSourceMapping",
+        "UpdateEventSourceMapping",
+        "GetEventSourceMapping",
+    ]
+
+
+def test_a_function_that_does_not_go_off() -> None:
+    """Nothing is done under it."""
+    aws = ScriptedAws(
+        ListEventSourceMappings=MAPPING,
+        UpdateEventSourceMapping={"State": "Disabling"},
+        GetEventSourceMapping={"State": "Disabling"},
+    )
+    with pytest.raises(
+        StackOperationError, match="'limits-aggregator' is still Disabling after 1800 seconds"
+    ):
+        aws.manager.switch_aggregator(False)

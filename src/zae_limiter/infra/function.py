@@ -1,4 +1,4 @@
-"""The code of the aggregator's function: whether it is due, and how it gets there."""
+"""The aggregator's function: whether its code is due and how it gets there, and whether it is called."""
 
 from __future__ import annotations
 
@@ -71,3 +71,27 @@ async def upload(cloud: Cloud, function: str, package: bytes, patience: Patience
             raise StackOperationError(
                 f"function {function!r} has not taken its code within {patience.seconds:g} seconds"
             )
+
+
+async def switch(cloud: Cloud, function: str, on: bool, patience: Patience) -> None:
+    """Let a function be told of changes to its table, or of none, and wait until that is so."""
+    try:
+        reply = await cloud.ask(
+            "lambda", "ListEventSourceMappings", FunctionName=function, expected=NOT_FOUND
+        )
+    except ServiceError:
+        return  # there is no function
+    wanted = "Enabled" if on else "Disabled"
+    for mapping in reply.get("EventSourceMappings", ()):
+        state, which = mapping["State"], {"UUID": mapping["UUID"]}
+        while state != wanted:
+            if not state.endswith("ing"):
+                reply = await cloud.ask("lambda", "UpdateEventSourceMapping", **which, Enabled=on)
+            elif await patience.lasts():
+                reply = await cloud.ask("lambda", "GetEventSourceMapping", **which)
+            else:
+                raise StackOperationError(
+                    f"the event source of function {function!r} is still {state} after "
+                    f"{patience.seconds:g} seconds; run it again later"
+                )
+            state = reply["State"]

@@ -32,7 +32,7 @@ from ..world import World
 from . import template
 from .cloud import Cloud, Patience, open_cloud
 from .discovery import deployed_stacks
-from .function import check_schema, code_is_due, function_config, upload
+from .function import check_schema, code_is_due, function_config, switch, upload
 from .health import Report, examine
 from .lambda_builder import build, code_sha256
 from .older_stack import is_older, loses_table
@@ -209,17 +209,9 @@ class StackManager:
         return proposed.changes
 
     async def switch_aggregator(self, on: bool) -> None:
-        """Let the function be told of changes to the table, or let it be told of none for now."""
+        """Let the function be told of changes to the table, or of none for now, and wait until that is so."""
         function = template.names(self.name).function
-        missing = frozenset({NOT_FOUND})
-        try:
-            reply = await self._cloud.ask(
-                "lambda", "ListEventSourceMappings", FunctionName=function, expected=missing
-            )
-        except ServiceError:
-            return  # there is no function
-        for mapping in reply.get("EventSourceMappings", ()):
-            await self._cloud.ask("lambda", "UpdateEventSourceMapping", UUID=mapping["UUID"], Enabled=on)
+        await switch(self._cloud, function, on, self._patience(TIMEOUT_SECONDS))
 
     async def _fit(self, wishes: Wishes, stack: Stack) -> None:
         """Let the template fit a stack that the older product made."""
