@@ -210,15 +210,15 @@ class Manager:
 
     answer: Any = True
 
-    def __init__(self, name: str, region: str | None, endpoint_url: str | None) -> None:
-        assert (name, region, endpoint_url) == ("limits", "eu-west-1", None)
+    def __init__(self, url: str, **_: Any) -> None:
+        assert url == "dynamodb://limits?region=eu-west-1"
 
-    def update_lambda(self, force: bool) -> bool:
+    async def update_lambda(self, force: bool) -> bool:
         if isinstance(self.answer, Exception):
             raise self.answer
         return bool(self.answer or force)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         pass
 
 
@@ -236,7 +236,7 @@ def test_the_function_alone(
     run: Run, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], answer: Any, code: int, changed: Any
 ) -> None:
     """The table is not even looked at."""
-    monkeypatch.setattr("zae_limiter.infra.stack_manager.SyncStackManager", Manager)
+    monkeypatch.setattr("zae_limiter.infra.stack_manager.manager_of", Manager)
     monkeypatch.setattr(Manager, "answer", answer)
     store = ("--name", "limits", "--region", "eu-west-1")
     result = run("upgrade", "--lambda-only", *store, *words, "--output", "json")

@@ -6,29 +6,11 @@ replaced, and the function is told again. Each step can be repeated.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, urlsplit
-
-from ..exceptions import InfrastructureError
+from .._colour import run_sync
 from ..infra.older_stack import MARK, is_older
 from .progress import Board
 from .session import Session
-
-if TYPE_CHECKING:
-    from ..infra.stack_manager import SyncStackManager
-
-
-def options_of(session: Session) -> dict[str, str]:
-    """What the address of a table says beside its name."""
-    return dict(parse_qsl(urlsplit(session.url).query))
-
-
-def stack_manager(session: Session) -> SyncStackManager:
-    """Whoever looks after the stack around the table of a session."""
-    from ..infra.stack_manager import SyncStackManager
-
-    options = options_of(session)
-    return SyncStackManager(urlsplit(session.url).netloc, options.get("region"), options.get("endpoint_url"))
+from .stacks import stack_around, stack_or_none
 
 
 class OlderStack:
@@ -39,35 +21,24 @@ class OlderStack:
         self.name, self.version, self.changes = name, version, changes
 
     def switch(self, *, on: bool) -> None:
-        manager = stack_manager(self._session)
-        try:
-            manager.switch_aggregator(on)
-        finally:
-            manager.close()
+        with stack_around(self._session) as manager:
+            run_sync(manager.switch_aggregator(on))
 
     def replace(self) -> None:
         """Give it the template, the filter and the code of this version, and let the function go on."""
-        manager = stack_manager(self._session)
-        try:
+        with stack_around(self._session) as manager:
             with Board() as board:
-                manager.update(progress=board.show)
-            manager.switch_aggregator(True)
-        finally:
-            manager.close()
+                run_sync(manager.update(progress=board.show))
+            run_sync(manager.switch_aggregator(True))
 
 
 def older_stack(session: Session, *, begun: bool) -> OlderStack | None:
     """The stack around the table if the older product made it and it has to be replaced."""
-    manager = stack_manager(session)
-    try:
-        try:
-            stack = manager.describe()
-        except InfrastructureError:
-            return None  # there may well be a table where there is no CloudFormation
+    with stack_around(session) as manager:
+        stack = stack_or_none(manager)
         if stack is None or not stack.is_ours or not is_older(stack):
             return None
         if MARK not in stack.parameters and not begun:
             return None
-        return OlderStack(session, stack.name, stack.version, [str(one) for one in manager.preview()])
-    finally:
-        manager.close()
+        changes = [str(one) for one in run_sync(manager.preview())]
+        return OlderStack(session, stack.name, stack.version, changes)

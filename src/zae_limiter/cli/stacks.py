@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from .._colour import run_sync
+from ..exceptions import InfrastructureError
 from ..naming import validate_stack_name
 from ..settings import STACK_VARIABLE, Settings
+from ..world import World
+from .errors import AWS, Failure
 from .output import Output
-from .session import STORE_IN_USE, decorated, json_option, output_of, output_option
+from .session import STORE_IN_USE, Session, decorated, json_option, output_of, output_option
 
 if TYPE_CHECKING:
-    from ..infra.stack_manager import SyncStackManager
+    from ..infra.stack import Stack
+    from ..infra.stack_manager import StackManager, SyncStackManager
 
 NAME = click.option(
     "--name", "-n", "stack", metavar="STACK", help=f"The stack.  [default: that of {STACK_VARIABLE}]"
@@ -70,3 +76,33 @@ def with_stack(function: Callable[..., None]) -> Callable[..., None]:
             session.close()
 
     return decorated(run, NAME, REGION, ENDPOINT, output_option, json_option)
+
+
+@contextmanager
+def stack_around(session: Session) -> Iterator[StackManager]:
+    """Whoever looks after the stack around the table of a session."""
+    from ..infra.stack_manager import manager_of
+
+    manager = manager_of(session.url, sync=True, world=World())
+    try:
+        yield manager
+    finally:
+        run_sync(manager.close())
+
+
+def stack_or_none(manager: StackManager) -> Stack | None:
+    """The stack of that name, whoever made it. There is none where there is no CloudFormation.
+
+    Whoever may not ask, or gets no answer, does not know: then nothing must happen to the table.
+    """
+    from ..infra.cloud import NotOffered
+
+    try:
+        return run_sync(manager.describe())
+    except NotOffered:
+        return None
+    except InfrastructureError as error:
+        raise Failure(
+            f"nothing was changed, because nobody knows whether table {manager.name!r} has a stack: {error}",
+            code=AWS,
+        ) from error

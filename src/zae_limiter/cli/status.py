@@ -22,11 +22,10 @@ from ..world import World
 from .nouns import Verb
 from .output import grid, printable, record
 from .session import STORE_IN_USE, Session, decorated, json_option, output_of, output_option, with_session
-from .stacks import ENDPOINT, REGION
+from .stacks import ENDPOINT, REGION, stack_around
 
 if TYPE_CHECKING:
     from ..infra.health import Report
-    from ..infra.stack_manager import StackManager
 
 ANY_CLIENT = "0.0.0"
 """The least client of a store that shuts none out."""
@@ -120,11 +119,8 @@ def version_record(session: Session) -> VersionRecord | None:
     if not session.is_dynamodb:
         session.must_exist()
         return session.registry.get_version_record()
-    manager = _manager(session)
-    try:
+    with stack_around(session) as manager:
         return run_sync(manager.version_record())
-    finally:
-        run_sync(manager.close())
 
 
 def stored_versions(stored: VersionRecord | None) -> dict[str, object]:
@@ -138,18 +134,9 @@ def stored_versions(stored: VersionRecord | None) -> dict[str, object]:
     }
 
 
-def _manager(session: Session) -> StackManager:
-    from ..infra.stack_manager import manager_of
-
-    return manager_of(session.url, sync=True, world=World())
-
-
 def _examined(session: Session) -> Report:
-    manager = _manager(session)
-    try:
+    with stack_around(session) as manager:
         return run_sync(manager.report())
-    finally:
-        run_sync(manager.close())
 
 
 def _looked_at(session: Session) -> Report:

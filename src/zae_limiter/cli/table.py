@@ -10,7 +10,7 @@ import click
 
 from .._colour import run_sync
 from ..backends import open_backend
-from ..exceptions import InfrastructureError, InfrastructureNotFoundError
+from ..exceptions import InfrastructureNotFoundError
 from ..naming import validate_namespace
 from ..records.connection import Connection, Options
 from ..repository import Repository
@@ -20,6 +20,7 @@ from ..world import World
 from .errors import Failure
 from .nouns import Noun
 from .session import Session, confirmed, make_sure, with_existing, with_session
+from .stacks import stack_around, stack_or_none
 
 
 @click.group(cls=Noun)
@@ -89,15 +90,8 @@ def _is_there(repository: SyncRepository) -> bool:
 
 
 def _must_be_alone(session: Session) -> None:
-    from ..infra.stack_manager import manager_of
-
-    manager = manager_of(session.url, sync=True, world=World())
-    try:
-        stack = run_sync(manager.describe())
-    except InfrastructureError:
-        return  # where stacks cannot be asked for, the table is all there is
-    finally:
-        run_sync(manager.close())
+    with stack_around(session) as manager:
+        stack = stack_or_none(manager)
     if stack is not None:
         raise Failure(
             f"table {_name(session)!r} belongs to a stack of that name; nothing was deleted",

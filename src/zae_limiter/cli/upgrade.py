@@ -27,10 +27,11 @@ from ..version import SCHEMA_VERSION, check_compatibility, client_version, parse
 from ..world import World
 from .errors import AWS, ERROR, Failure
 from .nouns import Verb
-from .older_stacks import OlderStack, older_stack, options_of, stack_manager
+from .older_stacks import OlderStack, older_stack
 from .output import grid, printable
 from .progress import Bar
 from .session import Session, confirmed, make_sure, with_session
+from .stacks import stack_around
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -221,7 +222,9 @@ class Work:
                 "stop the older clients, then run it again",
             )
         if self._trouble is not None:
-            if "endpoint_url" not in options_of(self._session):
+            from ..infra.cloud import NotOffered
+
+            if not isinstance(self._trouble, NotOffered):
                 raise self._trouble
             self._session.output.note(f"no stack was looked for: {self._trouble}")
 
@@ -336,11 +339,8 @@ def _upgrade_lambda(session: Session, force: bool, dry_run: bool) -> None:
 
 def update_function(session: Session, *, force: bool) -> bool:
     """Give the function of the stack the code of this version."""
-    manager = stack_manager(session)
-    try:
-        return manager.update_lambda(force)
-    finally:
-        manager.close()
+    with stack_around(session) as manager:
+        return run_sync(manager.update_lambda(force))
 
 
 # Words.

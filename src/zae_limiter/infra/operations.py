@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -26,6 +27,9 @@ from .stack import (
 )
 
 CAPABILITIES = ["CAPABILITY_NAMED_IAM"]
+CALLABLE = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,127}|arn:.*")
+"""What CloudFormation takes for the name of a stack, or its id; tables have other names too."""
+
 EVENT_PAGES_MAX = 50
 RESOURCE_PAGES_MAX = 10
 
@@ -49,7 +53,9 @@ class Operations:
         self._seen: set[str] = set()
 
     async def look(self, name_or_id: str) -> Stack | None:
-        """A stack as it is; ``None`` if there is none."""
+        """A stack as it is; ``None`` if there is none, or none can be called so."""
+        if not CALLABLE.fullmatch(name_or_id):
+            return None
         try:
             reply = await self._ask(
                 "DescribeStacks", StackName=name_or_id, expected=frozenset({"ValidationError"})

@@ -96,6 +96,8 @@ class StackManager:
     region, endpoint, session and config together.
     """
 
+    _checked = staticmethod(validate_stack_name)
+
     def __init__(
         self,
         name: str,
@@ -107,7 +109,7 @@ class StackManager:
         world: World | None = None,
         cloud: Cloud | None = None,
     ) -> None:
-        self._name = validate_stack_name(name)
+        self._name = self._checked(name)
         self._world = world or World()
         self._cloud = cloud or open_cloud(
             sync=False, region=region, endpoint_url=endpoint_url, session=session, config=config
@@ -424,11 +426,19 @@ class StackManager:
             return []
 
 
+class _OfTable(StackManager):
+    """The manager of a table that may be called what no stack can be; then it finds none."""
+
+    @staticmethod
+    def _checked(name: str) -> str:
+        return name
+
+
 def manager_of(url: str, *, sync: bool, world: World, **client: Any) -> StackManager:
     """The manager of the stack around the table of a URL; ``client`` is a session and a config."""
     table, options = parse_url(url)
     access = {name: options.get(name) for name in ("region", "endpoint_url")}
-    return StackManager(table, world=world, cloud=open_cloud(sync=sync, **access, **client))
+    return _OfTable(table, world=world, cloud=open_cloud(sync=sync, **access, **client))
 
 
 class SyncStackManager:
