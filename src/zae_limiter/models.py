@@ -368,7 +368,8 @@ class UsageSnapshot:
     """What an entity used of a resource in one window, in whole tokens by limit.
 
     ``window_start`` and ``window_end`` are instants such as ``2024-01-01T14:00:00Z``; the end is not
-    part of the window. ``passed_on`` is the part that was charged to ``parent_id`` too, by cascading.
+    part of the window. ``passed_on`` is the part that was charged to a parent too, by cascading:
+    by parent and limit, for a family may change within a window.
     """
 
     entity_id: str
@@ -378,8 +379,7 @@ class UsageSnapshot:
     window_end: str
     counters: Mapping[str, int]
     total_events: int = 0
-    parent_id: str | None = None
-    passed_on: Mapping[str, int] = field(default_factory=dict)
+    passed_on: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

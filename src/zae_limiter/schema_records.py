@@ -316,14 +316,18 @@ USAGE_SEEN = "_seen"
 """The attribute that says which changes a row is made of. Whoever adds to a row pins it and changes it."""
 
 
-USAGE_PARENT, USAGE_PASSED = "_parent", "_passed"
+USAGE_PASSED = "_passed"
 """To whom a row's use was charged as well, and how many millitokens of each limit."""
 
 
-def usage_passed_milli(item: Item) -> dict[str, int]:
-    """How many millitokens of a row were charged to a parent too, by limit."""
+def usage_passed_milli(item: Item) -> dict[str, dict[str, int]]:
+    """How many millitokens of a row were charged to parents too, by parent and limit."""
     passed = item.get(USAGE_PASSED)
-    return {n: v for n, v in passed.items() if is_number(v)} if isinstance(passed, dict) else {}
+    return {
+        parent_id: {name: milli for name, milli in amounts.items() if is_number(milli)}
+        for parent_id, amounts in (passed.items() if isinstance(passed, dict) else ())
+        if isinstance(amounts, dict) and identifier(parent_id) is not None
+    }
 
 
 def usage_counters(item: Item) -> dict[str, int]:
@@ -379,6 +383,8 @@ def usage_snapshot_of(item: Item) -> UsageSnapshot:
         window_end=end,
         counters=usage_counters(item),
         total_events=number(item, "total_events"),
-        parent_id=identifier(item.get(USAGE_PARENT)),
-        passed_on={name: milli // 1000 for name, milli in usage_passed_milli(item).items()},
+        passed_on={
+            parent_id: {name: milli // 1000 for name, milli in amounts.items()}
+            for parent_id, amounts in usage_passed_milli(item).items()
+        },
     )

@@ -72,7 +72,7 @@ class Tally:
     passed_over: int = 0
     """Records that are not ours, and changes whose usage row is not or can never be stored."""
     left_out: int = 0
-    """Amounts of limits beyond those that a usage row can count."""
+    """Amounts of limits, or charged to parents, beyond those that a usage row can name."""
     closed: int = 0
     """Gaps and lives that a usage row gave up to stay within its budget."""
     merges: int = 0

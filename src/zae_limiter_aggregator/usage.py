@@ -34,7 +34,6 @@ from zae_limiter.schema import (
     text,
 )
 from zae_limiter.schema_records import (
-    USAGE_PARENT,
     USAGE_PASSED,
     USAGE_SEEN,
     usage_counter,
@@ -56,6 +55,9 @@ COUNTERS_MAX = 128
 
 SEEN_BYTES_MAX = 32_000
 """How long the text of the versions may be: a thousand gaps or lives and more. Then the oldest are closed."""
+
+PASSED_BYTES_MAX = 6_000
+"""How much a row says of its parents: eighty of them and more, unless their names are long."""
 
 ROW_BYTES_MAX = 64_000
 """How large a row may be. Ours never get there: what is larger was planted, and each write to it costs."""
@@ -87,7 +89,7 @@ class Entry(NamedTuple):
 
     write: Update
     left_out: int
-    """Amounts of limits beyond those that a row can count."""
+    """Amounts of limits, or charged to parents, beyond those that a row can name."""
     closed: int
     """Gaps and lives whose missing changes will count no more."""
 
@@ -119,6 +121,14 @@ def parent_bucket(change: Change) -> Key | None:
         return None
     at = parse_bucket_pk(change.key.partition)
     return None if parent_id == at.entity_id else bucket_key(at.namespace_id, parent_id, at.resource)
+
+
+def _charged_too(change: Change, above: Above) -> tuple[str, frozenset[str]]:
+    """The parent to which a change was charged too, and for which limits; none if for nobody."""
+    parent = parent_bucket(change)
+    if parent is None:
+        return "", frozenset()
+    return parse_bucket_pk(parent.partition).entity_id, above.get(parent, frozenset())
 
 
 def _is_merge(change: Change) -> bool:
@@ -175,23 +185,27 @@ def update_snapshot(sheet: Sheet, row: Item | None) -> Entry | None:
     counted = usage_counters(row)
     remainders = _remainders(row, counted)
     totals: dict[str, int] = {}
-    passed, parent_id = usage_passed_milli(row), None
+    passed = usage_passed_milli(row)
+    if (size := _bytes_of(passed)) > PASSED_BYTES_MAX:
+        raise ValueError(f"{USAGE_PASSED} holds {size} bytes, at most {PASSED_BYTES_MAX} are ours")
     events = left_out = 0
     for change in sorted(sheet.changes, key=lambda change: change.span):
         if not _note(seen, change):
             continue
         events += 1
-        parent = parent_bucket(change)
-        shared = sheet.above.get(parent, ()) if parent else ()
+        parent_id, shared = _charged_too(change, sheet.above)
         for name, delta in extract_deltas(change).items():
+            if not _has_room(name, counted, totals) or (
+                name in shared and not _has_room_above(name, parent_id, passed)
+            ):
+                left_out += 1
+                continue
             if name not in totals:
-                if not _has_room(name, counted, totals):
-                    left_out += 1
-                    continue
                 totals[name] = counted.get(name, 0) * 1000 + remainders.get(name, 0)
             totals[name] += delta
             if name in shared:
-                passed[name], parent_id = passed.get(name, 0) + delta, text(change.new or {}, "parent_id")
+                amounts = passed.setdefault(parent_id, {})
+                amounts[name] = amounts.get(name, 0) + delta
     if not events:
         return None
     set_: dict[str, Value] = dict(sheet.attributes) if not row else {}
@@ -200,8 +214,8 @@ def update_snapshot(sheet: Sheet, row: Item | None) -> Entry | None:
     left = {name: milli for name, milli in sorted(left.items()) if milli}
     if left != row.get(REST, {}):
         set_[REST] = dict(left) or None
-    if parent_id is not None:
-        set_ |= {USAGE_PARENT: parent_id, USAGE_PASSED: dict(sorted(passed.items()))}
+    if passed != usage_passed_milli(row):
+        set_[USAGE_PASSED] = {above: dict(sorted(of.items())) for above, of in sorted(passed.items())}
     set_["total_events"] = number(row, "total_events") + events
     closed = shorten(seen)
     set_[SEEN] = write_seen(seen)
@@ -210,8 +224,17 @@ def update_snapshot(sheet: Sheet, row: Item | None) -> Entry | None:
 
 
 def _has_room(name: str, counted: dict[str, int], totals: dict[str, int]) -> bool:
-    """Whether a row can count one more limit, and one more in this write."""
+    """Whether a row can count a limit, and one more in this write."""
+    if name in totals:
+        return True
     return len(totals) < COUNTERS_MAX and (name in counted or len({*counted, *totals}) < COUNTERS_MAX)
+
+
+def _has_room_above(name: str, parent_id: str, passed: Mapping[str, Mapping[str, int]]) -> bool:
+    """Whether a row can say how much of a limit was charged to a parent."""
+    if name in passed.get(parent_id, ()):
+        return True
+    return _bytes_of(passed) + _bytes_of({parent_id: {name: 0}}) <= PASSED_BYTES_MAX
 
 
 def _remainders(row: Item, counted: dict[str, int]) -> dict[str, int]:

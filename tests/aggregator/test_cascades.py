@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.aggregator.images import NOW, bucket
 from tests.aggregator.stage import Stream
 from tests.dynamodb.stage import make_table, open_table
 from tests.records.stage import count_usage
@@ -21,12 +24,14 @@ from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.records.once import own
 from zae_limiter.repository_protocol import Backend, Item, Key
+from zae_limiter.schema import bucket_key
+from zae_limiter.schema_records import USAGE_PASSED, usage_row, usage_snapshot_of
 from zae_limiter.testing import ManualClock
 from zae_limiter.testing.stores import Wrapper
 from zae_limiter_aggregator import Settings, process_stream_records
 from zae_limiter_aggregator.changes import Change, numbered
 from zae_limiter_aggregator.runner import follow, source_of
-from zae_limiter_aggregator.usage import parent_bucket
+from zae_limiter_aggregator.usage import PASSED_BYTES_MAX, parent_bucket, sheets_of, update_snapshot
 
 RPM, TPM = Limit.per_hour("rpm", 1_000), Limit.per_hour("tpm", 100_000)
 
@@ -101,12 +106,12 @@ def test_a_resource_counts_every_request_once(stage: Stage) -> None:
     stage.count()  # whatever is delivered again changes nothing
     assert stage.total() == {"rpm": 20, "tpm": 30}
     snapshots, _ = stage.repository.get_usage_snapshots(resource="api", window_type="hourly")
-    assert {one.entity_id: (one.parent_id, dict(one.passed_on)) for one in snapshots} == {
-        "ann": ("team", {"rpm": 3, "tpm": 30}),
-        "bob": ("team", {"rpm": 2}),
-        "cid": (None, {}),
-        "lone": (None, {}),
-        "team": (None, {}),
+    assert {one.entity_id: one.passed_on for one in snapshots} == {
+        "ann": {"team": {"rpm": 3, "tpm": 30}},
+        "bob": {"team": {"rpm": 2}},
+        "cid": {},
+        "lone": {},
+        "team": {},
     }
 
 
@@ -132,6 +137,36 @@ def test_families_of_three(stage: Stage) -> None:
     assert stage.total() == {"rpm": 12}
     assert stage.total(entity_id="team") == {"rpm": 7}
     assert stage.total(entity_id="org") == {"rpm": 9}
+
+
+def test_a_child_that_moves_within_a_window(stage: Stage) -> None:
+    """Each of its parents gets rid of what was charged to it, and of no more."""
+    stage.repository.set_resource_defaults("api", [RPM])
+    for parent in ("one", "two"):
+        stage.repository.create_entity(parent)
+    stage.repository.create_entity("ann", parent_id="one", cascade=True)
+    stage.use("ann", 3)
+    stage.count()
+    stage.repository.update_entity("ann", parent_id="two")
+    stage.use("ann", 2)
+    stage.use("two", 4)
+    assert stage.total() == {"rpm": 9}
+    snapshots, _ = stage.repository.get_usage_snapshots(resource="api", window_type="hourly")
+    assert snapshots[0].passed_on == {"one": {"rpm": 3}, "two": {"rpm": 2}}
+    assert {one.entity_id: one.counters["rpm"] for one in own(snapshots)} == {"ann": 5, "one": 0, "two": 4}
+
+
+def test_a_parent_that_is_deleted_takes_nothing_along(stage: Stage) -> None:
+    """What its child asked for was asked for."""
+    stage.repository.set_resource_defaults("api", [RPM])
+    stage.repository.create_entity("team")
+    stage.repository.create_entity("ann", parent_id="team", cascade=True)
+    stage.use("ann", 7)
+    assert stage.total() == {"rpm": 7}
+    stage.repository.update_entity("ann", parent_id=None, cascade=False)
+    stage.repository.delete_entity("team")
+    summary = stage.repository.get_usage_summary(resource="api", window_type="hourly")
+    assert (summary.snapshot_count, summary.total) == (1, {"rpm": 7})
 
 
 def test_settlements_count_like_what_they_settle(stage: Stage) -> None:
@@ -212,18 +247,43 @@ def test_nothing_of_a_child_is_counted_before_what_its_parent_is_waited_for() ->
     assert stage.total(entity_id="ann") == {"rpm": 7}
 
 
-def snapshot(
-    entity_id: str, used: int, parent_id: str | None = None, passed: int = 0, hour: int = 0
-) -> UsageSnapshot:
+def snapshot(entity_id: str, used: int, hour: int = 0, **passed: int) -> UsageSnapshot:
+    """What an entity used in an hour, and how much of it was passed on to whom."""
     start = f"2024-01-01T{hour:02}:00:00Z"
-    on = {"rpm": passed} if passed else {}
-    return UsageSnapshot(entity_id, "api", UsageWindow.HOURLY, start, start, {"rpm": used}, 1, parent_id, on)
+    on = {parent_id: {"rpm": amount} for parent_id, amount in passed.items()}
+    return UsageSnapshot(entity_id, "api", UsageWindow.HOURLY, start, start, {"rpm": used}, 1, on)
+
+
+def owned(*rows: UsageSnapshot) -> list[int]:
+    return [one.counters["rpm"] for one in own(rows)]
 
 
 def test_a_charge_that_fell_into_another_window() -> None:
-    """The request counts in the window of the parent's charge, and once."""
-    rows = [snapshot("ann", 1, "team", 1, hour=0), snapshot("team", 1, hour=1)]
-    assert [(one.entity_id, one.counters["rpm"]) for one in own(rows)] == [("ann", 0), ("team", 1)]
+    """It counts once, unless the parent used nothing else in the first one."""
+    late = snapshot("team", 1, hour=1)
+    assert owned(snapshot("ann", 1, team=1), snapshot("team", 5), late) == [1, 4, 1]
+    assert owned(snapshot("ann", 1, team=1), late) == [1, 1]
+
+
+def test_what_was_given_back_in_a_later_window() -> None:
+    """A parent did not give back what its child did."""
+    assert owned(snapshot("ann", -3, team=-3), snapshot("bob", 5, team=5), snapshot("team", 4)) == [-3, 5, 2]
+
+
+def test_a_parent_has_no_less_than_nothing() -> None:
+    """Whatever is said to have been passed on: its row may have been made anew."""
+    assert owned(snapshot("ann", 7, team=7), snapshot("team", 5)) == [7, 0]
+
+
+def test_a_parent_that_cascades_since_a_while() -> None:
+    """Its own parent is rid of nothing that was not charged to it, nor given anything."""
+    assert owned(snapshot("ann", 10, team=10), snapshot("org", 9), snapshot("team", 12, org=4)) == [10, 9, 2]
+
+
+def test_a_parent_that_moves_within_a_window() -> None:
+    """Its parents are rid of what it asked for itself, all together."""
+    team = snapshot("team", 9, one=4, two=5)
+    assert owned(snapshot("ann", 3, team=3), snapshot("one", 1), team, snapshot("two", 5)) == [3, 0, 6, 0]
 
 
 asked = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 9), min_size=1)
@@ -238,16 +298,98 @@ def test_any_family_sums_up_to_what_was_asked(asked: dict[str, int], parents: di
         one: asked.get(one, 0) + sum(n for child, n in asked.items() if up.get(child) == one)
         for one in {*asked, *up, *up.values()}
     }
-    rows = [snapshot(one, used[one], up.get(one), used[one] if one in up else 0) for one in sorted(used)]
+    rows = [snapshot(one, used[one], **({up[one]: used[one]} if one in up else {})) for one in sorted(used)]
     assert {one.entity_id: one.counters["rpm"] for one in own(rows)} == {
         one: asked.get(one, 0) for one in used
     }
 
 
-def test_a_row_that_names_itself_is_no_circle() -> None:
-    """Rows can be damaged; a list still ends."""
-    rows = [snapshot("a", 3, "a", 3), snapshot("b", 3, "c", 3), snapshot("c", 3, "b", 3)]
-    assert len(list(own(rows))) == 3
+requests = st.tuples(st.sampled_from("abc"), st.sampled_from(["", *"pqr"]), st.integers(0, 9))
+
+
+@given(st.lists(requests, max_size=12), st.sets(st.sampled_from("pqr")))
+def test_any_moves_leave_everybody_what_it_asked(
+    moves: list[tuple[str, str, int]], deleted: set[str]
+) -> None:
+    """Children ask, each time under some parent or none; parents ask once, and some are deleted."""
+    asked, used, passed = Counter("pqr"), Counter("pqr"), defaultdict[str, Counter[str]](Counter)
+    for child, parent, amount in moves:
+        asked[child] += amount
+        used[child] += amount
+        if parent:
+            used[parent] += amount
+            passed[child][parent] += amount
+    rows = [snapshot(one, used[one], **passed[one]) for one in sorted({*used} - deleted)]
+    assert {one.entity_id: one.counters["rpm"] for one in own(rows)} == {
+        one: asked[one] for one in used if one not in deleted
+    }
+
+
+def test_circles_end() -> None:
+    """Rows can be damaged, and families can be turned around within a window."""
+    rows = [snapshot("a", 3, a=3), snapshot("b", 3, c=3), snapshot("c", 3, b=3), snapshot("d", 9, b=1)]
+    assert len(owned(*rows)) == 4
+
+
+def test_long_lines_end() -> None:
+    """Whoever plants them."""
+    rows = [snapshot(f"e{n:05}", 1, **{f"e{n + 1:05}": 1}) for n in range(5_000)]
+    assert len(owned(*rows)) == 5_000
+
+
+ODD: list[Any] = [
+    5,
+    "team",
+    [],
+    {"rpm": 5},
+    {"team": 5},
+    {"team": {"rpm": "x", "tpm": [1]}},
+    {"#": {"rpm": 1}},
+    {"": {}},
+]
+
+
+@pytest.mark.parametrize("planted", ODD, ids=repr)
+def test_what_was_planted_among_what_was_passed_on_is_dropped(planted: Any) -> None:
+    """It is read as nothing, and replaced by what is passed on next."""
+    row = moved(["team"], {USAGE_PASSED: planted})
+    assert row[USAGE_PASSED] == {"team": {"rpm": 1_000}}
+    _, attributes = usage_row("ns", "ann", "api", UsageWindow.MONTHLY, NOW)
+    assert usage_snapshot_of({**attributes, USAGE_PASSED: planted}).passed_on in ({}, {"team": {}})
+
+
+def test_more_than_a_row_says_of_its_parents_is_not_ours() -> None:
+    """Whoever plants it would make each change cost what it holds."""
+    planted = {f"parent-{n}": {"rpm": 1_000} for n in range(300)}
+    with pytest.raises(ValueError, match="_passed holds"):
+        moved(["team"], {USAGE_PASSED: planted})
+
+
+def moved(parents: list[str], row: Item | None = None) -> dict[str, Any]:
+    """The row of a child that used one token under each parent."""
+    changes, old = [], None
+    for n, parent_id in enumerate(parents, 1):
+        new = bucket({"rpm": n}, n, parent_id=parent_id, cascade=True)
+        changes.append(Change(bucket_key("ns", "ann", "api"), old, new, NOW, numbered(n), str(n)))
+        old = new
+    above = {bucket_key("ns", parent_id, "api"): frozenset({"rpm"}) for parent_id in parents}
+    (sheet,) = sheets_of(changes, [UsageWindow.MONTHLY], None, above)
+    entry = update_snapshot(sheet, row)
+    assert entry is not None
+    return {**(row or {}), **entry.write.set, "left_out": entry.left_out}
+
+
+def test_a_row_names_so_many_parents() -> None:
+    """What was charged to further ones too counts for them alone, which is told."""
+    parents = [f"{n:03}-{'x' * 250}" for n in range(100)]
+    row = moved(parents)
+    passed = row[USAGE_PASSED]
+    assert list(passed) == parents[: len(passed)]
+    assert 0 < len(passed) < 100
+    assert len(json.dumps(passed)) < PASSED_BYTES_MAX
+    assert (row["rpm"], row["left_out"]) == (len(passed), 100 - len(passed))
+    again = moved(parents[:1], {USAGE_PASSED: passed})
+    assert again[USAGE_PASSED] == {**passed, parents[0]: {"rpm": 2_000}}, "those that it names go on"
 
 
 def test_whose_bucket_is_looked_at() -> None:

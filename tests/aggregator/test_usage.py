@@ -288,17 +288,19 @@ def test_a_row_that_has_no_room_never_counts_twice(arrivals: list[tuple[int, Spa
 
 
 def test_a_row_keeps_its_budget_with_the_longest_numbers() -> None:
-    """Every shard, two thousand lives of each with gaps, and limits with the longest names."""
+    """Every shard, two thousand lives of each with gaps, limits and parents with the longest names."""
     row: Item | None = None
     given_up = 0
-    big = 10**26
+    big, above = 10**26, dict[Key, frozenset[str]]()
     for turn in range(200):
         changes = []
         for n in range(40):
-            image = bucket({f"{'x' * 55}-{turn * 40 + n}": 1}, 1)
+            name, parent_id = f"{'x' * 55}-{turn * 40 + n}", f"{turn}-{'ü' * 245}"
+            image = bucket({name: 1}, 1, parent_id=parent_id, cascade=True)
+            above[bucket_key("ns", parent_id, "r" * 64)] = frozenset({name})
             span = Span(big + turn * 2, big + n * 2, big + n * 2 + 1)
             changes.append(Change(bucket_key("ns", "u" * 256, "r" * 64, n % 32), None, image, NOW, span, "1"))
-        (sheet,) = sheets_of(changes, [UsageWindow.MONTHLY], None)
+        (sheet,) = sheets_of(changes, [UsageWindow.MONTHLY], None, above)
         entry = update_snapshot(sheet, row)
         assert entry is not None
         row = {**(row or {}), **entry.write.set}

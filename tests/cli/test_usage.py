@@ -54,7 +54,6 @@ def test_snapshots_are_listed(run: Run) -> None:
                 "window_end": f"2024-01-01T0{hour + 1}:00:00Z",
                 "counters": {"rpm": hour + 1, "tpm": 1000 * hour + 1},
                 "total_events": 1,
-                "parent_id": None,
                 "passed_on": {},
             }
             for hour in (0, 1)

@@ -78,6 +78,7 @@ STRANGE = (
         "config_version",
         "_seen",
         "_rest",
+        "_passed",
         "#x",
         "0",
     ),

@@ -213,7 +213,9 @@ def test_the_function_takes_anything(function: HotMemory, event: Any, context: A
 
 
 rows = st.dictionaries(
-    st.sampled_from([SEEN, "_rest", "tpm", "total_events", "window", "#ttl", "ttl", "GSI2PK", "0", ""]),
+    st.sampled_from(
+        [SEEN, "_rest", "_passed", "tpm", "total_events", "window", "#ttl", "ttl", "GSI2PK", "0", ""]
+    ),
     unlikely,
     max_size=5,
 )
@@ -279,7 +281,7 @@ def large_items(draw: st.DrawFn) -> dict[str, Any]:
         return {f"{n}{'y' * 2000}": 1 for n in range(size // 2_020)}
     if kind == "nested":
         inner: Any = {"tpm": 500, "b": b"x" * (size // 2), "l": [{"": 1}, b"\x00", "x" * (size // 3)]}
-        return {draw(st.sampled_from(["_rest", "x", SEEN])): inner}
+        return {draw(st.sampled_from(["_rest", "_passed", "x", SEEN])): inner}
     return many_limits(size // 120, draw(st.integers(-5, 10**24)), draw(st.integers(-(10**6), 10**6)))
 
 

@@ -269,7 +269,7 @@ def _snapshots_table(snapshots: list[UsageSnapshot]) -> RenderableType:
                 one.entity_id,
                 one.resource,
                 *(one.counters.get(name) for name in names),
-                *((one.parent_id if one.passed_on else "",) if cascades else ()),
+                *((", ".join(one.passed_on),) if cascades else ()),
             )
             for one in snapshots
         ],

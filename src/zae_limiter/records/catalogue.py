@@ -44,7 +44,6 @@ from ..schema import (
     within_namespace,
 )
 from ..schema_records import (
-    USAGE_PARENT,
     USAGE_PASSED,
     audit_item,
     claim_item,
@@ -77,7 +76,7 @@ def samples() -> list[Sample]:
     own = {"GSI3PK": gsi3_pk_entity_config(NS, RES), "GSI3SK": ID}
     event = AuditEvent("{ulid}", "", AuditAction.LIMITS_SET, ID, "", RES)
     usage, row = usage_row(NS, ID, RES, UsageWindow.HOURLY, 0)
-    passed: Item = {USAGE_PARENT: ID, USAGE_PASSED: {}}
+    passed: Item = {USAGE_PASSED: {}}
     space = namespace_item(Namespace("{name}", NS, created_at="", deleted_at=""))
     levels: tuple[tuple[str, Key, LimiterConfig, Item], ...] = (
         ("system config", system_config_key(NS), system, {}),
