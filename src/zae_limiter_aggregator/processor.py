@@ -80,6 +80,11 @@ class Tally:
     failed: dict[str, str] = field(default_factory=dict)
     """Why a record has to be delivered again, by its sequence number."""
 
+    @property
+    def again_from(self) -> int | None:
+        """The first record that failed. A stream goes back to it, so what stands behind it comes again."""
+        return min((int(sequence or 0) for sequence in self.failed), default=None)
+
     def add(self, other: Tally) -> None:
         for name, count in other.counts().items():
             setattr(self, name, getattr(self, name) + count)
@@ -295,11 +300,8 @@ async def _tend(bucket: BucketActivity, backend: Backend, world: World, tally: T
 
 
 def _keep(archive: Archive, expired: Sequence[Expired], request_id: str, tally: Tally) -> None:
-    """Archive the events that will not be delivered again.
-
-    A stream goes back to the first record that failed, so what stands behind it comes again by itself.
-    """
-    again_from = min((int(sequence or 0) for sequence in tally.failed), default=None)
+    """Archive the events that will not be delivered again."""
+    again_from = tally.again_from
     due = [event for event in expired if again_from is None or int(event.sequence) < again_from]
     try:
         name = archive_events(archive, due, request_id)

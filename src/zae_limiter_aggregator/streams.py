@@ -19,6 +19,7 @@ from zae_limiter.schema import checkpoint_key, iso_time, text
 from zae_limiter.world import World
 
 from .archiver import Archive
+from .changes import sequence_of
 from .processor import Settings, Tally, process_stream_records
 from .sources import BATCH_RECORDS_MAX
 
@@ -63,7 +64,8 @@ class StreamShard:
 class StreamSource:
     """The stream of a DynamoDB table, shard by shard, children after their parents.
 
-    ``client`` is botocore's for DynamoDB Streams. Notes are kept in the table itself.
+    ``client`` is botocore's for DynamoDB Streams; closing the source closes it. Notes are kept in the table
+    itself.
     """
 
     def __init__(
@@ -93,9 +95,12 @@ class StreamSource:
 
     async def close(self) -> None:
         """Note where the reading ended, also of records that were not worth a note."""
-        for shard in self._shards.values():
-            if shard.position != shard.noted:
-                await self._note(shard)
+        try:
+            for shard in self._shards.values():
+                if shard.position != shard.noted:
+                    await self._note(shard)
+        finally:
+            self._client.close()
 
     def _is_due(self, shard: StreamShard) -> bool:
         """Whether a shard is to be read: its parent holds what happened before to the same items."""
@@ -109,14 +114,18 @@ class StreamSource:
         tally = await process_stream_records(
             records, self._backend, self._world, self._settings, self._archive, request_id
         )
-        if tally.failed:
-            return tally  # the same iterator brings the same records again
-        shard.iterator = reply.get("NextShardIterator")
-        shard.done = shard.iterator is None
-        if records:
-            shard.position = str(records[-1]["dynamodb"]["SequenceNumber"])
-            shard.unnoted += len(records)
-        if tally.changes or tally.archived or shard.done or shard.unnoted >= CHECKPOINT_EVERY_RECORDS:
+        done = [sequence_of(record) for record in records]
+        if (again_from := tally.again_from) is not None:
+            done = [sequence for sequence in done if sequence and int(sequence) < again_from]
+            shard.iterator = None  # the next one stands behind what is done with
+        else:
+            shard.iterator = reply.get("NextShardIterator")
+            shard.done = shard.iterator is None
+        if done:
+            shard.position = done[-1]
+            shard.unnoted += len(done)
+        mattered = done and (tally.changes or tally.archived)
+        if mattered or shard.done or shard.unnoted >= CHECKPOINT_EVERY_RECORDS:
             await self._note(shard)
         if shard.done:
             self._refresh_at_ms = 0.0

@@ -4,13 +4,17 @@ import asyncio
 import json
 from collections import Counter
 from typing import Any
+from unittest import mock
 
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.aggregator.images import NOW, Step, history, records_of
+from tests.aggregator.images import NOW, Step, history, record, records_of
 from tests.aggregator.stage import days_of_work, usage_rows
+from tests.aggregator.test_archiver import Files, event, removal
 from tests.dynamodb.stage import driver, make_table
 from tests.engines import dynamodb_local
 from zae_limiter._colour import run_sync
@@ -22,6 +26,7 @@ from zae_limiter.repository_protocol import Key
 from zae_limiter.schema import checkpoint_key
 from zae_limiter.testing import Fault, FaultyBackend, ManualClock
 from zae_limiter_aggregator import Settings
+from zae_limiter_aggregator.archiver import Archive
 from zae_limiter_aggregator.runner import stream_of
 from zae_limiter_aggregator.streams import CHECKPOINT_EVERY_RECORDS, REFRESH_MS, StreamSource
 
@@ -34,8 +39,13 @@ class Client:
     def __init__(self, **shards: list[Any]) -> None:
         self.shards, self.parents = shards, dict[str, str]()
         self.closed: set[str] = set()
+        self.page = 2
         self.errors: list[Exception] = []
         self.read: list[str] = []
+        self.is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
 
     def describe_stream(self, StreamArn: str, ExclusiveStartShardId: str | None = None) -> Any:
         """One shard a page, so that paging is used."""
@@ -62,14 +72,16 @@ class Client:
             raise self.errors.pop(0)
         name, _, at = ShardIterator.partition(":")
         self.read.append(name)
-        records = self.shards[name][int(at) : int(at) + min(Limit, 2)]
+        records = self.shards[name][int(at) : int(at) + min(Limit, self.page)]
         end = int(at) + len(records)
         over = name in self.closed and end == len(self.shards[name])
         return {"Records": records, **({} if over else {"NextShardIterator": f"{name}:{end}"})}
 
 
-def source(client: Client, backend: MemoryBackend, clock: ManualClock) -> StreamSource:
-    made = StreamSource(backend, client, "arn", clock.world, SETTINGS)
+def source(
+    client: Client, backend: MemoryBackend, clock: ManualClock, archive: Archive | None = None
+) -> StreamSource:
+    made = StreamSource(backend, client, "arn", clock.world, SETTINGS, archive)
     run_sync(made.start())
     return made
 
@@ -204,6 +216,70 @@ def test_what_fails_is_read_again() -> None:
     assert len(run_sync(reader.step()).failed) == 1
     tally = run_sync(reader.step())
     assert (tally.failed, tally.rows_written) == ({}, 2)
+
+
+def test_an_event_is_archived_once_whatever_fails_behind_it() -> None:
+    """Reading goes on with the record that failed, as a function's does, and a note says so."""
+    (change,) = history([Step(1, NOW)])
+    behind = int(change.sequence) + 1
+    records = [removal(event(0), 1), *records_of([change]), removal(event(1), behind)]
+    client, store, clock, archive = Client(one=records), MemoryBackend(), ManualClock(), Files()
+    client.page = 3
+    backend = FaultyBackend(store, [None, *[Fault.UNREACHABLE] * 2, None, *[Fault.UNREACHABLE] * 2])
+    reader = source(client, backend, clock, archive)
+    assert [list(run_sync(reader.step()).failed) for _ in range(2)] == [[change.sequence]] * 2
+    assert archive.events == [event(0)]
+    assert note(store, "one")["position"] == "1"
+    assert run_sync(reader.step()).failed == {}
+    assert archive.events == [event(0), event(1)]
+    assert run_sync(reader.step()).records == 0
+    assert note(store, "one")["position"] == str(behind)
+
+
+def test_events_that_no_file_takes_are_read_again() -> None:
+    """None is lost, and none is in two files."""
+    client = Client(one=[removal(event(n), n + 1) for n in range(4)])
+    archive, clock = Files(), ManualClock()
+    reader = source(client, MemoryBackend(), clock, archive)
+    for archive.broken in (True, False, True, False, False):
+        run_sync(reader.step())
+    assert archive.events == [event(n) for n in range(4)]
+
+
+@given(st.lists(st.sampled_from("ce"), min_size=1, max_size=12), st.lists(st.booleans(), max_size=20))
+def test_any_failures_leave_every_event_in_one_file(kinds: list[str], faults: list[bool]) -> None:
+    """Changes and events in any order, on a store that is away now and then."""
+    changes = iter(history([Step(1, NOW)] * kinds.count("c")))
+    records = [
+        removal(event(n), n + 1)
+        if kind == "e"
+        else record((one := next(changes)).key, one.old, one.new, n + 1, NOW)
+        for n, kind in enumerate(kinds)
+    ]
+    client, store, clock, archive = Client(one=records), MemoryBackend(), ManualClock(), Files()
+    client.page = 4
+    backend = FaultyBackend(store, [None, *(Fault.UNREACHABLE if away else None for away in faults)])
+    reader = source(client, backend, clock, archive)
+    for _ in range(40):
+        run_sync(reader.step())
+    assert archive.events == [event(n) for n, kind in enumerate(kinds) if kind == "e"]
+    for row in usage_rows(store, "ns", ["user-1"]).values():
+        assert row["tpm"] == kinds.count("c")
+
+
+def test_the_client_is_closed_in_the_end() -> None:
+    """Also where the last note fails."""
+    client, clock = Client(one=records_of(history([Step(1, NOW)]))), ManualClock()
+    reader = source(client, MemoryBackend(), clock)
+    run_sync(reader.step())
+    assert not client.is_closed
+    reader._shards["one"].noted = None
+    with (
+        mock.patch.object(MemoryBackend, "write_each", side_effect=RateLimiterUnavailable("away")),
+        pytest.raises(RateLimiterUnavailable),
+    ):
+        run_sync(reader.close())
+    assert client.is_closed
 
 
 def test_what_is_not_understood_is_passed_over() -> None:

@@ -106,6 +106,9 @@ class StreamClient:
         method: Callable[..., Any] = getattr(self._inner, verb)
         return method
 
+    def close(self) -> None:
+        self._inner.close()
+
 
 class Called(SyncRepository):
     """A repository, and the names of the methods that were called on it."""
