@@ -11,14 +11,10 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from zae_limiter.exceptions import DamagedRecordError
-from zae_limiter.models import AuditEvent
 from zae_limiter.schema import INDEXES
-from zae_limiter.schema_records import audit_event_of
 
 from .changes import Expired
 
@@ -63,15 +59,6 @@ def pack(events: Sequence[Expired]) -> bytes:
         # What JSON has no word for was written by a stranger, and is kept as Python shows it.
         lines.append(json.dumps(kept, sort_keys=True, separators=(",", ":"), default=repr) + "\n")
     return gzip.compress("".join(lines).encode(), mtime=0)
-
-
-def unpack(content: bytes) -> list[AuditEvent]:
-    """The events of a file, as they were before they expired; lines that are no events are left out."""
-    events = []
-    for line in gzip.decompress(content).decode().splitlines():
-        with suppress(DamagedRecordError):
-            events.append(audit_event_of(json.loads(line)))
-    return events
 
 
 def archive_events(archive: Archive, events: Sequence[Expired], request_id: str) -> str | None:

@@ -320,11 +320,6 @@ def write_seen(seen: Seen) -> str:
     )
 
 
-def gaps_of(row: Item) -> int:
-    """How many stretches of versions are missing between those that a row counted."""
-    return sum(len(runs) - 1 for runs in read_seen(text(row, SEEN)).values())
-
-
 def _note(seen: Seen, change: Change) -> bool:
     """Add a change to those that were counted; false if it is one of them."""
     shard_id = parse_bucket_pk(change.key.partition).shard_id

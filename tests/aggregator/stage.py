@@ -1,9 +1,12 @@
 """What the tests of the aggregator share: a client with books on a real table, and its stream."""
 
 import asyncio
+import gzip
+import json
 import random
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -13,12 +16,14 @@ from tests.engines import dynamodb_local
 from zae_limiter import Limit, RateLimiter, RateLimitExceeded, Repository
 from zae_limiter._colour import run_sync
 from zae_limiter.backends.dynamodb import open_backend
-from zae_limiter.models import UsageWindow
+from zae_limiter.exceptions import DamagedRecordError
+from zae_limiter.models import AuditEvent, UsageWindow
 from zae_limiter.repository_protocol import Backend, Item, Key
-from zae_limiter.schema import usage_of_entity
-from zae_limiter.schema_records import usage_snapshot_of, window_of
+from zae_limiter.schema import text, usage_of_entity
+from zae_limiter.schema_records import audit_event_of, usage_snapshot_of, window_of
 from zae_limiter.testing import ManualClock
 from zae_limiter_aggregator.runner import stream_of
+from zae_limiter_aggregator.usage import SEEN, read_seen
 
 RESOURCE = "gpt-4"
 ALL_WINDOWS = tuple(UsageWindow)
@@ -138,6 +143,20 @@ def usage_rows(backend: Backend, namespace_id: str, entities: list[str]) -> dict
                 break
             query = query._replace(after=page.after)
     return rows
+
+
+def gaps_of(row: Item) -> int:
+    """How many stretches of versions are missing between those that a row counted."""
+    return sum(len(runs) - 1 for runs in read_seen(text(row, SEEN)).values())
+
+
+def unpack(content: bytes) -> list[AuditEvent]:
+    """The events of an archive's file, as they were before they expired; other lines are left out."""
+    events = []
+    for line in gzip.decompress(content).decode().splitlines():
+        with suppress(DamagedRecordError):
+            events.append(audit_event_of(json.loads(line)))
+    return events
 
 
 def booked(rows: dict[Key, Item]) -> Books:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.aggregator.images import NOW, Step, bucket, history
-from tests.aggregator.stage import ALL_WINDOWS, HOUR_MS, batches, booked, usage_rows
+from tests.aggregator.stage import ALL_WINDOWS, HOUR_MS, batches, booked, gaps_of, usage_rows
 from zae_limiter._colour import run_sync
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.models import UsageWindow
@@ -26,7 +26,6 @@ from zae_limiter_aggregator.usage import (
     SEEN_BYTES_MAX,
     Entry,
     extract_deltas,
-    gaps_of,
     is_event,
     read_seen,
     sheets_of,
@@ -350,9 +349,9 @@ def test_a_row_has_a_limit_on_what_it_counts(monkeypatch: pytest.MonkeyPatch) ->
         assert row_of(changes[cut:], row_of(changes[:cut])) == whole
 
 
-def test_a_row_without_versions_has_no_gaps() -> None:
+def test_a_row_without_versions_has_seen_nothing() -> None:
     """A row from elsewhere has counted nothing that is known."""
-    assert gaps_of({"window": "monthly"}) == 0
+    assert read_seen(None) == {}
 
 
 @pytest.mark.parametrize("text", ["0@17:0-5", "0@17:0-5,7-9;3@-1:0-123456789012345678901", ""])

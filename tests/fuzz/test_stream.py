@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.aggregator.images import NOW, Step, bucket, expired, history, record, records_of
 from tests.aggregator.poison import Strict, full_of_gaps, many_limits, plant, size_of
-from tests.aggregator.stage import usage_rows
+from tests.aggregator.stage import unpack, usage_rows
 from tests.dynamodb.stage import make_table
 from tests.engines import dynamodb_local
 from tests.fuzz.damage import unlikely, values
@@ -31,7 +31,6 @@ from zae_limiter.repository_protocol import Delete, Item, Key, Put
 from zae_limiter.schema import bucket_key
 from zae_limiter.testing import ManualClock, RecordingBackend
 from zae_limiter_aggregator import Settings, handler, process_stream_records
-from zae_limiter_aggregator.archiver import unpack
 from zae_limiter_aggregator.sources import LogSource
 from zae_limiter_aggregator.usage import ROW_BYTES_MAX, SEEN
 

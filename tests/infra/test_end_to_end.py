@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.aggregator.stage import unpack
 from tests.engines import emulator
 from tests.infra.stage import place
 from zae_limiter import AuditAction, RateLimiter, SyncRateLimiter, SyncRepository
@@ -22,7 +23,6 @@ from zae_limiter.infra.lambda_builder import build, code_sha256
 from zae_limiter.infra.template import POLICIES, ROLES
 from zae_limiter.schema import audit_key
 from zae_limiter.version import client_version
-from zae_limiter_aggregator.archiver import unpack
 
 T = TypeVar("T")
 PATIENCE_SECONDS = 60
