@@ -88,7 +88,7 @@ def is_behind(backend: Backend) -> bool | None:
     except ValidationError:  # it is on a server
         return None
     try:
-        return bool(log.read(1))
+        return log.waits()
     finally:
         log.close()
 

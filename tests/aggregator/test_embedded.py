@@ -28,7 +28,7 @@ from zae_limiter.testing import ManualClock
 from zae_limiter.testing.stores import Wrapper
 from zae_limiter.world import World
 from zae_limiter_aggregator import Settings, Tally
-from zae_limiter_aggregator.runner import aggregate, follow, source_of
+from zae_limiter_aggregator.runner import aggregate, follow, is_behind, source_of
 from zae_limiter_aggregator.sources import LogSource
 
 RPM = Limit.per_minute("rpm", 1_000)
@@ -121,10 +121,21 @@ def test_what_a_deleted_entity_used_goes_with_it(url: str, backend: Backend) -> 
     """Also what nobody has counted yet: it would come back as usage of somebody who does not exist."""
     use(url, 3)
     use(url, 3, "user-2")
+    assert is_behind(backend)
     with SyncRateLimiter.open(url, namespace="default") as limiter:
         limiter.repository.delete_entity("user-1")
     follow_once(source_of(backend, url, World(), Settings()))
     assert totals(url) == {"user-2": {"rpm": 6}}
+
+
+def test_asking_whether_something_waits_counts_nothing(url: str, backend: Backend) -> None:
+    """It is told of a store that is only looked at, such as by ``usage list``."""
+    assert is_behind(backend) is False
+    use(url, 3)
+    assert is_behind(backend) is True
+    use(url, 3)
+    assert aggregate(url, until_idle=True).changes == 2  # as if nobody had asked: made, and used since
+    assert is_behind(backend) is False
 
 
 def test_a_store_without_a_log_says_so() -> None:

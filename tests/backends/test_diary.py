@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zae_limiter._colour import run_sync
-from zae_limiter.backends.diary import MARKS_MAX
+from zae_limiter.backends.diary import MARKS_MAX, Mark
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.backends.sqlite import SqliteBackend, diary
 from zae_limiter.following import ChangeLog, Entry, log_of
@@ -151,6 +151,38 @@ def test_what_is_deleted_was_not(store: Stage) -> None:
     assert store.used() == {(A, "rpm", 0): 2, (B, "rpm", 0): 3}
 
 
+def test_what_is_deleted_was_not_even_if_somebody_began_to_read(store: Stage) -> None:
+    """An entry that is not trimmed was not counted."""
+    store.write(Put(A, bucket(7)), Put(B, bucket(3)))
+    assert len(store.log.read(10)) == 2
+    store.write(Delete(A))
+    assert store.used() == {(B, "rpm", 0): 3}
+
+
+def test_looking_takes_nothing(store: Stage) -> None:
+    """Something waits as long as there is something to read, and no longer."""
+    assert not store.log.waits()
+    store.write(Put(A, bucket(1, ttl=store.clock.world.now_ms() // 1000 + 60)))
+    assert store.log.waits()
+    assert store.log.waits()
+    store.write(Put(B, bucket(1)), Delete(B))
+    (entry,) = store.log.read(10)
+    assert store.log.waits()
+    store.log.trim(entry.position)
+    assert not store.log.waits()
+    store.clock.advance(120)
+    run_sync(store.backend.setup())  # sweeps, which marks the bucket
+    assert (marks_of(store), store.log.waits(), store.log.read(10)) == (1, False, [])
+
+
+def test_nothing_is_read_only_when_nothing_is_there(store: Stage) -> None:
+    """Marks that tell of no use, of which there may be many, are passed over at once."""
+    fill(store, 3 * diary.MARKS_AT_ONCE)
+    store.write(Put(A, bucket(1)))
+    assert store.log.waits()
+    assert [entry.key for entry in store.log.read(10)] == [A]
+
+
 def test_a_limit_that_goes_and_comes_back(store: Stage) -> None:
     """It starts at nothing, so two images of one hour are not enough."""
     store.write(Put(A, bucket(50, "rpm", "tpm")))
@@ -178,22 +210,69 @@ def test_a_reader_who_dies_finds_the_same_again(store: Stage) -> None:
     assert (rest.position > first[-1].position, rest.new["b_rpm_tc"]) == (True, 9_000)
 
 
-def test_an_unread_diary_has_an_end(store: Stage) -> None:
-    """The newest marks are kept for a reader who may still come."""
+def fill(store: Stage, marks: int) -> None:
+    """The marks of other buckets, which were deleted since by somebody who knows of no diary."""
     if store.path is None:
-        for n in range(MARKS_MAX + 10):
-            store.write(Put(bucket_key("ns", str(n), "api"), bucket(1)))
-        diary_length = sum(map(len, store.backend._shelf.diary.marks.values()))  # type: ignore[attr-defined]
-    else:
-        with contextlib.closing(sqlite3.connect(store.path)) as file, file:
-            old = [(position, "ns/BUCKET#old#api#0") for position in (1, MARKS_MAX)]
-            file.executemany("INSERT INTO diary (position, pk, at_ms) VALUES (?, ?, 0)", old)
-        for n in range(diary.TRIM_EVERY + 1):
-            store.write(Put(bucket_key("ns", str(n), "api"), bucket(1)))
-        with contextlib.closing(sqlite3.connect(store.path)) as file:
-            ((diary_length,),) = file.execute("SELECT count(*) FROM diary").fetchall()
-            assert file.execute("SELECT 1 FROM diary WHERE position = 1").fetchall() == []
-    assert 0 < diary_length <= MARKS_MAX
+        for n in range(marks):
+            store.backend._shelf.diary.mark(other(n), Mark(bucket(1), 0))  # type: ignore[attr-defined]
+        return
+    with contextlib.closing(sqlite3.connect(store.path)) as file, file:
+        marked = ((other(n).partition,) for n in range(marks))
+        file.executemany("INSERT INTO diary (pk, at_ms) VALUES (?, 0)", marked)
+
+
+def other(n: int) -> Key:
+    return bucket_key("ns", f"other-{n:05}", "api")
+
+
+def marks_of(store: Stage) -> int:
+    if store.path is None:
+        return sum(map(len, store.backend._shelf.diary.marks.values()))  # type: ignore[attr-defined]
+    with contextlib.closing(sqlite3.connect(store.path)) as file:
+        ((length,),) = file.execute("SELECT count(*) FROM diary").fetchall()
+    return int(length)
+
+
+def test_an_unread_diary_has_an_end(store: Stage) -> None:
+    """The newest marks are kept for a reader who may still come; who lost all of his is marked again."""
+    store.write(Put(A, bucket(1)))
+    swapped(store, A, 2)
+    fill(store, MARKS_MAX + diary.TRIM_EVERY)
+    assert MARKS_MAX <= marks_of(store) < MARKS_MAX + diary.TRIM_EVERY
+    for used in (3, 9):
+        swapped(store, A, used)
+    assert store.used() == {(A, "rpm", 0): 7}
+
+
+def test_only_marks_that_nobody_has_read_take_room(tmp_path: Path) -> None:
+    """However many were made in all."""
+    with stage("sqlite", tmp_path) as store:
+        store.write(Put(A, bucket(1)))
+        for _ in range(3):
+            fill(store, MARKS_MAX // 2)
+            with contextlib.closing(sqlite3.connect(tmp_path / "limits.db")) as file, file:
+                file.execute("DELETE FROM diary WHERE pk != ?", A[:1])
+        assert store.used() == {(A, "rpm", 0): 1}
+
+
+def test_a_full_diary_still_marks_whom_it_has_known_longest(store: Stage) -> None:
+    """His older marks go to make room, not the one that he gets."""
+    store.write(Put(A, bucket(1, ttl=store.clock.world.now_ms() // 1000 + 60)))
+    store.clock.advance(120)
+    run_sync(store.backend.setup())  # sweeps
+    fill(store, MARKS_MAX - 2)
+    store.write(Put(A, bucket(5)))
+    assert marks_of(store) <= MARKS_MAX + 1
+    assert store.used()[A, "rpm", 0] >= 5
+
+
+def test_the_oldest_marks_are_worked_out_first(tmp_path: Path) -> None:
+    """Whoever is marked again and again does not keep others waiting, whatever they are called."""
+    last = bucket_key("ns", "zoe", "api")
+    with stage("sqlite", tmp_path) as store:
+        store.write(Put(last, bucket(1)))
+        store.write(*(Put(other(n), bucket(1)) for n in range(diary.MARKS_AT_ONCE + 1)))
+        assert last in {entry.key for entry in store.log.read(1000)}
 
 
 def test_a_file_of_an_older_version_gets_its_diary(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from ..repository_protocol import Item, Key
@@ -48,26 +48,42 @@ class Diary:
             self.mark(key, Mark(old, now_ms))
 
     def mark(self, key: Key, mark: Mark) -> None:
+        if self._length >= MARKS_MAX:  # before it is marked, for it may be the oldest itself
+            self._unmark(next(iter(self.marks)))
         self.marks.setdefault(key, []).append(mark)
         self.hours[key] = mark.at_ms // HOUR_MS
         self._length += 1
-        if self._length > MARKS_MAX:
-            self.forget(next(iter(self.marks)))
 
     def forget(self, key: Key) -> None:
+        """Forget what a bucket used, as if nobody had used it."""
+        self._unmark(key)
+        if self.entries:
+            self.entries = deque(entry for entry in self.entries if entry[1] != key)
+
+    def _unmark(self, key: Key) -> None:
         self._length -= len(self.marks.pop(key, ()))
         self.hours.pop(key, None)
 
     def take(self, items: Mapping[Key, Item]) -> None:
         """Work out what became of the buckets that were marked; the next write to each marks it again."""
-        marked, self.marks, self._length = self.marks, {}, 0
+        became = list(self._became(items))
+        self.marks.clear()
         self.hours.clear()
-        for key, marks in marked.items():
+        self._length = 0
+        for one in became:
+            self._position += 1
+            self.entries.append((self._position, *one))
+
+    def waits(self, items: Mapping[Key, Item]) -> bool:
+        """Whether something was used that is not counted."""
+        return bool(self.entries) or any(True for _ in self._became(items))
+
+    def _became(self, items: Mapping[Key, Item]) -> Iterator[tuple[Key, Item | None, Item, int]]:
+        for key, marks in self.marks.items():
             images = [*(mark.image for mark in marks[1:]), items.get(key)]
             for mark, after in zip(marks, images, strict=True):
                 if after is not None and after is not mark.image and not mark.gone:
-                    self._position += 1
-                    self.entries.append((self._position, key, mark.image, after, mark.at_ms))
+                    yield key, mark.image, after, mark.at_ms
 
     def trim(self, position: int) -> None:
         while self.entries and self.entries[0][0] <= position:

@@ -171,6 +171,11 @@ class MemoryBackend:
                 self._shelf.diary.take(self._shelf.items)
             return list(islice(self._shelf.diary.entries, entries_max))
 
+    def diary_waits(self) -> bool:
+        """Whether something was used that is not counted."""
+        with self._shelf.lock:
+            return self._shelf.diary.waits(self._shelf.items)
+
     def trim_diary(self, position: int) -> None:
         with self._shelf.lock:
             self._shelf.diary.trim(position)

@@ -32,6 +32,10 @@ class ChangeLog(Protocol):
         """The oldest entries, in order; where there are none, what the diary has by now."""
         ...
 
+    def waits(self) -> bool:
+        """Whether there is anything to read; nothing changes by asking."""
+        ...
+
     def trim(self, position: int) -> None:
         """Drop what stands up to a position."""
         ...

@@ -13,6 +13,9 @@ class MemoryLog:
     def read(self, entries_max: int) -> list[Entry]:
         return [Entry(*entry) for entry in self._backend.read_diary(entries_max)]
 
+    def waits(self) -> bool:
+        return self._backend.diary_waits()
+
     def trim(self, position: int) -> None:
         self._backend.trim_diary(position)
 

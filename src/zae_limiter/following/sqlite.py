@@ -28,13 +28,18 @@ class SqliteLog:
         with self._told():
             connection = self._open()
             rows = connection.execute(diary.READ, (entries_max,)).fetchall()
-            if not rows:
-                diary.work_out(connection)
+            # Marks need not tell of anything: of a bucket that only expired there is nothing to count.
+            while not rows and diary.work_out(connection):
                 rows = connection.execute(diary.READ, (entries_max,)).fetchall()
         return [
             Entry(position, Key(pk, sk), None if old is None else read_body(old), read_body(new), at_ms)
             for position, pk, sk, old, new, at_ms in rows
         ]
+
+    def waits(self) -> bool:
+        with self._told():
+            ((waits,),) = self._open().execute(diary.WAITS).fetchall()
+        return bool(waits)
 
     def trim(self, position: int) -> None:
         with self._told():

@@ -19,13 +19,15 @@ from ...schema import is_deleted, sk_state
 from ..diary import HOUR_MS, MARKS_MAX, says_other_things
 
 TRIM_EVERY = 100
-BUCKETS_AT_ONCE = 200
-"""How many buckets are worked out in one transaction, so that nobody waits long for it."""
+MARKS_AT_ONCE = 200
+"""The buckets of so many marks are worked out in one transaction, so that nobody waits long for it."""
 
 NOW_MS = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 
 _STATE = sk_state()
 _HOUR = f"{NOW_MS} / {HOUR_MS}"
+_TOO_MANY = f"max(0, (SELECT count(*) FROM diary) - {MARKS_MAX})"
+_OLDEST = "SELECT {} FROM diary ORDER BY position LIMIT {}"
 _MARK = "INSERT INTO diary (pk, image, at_ms) VALUES (NEW.pk, {}, " + NOW_MS + ")"
 LAYOUT = (
     "CREATE TABLE diary (position INTEGER PRIMARY KEY AUTOINCREMENT, pk TEXT NOT NULL, image TEXT, "
@@ -47,25 +49,33 @@ LAYOUT = (
     f"AND (SELECT hour FROM marked WHERE pk = NEW.pk) IS NOT {_HOUR} "
     f"BEGIN {_MARK.format('OLD.body')}; INSERT OR REPLACE INTO marked VALUES (NEW.pk, {_HOUR}); END",
     f"CREATE TRIGGER diary_trim AFTER INSERT ON diary WHEN NEW.position % {TRIM_EVERY} = 0 "
-    f"BEGIN DELETE FROM diary WHERE position <= NEW.position - {MARKS_MAX}; END",
+    # Who loses a mark is marked again by its next write, for it may have been the only one.
+    f"BEGIN DELETE FROM marked WHERE pk IN ({_OLDEST.format('pk', _TOO_MANY)}); "
+    f"DELETE FROM diary WHERE position IN ({_OLDEST.format('position', _TOO_MANY)}); END",
 )
 
 MARK = f"INSERT INTO diary (pk, image, at_ms) SELECT pk, body, {NOW_MS} FROM items WHERE pk = ? AND sk = ?"
-FORGET = ("DELETE FROM diary WHERE pk = ?", "DELETE FROM marked WHERE pk = ?")
+UNMARK = ("DELETE FROM diary WHERE pk = ?", "DELETE FROM marked WHERE pk = ?")
+# There are few changes at a time, so they need no index for this.
+FORGET = (*UNMARK, "DELETE FROM changes WHERE pk = ?")
 GONE = (
     f"INSERT INTO diary (pk, image, at_ms, gone) SELECT pk, body, {NOW_MS}, 1 FROM items "
     f"WHERE sk = '{_STATE}' AND (pk, sk) IN ({{}}) AND body NOT LIKE '%\"status\":\"deleted\"%'"
 )
-MARKED = "SELECT DISTINCT pk FROM diary LIMIT ?"
-WORK_OUT = f"""
-INSERT INTO changes (pk, sk, old, new, at_ms)
-SELECT pk, '{_STATE}', image, after, at_ms FROM (
+MARKED = f"SELECT DISTINCT pk FROM ({_OLDEST.format('pk', '?')})"
+_BECAME = f"""
+SELECT position, pk, image, after, at_ms FROM (
     SELECT position, pk, image, at_ms, gone,
         CASE WHEN lead(position) OVER marks IS NOT NULL THEN lead(image) OVER marks
         ELSE (SELECT body FROM items WHERE items.pk = diary.pk AND sk = '{_STATE}') END AS after
-    FROM diary WHERE pk = ? WINDOW marks AS (ORDER BY position)
-) WHERE NOT gone AND after IS NOT NULL AND after IS NOT image ORDER BY position
+    FROM diary {{}} WINDOW marks AS (PARTITION BY pk ORDER BY position)
+) WHERE NOT gone AND after IS NOT NULL AND after IS NOT image
 """
+WORK_OUT = f"""
+INSERT INTO changes (pk, sk, old, new, at_ms)
+SELECT pk, '{_STATE}', image, after, at_ms FROM ({_BECAME.format("WHERE pk = ?")}) ORDER BY position
+"""
+WAITS = f"SELECT EXISTS (SELECT 1 FROM changes) OR EXISTS ({_BECAME.format('')})"
 READ = "SELECT position, pk, sk, old, new, at_ms FROM changes ORDER BY position LIMIT ?"
 TRIM = "DELETE FROM changes WHERE position <= ?"
 
@@ -87,15 +97,19 @@ def after(connection: sqlite3.Connection, key: Key, new: Item | None) -> None:
             connection.execute(statement, key[:1])
 
 
-def work_out(connection: sqlite3.Connection) -> None:
-    """Turn the marks of some buckets into changes; the next write to each of them marks it again."""
+def work_out(connection: sqlite3.Connection) -> bool:
+    """Turn the marks of those who wait longest into changes, if anybody does.
+
+    The next write to each of these buckets marks it again.
+    """
     connection.execute("BEGIN IMMEDIATE")
     try:
-        buckets = connection.execute(MARKED, (BUCKETS_AT_ONCE,)).fetchall()
+        buckets = connection.execute(MARKED, (MARKS_AT_ONCE,)).fetchall()
         connection.executemany(WORK_OUT, buckets)
-        for statement in FORGET:
+        for statement in UNMARK:
             connection.executemany(statement, buckets)
     except BaseException:
         connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
+    return bool(buckets)
