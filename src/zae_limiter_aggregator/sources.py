@@ -57,6 +57,7 @@ class LogSource:
             if bucket_address(entry.key) is not None
         ]
         tally = await process_changes(changes, self._backend, self._world, self._settings)
+        tally.records = len(entries)
         if not tally.failed:
             self._log.trim(entries[-1].position)
         return tally

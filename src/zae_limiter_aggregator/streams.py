@@ -86,12 +86,16 @@ class StreamSource:
         await self._refresh()
 
     async def step(self) -> Tally:
-        if self._world.ticks_ms() >= self._refresh_at_ms:
-            await self._refresh()
         total = Tally()
-        for shard in [shard for shard in self._shards.values() if self._is_due(shard)]:
-            total.add(await self._read(shard))
-        return total
+        while True:
+            if self._world.ticks_ms() >= self._refresh_at_ms:
+                await self._refresh()
+            due = [shard for shard in self._shards.values() if self._is_due(shard)]
+            for shard in due:
+                total.add(await self._read(shard))
+            # Behind a shard that ended without records, its children may have some.
+            if total.records or not any(shard.done for shard in due):
+                return total
 
     async def close(self) -> None:
         """Note where the reading ended, also of records that were not worth a note."""

@@ -19,10 +19,10 @@ from zae_limiter import Limit, SyncRateLimiter
 from zae_limiter._colour import run_sync
 from zae_limiter.backends import open_backend
 from zae_limiter.exceptions import InfrastructureError, RateLimiterUnavailable, ValidationError
-from zae_limiter.following import log_of
+from zae_limiter.following import Entry, log_of
 from zae_limiter.following.sqlite import SqliteLog
 from zae_limiter.models import BackendCapabilities
-from zae_limiter.repository_protocol import Backend, Put
+from zae_limiter.repository_protocol import Backend, Key, Put
 from zae_limiter.schema import bucket_key
 from zae_limiter.testing import ManualClock
 from zae_limiter.testing.stores import Wrapper
@@ -136,6 +136,28 @@ def test_asking_whether_something_waits_counts_nothing(url: str, backend: Backen
     use(url, 3)
     assert aggregate(url, until_idle=True).changes == 2  # as if nobody had asked: made, and used since
     assert is_behind(backend) is False
+
+
+def test_entries_of_nothing_that_is_counted_are_progress(url: str, backend: Backend) -> None:
+    """Whoever counts until nothing is left goes on behind them."""
+    odd = [Entry(n, Key(f"odd-{n}", "#STATE"), None, {}, 0) for n in range(5)]
+    use(url, 3)
+
+    class Odd:
+        def __init__(self) -> None:
+            self.log = log_of(backend)
+
+        def read(self, entries_max: int) -> list[Entry]:
+            return odd[:1] or self.log.read(entries_max)
+
+        def trim(self, position: int) -> None:
+            odd.pop(0) if odd else self.log.trim(position)
+
+        def close(self) -> None:
+            self.log.close()
+
+    follow_once(LogSource(backend, Odd(), World(), Settings()))  # type: ignore[arg-type]
+    assert totals(url) == {"user-1": {"rpm": 6}}
 
 
 def test_a_store_without_a_log_says_so() -> None:
