@@ -2,7 +2,8 @@
 
 Any store that can be opened by URL is followed: a DynamoDB table by its stream, an embedded store by the
 diary that it keeps. A store that does not answer is asked again, ever more slowly. A record that
-cannot be processed ends the program with its name, for going on would lose it.
+cannot be processed ends the program with its name, for going on would lose it. So does a file that was
+replaced: going on would follow one that nobody uses any more.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from zae_limiter.testing import ManualClock
 from zae_limiter.testing.stores import Wrapper
 from zae_limiter.world import World
 from zae_limiter_aggregator import Settings, Tally
-from zae_limiter_aggregator.runner import aggregate, follow, is_behind, source_of
+from zae_limiter_aggregator.runner import Progress, aggregate, follow, is_behind, source_of
 from zae_limiter_aggregator.sources import LogSource
 
 RPM = Limit.per_minute("rpm", 1_000)
@@ -180,6 +181,30 @@ def test_a_broken_log_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(RateLimiterUnavailable, match=r"limits\.db"):
         log.read(1)
     log.close()
+
+
+@pytest.mark.parametrize("end", ["deleted", "replaced"])
+@pytest.mark.parametrize("until_idle", [False, True])
+def test_a_file_that_is_replaced_ends_the_program(tmp_path: Path, end: str, until_idle: bool) -> None:
+    """It would count what nobody uses any more; started again it counts what is there now."""
+    path = tmp_path / "limits.db"
+    url = f"sqlite:///{path}"
+    use(url, 3)
+    stop, steps = Impatient(), count()
+
+    def replace(progress: Progress) -> None:
+        if next(steps) == 20:
+            stop.set()
+        if progress.total.records and path.exists():
+            for file in tmp_path.iterdir():
+                file.unlink()
+            if end == "replaced":
+                use(url, 6)
+
+    with pytest.raises(InfrastructureError, match=r"limits\.db' was deleted or replaced .* start"):
+        aggregate(url, until_idle=until_idle, stop=stop, tell=replace)
+    aggregate(url, until_idle=True)
+    assert totals(url) == ({"user-1": {"rpm": 12}} if end == "replaced" else {})
 
 
 def test_the_log_has_the_time_of_the_change() -> None:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..backends.sqlite import diary
-from ..backends.sqlite.file import open_file
+from ..backends.sqlite.file import FileId, file_id, make_file, open_file
 from ..backends.sqlite.statements import read_body
-from ..exceptions import RateLimiterUnavailable
+from ..exceptions import InfrastructureError, RateLimiterUnavailable
 from ..repository_protocol import Key
 from . import Entry
 
@@ -23,6 +23,8 @@ class SqliteLog:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._connection: sqlite3.Connection | None = None
+        self._file: FileId | None = None
+        """Which file is followed. One that is deleted goes on to exist for those who have it open."""
 
     def read(self, entries_max: int) -> list[Entry]:
         with self._told():
@@ -52,8 +54,15 @@ class SqliteLog:
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
+            make_file(self._path)
+            self._file = file_id(self._path)
             self._connection = open_file(self._path)
             self._connection.execute(f"PRAGMA busy_timeout = {WAIT_MS}")
+        if file_id(self._path) != self._file:
+            raise InfrastructureError(
+                f"sqlite store {str(self._path)!r} was deleted or replaced while it was followed; "
+                "start again to follow what is there now"
+            )
         return self._connection
 
     @contextlib.contextmanager
