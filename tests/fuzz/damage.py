@@ -169,6 +169,7 @@ def spend_and_adjust(limiter: SyncRateLimiter, entity_id: str, resource: str) ->
 
 def delete_what_nobody_knows(repository: SyncRepository, resource: str) -> None:
     """What nobody knows at a level that all share could be a switch and so binds all; deleting it helps."""
+    repository.invalidate_config_cache()  # what is stored, and not what was read before it was damaged
     try:
         repository.resolve_limits(NEIGHBOUR, resource)
     except DamagedRecordError:

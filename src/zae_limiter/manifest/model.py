@@ -114,7 +114,7 @@ class Problem(NamedTuple):
     def told(self, source: str) -> str:
         """As one line; what has no place in the text, such as JSON from elsewhere, shows only its key."""
         where = f"{source}:{self.line}:{self.column}" if self.line else source
-        path = ".".join(repr(key) if "." in key else key for key in self.path)
+        path = ".".join(repr(key) if "." in key or not key.isprintable() else key for key in self.path)
         return f"{where}: {path}: {self.message}" if path else f"{where}: {self.message}"
 
 
