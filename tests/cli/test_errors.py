@@ -2,12 +2,16 @@
 
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from tests.cli.conftest import Run
 from zae_limiter import exceptions
+from zae_limiter.backends import sqlite
+from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.cli.app import program
 from zae_limiter.cli.errors import failure_of
 
@@ -128,3 +132,29 @@ def test_an_archive_needs_a_table(run: Run) -> None:
     result = run("aggregate", "--once", "--archive-bucket", "bucket")
     assert result.exit_code == 2
     assert "--archive-bucket goes with a DynamoDB table" in result.stderr
+
+
+@pytest.mark.parametrize("words", ["entity list", "limits plan -f limits.yaml", "upgrade", "status"])
+def test_whatever_is_opened_is_closed(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: str
+) -> None:
+    """Also what was opened for nothing but the name of its file."""
+    (tmp_path / "limits.yaml").write_text("system: {limits: {rpm: {capacity: 60}}}\n")
+    assert run("entity", "create", "user-1").exit_code == 0
+    opened: list[SqliteBackend] = []
+    closed: list[SqliteBackend] = []
+    open_backend, close = sqlite.open_backend, SqliteBackend.close
+
+    def opening(*args: Any, **options: Any) -> SqliteBackend:
+        opened.append(open_backend(*args, **options))
+        return opened[-1]
+
+    async def closing(backend: SqliteBackend) -> None:
+        closed.append(backend)
+        await close(backend)
+
+    monkeypatch.setattr(sqlite, "open_backend", opening)
+    monkeypatch.setattr(SqliteBackend, "close", closing)
+    assert run(*words.split()).exit_code == 0
+    assert opened == closed
+    assert len(opened) <= 2

@@ -162,10 +162,16 @@ class Session:
                 NOT_FOUND,
             )
 
+    @cached_property
+    def _file(self) -> Path | None:
+        """The file that the store is, if it is one."""
+        backend = open_backend(self.url, sync=True, world=World())
+        run_sync(backend.close())
+        return getattr(backend, "path", None)
+
     @property
     def _missing_file(self) -> Path | None:
-        path: Path | None = getattr(open_backend(self.url, sync=True, world=World()), "path", None)
-        return None if path is None or path.exists() else path
+        return None if self._file is None or self._file.exists() else self._file
 
     def close(self) -> None:
         if "connection" in self.__dict__:  # it was opened
