@@ -351,11 +351,16 @@ class ClosedError(ZAELimiterError, RuntimeError):
     """A limiter or repository was used after it was closed: a mistake in the program, and no outage."""
 
 
+_URLS = frozenset({"store", "endpoint_url"})
+_TAKEN_FOR_URLS = frozenset({"namespace", "stack name"})
+"""Where people write the URL of a store by mistake, with the password in it."""
+
+
 class ValidationError(ZAELimiterError, ValueError):
     """A value was refused before it reached a store; ``field`` and ``value`` say which."""
 
     def __init__(self, field: str, value: object, reason: str) -> None:
-        if field in ("store", "endpoint_url") and isinstance(value, str):
+        if isinstance(value, str) and (field in _URLS or ("://" in value and field in _TAKEN_FOR_URLS)):
             value = without_secrets(value)
         self.field, self.value, self.reason = field, value, reason
         super().__init__(f"invalid {field} {shown(value)}: {reason}")

@@ -134,6 +134,40 @@ def test_an_archive_needs_a_table(run: Run) -> None:
     assert "--archive-bucket goes with a DynamoDB table" in result.stderr
 
 
+LIMITS = '[{"name": "rpm", "capacity": 60, "refill_amount": 60, "refill_period_seconds": 60}]'
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("config set resource gpt", "--level resource --identifier gpt"),
+        ("config set --level resource gpt", "--identifier gpt"),
+        ("config set entity user-1 gpt", "--level entity --identifier user-1 --resource gpt"),
+        ("config set system", "--level system"),
+    ],
+)
+def test_words_in_place_of_options(run: Run, words: str, meant: str) -> None:
+    """Each is offered with an option of its own, and what is offered works."""
+    refused = run(*words.split(), "--limits", LIMITS)
+    assert (refused.exit_code, f"hint: did you mean: {meant}\n" in refused.stderr) == (2, True)
+    given = words.split()[2:4] if "--level" in words else []
+    assert run("config", "set", *given, *meant.split(), "--limits", LIMITS).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("status limits more", "did you mean: --name limits\n"),
+        ("status --name limits more", "zae-limiter status --help\n"),
+        ("status sqlite:///limits.db", "did you mean: --store sqlite:///limits.db\n"),
+    ],
+)
+def test_a_word_too_many(run: Run, words: str, said: str) -> None:
+    """An option that has its value is not offered once more."""
+    result = run(*words.split())
+    assert (result.exit_code, result.stderr.endswith(f"hint: {said}")) == (2, True), result.stderr
+
+
 @pytest.mark.parametrize("words", ["entity list", "limits plan -f limits.yaml", "upgrade", "status"])
 def test_whatever_is_opened_is_closed(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: str

@@ -1,4 +1,4 @@
-"""What keeps commands from taking a table out from under a stack, and secrets off the screen."""
+"""What keeps commands from taking a table out from under a stack."""
 
 import json
 

@@ -265,3 +265,46 @@ def test_on_the_command_line(form: str, table: str, said: Said, proxy: Proxy) ->
     run(password, *COMMANDS, *ABOUT_THE_STACK)
     # What is asked about a stack waits for its own time.
     run(url_of(table, "lean", "http://127.0.0.1:9", 300), *COMMANDS, ["status"])
+
+
+@each_flow
+@pytest.mark.parametrize(("scheme", "transport"), [("http", "lean"), ("http", "boto"), ("ftp", "lean")])
+def test_an_endpoint_of_the_environment(
+    colour: str, transport: str, scheme: str, table: str, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is botocore's to read and to use; what it says of it is told without the password."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"{scheme}://{USER}:{PASSWORD}@127.0.0.1:9")
+    work(colour, f"dynamodb://{table}?region=eu-west-1&timeout_ms=500&transport={transport}", said)
+    if colour == "sync":  # the other driver says something else of it
+        assert f"{scheme}://…@127.0.0.1:9" in said.all
+
+
+URL = f"redis://{USER}:{PASSWORD}@host/0"
+ENDPOINT = f"http://{USER}:{PASSWORD}@127.0.0.1:9"
+MISPLACED = [
+    ["table", "create", "--store", URL],
+    ["table", "delete", "--yes", "--store", URL],
+    ["entity", "list", "--namespace", URL],
+    ["entity", "list", "--namespace", f"{URL}?{'x' * 100}"],
+    ["limits", "plan", "-f", "limits.yaml", "--namespace", URL],
+    ["namespace", "register", URL],
+    ["status", "--name", URL],
+    ["deploy", "--name", URL],
+    ["status", URL],
+    ["config", "set", URL],
+    ["list", "--region", "eu-west-1", "--endpoint-url", ENDPOINT],
+    ["deploy", "--name", "limits", "--region", "eu-west-1", "--endpoint-url", ENDPOINT],
+]
+
+
+@pytest.mark.parametrize("words", MISPLACED, ids=lambda words: " ".join(words[:3]))
+def test_a_url_in_the_wrong_place(
+    words: list[str], said: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused, and shown without its password."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ZAE_LIMITER_STORE", "sqlite:///limits.db")
+    Path("limits.yaml").write_text("namespace: team\nsystem: {limits: {rpm: {capacity: 60}}}\n")
+    result = CliRunner().invoke(program, words)
+    said.note(result.stdout, result.stderr)
+    assert (result.exit_code, "://…@" in result.stderr) == (2, True)

@@ -26,7 +26,7 @@ def config() -> None:
     """Stored configuration, level by level."""
 
 
-@config.command(meant="--level")
+@config.command(meant="--level --identifier --resource")
 @_level
 @_identifier
 @_resource
@@ -44,7 +44,7 @@ def get(session: Session, level: str, identifier: str | None, resource: str | No
     session.output.show(config_data(found), lambda: config_table(found))
 
 
-@config.command("set", meant="--level")
+@config.command("set", meant="--level --identifier --resource")
 @_level
 @_identifier
 @_resource

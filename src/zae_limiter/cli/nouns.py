@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from shlex import quote
 from typing import Any
 
 import click
 
+from ..exceptions import without_secrets
 from .errors import USAGE, Failure
 
 
 class Verb(click.Command):
-    """A command. ``meant`` is the option that a word too many was likely to be the value of."""
+    """A command. ``meant`` has the options that words too many were likely to be the values of, in order."""
 
     def __init__(self, *args: Any, meant: str = "", **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self._meant = meant
+        self._meant = meant.split()
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         said = list(args)
@@ -25,18 +27,28 @@ class Verb(click.Command):
             # Others say themselves what is wrong, and with them the words cannot be told apart.
             if not self._meant or type(error) not in {click.UsageError, click.MissingParameter}:
                 raise
-            _, left, _ = self.make_parser(ctx).parse_args(said)
-            if not left:
+            given, left, _ = self.make_parser(ctx).parse_args(said)
+            left = [without_secrets(word) if "://" in word else word for word in left]
+            hint = " ".join(f"{option} {quote(word)}" for option, word in self._likely(given, left))
+            if not hint:
                 raise
             raise Failure(
                 f"unexpected argument{'s' * (len(left) > 1)} {', '.join(map(repr, left))}",
-                f"did you mean: {' '.join(f'{self._option_of(word)} {quote(word)}' for word in left)}",
+                f"did you mean: {hint}",
                 USAGE,
             ) from error
 
-    def _option_of(self, word: str) -> str:
-        limits = any(option.name == "limits" and "-l" in option.opts for option in self.params)
-        return "-l" if limits and ":" in word else self._meant
+    def _likely(self, given: Mapping[str, Any], words: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """Words with the options that they were likely meant for; some are for none."""
+        takes = {spelling: option for option in self.params for spelling in option.opts}
+        free = [meant for meant in self._meant if takes[meant].multiple or takes[meant].name not in given]
+        for word in words:
+            if "://" in word and "--store" in takes:
+                yield "--store", word
+            elif ":" in word and "-l" in takes and takes["-l"].name == "limits":
+                yield "-l", word
+            elif free:
+                yield free[0] if takes[free[0]].multiple else free.pop(0), word
 
 
 class Noun(click.Group):

@@ -147,9 +147,8 @@ class Session:
         """The namespace that a file names, or else the one of the command line and the environment."""
         if named is not None:
             if self._option not in (None, named):
-                raise click.UsageError(
-                    f"--namespace {self._option} contradicts the file, which is for {named!r}"
-                )
+                said = validate_namespace(self.namespace_name)
+                raise click.UsageError(f"--namespace {said} contradicts the file, which is for {named!r}")
             self._namespace = named
         return self.repository
 

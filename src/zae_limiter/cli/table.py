@@ -10,7 +10,7 @@ import click
 
 from .._colour import run_sync
 from ..backends import open_backend
-from ..exceptions import InfrastructureNotFoundError
+from ..exceptions import InfrastructureNotFoundError, without_secrets
 from ..naming import validate_namespace
 from ..records.connection import Connection, Options
 from ..repository import Repository
@@ -69,7 +69,9 @@ def delete(session: Session, yes: bool) -> None:
 def _unopened(session: Session) -> Iterator[SyncRepository]:
     """What can make and delete the table, which need not be there."""
     if not session.is_dynamodb:
-        raise click.UsageError(f"{session.url} has no table; name one of DynamoDB's with --name")
+        raise click.UsageError(
+            f"{without_secrets(session.url)} has no table; name one of DynamoDB's with --name"
+        )
     world = World()
     backend = open_backend(session.url, sync=True, world=world)
     try:

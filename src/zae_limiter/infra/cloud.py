@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from .._colour import Colour
+from ..backends.dynamodb import check_endpoint
 from ..backends.dynamodb.failures import DENIED_CODES, UNKNOWN_CALLER_CODES
 from ..backends.dynamodb.transport import NotConfigured, ServiceError, TransportError
 from ..exceptions import InfrastructureError, StackOperationError, ZAELimiterError
@@ -120,6 +121,7 @@ def open_cloud(
 
     ``session`` is a boto3 or botocore session, ``config`` a botocore ``Config``.
     """
+    check_endpoint(endpoint_url)
     try:
         from ..backends.dynamodb.access import Access
         from .clients import AiobotocoreWire, BotocoreWire

@@ -108,12 +108,15 @@ def parse_url(url: str) -> tuple[str, dict[str, Any]]:
     for name in ("region", "endpoint_url"):
         if options.get(name) == "":
             raise ValidationError(name, "", "give it a value or leave it out")
-    endpoint = options.get("endpoint_url", "")
-    if "@" in endpoint.partition("//")[2].partition("/")[0]:
-        raise ValidationError("endpoint_url", endpoint, "leave out user and password; they are not used")
+    check_endpoint(options.get("endpoint_url"))
     if options.get("transport", "lean") not in TRANSPORTS:
         raise ValidationError("transport", options["transport"], f"choose one of {', '.join(TRANSPORTS)}")
     return parts.netloc, options
+
+
+def check_endpoint(url: str | None) -> None:
+    if "@" in (url or "").partition("//")[2].partition("/")[0]:
+        raise ValidationError("endpoint_url", url, "leave out user and password; they are not used")
 
 
 def _whole(text: str) -> Any:

@@ -23,7 +23,7 @@ from ...world import World
 from .access import Access
 from .dates import Dates
 from .expressions import Payload, Request
-from .transport import NoReply, NotConfigured, TransportError, discreet, refusal
+from .transport import NoReply, NotConfigured, TransportError, discreet, refusal, without_user
 
 _NO_CREDENTIALS = (
     failures.NoCredentialsError,
@@ -127,11 +127,13 @@ def transport_error(error: Exception, never_connected: tuple[type[BaseException]
     after the request was sent, too. It is unsent only if the HTTP client's own error, which it holds,
     is one of ``never_connected``.
     """
+    if (said := without_user(str(error))) != str(error):
+        error.args = (said,)  # it will stand in a traceback beside ours
     match error:
         case failures.ClientError():
             answer = error.response.get("Error", {})
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400)
-            error.args = (discreet(str(error)),)  # it will stand in a traceback beside ours
+            error.args = (discreet(str(error)),)
             return refusal(status, answer.get("Code", "?"), answer.get("Message", ""), error.response)
         case _ if isinstance(error, _NO_CREDENTIALS):
             return NotConfigured(

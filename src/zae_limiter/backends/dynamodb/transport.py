@@ -129,6 +129,14 @@ _REPEATED = re.compile(
 )
 
 
+_USER = re.compile(r"//[^/\s]*@")
+
+
+def without_user(message: str) -> str:
+    """A message whose URLs show neither user nor password."""
+    return _USER.sub("//…@", message)
+
+
 def discreet(message: str) -> str:
     """A message up to where it repeats what a request was signed with: AWS does, token included."""
     found = _REPEATED.search(message)

@@ -21,7 +21,7 @@ from botocore.endpoint_provider import EndpointProvider
 from botocore.utils import get_environ_proxies, validate_region_name
 
 from ..access import Access
-from ..transport import NotConfigured
+from ..transport import NotConfigured, without_user
 from .signing import SERVICE
 
 RULES = "dynamodb/2012-08-10/endpoint-rule-set-1"
@@ -87,7 +87,7 @@ def find_target(access: Access, session: Any, account_id: str | None) -> Target:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise NotConfigured(
-            f"invalid endpoint {url!r}: use a URL such as https://dynamodb.{region}.amazonaws.com"
+            f"invalid endpoint {without_user(url)!r}: use a URL such as https://dynamodb.{region}.amazonaws.com"
         )
     if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username is not None:
         raise Obstacle(f"the endpoint {parts.hostname!r} is more than a host and a port")
