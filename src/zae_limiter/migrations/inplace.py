@@ -41,18 +41,18 @@ from ..schema import (
     text,
     within_namespace,
 )
-from ..schema_records import USAGE_SEEN, claim_item, usage_counter, usage_counters
+from ..schema_records import claim_item
 from ..terms import Account, stored_terms
 from .buckets import TTL_FILLS, Part, made_bucket
 from .moving import Context, Move, pins
 from .namespaced import says_anything, usage_place
 from .shapes import Kind, Source
-from .usage import noted
+from .usage import added
 
 BORN = "moved"
 """The event by which a level came to have limits, where an older version kept none."""
 
-SHARDS_MAX = 90
+SHARDS_TOGETHER_MAX = 90
 """How many shards are taken back in one transaction."""
 
 CLAIMS_MAX = 90
@@ -296,14 +296,5 @@ def _usage_move(source: Source, images: Images) -> Move:
     if key == source.key:
         renewed = Update(key, set=attributes, when=(Exists(), *_same(source.item, "window")))
         return Move((source,), key, (renewed,))
-    row, item = images.get(key), source.item
-    seen = text(row or {}, USAGE_SEEN)
-    add = {usage_counter(name): amount for name, amount in usage_counters(item).items() if name != WCU}
-    add["total_events"] = number(item, "total_events")
-    set_: dict[str, Value] = {USAGE_SEEN: noted(seen or "")}
-    if row is None:
-        ttl = item.get("ttl")
-        set_ |= attributes | ({"ttl": ttl} if type(ttl) is int else {})
-    when = (Equal(USAGE_SEEN, seen), Absent() if row is None else Exists())
-    gone = Delete(source.key, (Exists(), *pins(source), *_same(item, "window")))
-    return Move((source,), key, (Update(key, add, set_, when), gone))
+    gone = Delete(source.key, (Exists(), *pins(source), *_same(source.item, "window")))
+    return Move((source,), key, (added(key, attributes, images.get(key), source.item), gone))

@@ -26,7 +26,7 @@ from ..repository_protocol import Backend, Delete, Equal, Item, Key, Row, Write
 from ..schema import REGISTRY, number
 from ..settings import DEFAULT_NAMESPACE
 from ..world import World
-from .inplace import SHARDS_MAX, holds_tokens, moves_in_place, wanted_in_place
+from .inplace import SHARDS_TOGETHER_MAX, holds_tokens, moves_in_place, wanted_in_place
 from .moving import Context, Move, packed, writes_of
 from .namespaced import Found, recognise_namespaced
 from .scanning import Scan, scan_of
@@ -94,10 +94,6 @@ class Survey:
     findings: Findings = field(default_factory=Findings)
     obstacles: Findings = field(default_factory=Findings)
     """Records that this version cannot serve: nothing is changed as long as they are there."""
-
-    @property
-    def has_work(self) -> bool:
-        return bool(self.unmoved.total() or self.moved.total())
 
     def check(self) -> None:
         """Raise if there are records in the way."""
@@ -258,8 +254,8 @@ class Migration:
         for shards in spread.values():
             # Those that were used come first, so that what is left for later lacks nothing.
             shards.sort(key=lambda shard: (not holds_tokens(shard), shard.shard_id))
-            for at in range(0, len(shards), SHARDS_MAX):
-                yield [shards[at : at + SHARDS_MAX]]
+            for at in range(0, len(shards), SHARDS_TOGETHER_MAX):
+                yield [shards[at : at + SHARDS_TOGETHER_MAX]]
 
     async def _all(self, what: str) -> AsyncIterator[Row]:
         """Every row; the pass before tells how many there are about."""

@@ -28,9 +28,9 @@ from ..models import (
     UsageWindow,
     check_limits,
 )
-from ..naming import DEFAULT_RESOURCE, WCU, validate_limit_name, validate_parent_id
+from ..naming import DEFAULT_RESOURCE, validate_limit_name, validate_parent_id
 from ..records.connection import ULID_LETTERS
-from ..repository_protocol import Absent, Equal, Exists, Item, Key, Put, Query, Update, Value
+from ..repository_protocol import Absent, Equal, Item, Key, Put, Query, Update, Value
 from ..schema import (
     audit_key,
     entity_config_key,
@@ -44,18 +44,15 @@ from ..schema import (
     within_namespace,
 )
 from ..schema_records import (
-    USAGE_SEEN,
     audit_item,
     config_item,
     entity_item,
-    usage_counter,
-    usage_counters,
     usage_row,
 )
 from .buckets import bucket_move, bucket_wanted
 from .moving import Context, Move, counted, moved, superseded
 from .shapes import Kind, Source, fields, is_system, older_resource_limits
-from .usage import noted
+from .usage import added
 
 Images: TypeAlias = Mapping[Key, Item | None]
 
@@ -239,23 +236,8 @@ def _entity_move(source: Source, images: Images, context: Context) -> Move:
 
 
 def _usage_move(source: Source, images: Images, context: Context) -> Move:
-    """Add the old row to the new one; both may have counted in the same window.
-
-    Whoever writes a row notes what it is made of and pins that, so no addition is lost. What an older
-    table had counted is noted as versions of a shard that does not exist.
-    """
     key, attributes = _usage_row(source, context)
-    row, item = images.get(key), fields(source.item)
-    seen = text(row or {}, USAGE_SEEN)
-    add = {usage_counter(name): amount for name, amount in usage_counters(item).items() if name != WCU}
-    events = item.get("total_events")
-    add["total_events"] = events if type(events) is int else 0
-    set_: dict[str, Value] = {USAGE_SEEN: noted(seen or "")}
-    ttl = item.get("ttl")
-    if row is None:
-        set_ |= attributes | ({"ttl": ttl} if type(ttl) is int else {})
-    when = (Equal(USAGE_SEEN, seen), Absent() if row is None else Exists())
-    return moved([source], key, [Update(key, add, set_, when)])
+    return moved([source], key, [added(key, attributes, images.get(key), fields(source.item))])
 
 
 def _usage_row(source: Source, context: Context) -> tuple[Key, dict[str, Value]]:
