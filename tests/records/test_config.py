@@ -1,6 +1,7 @@
 """Configuration at four levels: precedence, what each level may say, lists, changes in any order."""
 
 import itertools
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from tests.records.stage import RPM, TPM, Store, everything, take
 from zae_limiter import (
     AuditAction,
     ConfigSource,
+    DamagedRecordError,
     Limit,
     LimiterConfig,
     OnUnavailable,
@@ -16,6 +18,8 @@ from zae_limiter import (
     Repository,
     ValidationError,
 )
+from zae_limiter.repository_protocol import Put
+from zae_limiter.schema import entity_config_key, resource_config_key, system_config_key
 
 LEVELS = ("entity", "entity_default", "resource", "system")
 PRESENCE = list(itertools.product((False, True), repeat=4))
@@ -240,3 +244,29 @@ async def test_a_policy_alone_is_a_config(store: Store) -> None:
     assert await repository.resolve_limits("key-1", "gpt-4") == (None, OnUnavailable.ALLOW, None)
     await repository.delete_limits("key-1", "gpt-4")
     assert await repository.resolve_limits("key-1", "gpt-4") == (None, None, None)
+
+
+@pytest.mark.parametrize("level", ["system", "resource", "entity"])
+async def test_what_nobody_knows_can_be_deleted(store: Store, level: str) -> None:
+    """A level that only says something unknown admits nobody and says that it can be deleted, so it can."""
+    repository = await store.repository()
+    await repository.create_entity("key-1")
+    keys = {
+        "system": system_config_key(repository.namespace_id),
+        "resource": resource_config_key(repository.namespace_id, "gpt-4"),
+        "entity": entity_config_key(repository.namespace_id, "key-1", "gpt-4"),
+    }
+    await repository._backend.write_each([Put(keys[level], {"odd": 1})])
+    limiter = RateLimiter(repository)
+    repository.invalidate_config_cache()
+    with pytest.raises(DamagedRecordError, match=r"nobody knows what 'odd' says.*delete it"):
+        await limiter.available("key-1", "gpt-4", [RPM])
+    delete = {
+        "system": repository.delete_system_defaults,
+        "resource": partial(repository.delete_resource_defaults, "gpt-4"),
+        "entity": partial(repository.delete_limits, "key-1", "gpt-4"),
+    }[level]
+    assert await delete()
+    assert not await delete()
+    assert await limiter.available("key-1", "gpt-4", [RPM]) == {"rpm": 100}
+    assert await repository.list_resources_with_entity_configs() == []

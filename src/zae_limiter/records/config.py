@@ -53,7 +53,7 @@ from ..schema import (
     text,
     within_namespace,
 )
-from ..schema_records import check_settings, config_item, config_of, readable_config
+from ..schema_records import check_settings, config_item, config_of, readable_config, unknown_settings
 from .buckets import BucketRecords
 from .offered import check_keys
 from .resolution import least_version, resolve
@@ -304,7 +304,7 @@ class ConfigRecords(BucketRecords):
             if listed:
                 check_settings(before, f"level {at.audit_id!r}", replacing=True)
             was_listed = _says_anything(said) or bool(configured_names(before))
-            if not listed and not was_listed:
+            if not listed and not was_listed and not any(unknown_settings(before)):
                 return False
             audit = self._audit(
                 AuditAction.LIMITS_SET if listed else AuditAction.LIMITS_DELETED,
