@@ -299,7 +299,7 @@ def test_an_embedded_store_needs_no_driver() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_program_cleanly(tmp_path: Path, number: int) -> None:
-    """It finishes its step, says what it did, and exits with 0; then everything is counted."""
+    """It says what it follows, finishes its step, says what it did; then everything is counted."""
     url = f"sqlite:///{tmp_path / 'limits.db'}"
     aggregate(url, until_idle=True)
     use(url, 9)
@@ -312,5 +312,5 @@ def test_a_signal_ends_the_program_cleanly(tmp_path: Path, number: int) -> None:
         time.sleep(0.05)
     os.kill(program.pid, number)
     out, err = program.communicate(timeout=PATIENCE_SECONDS)
-    assert (program.returncode, err) == (0, "")
+    assert (program.returncode, err) == (0, f"following {url}; Ctrl-C ends it\n")
     assert '"rows_written": 2' in out

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.text import Text
 
+from ..exceptions import without_secrets
 from ..models import UsageWindow
 from .output import counted
 from .session import Session, with_session
@@ -71,6 +72,8 @@ def aggregate(
     )
     archive = S3Archive(archive_bucket) if archive_bucket else None
     source = source_of(connection.backend, connection.url, connection.world, settings, archive)
+    if not once:
+        session.output.note(f"following {without_secrets(connection.url)}; Ctrl-C ends it")
     line = ProgressLine()
     with stopping_on_signals() as stop, telling(line):
         try:
