@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import pickle
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -54,6 +55,24 @@ def test_the_same_in_sync_code() -> None:
         assert repr(acquisition) == "<SyncAcquisition of {'rpm': 2} by 'key-1' on 'gpt-4', not entered>"
         with pytest.raises(AttributeError, match=r"'adjust': enter it first, `with limiter\.acquire"):
             acquisition.adjust(rpm=1)  # type: ignore[attr-defined]
+        with acquisition:
+            pass
+
+
+@pytest.mark.parametrize("limiter", [RateLimiter, SyncRateLimiter])
+def test_an_acquire_that_nobody_enters_is_no_answer_and_warns(limiter: type) -> None:
+    """Whoever forgets ``with`` would be limited by nothing, and not know."""
+    if limiter is RateLimiter:
+        opened: Any = RateLimiter(asyncio.run(Repository.open(store="memory://")))
+    else:
+        opened = SyncRateLimiter.open("memory://")
+    acquisition = opened.acquire("key-1", "gpt-4", {"rpm": 2}, [RPM])
+    with pytest.raises(TypeError, match=r"is no answer: enter it, `(async )?with limiter\.acquire"):
+        bool(acquisition)
+    with pytest.warns(
+        RuntimeWarning, match=r"of {'rpm': 2} by 'key-1' on 'gpt-4', not entered> took nothing"
+    ):
+        del acquisition
 
 
 def test_a_limiter_that_was_not_opened_says_so() -> None:

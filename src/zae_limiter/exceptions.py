@@ -207,15 +207,23 @@ class RateLimiterUnavailable(InfrastructureError):
         """The same, told to somebody: whose request it was, and of which store. Others may be told too."""
         told = self
         if self.entity_id is not None and (self.entity_id, self.resource) != (entity_id, resource):
-            told = RateLimiterUnavailable(
-                str(self),
-                self.cause,
-                ambiguous=self.ambiguous,
-                misconfigured=self.misconfigured,
-                impossible=self.impossible,
-            )
+            told = self._saying(str(self))
         told.entity_id, told.resource, told.stack_name = entity_id, resource, stack_name
         return told
+
+    def after_work(self, entity_id: str, resource: str) -> RateLimiterUnavailable:
+        """The same, told to somebody whose work was admitted and is done."""
+        what = f"the work of {shown(entity_id)} on {shown(resource)} is done, but not all it cost was stored"
+        return self._saying(f"{what}: {self}").about(entity_id, resource, self.stack_name)
+
+    def _saying(self, message: str) -> RateLimiterUnavailable:
+        return RateLimiterUnavailable(
+            message,
+            self.cause,
+            ambiguous=self.ambiguous,
+            misconfigured=self.misconfigured,
+            impossible=self.impossible,
+        )
 
     @property
     def denied(self) -> bool:

@@ -20,7 +20,7 @@ from ._colour import ForkSafe, at_fork
 from .acquire import PLANS_MAX, acquire, demands_on, logger, restless, unknown_limit
 from .amounts import named_amounts, needs_milli
 from .exceptions import LeaseExpiredError, RateLimiterUnavailable, RateLimitExceeded, shown
-from .models import TOKENS_MAX, Limit, OnUnavailable, check_count, check_tokens
+from .models import TOKENS_MAX, Limit, OnUnavailable, check_count
 from .records.buckets import BucketRecords
 from .repository_protocol import NOTHING
 from .settlement import Charge, Demand, Take, answered_for, cost_of, give_back, settle, settlement
@@ -154,7 +154,7 @@ class Lease:
         """Note that part of what the lease holds was not needed; it is given back when the lease ends."""
         returned = named_amounts(amounts, named)
         for name, amount in returned.items():
-            check_tokens(f"amount of {shown(name)}", amount)
+            check_count(f"amount of {shown(name)}", amount, TOKENS_MAX, 0)
         await self.adjust({name: -amount for name, amount in returned.items()})
 
     def _taken(self) -> tuple[Take, ...]:
@@ -474,9 +474,9 @@ class Acquisition(Asking):
         else:
             try:
                 await lease._finish()
-            except RateLimiterUnavailable:  # logged where it happened
+            except RateLimiterUnavailable as error:  # logged where it happened
                 if self._policy is not OnUnavailable.ALLOW:
-                    raise
+                    raise error.after_work(self._entity_id, self._resource) from error.__cause__
 
     def _lost(self) -> None:
         """Note that an acquire could not be undone, or its lease not be settled."""

@@ -291,6 +291,11 @@ class Opening(Unentered):
         where = f" on {without_secrets(store)!r}" if isinstance(store, str) else ""
         return f"<{self._class.__name__} to be opened{where}: enter or await it>"
 
+    if not TYPE_CHECKING:  # which is to see every attribute that is missing
+
+        def __getattr__(self, name: str) -> Never:
+            raise self._lacks(name)
+
     async def _open(self) -> RateLimiter:
         return self._class(await Repository.open(self._namespace, **self._settings), self._speculative)
 

@@ -21,7 +21,7 @@ from .records.connection import Options
 from .repository import Repository
 from .repository_protocol import Backend
 from .settings import Settings
-from .unentered import Unentered
+from .unentered import Asked
 from .world import World
 
 
@@ -52,7 +52,7 @@ class SyncLease:
     release = blocking(Lease.release)
 
 
-class SyncAcquisition(Unentered):
+class SyncAcquisition(Asked):
     """The sync twin of ``Acquisition``."""
 
     __slots__ = ("_async",)

@@ -2,26 +2,50 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Never
 
 
 class Unentered:
-    """What has to be entered: of whatever only the thing within has, it tells how to get there."""
+    """What has to be entered: it is neither true nor false, and has nothing of what is within."""
 
     __slots__ = ()
     _entered_by: ClassVar[str]
 
+    def __bool__(self) -> Never:
+        raise TypeError(f"{type(self).__name__!r} object is no answer: enter it, `{self._entered_by}`")
+
+    def _lacks(self, name: str) -> AttributeError:
+        way_out = "" if name.startswith("_") else f": enter it first, `{self._entered_by}`"
+        kind = type(self).__name__
+        return AttributeError(f"{kind!r} object has no attribute {name!r}{way_out}", name=name, obj=self)
+
+
+class Within:
+    """The place of something that only a lease has. A ``__getattr__`` would slow every acquire down."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, asking: Unentered | None, owner: type) -> Never:
+        if asking is None:
+            raise AttributeError(self._name)
+        raise asking._lacks(self._name)
+
+
+class Asked(Unentered):
+    """An acquire that is to be entered, in either colour."""
+
+    __slots__ = ()
+
     if not TYPE_CHECKING:  # which is to see every attribute that is missing
-
-        def __getattr__(self, name: str) -> Never:
-            way_out = "" if name.startswith("_") else f": enter it first, `{self._entered_by}`"
-            kind = type(self).__name__
-            raise AttributeError(f"{kind!r} object has no attribute {name!r}{way_out}", name=name, obj=self)
+        consumed, degraded = Within(), Within()
+        consume, adjust, release = Within(), Within(), Within()
 
 
-class Asking(Unentered):
-    """An acquire that is to be entered: what it asks for, and of whom."""
+class Asking(Asked):
+    """What an acquire asks for, and of whom."""
 
     __slots__ = ()
     _entered_by = "async with limiter.acquire(…) as lease"
@@ -34,3 +58,9 @@ class Asking(Unentered):
         amounts = {name: need // 1000 for name, need in self._needs.items()}
         state = "entered" if self._entered else "not entered"
         return f"<Acquisition of {amounts} by {self._entity_id!r} on {self._resource!r}, {state}>"
+
+    def __del__(self) -> None:
+        """Whoever forgets to enter it is limited by nothing."""
+        if not self._entered:
+            told = f"{self!r} took nothing: write `with limiter.acquire(…)`, `async with` in a coroutine"
+            warnings.warn(told, RuntimeWarning, stacklevel=2)

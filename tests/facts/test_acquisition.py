@@ -233,7 +233,9 @@ def test_a_settlement_that_is_lost_is_told_unless_the_policy_allows_it(policy: O
     else:
         with pytest.raises(RateLimiterUnavailable) as caught:
             run_sync(visit.__aexit__(None, None, None))
-        assert caught.value is unsure
+        told = "the work of 'e' on 'r' is done, but not all it cost was stored: no reply"
+        assert (str(caught.value), caught.value.ambiguous) == (told, True)
+        assert (caught.value.entity_id, caught.value.resource) == ("e", "r")
     assert (shop.store.sent, shop.teller.refunds_lost) == ([[-1_000]], 1)
     with pytest.raises(LeaseExpiredError):
         run_sync(lease.adjust(a=1))
