@@ -47,7 +47,8 @@ class Explanation:
     """What an acquire of an entity on a resource would go by.
 
     ``buckets`` has the entity's own first, then its parent's if it cascades. ``on_unavailable_source`` is the
-    level that says it; ``None`` if it is the setting of this program.
+    level that says it; ``None`` if it is the setting of this program. ``grandparent_id`` is whom the parent
+    cascades to: for what the parent itself acquires, so it is not charged here.
     """
 
     entity_id: str
@@ -57,6 +58,7 @@ class Explanation:
     buckets: tuple[ExplainedBucket, ...]
     on_unavailable: OnUnavailable
     on_unavailable_source: ConfigSource | None
+    grandparent_id: str | None = None
 
     @property
     def binding(self) -> dict[str, str]:

@@ -63,6 +63,18 @@ def test_why_nothing_applies(run: Run) -> None:
     assert "its parent 'team' do not apply, because it does not cascade" in result.stderr
 
 
+def test_who_is_above_the_parent_is_not_charged(run: Run) -> None:
+    """It is said, for whoever built three generations expects it to be."""
+    stage(run)
+    assert "is not charged" not in run("explain", "alice", "gpt-4").stderr
+    done(run, "entity", "create", "org")
+    done(run, "entity", "set-parent", "team", "--parent", "org")
+    done(run, "entity", "set-cascade", "team", "on")
+    said = "'org' is not charged: 'team' cascades to 'org' only for what 'team' itself acquires\n"
+    assert said in run("explain", "alice", "gpt-4").stderr
+    assert data_of(run, "explain", "alice", "gpt-4")["grandparent_id"] == "org"
+
+
 def test_debt_binds(run: Run, limiter: SyncRateLimiter) -> None:
     """What is owed is less than anything that is there."""
     stage(run)

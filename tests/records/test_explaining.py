@@ -68,6 +68,22 @@ async def test_a_parent_is_asked_if_its_child_cascades(store: Store) -> None:
     assert (wins(alone), alone.parent_id) == ([("key-1", "resource")], "team")
 
 
+async def test_who_is_above_the_parent_is_told_and_not_charged(store: Store) -> None:
+    """A cascade reaches one generation; whom the parent cascades to is named, with or without a bucket."""
+    repository = await store.repository()
+    await repository.set_system_defaults([RPM])
+    await repository.create_entity("org")
+    await repository.create_entity("team", parent_id="org")
+    await repository.create_entity("key-1", parent_id="team", cascade=True)
+    assert (await repository.explain("key-1", "gpt-4")).grandparent_id is None
+    await repository.update_entity("team", cascade=True)
+    found = await repository.explain("key-1", "gpt-4")
+    assert ([one.entity_id for one in found.buckets], found.grandparent_id) == (["key-1", "team"], "org")
+    assert (await repository.explain("team", "gpt-4")).grandparent_id is None
+    await repository.update_entity("key-1", cascade=False)
+    assert (await repository.explain("key-1", "gpt-4")).grandparent_id is None
+
+
 async def test_it_tells_when_a_change_binds(store: Store) -> None:
     """At the next acquire where the store tells of changes, and everywhere for an entity's own limits."""
     repository = await store.repository(options=Options(config_cache_ttl_seconds=30))

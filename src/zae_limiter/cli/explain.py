@@ -31,7 +31,8 @@ def explain(session: Session, entity_id: str, resource: str) -> None:
     """Show which limits apply to an entity, and why.
 
     Limits are looked for at four levels; the first that has any wins. An entity that cascades is charged
-    together with its parent, and whichever bucket has less of a limit binds. Nothing is consumed.
+    together with its parent, and nobody above; whichever bucket has less of a limit binds. Nothing is
+    consumed.
     """
     found = session.repository.explain(entity_id, resource)
     session.output.show(explanation_data(found), lambda: _shown(found))
@@ -64,6 +65,11 @@ def reasons(found: Explanation) -> list[str]:
         ]
     if found.parent_id is not None and not found.cascade:
         said.append(f"the limits of its parent {found.parent_id!r} do not apply, because it does not cascade")
+    if found.grandparent_id is not None:
+        parent, above = repr(found.parent_id), repr(found.grandparent_id)
+        said.append(
+            f"{above} is not charged: {parent} cascades to {above} only for what {parent} itself acquires"
+        )
     for bucket in found.buckets:
         if bucket.winner is not None:
             level, when = LEVELS[bucket.winner.source], _when(bucket.change_binds_seconds)

@@ -38,6 +38,7 @@ class ExplanationRecords(BucketRecords):
             tuple(self._explained(*one) for one in shown),
             policy or self._connection.options.on_unavailable,
             source,
+            _grandparent(accounts),
         )
 
     def _explained(
@@ -68,6 +69,14 @@ def _brought_along(images: Sequence[Item | None], now_ms: int) -> dict[str, int]
             for name in terms.rates:
                 there[name] = there.get(name, 0) + level(terms, name, image, now_ms).balance(now_ms)
     return there
+
+
+def _grandparent(accounts: Sequence[Account]) -> str | None:
+    """Whom the parent that is charged would charge as well, if it were the one who acquires."""
+    for parent in accounts[1:]:
+        if parent.cascade and parent.parent_id != parent.entity_id:
+            return parent.parent_id
+    return None
 
 
 def _policy(stored: Sequence[Item | None]) -> tuple[OnUnavailable | None, ConfigSource | None]:
