@@ -466,8 +466,7 @@ BAD_ON_LEASES: dict[str, Case] = {
     "adjust huge": Case(lambda lease: lease.adjust(rpm=TOKENS_MAX + 1), TOKENS_MAX + 1, "at most"),
     "adjust twice": Case(lambda lease: lease.adjust({"rpm": 1}, rpm=1), "rpm", "rpm given twice"),
     "release unknown": Case(lambda lease: lease.release(nope=1), "nope", "rpm, tokens.in"),
-    "release zero": Case(lambda lease: lease.release(rpm=0), 0, "at least 1"),
-    "release below zero": Case(lambda lease: lease.release(rpm=-1), -1, "at least 1"),
+    "release below zero": Case(lambda lease: lease.release(rpm=-1), -1, "at least 0"),
     "release half": Case(lambda lease: lease.release(rpm=0.5), 0.5, "not float"),
 }
 
