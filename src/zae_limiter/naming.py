@@ -32,6 +32,7 @@ DEFAULT_RESOURCE = "_default_"
 NAME_LENGTH_MAX = 256
 NAME_BYTES_MAX = 500
 LIMIT_NAME_LENGTH_MAX = 64
+STACK_NAME_LENGTH_MIN = 3
 STACK_NAME_LENGTH_MAX = 55
 NAMESPACE_LENGTH_MAX = 64
 
@@ -99,7 +100,11 @@ def validate_limit_name(name: str) -> str:
 
 
 def validate_stack_name(name: str) -> str:
-    return _checked(InvalidNameError, "stack name", name, _STACK, _STACK_RULE, STACK_NAME_LENGTH_MAX)
+    _checked(InvalidNameError, "stack name", name, _STACK, _STACK_RULE, STACK_NAME_LENGTH_MAX)
+    if len(name) < STACK_NAME_LENGTH_MIN:  # its table has the same name, and DynamoDB takes no shorter one
+        needed = f"it has {len(name)} characters; at least {STACK_NAME_LENGTH_MIN} are needed"
+        raise InvalidNameError("stack name", name, needed)
+    return name
 
 
 def validate_namespace(name: str) -> str:

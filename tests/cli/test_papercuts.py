@@ -13,8 +13,9 @@ import pytest
 
 from tests.cli.conftest import STORE, Run
 from tests.cli.test_commands import data_of, done
-from zae_limiter import Limit, SyncRateLimiter
+from zae_limiter import InvalidNameError, Limit, SyncRateLimiter
 from zae_limiter.cli.app import program
+from zae_limiter.infra.stack_manager import StackManager
 from zae_limiter.version import client_version
 
 
@@ -382,3 +383,22 @@ def test_an_interruption_while_the_command_is_imported_is_no_traceback() -> None
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (130, "")
+
+
+@pytest.mark.parametrize(
+    "words", ["deploy", "deploy --no-aggregator", "delete --yes", "status", "table create"]
+)
+def test_a_stack_that_no_table_can_be_called_after_sends_nothing(
+    run: Run, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """A table has at least three letters, and a stack that exists by then is too late to say so."""
+
+    def sent(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("zae_limiter.infra.stack_manager.open_cloud", sent)
+    result = run(*words.split(), "--name", "ab", "--region", "eu-west-1")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: invalid stack name 'ab': it has 2 characters; at least 3")
+    with pytest.raises(InvalidNameError, match="at least 3 are needed"):
+        StackManager("ab", "eu-west-1")

@@ -30,12 +30,13 @@ class Kind(NamedTuple):
     starts: str
     signs: str
     reserved: tuple[str, ...] = ()
+    length_min: int = 1
 
 
 DIGITS, LETTERS = "09", "azAZ"
 NARROW = [
     Kind(validate_limit_name, "limit name", InvalidNameError, 64, LETTERS, "_.-", (WCU,)),
-    Kind(validate_stack_name, "stack name", InvalidNameError, 55, LETTERS, "-"),
+    Kind(validate_stack_name, "stack name", InvalidNameError, 55, LETTERS, "-", length_min=3),
     Kind(validate_namespace, "namespace", InvalidNameError, 64, LETTERS + DIGITS, "_.-", ("_",)),
 ]
 WIDE = [
@@ -75,7 +76,8 @@ def refusal(kind: Kind, value: Any) -> ValidationError | None:
 @narrow
 def test_the_first_sign(kind: Kind) -> None:
     """A name starts with a letter, or a digit where digits may lead; nothing else."""
-    good = {sign for sign in (*PRINTABLE, *FOREIGN) if refusal(kind, sign) is None}
+    rest = "x" * (kind.length_min - 1)
+    good = {sign for sign in (*PRINTABLE, *FOREIGN) if refusal(kind, sign + rest) is None}
     letters_and_digits = {sign for sign in PRINTABLE if sign.isalnum()}
     assert good == {s for s in letters_and_digits if s.isalpha() or DIGITS[0] in kind.starts}
 
@@ -148,11 +150,14 @@ def test_the_last_sign_counts_too(kind: Kind, end: str) -> None:
 
 @every_kind
 def test_the_length(kind: Kind) -> None:
-    """The longest good name is good; one more letter is told the number that is allowed."""
+    """The longest and the shortest good name are good; beyond, the number is told that is allowed."""
     assert refusal(kind, "x" * kind.length_max) is None
     error = refusal(kind, "x" * (kind.length_max + 1))
     assert error is not None
     assert f"has {kind.length_max + 1} characters; at most {kind.length_max}" in str(error)
+    for length in range(1, kind.length_min):
+        assert f"has {length} characters; at least {kind.length_min}" in str(refusal(kind, "x" * length))
+    assert refusal(kind, "x" * kind.length_min) is None
 
 
 @every_kind
