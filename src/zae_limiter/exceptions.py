@@ -98,7 +98,11 @@ class RateLimitExceeded(RateLimitError):
 
     @property
     def retry_after_header(self) -> str:
-        """The wait in whole seconds, rounded up, as HTTP's ``Retry-After`` wants it."""
+        """The wait in whole seconds, rounded up, as HTTP's ``Retry-After`` wants it.
+
+        A request that exceeds a capacity never passes. HTTP has no word for never, so the header says a year,
+        ``31536000``; ``retry_after_seconds`` is ``inf`` then, and ``None`` in ``public_dict``.
+        """
         wait = self.retry_after_seconds
         return str(RETRY_NEVER_HEADER_SECONDS if math.isinf(wait) else math.ceil(wait))
 

@@ -120,7 +120,7 @@ class Lease:
                 self._add(wanted)
 
     async def adjust(self, amounts: Mapping[str, int] | None = None, /, **named: int) -> None:
-        """Correct the cost by a difference, up or down. Never refused: the bucket may go into debt."""
+        """Note what it cost more or less; stored when the lease ends. Never refused: there may be debt."""
         self._check_open()
         changes = named_amounts(amounts, named)
         for name, change in changes.items():

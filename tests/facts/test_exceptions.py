@@ -241,6 +241,11 @@ def test_the_header_is_whole_seconds_rounded_up(wait: float, header: str) -> Non
     assert RateLimitExceeded([status(wait=wait)]).retry_after_header == header
 
 
+def test_the_header_says_what_it_says_of_never() -> None:
+    """The number of seconds is in its description."""
+    assert f"``{RETRY_NEVER_HEADER_SECONDS}``" in (RateLimitExceeded.retry_after_header.__doc__ or "")
+
+
 def test_a_refusal_for_logs() -> None:
     """``as_dict`` holds every limit that was checked and is plain JSON."""
     body = RateLimitExceeded([status(), status("rpm", 0.0)]).as_dict()
