@@ -133,6 +133,8 @@ def test_the_version_is_an_option(run: Run) -> None:
 
 
 READING = (
+    "aggregate",
+    "aggregate --once",
     "audit list --system",
     "config get --level system",
     "entity buckets a",
@@ -301,6 +303,7 @@ WARNING = (
         "entity set-limits a -l rpm:60 --json",
         "system set-defaults -l rpm:60",
         "config set --level resource --resource gpt-4 --limits [{0}]",
+        "aggregate --once",
         "limits apply",
         "namespace register acme",
     ],
@@ -310,6 +313,7 @@ def test_who_sets_something_in_memory_is_warned(run: Run, tmp_path: Path, words:
     (tmp_path / "limits.yaml").write_text("system: {limits: {rpm: {capacity: 60}}}\n")
     limit = json.dumps(Limit.per_minute("rpm", 60).to_dict()).replace(" ", "")
     said = [word.replace("{0}", limit) for word in words.split()]
+    done(run, "entity", "create", "user-1")
     result = run(*said, "--store", "memory://")
     assert (result.exit_code, result.stderr.splitlines().count(WARNING)) == (0, 1)
     assert WARNING not in run(*said).stderr
@@ -402,3 +406,11 @@ def test_a_stack_that_no_table_can_be_called_after_sends_nothing(
     assert result.stderr.startswith("error: invalid stack name 'ab': it has 2 characters; at least 3")
     with pytest.raises(InvalidNameError, match="at least 3 are needed"):
         StackManager("ab", "eu-west-1")
+
+
+def test_aggregate_is_for_all_namespaces(run: Run) -> None:
+    """One that is named would be passed over in silence, whether it is there or not."""
+    done(run, "entity", "create", "user-1")
+    result = run("aggregate", "--once", "-N", "nosuch")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "it counts all namespaces" in result.stderr

@@ -14,7 +14,7 @@ from rich.text import Text
 from ..exceptions import without_secrets
 from ..models import UsageWindow
 from .output import counted
-from .session import Session, with_session
+from .session import Session, with_existing
 
 if TYPE_CHECKING:
     from zae_limiter_aggregator.runner import Progress
@@ -43,7 +43,7 @@ TOLD_MAX = 20
 @click.option("--archive-bucket", metavar="BUCKET", help="Archive expired audit events in this S3 bucket.")
 @click.option("--no-tending", is_flag=True, help="Only count; leave refills and shards to the clients.")
 @click.option("--once", is_flag=True, help="Stop when everything so far is counted.")
-@with_session
+@with_existing
 def aggregate(
     session: Session,
     windows: tuple[str, ...],
@@ -62,11 +62,14 @@ def aggregate(
     from zae_limiter_aggregator.processor import Settings
     from zae_limiter_aggregator.runner import follow, source_of, stopping_on_signals
 
-    connection = session.connection
-    if archive_bucket and not connection.backend.capabilities.streams:
+    if session.is_namespaced:
+        raise click.UsageError("--namespace does not go with aggregate; it counts all namespaces of a store")
+    if archive_bucket and not session.is_dynamodb:
         raise click.UsageError(
             "--archive-bucket goes with a DynamoDB table; an embedded store archives nothing"
         )
+    session.warn_of_memory()
+    connection = session.connection
     settings = Settings(
         tuple(dict.fromkeys(UsageWindow(name) for name in windows)), retention_days or None, not no_tending
     )

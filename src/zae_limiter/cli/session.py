@@ -123,11 +123,8 @@ class Session:
     @cached_property
     def namespaces(self) -> SyncRepository:
         """The view that sees namespaces, of a store that this version may use."""
-        if self._missing is Missing.MADE and self.url.startswith("memory:"):
-            self.output.note(
-                "warning: memory:// ends with this command, so nothing of this stays; "
-                "a file does: --store sqlite:///limits.db"
-            )
+        if self._missing is Missing.MADE:
+            self.warn_of_memory()
         # Only the store itself is asked: a namespace that is strict must not lock out whoever sets it right.
         run_sync(self.registry._async._check_versions(register=self._missing is Missing.MADE))
         return self.registry
@@ -142,6 +139,14 @@ class Session:
                 raise no_namespace(name)
             self.namespaces.register_namespace(name)
         return self.namespaces.namespace(name)
+
+    def warn_of_memory(self) -> None:
+        """Whoever writes to a store that ends with the command is told so."""
+        if self.url.startswith("memory:"):
+            self.output.note(
+                "warning: memory:// ends with this command, so nothing of this stays; "
+                "a file does: --store sqlite:///limits.db"
+            )
 
     def within(self, named: str | None) -> SyncRepository:
         """The namespace that a file names, or else the one of the command line and the environment."""
