@@ -77,6 +77,19 @@ def test_snapshots_are_listed(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("usage")
+def test_rows_have_one_order(run: Run) -> None:
+    """Hours, then days, then by time, whichever way they are asked for."""
+    orders = [
+        [(one["window_type"], one["window_start"]) for one in json_of(run, "list", *words)["snapshots"]]
+        for words in (("-e", "user-2"), ("-r", "gpt-4", "--start", "2024-01-01T02:00Z"), ("-e", "user-1"))
+    ]
+    assert orders[0] == [("hourly", "2024-01-01T02:00:00Z"), ("daily", "2024-01-01T00:00:00Z")]
+    for order in orders:
+        assert order == sorted(order, key=lambda one: (one[0] != "hourly", one[1]))
+        assert {kind for kind, _ in order} == {"hourly", "daily"}
+
+
+@pytest.mark.usefixtures("usage")
 def test_snapshots_as_a_table(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A column for each limit; where a limit was not used there is a dash."""
     monkeypatch.setenv("COLUMNS", "120")
@@ -104,6 +117,9 @@ def test_a_summary(run: Run) -> None:
     }
     assert json_of(run, "summary", "-r", "gpt-4", "--window", "daily")["total"]["rpm"] == 472
     shown = run("usage", "summary", "-e", "user-1", "-r", "gpt-4").stdout
+    assert "average per window\n" in shown
+    assert "average per resource and window\n" in run("usage", "summary", "-e", "user-1").stdout
+    assert "average per entity and window\n" in run("usage", "summary", "-r", "gpt-4").stdout
     assert shown.splitlines()[-2].split() == ["rpm", "465", "15.5"]
     assert shown.splitlines()[-1].split() == ["tpm", "435,030", "14,501.0"]
 
@@ -193,6 +209,31 @@ def test_what_was_used_is_counted_when_the_hint_is_followed(run: Run, limiter: S
         pass
     run("aggregate", "--once", "--window", "monthly")
     assert json_of(run, "summary", "-r", "gpt-4", "-w", "monthly")["total"] == {"rpm": 1}
+
+
+@pytest.mark.parametrize("words", [("list",), ("list", "--plot"), ("summary",)])
+def test_numbers_that_are_old_are_told(run: Run, limiter: SyncRateLimiter, words: tuple[str, ...]) -> None:
+    """Beside them, as long as something waits; never among data for programs."""
+
+    def use() -> None:
+        with limiter.acquire("key-1", "gpt-4", {"rpm": 2}, [Limit.per_minute("rpm", 60)]):
+            pass
+
+    use()
+    run("aggregate", "--once")
+    assert run("usage", *words, "-r", "gpt-4").stderr == ""
+    use()
+    for _ in range(2):  # looking counts nothing
+        old = run("usage", *words, "-r", "gpt-4")
+        assert old.stdout
+        assert old.stderr == (
+            "some of what was used in this store is not counted yet; "
+            "`zae-limiter aggregate --once` counts it\n"
+        )
+    assert json_of(run, "summary", "-r", "gpt-4")["total"] == {"rpm": 2}
+    run("aggregate", "--once")
+    assert run("usage", *words, "-r", "gpt-4").stderr == ""
+    assert json_of(run, "summary", "-r", "gpt-4")["total"] == {"rpm": 4}
 
 
 @pytest.mark.usefixtures("limiter")

@@ -94,7 +94,8 @@ def list_(
 ) -> None:
     """List snapshots, or draw them.
 
-    A chart shows windows of one kind: of the shortest of which there are any, unless one is named.
+    A page has hours first, then days, then months. A chart shows windows of one kind: of the shortest of
+    which there are any, unless one is named.
     """
     asked = _asked(session, **chosen)
     if plot:
@@ -103,9 +104,12 @@ def list_(
         _draw(session, asked, limit or SNAPSHOTS_MAX, Fold(fold))
         return
     snapshots, after = session.repository.get_usage_snapshots(*asked, limit=limit or 100, next_key=cursor)
+    snapshots.sort(key=_place)
     session.output.show({"snapshots": snapshots, "cursor": after}, lambda: _snapshots_table(snapshots))
     if not session.output.is_json:
-        if not snapshots and after is None:
+        if snapshots:
+            tell_behind(session)
+        elif after is None:
             session.output.note(nothing(session, asked))
         if after is not None:
             session.output.note(f"there are more: --cursor {after}")
@@ -122,9 +126,23 @@ def summary(session: Session, **chosen: Any) -> None:
     """
     asked = _asked(session, **chosen)
     found = session.repository.get_usage_summary(*asked)
-    session.output.show(found, lambda: _summary_table(found))
-    if not found.snapshot_count and not session.output.is_json:
+    session.output.show(found, lambda: _summary_table(found, asked))
+    if session.output.is_json:
+        return
+    if found.snapshot_count:
+        tell_behind(session)
+    else:
         session.output.note(nothing(session, asked))
+
+
+def tell_behind(session: Session) -> None:
+    """Say beside numbers that they may be old, where that can be told."""
+    from zae_limiter_aggregator.runner import is_behind
+
+    if is_behind(session.connection.backend):
+        session.output.note(
+            "some of what was used in this store is not counted yet; `zae-limiter aggregate --once` counts it"
+        )
 
 
 def nothing(session: Session, asked: Chosen) -> str:
@@ -220,6 +238,7 @@ def _draw(session: Session, asked: Chosen, snapshots_max: int, fold: Fold) -> No
             chart.highlight_regex("╌+", "yellow")
             out.print(Text(f"{title(asked, found)}\n"))
             out.print(chart, soft_wrap=True)
+            tell_behind(session)
             return
     session.output.note(nothing(session, asked))
 
@@ -255,6 +274,11 @@ def _pages(session: Session, asked: Chosen) -> Iterator[list[UsageSnapshot]]:
             return
 
 
+def _place(one: UsageSnapshot) -> tuple[int, str, str, str]:
+    """Where a snapshot stands on its page, by whatever key it was read."""
+    return list(UsageWindow).index(one.window_type), one.window_start, one.entity_id, one.resource
+
+
 def _snapshots_table(snapshots: list[UsageSnapshot]) -> RenderableType:
     if not snapshots:
         return Group()
@@ -277,7 +301,7 @@ def _snapshots_table(snapshots: list[UsageSnapshot]) -> RenderableType:
     )
 
 
-def _summary_table(found: UsageSummary) -> RenderableType:
+def _summary_table(found: UsageSummary, asked: Chosen) -> RenderableType:
     if not found.snapshot_count:
         return Group()
     return Group(
@@ -288,11 +312,14 @@ def _summary_table(found: UsageSummary) -> RenderableType:
                 "last window": found.max_window_start,
             }
         ),
-        _totals_table(found),
+        _totals_table(found, asked),
     )
 
 
-def _totals_table(found: UsageSummary) -> Table:
+def _totals_table(found: UsageSummary, asked: Chosen) -> Table:
+    """Totals, and averages over snapshots: what such a one is of depends on what was left open."""
+    each = {"entity": asked.entity_id, "resource": asked.resource, "window": None}
+    average = f"average per {' and '.join(what for what, named in each.items() if named is None)}"
     names = sorted(found.total)
     rows = [(name, f"{found.total[name]:,}", f"{found.average[name]:,.1f}") for name in names]
-    return grid(["limit", "total", "average"], rows, numbers=("total", "average"))
+    return grid(["limit", "total", average], rows, numbers=("total", average))
