@@ -177,6 +177,7 @@ def test_a_session_with_namespaces(run: Run) -> None:
     assert purged["items"] > 0
     assert data_of(run, "namespace", "orphans") == []
 
+    done(run, "entity", "create", "user-1")
     default = data_of(run, "namespace", "show", "default")["namespace_id"]
     done(run, "namespace", "delete", "default", "--yes")
     assert [one["namespace_name"] for one in data_of(run, "namespace", "list")] == ["globex"]
@@ -303,13 +304,13 @@ def test_destruction_is_confirmed(run: Run, words: tuple[str, ...]) -> None:
     done(run, "resource", "set-defaults", "gpt-4", "-l", "rpm:60")
     done(run, "system", "set-defaults", "-l", "rpm:60")
 
-    def state() -> list[Any]:
+    def state() -> list[str]:
         return [
-            data_of(run, "namespace", "list"),
-            data_of(run, "entity", "list"),
-            data_of(run, "entity", "get-limits", "user-1"),
-            data_of(run, "resource", "list"),
-            data_of(run, "system", "get-defaults"),
+            run("namespace", "list").stdout,
+            run("entity", "list").stdout,
+            run("entity", "get-limits", "user-1").stdout,
+            run("resource", "list").stdout,
+            run("system", "get-defaults").stdout,
         ]
 
     before = state()

@@ -86,6 +86,8 @@ def _hint(error: ZAELimiterError, store: str) -> str:
             return f"zae-limiter entity create {quote(error.entity_id)}"
         case EntityExistsError():
             return f"zae-limiter entity show {quote(error.entity_id)}"
+        case NamespaceStateError(state="", namespace_name=name) if name:  # another one has it
+            return f"zae-limiter namespace delete {name}"
         case NamespaceNotFoundError() | NamespaceStateError():
             return "zae-limiter namespace orphans"
         case InfrastructureError() if "no AWS region" in str(error):

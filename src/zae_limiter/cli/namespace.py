@@ -14,7 +14,7 @@ from ..models import Namespace
 from .errors import NOT_FOUND, Failure
 from .nouns import Noun
 from .output import grid, record
-from .session import Session, confirmed, make_sure, no_namespace, with_existing, with_session
+from .session import Session, confirmed, make_sure, with_existing, with_session
 
 
 @click.group(cls=Noun)
@@ -46,7 +46,7 @@ def show(session: Session, name: str) -> None:
     """Show one namespace."""
     found = session.namespaces.get_namespace(name)
     if found is None:
-        raise no_namespace(name)
+        raise session.no_namespace(name)
     session.output.show(
         found,
         lambda: record(
@@ -67,11 +67,11 @@ def show(session: Session, name: str) -> None:
 def delete(session: Session, name: str, yes: bool) -> None:
     """Free a name. The data stays until it is recovered or purged."""
     if session.namespaces.get_namespace(name) is None:
-        raise no_namespace(name)
+        raise session.no_namespace(name)
     make_sure(yes, f"Delete namespace {name!r}? Its data can be recovered until it is purged.")
     gone = session.namespaces.delete_namespace(name)
     if gone is None:  # somebody else was faster
-        raise no_namespace(name)
+        raise session.no_namespace(name)
     session.output.done(
         gone,
         f"freed the name {name!r}; this brings it back: zae-limiter namespace recover -- {gone.namespace_id}",

@@ -1,7 +1,8 @@
 """What every command shares: the common options, the store they lead to, and the questions it asks.
 
-A store is opened when a command first needs it. The default namespace is made if it is missing; any
-other must exist, so that a typo makes nothing. A command that only reads or deletes makes no file.
+A store is opened when a command first needs it. The default namespace is made by the first command that
+sets something; any other must exist, so that a typo makes nothing. A command that only reads or deletes
+makes nothing at all.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import click
 
 from .._colour import run_sync
 from ..backends import open_backend, store_world
-from ..exceptions import ValidationError
+from ..exceptions import RateLimiterUnavailable, ValidationError
 from ..models import Limit
 from ..naming import validate_namespace
 from ..records.connection import Connection
@@ -134,11 +135,30 @@ class Session:
         name = validate_namespace(self.namespace_name)
         if name != DEFAULT_NAMESPACE and self._missing_file is not None:
             raise no_namespace(name)
-        if self.namespaces.get_namespace(name) is None:
-            if name != DEFAULT_NAMESPACE:
-                raise no_namespace(name)
+        if self.namespaces.get_namespace(name) is not None:
+            return self.namespaces.namespace(name)
+        deleted = self._deleted(name)
+        if name != DEFAULT_NAMESPACE or (deleted and self._missing is Missing.REFUSED):
+            raise no_namespace(name, deleted)
+        if self._missing is Missing.MADE:
             self.namespaces.register_namespace(name)
-        return self.namespaces.namespace(name)
+            return self.namespaces.namespace(name)
+        # It reads as empty: nothing is stored under an id that nobody has.
+        return SyncRepository(Repository(self.connection, name, self.connection.world.new_token()))
+
+    def no_namespace(self, name: str) -> Failure:
+        """What to say about a namespace that is not there, or not any more."""
+        return no_namespace(name, self._deleted(name))
+
+    def _deleted(self, name: str) -> list[str]:
+        """The ids of those that had this name."""
+        try:
+            orphans = self.namespaces.list_orphan_namespaces()
+        except RateLimiterUnavailable as error:
+            if not error.denied:
+                raise
+            return []  # policies of one namespace do not let everybody look there
+        return [one.namespace_id for one in orphans if one.namespace_name == name]
 
     def warn_of_memory(self) -> None:
         """Whoever writes to a store that ends with the command is told so."""
@@ -353,10 +373,13 @@ def _hint_of_missing(path: Path, store: str | None) -> str:
     return f"the first command that sets limits makes it, such as: {command}{there}"
 
 
-def no_namespace(name: str) -> Failure:
-    return Failure(
-        f"namespace {name!r} does not exist", f"zae-limiter namespace register {name}", code=NOT_FOUND
-    )
+def no_namespace(name: str, deleted: Sequence[str] = ()) -> Failure:
+    """``deleted`` are the ids of those that had the name."""
+    hint = f"zae-limiter namespace register {name}"
+    if deleted:
+        back = f"recover -- {deleted[0]}" if len(deleted) == 1 else "orphans"
+        hint = f"what was deleted is still there: zae-limiter namespace {back}; an empty one: {hint}"
+    return Failure(f"namespace {name!r} does not exist", hint, NOT_FOUND)
 
 
 def limit_texts(limits: Sequence[Limit]) -> str:
