@@ -64,7 +64,7 @@ def test_charts(name: str) -> None:
 
 def test_no_chart_is_left_over() -> None:
     """A file that nothing is compared with is removed."""
-    assert {file.stem for file in CHARTS.iterdir()} == {*CASES, *SHARED}
+    assert {file.stem for file in CHARTS.iterdir()} == {*CASES, *SHARED, *BY_ENTITY}
 
 
 @settings(max_examples=60)
@@ -121,6 +121,74 @@ def test_limits_and_shares(name: str) -> None:
     assert drawn == file.read_text(encoding="utf-8")
     assert max(map(len, drawn.split("\n"))) <= width
     assert ink is BLOCKS or drawn.isascii()
+
+
+LONG = "tenant-{:03}-of-some-company-in-production"
+BY_ENTITY: dict[str, tuple[int, Ink, dict[str, list[int]]]] = {
+    "first-hour-24": (24, BLOCKS, {"alice": [8], "alan": [5], "bob": [2]}),
+    "first-hour-100": (100, BLOCKS, {"alice": [8], "alan": [5], "bob": [2]}),
+    "first-hour-in-ascii": (60, ASCII, {"alice": [8], "alan": [5], "bob": [2]}),
+    "first-hour-given-back": (60, BLOCKS, {"alice": [800], "alan": [-50], "bob": [-300]}),
+    "first-hour-of-many-60": (60, BLOCKS, {LONG.format(n): [n**2 * 123_456_789] for n in range(1, 21)}),
+    "first-hour-of-many-80": (80, BLOCKS, {LONG.format(n): [n**2 * 123_456_789] for n in range(1, 21)}),
+    "first-hours-80": (80, BLOCKS, {LONG.format(1): [8, 0, 3], "alan": [5, 1, 1], "bob": [2, 2, 2]}),
+    "first-hours-given-back": (60, BLOCKS, {"alice": [-8, 4, 4], "alan": [5, -20, 17]}),
+}
+
+
+def by_entity(width: int, ink: Ink, parts: dict[str, list[int]]) -> str:
+    lines = {who: timeline(series(HOURLY, *used)) for who, used in parts.items()}
+    whole = timeline([one for used in parts.values() for one in series(HOURLY, *used)])
+    assert whole is not None
+    return usage_chart(whole, width, ink=ink, shares={who: line for who, line in lines.items() if line})
+
+
+@pytest.mark.parametrize("name", BY_ENTITY)
+def test_who_used_it_in_the_first_hours(name: str) -> None:
+    """Names are whole where they fit a line, and bars of two entities are on one scale, which is told."""
+    width, ink, parts = BY_ENTITY[name]
+    drawn = by_entity(width, ink, parts) + "\n"
+    file = CHARTS / f"{name}.txt"
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        file.write_text(drawn, encoding="utf-8")
+    assert drawn == file.read_text(encoding="utf-8")
+    assert max(map(len, drawn.split("\n"))) <= width
+    assert ink is BLOCKS or drawn.isascii()
+
+
+def test_bars_of_entities_compare() -> None:
+    """Who used less has the shorter bar, in one window and in several."""
+    drawn = by_entity(100, BLOCKS, {"alice": [8], "alan": [5], "bob": [2]}).split("\n")
+    assert "by entity, all on one scale; the largest bar is 8" in drawn
+    lengths = [
+        next(line for line in drawn if line.startswith(who)).count("█") for who in ("alice", "alan", "bob")
+    ]
+    assert lengths == [40, 25, 10]
+    drawn = by_entity(100, BLOCKS, {"alice": [8, 8], "alan": [5, 5], "bob": [2, 2]}).split("\n")
+    below = [drawn[drawn.index(next(line for line in drawn if who in line)) + 1] for who in ("alice", "alan")]
+    assert [line.split() for line in below] == [["█████"] * 2, ["▅▅▅▅▅"] * 2]
+
+
+@given(
+    st.dictionaries(
+        st.text("abcxyz-", min_size=1, max_size=70),
+        st.lists(st.integers(-(10**13), 10**15).filter(bool), min_size=1, max_size=4),
+        min_size=2,
+        max_size=14,
+    ),
+    st.integers(1, 130),
+    st.sampled_from([ASCII, BLOCKS]),
+)
+@settings(max_examples=60)
+def test_a_chart_by_entity_fits(parts: dict[str, list[int]], width: int, ink: Ink) -> None:
+    """No line is wider than the terminal, and no name is cut that had room beside its number."""
+    width = max(width, WIDTH_MIN)
+    drawn = by_entity(width, ink, parts).split("\n")
+    assert max(map(len, drawn)) <= width
+    shown = sorted(parts, key=lambda who: (-sum(parts[who]), who))[:5]
+    for who in shown:
+        if len(who) + 1 + width // 3 <= width:
+            assert any(line.startswith(f"{who} ") for line in drawn)
 
 
 @given(st.lists(st.integers(-(10**9), 10**12), min_size=1, max_size=9), st.none() | st.integers(1, 10**12))

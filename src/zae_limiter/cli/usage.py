@@ -234,7 +234,7 @@ def _draw(session: Session, asked: Chosen, snapshots_max: int, fold: Fold) -> No
                 line, out.width, fold, ink(out), _allowed(session, asked, kind), _shares(asked, found)
             )
             chart = Text(drawn)
-            chart.highlight_regex(r"[▁▂▃▄▅▆▇█#]+", "cyan")
+            chart.highlight_regex(r"[▁▂▃▄▅▆▇█▏▎▍▌▋▊▉#]+", "cyan")
             chart.highlight_regex("╌+", "yellow")
             out.print(Text(f"{title(asked, found)}\n"))
             out.print(chart, soft_wrap=True)

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from .bars import BLOCKS, Ink
+from .bars import BLOCKS, Ink, bar, diverging
 from .timeline import UNITS, Bars, Fold, Timeline, folded, start_of
 
 WIDTH_MIN = 24
@@ -23,7 +23,9 @@ ROWS = 8
 TICKS_MAX = 5
 """The most numbers at the side, besides nought."""
 SHARES_MAX = 5
-"""How many entities are shown one by one; the others together."""
+"""How many entities are shown one by one, or twice as many if each takes one line; the others together."""
+SHARE_BAR, SHARE_BAR_MAX = 12, 40
+"""Columns that a bar beside a name needs, and the most that one takes."""
 
 Shares = Mapping[str, Timeline]
 """What each entity used, by its name."""
@@ -55,8 +57,8 @@ def usage_chart(
         lines = [*textwrap.wrap(_title(line, name), width), *panel.drawn(heights)]
         if name in lets:
             lines += textwrap.wrap(_told(panel, name), width)
-        if shares:
-            lines += [line[:width] for line in _shares(panel, name, shares, width)]
+        if shares and any(line.used.get(name) for line in shares.values()):
+            lines += _shares(panel, name, shares, width)
         parts.append("\n".join(lines))
     return "\n\n".join([*parts, textwrap.fill(_caption(bars), width)])
 
@@ -130,9 +132,12 @@ class Panel(NamedTuple):
         lines.append(f"{bottom:>{self.gutter}}{self.ink.corner}{edge}")
         return [*lines, f"{'':{self.gutter + 1}}{below}".rstrip()] if marks else lines
 
-    def spark(self, heights: Sequence[int]) -> str:
-        """Bars in one row, under those of the panel: when, and not how much."""
-        cells = [self._widened(self.ink.parts[_part(height, max(heights), 8)]) for height in heights]
+    def spark(self, heights: Sequence[int], top: int) -> str:
+        """Bars in one row, under those of the panel."""
+        signs = [
+            self.ink.parts[_part(height, top, 8)] if height >= 0 else self.ink.edge for height in heights
+        ]
+        cells = map(self._widened, signs)
         return f"{'':{self.gutter + 1}}{''.join(cells)}".rstrip()
 
     def _cell(self, height: int, row: int) -> str:
@@ -181,37 +186,89 @@ class Panel(NamedTuple):
 
 
 def _part(height: int, top: int, parts: int) -> int:
-    return 0 if height <= 0 or top <= 0 else max(1, min(parts, height * parts // top))
+    """How many of so many parts a height fills, the last one perhaps not all."""
+    return 0 if height <= 0 or top <= 0 else min(parts, -(-height * parts // top))
+
+
+class Share(NamedTuple):
+    """What one entity used of a limit: in all, and bar by bar; of several together no bars are drawn."""
+
+    who: str
+    total: int
+    heights: tuple[int, ...] = ()
 
 
 def _shares(panel: Panel, name: str, shares: Shares, width: int) -> list[str]:
-    """Who used a limit, the most first: a name with a number, and below it when."""
-    whole = panel.bars.timeline
-    used = {who: line.used.get(name, {}) for who, line in shares.items()}
-    by_amount = sorted(used, key=lambda who: (-sum(used[who].values()), who))
-    by_amount = [who for who in by_amount if used[who]]
-    shown, rest = by_amount[:SHARES_MAX], by_amount[SHARES_MAX:]
-    rows = [(who, used[who]) for who in shown]
-    if rest:
-        together: dict[int, int] = {}
-        for who in rest:
-            for number, amount in used[who].items():
-                together[number] = together.get(number, 0) + amount
-        rows.append((f"{len(rest)} others", together))
-    lines = []
-    folds = [
-        folded(whole._replace(used={name: of}), panel.columns, panel.bars.fold).heights[name]
-        for _, of in rows
-    ]
-    for (who, of), heights in zip(rows, folds, strict=True):
-        total = f"{sum(of.values()):,}"
-        space = max(1, min(width, panel.gutter + 1 + panel.columns) - len(total) - 1)
-        lines += [f"{_cut(who, space):<{space}} {total}", panel.spark(heights)]
+    """Who used a limit, the most first, on one scale, so that bars of two can be compared.
+
+    Bars of a single window lie beside the names if there is room, those of several under the panel's.
+    """
+    rows = _rows(panel, name, shares)
+    heights = [height for row in rows for height in row.heights]
+    low, high = min(0, *heights), max(0, *heights)
+    told = "by entity, all on one scale"
+    if high:
+        told += f"; the largest bar is {high:,}"
+    totals = [_total(row.total, width) for row in rows]
+    digits, letters = max(map(len, totals)), max(len(row.who) for row in rows)
+    beside = panel.bars.length == 1 and letters + SHARE_BAR <= width - digits - 2
+    if panel.bars.length == 1:
+        columns = min(SHARE_BAR_MAX, width - (digits + letters + 3 if beside else 1))
+        bars = [_lying(row, low, high, columns, panel.ink) for row in rows]
+    else:
+        bars = [panel.spark(row.heights, high) for row in rows]
+        told += f"; {panel.ink.edge} was given back" if low < 0 else ""
+    columns = max(map(len, bars))
+    names = letters if beside else min(max(letters, columns - digits - 1), width - digits - 1)
+    lines = textwrap.wrap(told, width)
+    for row, drawn, total in zip(rows, bars, totals, strict=True):
+        who = f"{_cut(row.who, names):<{names}}"
+        if beside:
+            lines.append(f"{who} {drawn:<{columns}} {total:>{digits}}")
+        else:
+            lines += [f"{who} {total:>{digits}}", *([drawn] if drawn.strip() else [])]
     return lines
 
 
+def _rows(panel: Panel, name: str, shares: Shares) -> list[Share]:
+    used = {who: line.used[name] for who, line in shares.items() if line.used.get(name)}
+    by_amount = sorted(used, key=lambda who: (-sum(used[who].values()), who))
+    most = SHARES_MAX if panel.bars.length > 1 else 2 * SHARES_MAX
+    shown = by_amount if len(by_amount) == most + 1 else by_amount[:most]
+    rows = []
+    for who in shown:
+        line = panel.bars.timeline._replace(used={name: used[who]})
+        heights = folded(line, panel.columns, panel.bars.fold).heights[name]
+        rows.append(Share(who, sum(used[who].values()), heights))
+    if rest := by_amount[len(shown) :]:
+        rows.append(Share(f"{len(rest)} others", sum(sum(used[who].values()) for who in rest)))
+    return rows
+
+
+def _lying(row: Share, low: int, high: int, columns: int, ink: Ink) -> str:
+    """The bar of a single window; where something was given back, at a line for nothing."""
+    if not row.heights:
+        return ""
+    (height,) = row.heights
+    return diverging(height, low, high, columns, ink) if low else bar(height, high, columns, ink)
+
+
+def _total(amount: int, width: int) -> str:
+    """A number in full where it leaves room for a name."""
+    full = f"{amount:,}"
+    return full if len(full) <= width // 3 else _short(amount)
+
+
 def _cut(text: str, letters: int) -> str:
-    return text if len(text) <= letters else f"{text[: max(1, letters - 1)]}~"
+    """A text without its middle where it is too long: names often differ at their ends only.
+
+    >>> _cut("tenant-1-user-1", 10)
+    'tenan~er-1'
+    """
+    if len(text) <= letters:
+        return text
+    tail = max(0, letters - 1) // 2
+    return f"{text[: letters - 1 - tail]}~{text[len(text) - tail :]}"
 
 
 def _time(bars: Bars, bar: int) -> str:
