@@ -5,6 +5,7 @@ The store is a file, so that a trace would be seen.
 
 import asyncio
 import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,18 @@ from zae_limiter import (
     InvalidNameError,
     RateLimiter,
     Repository,
+    RepositoryBuilder,
+    Settings,
     SyncRateLimiter,
     SyncRepository,
     ValidationError,
 )
+from zae_limiter.backends.dynamodb.access import Access
+from zae_limiter.backends.sqlite.backend import TIMEOUT_MS
+from zae_limiter.records.connection import Options
+from zae_limiter.settings import OPTION_FIELDS, STACK_VARIABLE, STORE_VARIABLE
 
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
 DAYS = "it must be a whole number, not"
 SETTINGS: dict[str, tuple[Any, ...]] = {
     "unknown setting": ({"cache": 1}, "cache", "use store, stack"),
@@ -86,3 +94,29 @@ def test_bad_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
         assert repr(value) in str(caught.value)
         assert hint in str(caught.value)
         assert list(tmp_path.iterdir()) == []
+
+
+def rows() -> dict[str, str]:
+    """The lines of the first table of the page, by setting."""
+    table = PAGE.read_text(encoding="utf-8").partition("## Beside them")[0]
+    return {match[1]: match[0] for match in re.finditer(r"^\| `(\w+)` \|.*$", table, re.MULTILINE)}
+
+
+def test_the_page_has_every_setting() -> None:
+    """In the order of the class, whose help has them too, and with what is so if nothing is said."""
+    assert list(rows()) == list(Settings.__annotations__)
+    assert re.findall(r"^ *``(\w+)``: ", Settings.__doc__ or "", re.MULTILINE) == list(rows())
+    defaults = {name: getattr(Options(), field) for name, field in OPTION_FIELDS.items()}
+    defaults = {
+        name: f"{value:,}" if isinstance(value, int) else f"`{value}`" for name, value in defaults.items()
+    }
+    defaults["timeout_ms"] = f"{TIMEOUT_MS:,} on SQLite, {Access().timeout_ms:,} on DynamoDB"
+    assert {name: rows()[name].split(" | ")[2] for name in defaults} == defaults
+    assert STORE_VARIABLE in rows()["store"]
+    assert STACK_VARIABLE in rows()["stack"]
+
+
+def test_a_builder_knows_every_setting() -> None:
+    """As a method of the same name."""
+    builder = RepositoryBuilder()
+    assert [name for name in Settings.__annotations__ if not callable(getattr(builder, name, None))] == []

@@ -25,7 +25,22 @@ NAMESPACE_VARIABLE = "ZAEL_NAMESPACE"
 
 
 class Settings(TypedDict, total=False):
-    """What may be said when a repository is opened."""
+    """What may be said when a repository is opened; every one may be left out.
+
+    ``store``: the URL of the store, such as ``sqlite:///limits.db``; else ``ZAE_LIMITER_STORE``.
+    ``stack``: the DynamoDB table of this name is the store; else ``ZAEL_STACK``.
+    ``region``: the AWS region of that table; a URL has its own.
+    ``endpoint_url``: where its DynamoDB is, if not at AWS; a URL has its own.
+    ``config_cache_ttl``: for how many seconds limits and entities are remembered, 60; 0 is not at all.
+    ``bucket_ttl_multiplier``: an unused bucket is deleted after so many times of filling, 7; 0 is never.
+    ``on_unavailable``: ``"block"`` or ``"allow"`` while the store is gone, if no level says; ``"block"``.
+    ``audit_retention_days``: how long audit events are kept, 90; 0 is for ever.
+    ``remembered_max``: how many records, buckets and plans each are kept in memory, 100,000.
+    ``timeout_ms``: the deadline of a call of the store; each store has its own.
+    ``session``: a boto3 or botocore session, for DynamoDB.
+    ``config``: a botocore ``Config``, for DynamoDB; retries stay switched off.
+    ``world``: the clock, randomness and fresh ids, for tests.
+    """
 
     store: str | None
     stack: str | None
@@ -36,12 +51,9 @@ class Settings(TypedDict, total=False):
     on_unavailable: OnUnavailable | str
     audit_retention_days: int
     remembered_max: int
-    """How many records, buckets and plans this process keeps in memory, each."""
     timeout_ms: int | None
     session: Any
-    """A boto3 or botocore session, for DynamoDB."""
     config: Any
-    """A botocore ``Config``, for DynamoDB; retries stay switched off."""
     world: World | None
 
 
