@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
 
@@ -15,6 +16,8 @@ from tests.cli.conftest import STORE, Run
 from tests.cli.test_commands import data_of, done
 from zae_limiter import InvalidNameError, Limit, SyncRateLimiter
 from zae_limiter.cli.app import program
+from zae_limiter.cli.nouns import Verb
+from zae_limiter.cli.spellings import GoneCommand
 from zae_limiter.infra.stack_manager import StackManager
 from zae_limiter.version import client_version
 
@@ -414,3 +417,36 @@ def test_aggregate_is_for_all_namespaces(run: Run) -> None:
     result = run("aggregate", "--once", "-N", "nosuch")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "it counts all namespaces" in result.stderr
+
+
+TWICE = {
+    "limits apply -f one.yaml -f two.yaml": "--file",
+    "entity set-limits u -l rpm:60 -r a --resource b": "--resource",
+    "entity list --store memory:// --store memory://": "--store",
+    "audit list -e a -e b": "--entity-id",
+    "deploy --name abc --name abd": "--name",
+    "aggregate --once --retention-days 1 --retention-days=2": "--retention-days",
+    "config get --level system --level resource": "--level",
+}
+
+
+@pytest.mark.parametrize("words", TWICE)
+def test_an_option_of_one_value_is_given_once(run: Run, tmp_path: Path, words: str) -> None:
+    """The first one would be passed over; switches and options that gather may be repeated."""
+    result = run(*words.split())
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"error: {TWICE[words]} was given twice; it takes one value\nhint: ")
+    assert not list(tmp_path.iterdir())
+    done(run, "entity", "set-limits", "u", "-l", "rpm:60", "-l", "tpm:60", "-r", "a")
+    assert run("entity", "list", "--json", "--json").exit_code == 0
+
+
+def test_every_command_looks_at_that() -> None:
+    def commands(group: click.Group) -> Iterator[click.Command]:
+        for command in group.commands.values():
+            if isinstance(command, click.Group):
+                yield from commands(command)
+            elif not isinstance(command, GoneCommand):
+                yield command
+
+    assert all(isinstance(command, Verb) for command in commands(program))

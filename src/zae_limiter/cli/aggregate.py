@@ -13,6 +13,7 @@ from rich.text import Text
 
 from ..exceptions import without_secrets
 from ..models import UsageWindow
+from .nouns import Verb
 from .output import counted
 from .session import Session, with_existing
 
@@ -23,7 +24,7 @@ TOLD_MAX = 20
 """How much of what was passed over is told line by line; the rest is counted."""
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.option(
     "--window",
     "windows",

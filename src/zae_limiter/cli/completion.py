@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from .nouns import Verb
 from .output import Output
 from .session import with_output
 
@@ -12,7 +13,7 @@ PROGRAM = "zae-limiter"
 VARIABLE = "_ZAE_LIMITER_COMPLETE"
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.argument("shell", type=click.Choice(["bash", "fish", "zsh"]))
 @with_output
 @click.pass_context

@@ -22,6 +22,7 @@ from ..sync import SyncRateLimiter
 from ..visualization.bars import Ink, bar, diverging
 from ..world import World
 from .errors import Failure
+from .nouns import Verb
 from .output import Output, console, grid, ink
 from .session import with_output
 from .story import ACTS, TOKENS, Act, Event, Miscounted, Sample, Stage, Step, Untrue, Usage, usage
@@ -41,7 +42,7 @@ Count = Callable[[], object]
 """Has the aggregator count what happened so far."""
 
 
-@click.command()
+@click.command(cls=Verb)
 @with_output
 def demo(output: Output) -> None:
     """Watch the limiter work on a fresh embedded store.

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ..explanation import ExplainedBucket, ExplainedLevel, Explanation
+from .nouns import Verb
 from .output import grid, plain, printable, record
 from .session import Session, limit_texts, with_existing
 
@@ -23,7 +24,7 @@ LEVELS = {
 }
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.argument("entity_id")
 @click.argument("resource")
 @with_existing

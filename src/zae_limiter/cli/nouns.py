@@ -1,4 +1,4 @@
-"""Groups and commands that say what was likely meant by a word in the wrong place."""
+"""Groups and commands that say what was likely meant by a word in the wrong place, or by one too many."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ class Verb(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         said = list(args)
         try:
-            return super().parse_args(ctx, args)
+            left = super().parse_args(ctx, args)
+            self._refuse_twice(ctx, said)
+            return left
         except click.UsageError as error:
             # Others say themselves what is wrong, and with them the words cannot be told apart.
             if not self._meant or type(error) not in {click.UsageError, click.MissingParameter}:
@@ -37,6 +39,16 @@ class Verb(click.Command):
                 f"did you mean: {hint}",
                 USAGE,
             ) from error
+
+    def _refuse_twice(self, ctx: click.Context, said: list[str]) -> None:
+        """Of two values one would be passed over in silence."""
+        _, _, order = self.make_parser(ctx).parse_args(said)
+        for option in order:
+            is_one = isinstance(option, click.Option) and not (option.multiple or option.is_flag)
+            if is_one and order.count(option) > 1 and not ctx.resilient_parsing:
+                raise click.BadOptionUsage(
+                    str(option.name), f"{max(option.opts, key=len)} was given twice; it takes one value", ctx
+                )
 
     def _likely(self, given: Mapping[str, Any], words: Sequence[str]) -> Iterator[tuple[str, str]]:
         """Words with the options that they were likely meant for; some are for none."""

@@ -84,7 +84,7 @@ def _with_place(function: Any) -> Any:
     return decorated(function, REGION, ENDPOINT, output_option, json_option)
 
 
-@click.command("list")
+@click.command("list", cls=Verb)
 @_with_place
 def list_(region: str | None, endpoint_url: str | None, **form: Any) -> None:
     """List the stacks that are deployed in an AWS region."""

@@ -7,12 +7,13 @@ import platform
 import click
 
 from ..version import SCHEMA_VERSION, client_version
+from .nouns import Verb
 from .output import record
 from .session import Session, with_session
 from .status import stored_versions, version_record
 
 
-@click.command()
+@click.command(cls=Verb)
 @with_session
 def version(session: Session) -> None:
     """Show installed versions, and those of a store.
