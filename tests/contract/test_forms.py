@@ -3,9 +3,11 @@
 import json
 import pickle
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
+import zae_limiter
 from tests.records.stage import Store
 from zae_limiter import (
     AuditEvent,
@@ -242,6 +244,27 @@ def test_former_options_say_what_took_their_place() -> None:
         with pytest.raises(ValidationError) as refused:
             SyncRepository.open(store="memory://", **{name: True})
         assert way_out(name, "", sync=True) in str(refused.value)
+
+
+def test_what_is_not_there_yet_is_an_error_of_python() -> None:
+    """As the guide for such programs says; when one of these learns to hint, the guide has to."""
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "migrating.md").read_text(encoding="utf-8")
+    with SyncRateLimiter.open("memory://") as limiter:
+        absent = {
+            "Repository(name=…)": lambda: SyncRepository(name="limits"),  # type: ignore[call-arg]
+            "Limit(…, soft=…)": lambda: Limit("rpm", 1, 1, 1, soft=True),  # type: ignore[call-arg]
+            "acquire(…, also=…)": lambda: limiter.acquire("key", "api", {"rpm": 1}, also=[]),  # type: ignore[call-arg]
+        }
+        for written, call in absent.items():
+            assert f"`{written}`" in guide
+            with pytest.raises(TypeError, match=r"got an unexpected keyword argument '[a-z]+'$"):
+                call()
+        for method in ("top_up", "reset", "set_parent"):
+            assert f"`limiter.{method}`" in guide
+            assert not hasattr(limiter, method)
+    for name in ("PermissionDenied", "ResourceDisabled", "ScheduleEntry", "FanoutIncomplete"):
+        assert f"{name}`" in guide
+        assert not hasattr(zae_limiter, name)
 
 
 def test_a_limiter_tells_its_stack_with_a_warning() -> None:
