@@ -62,7 +62,6 @@ class BucketActivity:
     key: Key
     address: BucketAddress
     image: Item
-    at_ms: int
     consumed: Counter[str] = field(default_factory=Counter)
     """Net, in millitokens by limit."""
     writes: Counter[int] = field(default_factory=Counter)
@@ -70,14 +69,16 @@ class BucketActivity:
     shards_before: int | None = None
     """How many shards the bucket had in the first image of the batch."""
 
-    @property
-    def is_hot(self) -> bool:
-        """Whether writes come near to what a partition takes: in one second, or by the gauge."""
+    def is_hot(self, now_ms: int) -> bool:
+        """Whether writes come near to what a partition takes: in one second, or by the gauge as it is now.
+
+        A stream tells the time of a change to the second at best, and the gauge fills within one.
+        """
         rate = stored_rate(self.image, WCU)
         if rate is None:
             return False
         held = number(self.image, limit_attributes(WCU).tk)
-        left = balance(rate, held, number(self.image, "rf"), self.at_ms)
+        left = balance(rate, held, number(self.image, "rf"), now_ms)
         return max(self._most_milli, rate.capacity_milli - left) * 100 >= HOT_PERCENT * rate.capacity_milli
 
     @property
@@ -111,12 +112,12 @@ def aggregate_bucket_states(changes: Iterable[Change]) -> dict[Key, BucketActivi
         bucket = buckets.get(change.key)
         if bucket is None:
             address = parse_bucket_pk(change.key.partition)
-            bucket = buckets[change.key] = BucketActivity(change.key, address, change.new, change.at_ms)
+            bucket = buckets[change.key] = BucketActivity(change.key, address, change.new)
         if bucket.shards_before is None and change.old is not None:
             bucket.shards_before = shard_count(change.old)
         version = number(change.new, "born"), number(change.new, limit_attributes(WCU).tc)
         if version >= newest.get(change.key, version):
-            newest[change.key], bucket.image, bucket.at_ms = version, change.new, change.at_ms
+            newest[change.key], bucket.image = version, change.new
         if is_event(change):
             bucket.consumed.update(extract_deltas(change))
             bucket.writes[change.at_ms // 1000] += 1
@@ -175,7 +176,7 @@ async def try_refill_bucket(backend: Backend, world: World, bucket: BucketActivi
 
 async def try_proactive_shard(backend: Backend, world: World, bucket: BucketActivity) -> bool:
     """Split shard 0 of a hot bucket; it alone says how many shards there are."""
-    if bucket.address.shard_id != 0 or not bucket.is_hot:
+    if bucket.address.shard_id != 0 or not bucket.is_hot(world.now_ms()):
         return False
     (first,) = await backend.batch_get([bucket.key])
     if first is None or shard_count(first) > shard_count(bucket.image):
