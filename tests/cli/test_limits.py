@@ -244,3 +244,13 @@ def test_a_template_for_pipelines(run: Run, file: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "function.zip") as package:
         assert HANDLER.rpartition(".")[0].replace(".", "/") + ".py" in package.namelist()
     assert not (tmp_path / "limits.db").exists()
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_what_was_exported_is_read_back_whatever_it_is_called(run: Run, form: list[str]) -> None:
+    """Also names beyond 16 bits, which JSON may cut in halves."""
+    assert run("entity", "set-limits", "bot-🤖", "-l", "rpm:60").exit_code == 0
+    written = run("limits", "export", *form)
+    assert written.exit_code == 0
+    planned = run("limits", "plan", "-f", "-", answer=written.stdout)
+    assert (planned.exit_code, planned.stderr) == (0, "nothing to change; 1 level is as the file says\n")

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..exceptions import RateLimiterUnavailable
-from ..manifest import Action, Change, Manifest, Plan, SyncStoredLimits, parse, to_data, to_yaml
+from ..manifest import Action, Change, Manifest, Plan, SyncStoredLimits, parse, to_json, to_yaml
 from ..manifest.template import HANDLER, template, to_text
 from ..manifest.writing import level_lines
 from ..models import Limit, LimiterConfig
@@ -151,7 +151,7 @@ def export(session: Session, file: str | None, force: bool) -> None:
     manifest = SyncStoredLimits(session.repository).export()
     if file is None or file == STANDARD:
         if session.output.is_json:
-            session.output.done(to_data(manifest), "")
+            click.echo(to_json(manifest))  # YAML, as which it is read back, knows no halves of characters
         else:
             click.echo(to_yaml(manifest), nl=False)
         return
