@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from shlex import quote
+from shlex import quote, split
 
 import click
 import pytest
@@ -450,3 +450,27 @@ def test_every_command_looks_at_that() -> None:
                 yield command
 
     assert all(isinstance(command, Verb) for command in commands(program))
+
+
+LED = {
+    "config get resource /v1/chat": "hint: did you mean: --level resource --identifier /v1/chat",
+    "config get foo": "error: missing option '--level'. Choose from: system, resource, entity",
+    "config get --level resource --identifier x": (
+        "hint: zae-limiter config set --level resource --identifier x --limits …"
+    ),
+    "config get --level entity --identifier 'a b' -r x": (
+        "hint: zae-limiter config set --level entity --identifier 'a b' --resource x --limits …"
+    ),
+    "entity list --with-custom-limits --store sqlite:///c.db": (
+        "error: --with-custom-limits needs a value, and --store is an option"
+    ),
+}
+
+
+@pytest.mark.parametrize("words", LED)
+def test_hints_lead_somewhere(run: Run, words: str) -> None:
+    """What they say can be typed."""
+    done(run, "entity", "create", "user-1")
+    result = run(*split(words))
+    assert (result.exit_code in {2, 4}, result.stdout) == (True, "")
+    assert LED[words] in result.stderr.splitlines()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from shlex import quote
 
 import click
 
@@ -38,7 +39,7 @@ def get(session: Session, level: str, identifier: str | None, resource: str | No
     if found is None:
         raise Failure(
             f"nothing is stored at the {level} level{_place(identifier, resource)}",
-            f"zae-limiter config set --level {level} --limits …",
+            f"zae-limiter config set --level {level}{_options(identifier, resource)} --limits …",
             NOT_FOUND,
         )
     session.output.show(config_data(found), lambda: config_table(found))
@@ -93,3 +94,8 @@ def check_place(level: str, identifier: str | None, resource: str | None) -> Non
 def _place(identifier: str | None, resource: str | None) -> str:
     of = "" if identifier is None else f" of {identifier!r}"
     return of if resource is None else f"{of} for {resource!r}"
+
+
+def _options(identifier: str | None, resource: str | None) -> str:
+    given = {"identifier": identifier, "resource": resource}
+    return "".join(f" --{name} {quote(value)}" for name, value in given.items() if value is not None)

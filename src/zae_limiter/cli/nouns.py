@@ -30,6 +30,7 @@ class Verb(click.Command):
             if not self._meant or type(error) not in {click.UsageError, click.MissingParameter}:
                 raise
             given, left, _ = self.make_parser(ctx).parse_args(said)
+            self._refuse_swallowed(ctx, given)
             left = [without_secrets(word) if "://" in word else word for word in left]
             hint = " ".join(f"{option} {quote(word)}" for option, word in self._likely(given, left))
             if not hint:
@@ -50,6 +51,15 @@ class Verb(click.Command):
                     str(option.name), f"{max(option.opts, key=len)} was given twice; it takes one value", ctx
                 )
 
+    def _refuse_swallowed(self, ctx: click.Context, given: Mapping[str, Any]) -> None:
+        """An option without its value takes the next option for one."""
+        spellings = {spelling for option in self.params for spelling in option.opts}
+        for option in self.params:
+            if isinstance(option, click.Option) and (value := str(given.get(option.name or ""))) in spellings:
+                raise click.BadOptionUsage(
+                    str(option.name), f"{option.opts[0]} needs a value, and {value} is an option", ctx
+                )
+
     def _likely(self, given: Mapping[str, Any], words: Sequence[str]) -> Iterator[tuple[str, str]]:
         """Words with the options that they were likely meant for; some are for none."""
         takes = {spelling: option for option in self.params for spelling in option.opts}
@@ -59,8 +69,12 @@ class Verb(click.Command):
                 yield "--store", word
             elif ":" in word and "-l" in takes and takes["-l"].name == "limits":
                 yield "-l", word
-            elif free:
+            elif free and _may_be(takes[free[0]], word):
                 yield free[0] if takes[free[0]].multiple else free.pop(0), word
+
+
+def _may_be(option: click.Parameter, word: str) -> bool:
+    return not isinstance(option.type, click.Choice) or word in option.type.choices
 
 
 class Noun(click.Group):
