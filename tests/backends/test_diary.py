@@ -49,13 +49,8 @@ class Stage:
         return [outcome.item for outcome in run_sync(self.backend.write_each(writes))]
 
     def pass_hours(self, hours: int = 1) -> None:
-        """The triggers of a file go by the machine's clock, so it is the diary that is set back."""
         self.clock.advance(hours * HOUR)
         self.hours += hours
-        if self.path is not None:
-            with contextlib.closing(sqlite3.connect(self.path)) as file, file:
-                file.execute("UPDATE diary SET at_ms = at_ms - ?", (hours * HOUR * 1000,))
-                file.execute("UPDATE marked SET hour = hour - ?", (hours,))
 
     def read(self) -> list[Entry]:
         found: list[Entry] = []
@@ -71,14 +66,11 @@ class Stage:
         """What the diary says by bucket, limit and hour, counted from now backwards."""
         counted: Counter[tuple[Key, str, int]] = Counter()
         for entry in self.read():
-            ago = (self.now_ms() // (HOUR * 1000)) - entry.at_ms // (HOUR * 1000)
+            ago = (self.clock.now_ms // (HOUR * 1000)) - entry.at_ms // (HOUR * 1000)
             change = Change(entry.key, entry.old, entry.new, entry.at_ms, numbered(entry.position))
             for name, milli in extract_deltas(change).items():
                 counted[entry.key, name, ago] += milli // 1000
         return counted
-
-    def now_ms(self) -> int:
-        return self.clock.world.now_ms() if self.path is None else World().now_ms()
 
 
 @contextlib.contextmanager
@@ -108,6 +100,25 @@ def swapped(store: Stage, key: Key, used: int) -> None:
     assert image is not None
     if store.backend.swap(key, image, {"b_rpm_tc": used * 1000}) is None:  # type: ignore[attr-defined]
         store.write(Update(key, set={"b_rpm_tc": used * 1000}))
+
+
+@pytest.mark.parametrize("of_machine", [False, True])
+def test_a_mark_has_the_time_of_the_world(tmp_path: Path, of_machine: bool) -> None:
+    """Of a file too, whose triggers know the machine's by themselves."""
+    clock = ManualClock()
+    world = World() if of_machine else clock.world
+    backend = SqliteBackend(tmp_path / "limits.db", sync=True, timeout_ms=10_000, world=world)
+    run_sync(backend.setup())
+    log, since_ms = log_of(backend), world.now_ms()
+    run_sync(backend.write_each([Put(A, bucket())]))
+    clock.advance(2 * HOUR)
+    run_sync(backend.write_each([Update(A, set={"b_rpm_tc": 1000})]))
+    times = [entry.at_ms - since_ms for entry in log.read(9)]
+    log.close()
+    run_sync(backend.close())
+    assert times == pytest.approx(
+        [0, 0 if of_machine else 2 * HOUR * 1000], abs=2 if not of_machine else 60_000
+    )
 
 
 def test_hours_are_told_apart(store: Stage) -> None:
@@ -287,7 +298,7 @@ def test_a_file_of_an_older_version_gets_its_diary(tmp_path: Path) -> None:
                 file.execute(f"DROP TABLE {name}")
             file.execute(
                 "INSERT INTO changes (pk, sk, new, at_ms) SELECT pk, sk, body, ? FROM items WHERE pk = ?",
-                (World().now_ms(), A.partition),
+                (store.clock.now_ms, A.partition),
             )
     with stage("sqlite", tmp_path) as store:
         swapped(store, A, 8)

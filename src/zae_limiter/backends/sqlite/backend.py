@@ -66,7 +66,7 @@ class SqliteBackend:
         self.capabilities = BackendCapabilities("sqlite", timeout_ms=timeout_ms, atomic_batches=True)
         self._world = world
         # Absolute, so that the store stays the same when the process changes its directory.
-        self._database = Database(Path(text).absolute(), world.ticks_ms)
+        self._database = Database(Path(text).absolute(), world)
         self._threads = ForkSafe(lambda: ThreadPoolExecutor(THREADS_MAX, "zae-limiter-sqlite"))
         self._line = Line(self._database.path, world)
         self._writes = self._turn_writes = 0

@@ -24,6 +24,8 @@ from typing import NoReturn, TypeVar
 
 from ..._colour import at_fork, taken
 from ...exceptions import RateLimiterUnavailable
+from ...world import World
+from . import diary
 from .file import FileId, file_id, make_file, open_file
 from .statements import LostCommit
 
@@ -54,8 +56,8 @@ class Busy(Exception):
 class Database:
     """A connection that is opened on demand, and the lock around it."""
 
-    def __init__(self, path: Path, ticks_ms: Callable[[], float]) -> None:
-        self.path, self._ticks_ms = path, ticks_ms
+    def __init__(self, path: Path, world: World) -> None:
+        self.path, self._world, self._ticks_ms = path, world, world.ticks_ms
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._file: FileId | None = None
@@ -98,6 +100,7 @@ class Database:
             make_file(self.path)
             file = file_id(self.path)
             connection = open_file(self.path)
+            diary.follow(connection, self._world)
         except sqlite3.Error as error:
             self._refuse(error)
         # Looked at before its first use: it may have been replaced while it was opened.

@@ -16,13 +16,16 @@ import sqlite3
 
 from ...repository_protocol import Item, Key
 from ...schema import is_deleted, sk_state
+from ...world import World
 from ..diary import HOUR_MS, MARKS_MAX, says_other_things
 
 TRIM_EVERY = 100
 MARKS_AT_ONCE = 200
 """The buckets of so many marks are worked out in one transaction, so that nobody waits long for it."""
 
-NOW_MS = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
+DAY_MS, EPOCH_DAY = 86_400_000, 2_440_587.5
+"""1970 began so many days after day nought of SQLite."""
+NOW_MS = f"CAST((julianday('now') - {EPOCH_DAY}) * {DAY_MS} AS INTEGER)"
 
 _STATE = sk_state()
 _HOUR = f"{NOW_MS} / {HOUR_MS}"
@@ -78,6 +81,16 @@ SELECT pk, '{_STATE}', image, after, at_ms FROM ({_BECAME.format("WHERE pk = ?")
 WAITS = f"SELECT EXISTS (SELECT 1 FROM changes) OR EXISTS ({_BECAME.format('')})"
 READ = "SELECT position, pk, sk, old, new, at_ms FROM changes ORDER BY position LIMIT ?"
 TRIM = "DELETE FROM changes WHERE position <= ?"
+
+
+def follow(connection: sqlite3.Connection, world: World) -> None:
+    """Let what is written over a connection be noted at the time of a world that has its own.
+
+    Triggers take the machine's time by themselves, which costs less than to ask for it.
+    """
+    if world.now_ms != World().now_ms:
+        connection.execute("PRAGMA trusted_schema = ON")  # some builds of SQLite let triggers call nobody
+        connection.create_function("julianday", 1, lambda _: EPOCH_DAY + world.now_ms() / DAY_MS)
 
 
 def is_there(connection: sqlite3.Connection) -> bool:
