@@ -96,7 +96,7 @@ BAD_FILES: list[tuple[str, Callable[[Path], Path], type[ZAELimiterError], str]] 
         ValidationError,
         "the SQLite database of another program",
     ),
-    ("a newer layout", newer, IncompatibleSchemaError, "pip install --upgrade zae-limiter"),
+    ("a newer layout", newer, IncompatibleSchemaError, "install that version or a later one"),
 ]
 
 

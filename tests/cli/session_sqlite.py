@@ -159,7 +159,7 @@ def ends() -> None:
 def aws() -> None:
     """A template is text; nothing of AWS is needed to write it. A table is another matter."""
     assert "Custom::ZaeLimiterLimits" in shell("limits", "cfn-template", "--package", "function.zip")
-    shell("limits", "plan", "--name", "table", code=1, said='pip install "zae-limiter[dynamodb]"')
+    shell("limits", "plan", "--name", "table", code=1, said="install this package with its extra: dynamodb")
     assert not AWS & {name.partition(".")[0] for name in sys.modules}
 
 

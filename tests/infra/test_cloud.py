@@ -131,7 +131,9 @@ def test_a_missing_driver_is_named_with_its_remedy() -> None:
     )
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert answer.returncode == 1
-    said = 'stacks need botocore.session, which is not installed; run: pip install "zae-limiter[dynamodb]"'
+    said = (
+        "stacks need botocore.session, which is not installed; install this package with its extra: dynamodb"
+    )
     assert said in answer.stderr
 
 

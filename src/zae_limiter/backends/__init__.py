@@ -4,7 +4,7 @@
     memory://name                  a dictionary shared inside the process
     sqlite:///limits.db            an embedded file, relative path; ?timeout_ms=2000
     sqlite:////var/lib/limits.db   the same, absolute path
-    dynamodb://table               a DynamoDB table; needs zae-limiter[dynamodb]
+    dynamodb://table               a DynamoDB table; needs the extra dynamodb
 
 Other packages add a scheme with an entry point in the group ``zae_limiter.backends``: its name is
 the scheme, its value a callable ``(url, *, sync, world, timeout_ms) -> Backend``. A store that has a clock
@@ -147,6 +147,6 @@ def _entry_point(scheme: str) -> EntryPoint:
 def _missing_driver(scheme: str, found: EntryPoint, error: ImportError) -> str:
     what = f"the store {scheme}:// needs {error.name or 'a module'}, which is not installed"
     if scheme in EXTRAS:
-        return f'{what}; run: pip install "zae-limiter[{EXTRAS[scheme]}]"'
+        return f"{what}; install this package with its extra: {EXTRAS[scheme]}"
     origin = found.dist.name if found.dist is not None else found.value
     return f"{what}; it is offered by {origin!r}: {error}"

@@ -29,6 +29,6 @@ def main() -> None:
         if (error.name or "").partition(".")[0] not in NEEDED:
             raise
         print(f"error: the command line needs {error.name}, which is not installed", file=sys.stderr)
-        print('hint: pip install "zae-limiter[cli]"', file=sys.stderr)
+        print("hint: install this package with its extra: cli", file=sys.stderr)
         raise SystemExit(1) from None
     program.main()

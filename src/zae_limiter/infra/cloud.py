@@ -132,7 +132,7 @@ def open_cloud(
         if (error.name or "").partition(".")[0] == __name__.partition(".")[0]:
             raise
         raise InfrastructureError(
-            f'stacks need {error.name}, which is not installed; run: pip install "zae-limiter[dynamodb]"'
+            f"stacks need {error.name}, which is not installed; install this package with its extra: dynamodb"
         ) from error
 
 

@@ -68,7 +68,7 @@ def read_yaml(data: bytes, source: str) -> Tree:
         import yaml
     except ImportError as error:
         raise InfrastructureError(
-            'reading YAML needs PyYAML, which is not installed; run: pip install "zae-limiter[cli]"'
+            "reading YAML needs PyYAML, which is not installed; install this package with its extra: cli"
         ) from error
     text = _decoded(data, source)
     fast = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

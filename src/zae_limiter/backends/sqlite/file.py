@@ -177,7 +177,7 @@ def _check_owner(connection: sqlite3.Connection, path: Path) -> None:
         if version > LAYOUT_VERSION:
             raise IncompatibleSchemaError(
                 f"{str(path)!r} was written by a newer version of zae-limiter (layout {version}, this one "
-                f"knows {LAYOUT_VERSION}); upgrade it: pip install --upgrade zae-limiter"
+                f"knows {LAYOUT_VERSION}); install that version or a later one"
             )
     elif owner or version or tables:
         raise ValidationError(
