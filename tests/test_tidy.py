@@ -9,6 +9,7 @@ import ast
 import builtins
 import io
 import itertools
+import re
 import subprocess
 import sys
 import tokenize
@@ -323,6 +324,12 @@ def test_nothing_is_too_large() -> None:
 def test_files_contain_no_banned_text() -> None:
     """Nothing unfinished, no machine's paths and no registry in any file."""
     assert [c for path, text in repository_texts() for c in text_complaints(path, text)] == []
+
+
+def test_nobody_is_told_to_install_another_program() -> None:
+    """The package of this name that pip finds elsewhere is not this one, so messages name the extra alone."""
+    told = [path for path, text in repository_texts("src") if re.search(r"pip install .*zae-limiter", text)]
+    assert told == []
 
 
 def test_no_banner_comments() -> None:
