@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 import click
 
 from ..naming import validate_entity_id, validate_resource
-from ..schema import SYSTEM_AUDIT
+from ..schema import RESOURCE_AUDIT, SYSTEM_AUDIT
 from .nouns import Noun
 from .output import grid
 from .session import Session, with_existing
@@ -49,6 +51,11 @@ def subject(entity_id: str | None, resource: str | None, system: bool) -> str:
     """Under which id the trail keeps what was asked for."""
     if (entity_id is not None) + (resource is not None) + system != 1:
         raise click.UsageError("give one of --entity-id, --resource and --system")
+    if entity_id == SYSTEM_AUDIT:
+        raise click.UsageError("changes of the defaults of the system are listed by --system")
+    if entity_id is not None and entity_id.startswith(RESOURCE_AUDIT):
+        of = quote(entity_id.removeprefix(RESOURCE_AUDIT))
+        raise click.UsageError(f"changes of the defaults of a resource are listed by --resource {of}")
     if entity_id is not None:
         return validate_entity_id(entity_id)
-    return SYSTEM_AUDIT if resource is None else f"$RESOURCE:{validate_resource(resource)}"
+    return SYSTEM_AUDIT if resource is None else f"{RESOURCE_AUDIT}{validate_resource(resource)}"

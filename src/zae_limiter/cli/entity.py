@@ -184,6 +184,14 @@ def get_limits(session: Session, entity_id: str, resource: str) -> None:
     """Show an entity's own limits."""
     limits = session.repository.get_limits(entity_id, resource)
     of_resource = "" if resource == DEFAULT_RESOURCE else f" -r {quote(resource)}"
+    elsewhere: list[str] = []
+    if not (limits or of_resource or session.output.is_json):
+        own = run_sync(session.repository._async._resources_with_own_limits(entity_id))
+        elsewhere = [name for name in own if name != DEFAULT_RESOURCE]
+    if elsewhere:
+        some = ", ".join(f"{name} (-r {quote(name)})" for name in elsewhere)
+        session.output.note(f"{entity_id!r} itself has no limits for all resources; it has some for: {some}")
+        return
     show_limits(
         session.output,
         limits,

@@ -76,7 +76,7 @@ def plan(session: Session, file: str, exit_code: bool, quiet: bool) -> None:
         click.get_current_context().exit(DIFFERENT)
 
 
-@limits.command(meant="-f")
+@limits.command(meant="-f", instead={"--dry-run": "what it would change: zae-limiter limits plan"})
 @_file
 @_quiet
 @confirmed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from shlex import quote
 from typing import Any
 
@@ -11,13 +12,28 @@ import click
 from ..exceptions import without_secrets
 from .errors import USAGE, Failure
 
+ALSO = {
+    "add": ["create", "register"],
+    "create": ["register"],
+    "get": ["show"],
+    "ls": ["list"],
+    "remove": ["delete"],
+    "rm": ["delete"],
+}
+"""What people call commands that have another name here."""
+
 
 class Verb(click.Command):
-    """A command. ``meant`` has the options that words too many were likely to be the values of, in order."""
+    """A command. ``meant`` has the options that words too many were likely to be the values of, in order.
 
-    def __init__(self, *args: Any, meant: str = "", **settings: Any) -> None:
+    ``instead`` has what there is for options of other programs that this command does not have.
+    """
+
+    def __init__(
+        self, *args: Any, meant: str = "", instead: Mapping[str, str] | None = None, **settings: Any
+    ) -> None:
         super().__init__(*args, **settings)
-        self._meant = meant.split()
+        self._meant, self._instead = meant.split(), instead or {}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         said = list(args)
@@ -25,6 +41,12 @@ class Verb(click.Command):
             left = super().parse_args(ctx, args)
             self._refuse_twice(ctx, said)
             return left
+        except click.NoSuchOption as error:
+            if error.option_name == "-o" and _takes(self, "--json"):
+                raise Failure(error.format_message(), "did you mean: --json", USAGE) from error
+            if error.option_name in self._instead:
+                raise Failure(error.format_message(), self._instead[error.option_name], USAGE) from error
+            raise
         except click.UsageError as error:
             # Others say themselves what is wrong, and with them the words cannot be told apart.
             if not self._meant or type(error) not in {click.UsageError, click.MissingParameter}:
@@ -81,6 +103,24 @@ class Noun(click.Group):
     """A group of commands, all of whose options are written after the command."""
 
     command_class = Verb
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            if ctx.resilient_parsing or args[0] in self.commands or args[0].startswith("-"):
+                raise
+            known = [name for name, command in self.commands.items() if not command.hidden]
+            meant = [name for name in ALSO.get(args[0], ()) if name in known]
+            meant = meant or get_close_matches(args[0], known)
+            hint = " or ".join(f"{ctx.command_path} {name}" for name in meant)
+            raise Failure(
+                f"no such command {args[0]!r}",
+                f"did you mean: {hint}" if hint else f"{ctx.command_path} --help",
+                USAGE,
+            ) from error
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:

@@ -70,7 +70,7 @@ from ..schema import (
     usage_of_entity,
     within_namespace,
 )
-from ..schema_records import entity_item, entity_of
+from ..schema_records import entity_item, entity_of, readable_config
 from .audit import DAY_SECONDS, AuditRecords
 from .described import check_cascade, check_metadata, check_name
 from .resolution import least_version, level_keys
@@ -304,6 +304,13 @@ class EntityRecords(AuditRecords):
             if not _is_tombstone(row.item):
                 return True
         return False
+
+    async def _resources_with_own_limits(self, entity_id: str) -> list[str]:
+        """The resources that an entity has limits of its own for, the name that means all included."""
+        rows = self._rows(self._own_levels(entity_id))
+        return [
+            row.key.sort.removeprefix(sk_config("")) async for row in rows if readable_config(row.item).limits
+        ]
 
     async def _has_children(self, entity_id: str) -> bool:
         async for _ in self._rows(children_of(self._namespace_id, entity_id)):
