@@ -41,3 +41,15 @@ def test_limits_for_one_resource_are_not_denied(run: Run) -> None:
     for name in ("gpt-4", "a b"):
         done(run, "entity", "delete-limits", "u", "-r", name, "--yes")
     assert run("entity", "get-limits", "u").stderr.startswith("'u' itself has no limits; set some: ")
+
+
+def test_who_writes_where_nobody_said_is_told_where(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, on standard error; whoever named a store, or only looks, knows or does not care."""
+    assert "store: " not in done(run, "entity", "create", "u")
+    monkeypatch.delenv("ZAE_LIMITER_STORE")
+    made = done(run, "entity", "create", "u").splitlines()
+    assert made[0].startswith("store: sqlite:///")
+    assert made[0].endswith("/state/zae-limiter/limits.db")
+    assert made[1:] == ["created entity 'u'"]
+    assert run("entity", "show", "u").stderr == ""
+    assert "store: " not in done(run, "entity", "create", "v", "--store", "sqlite:///limits.db")

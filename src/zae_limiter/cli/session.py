@@ -126,6 +126,8 @@ class Session:
         """The view that sees namespaces, of a store that this version may use."""
         if self._missing is Missing.MADE:
             self.warn_of_memory()
+            if not (self.is_named or os.environ.get(STORE_VARIABLE) or os.environ.get(STACK_VARIABLE)):
+                self.output.note(f"store: {self.url}")
         # Only the store itself is asked: a namespace that is strict must not lock out whoever sets it right.
         run_sync(self.registry._async._check_versions(register=self._missing is Missing.MADE))
         return self.registry
