@@ -6,6 +6,9 @@ import pytest
 
 from tests.cli.conftest import Run
 from tests.cli.test_commands import data_of, done
+from tests.cli.test_guards import scripted
+from tests.infra.stage import NO_STACK
+from zae_limiter.backends.dynamodb.transport import ServiceError
 
 LED = {
     "audit list -e $SYSTEM": "error: changes of the defaults of the system are listed by --system",
@@ -53,3 +56,15 @@ def test_who_writes_where_nobody_said_is_told_where(run: Run, monkeypatch: pytes
     assert made[1:] == ["created entity 'u'"]
     assert run("entity", "show", "u").stderr == ""
     assert "store: " not in done(run, "entity", "create", "v", "--store", "sqlite:///limits.db")
+
+
+def test_a_stack_that_is_missing_can_be_deployed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where none of a like name is there."""
+    no_table = ServiceError("ResourceNotFoundException", "Requested resource not found")
+    scripted(monkeypatch, DescribeStacks=NO_STACK, DescribeTable=no_table)
+    result = run("status", "--name", "limits", "--region", "eu-west-1")
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert result.stderr == (
+        "error: stack 'limits' does not exist in this region and account\n"
+        "hint: zae-limiter deploy --name limits\n"
+    )

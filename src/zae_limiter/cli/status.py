@@ -14,11 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from .._colour import run_sync
-from ..exceptions import RateLimiterUnavailable
+from ..exceptions import InfrastructureNotFoundError, RateLimiterUnavailable
 from ..limiter import deployed
 from ..models import Status, VersionRecord
 from ..version import SCHEMA_VERSION, check_compatibility, client_version
 from ..world import World
+from .errors import NOT_FOUND, Failure
 from .nouns import Verb
 from .output import grid, printable, record
 from .session import STORE_IN_USE, Session, decorated, json_option, output_of, output_option, with_session
@@ -136,7 +137,12 @@ def stored_versions(stored: VersionRecord | None) -> dict[str, object]:
 
 def _examined(session: Session) -> Report:
     with stack_around(session) as manager:
-        return run_sync(manager.report())
+        try:
+            return run_sync(manager.report())
+        except InfrastructureNotFoundError as error:
+            if "; " in str(error):  # it says itself what may help
+                raise
+            raise Failure(str(error), f"zae-limiter deploy --name {manager.name}", NOT_FOUND) from error
 
 
 def _looked_at(session: Session) -> Report:
