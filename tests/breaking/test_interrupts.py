@@ -1,8 +1,10 @@
 """Exceptions out of signal handlers at every instant of an acquire; ``--every`` on DynamoDB takes minutes."""
 
+import gc
 import logging
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,14 @@ pytestmark = [
 
 STEPS = {"memory": 5, "sqlite": 7, "dynamodb": 61}
 """Of how many instants one is tried; INTERRUPTS=all tries each."""
+
+
+@pytest.fixture(autouse=True)
+def _leave_no_garbage() -> Iterator[None]:
+    """What was never awaited is collected here, and not in the test of somebody else."""
+    yield
+    gc.collect()
+
 
 ACQUIRES = {"memory": 2_000, "sqlite": 500, "dynamodb": 100}
 

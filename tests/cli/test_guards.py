@@ -44,7 +44,7 @@ def test_a_table_is_kept_while_its_stack_is_unknown(
     said = f"error: nothing was changed, because nobody knows whether table '{table}' has a stack: "
     assert result.stderr.startswith(f"{said}CloudFormation DescribeStacks ")
     assert ("allow the caller cloudformation:DescribeStacks" in result.stderr) is (answer is DENIED)
-    assert table in driver().list_tables()["TableNames"]
+    assert driver().describe_table(TableName=table)
     assert aws.operations == ["DescribeStacks", "close"]
 
 

@@ -1,5 +1,6 @@
 """Small things that people stumble over, as users of other command lines expect them."""
 
+import contextlib
 import json
 import os
 import signal
@@ -123,7 +124,10 @@ def test_a_signal_ends_with_130(tmp_path: Path) -> None:
     assert process.stderr is not None
     while (byte := process.stderr.read(1)) != b"]":  # it asks: [y/N]
         assert byte, "it ended without a question"
-    process.send_signal(signal.SIGINT)
+    while process.poll() is None:  # a signal in the moment before Python begins to read waits for the next
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1)
     _, said = process.communicate()
     assert (process.returncode, b"error: interrupted\n" in said) == (130, True)
     assert shell("zae entity show a", tmp_path).returncode == 0

@@ -6,9 +6,10 @@ called does not matter; that it may be a mistake in our own code, or memory that
 
 import asyncio
 import contextlib
+import gc
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 from unittest import mock
@@ -42,6 +43,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:R
 """A fault can come before a coroutine has begun."""
 
 CALLS_MAX = 5_000
+
+
+@pytest.fixture(autouse=True)
+def _leave_no_garbage() -> Iterator[None]:
+    """What was never awaited is collected here, and not in the test of somebody else."""
+    yield
+    gc.collect()
 
 
 class Fault(Exception):
