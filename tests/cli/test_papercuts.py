@@ -114,8 +114,12 @@ def test_an_interruption_ends_with_130(run: Run, monkeypatch: pytest.MonkeyPatch
 def test_a_signal_ends_with_130(tmp_path: Path) -> None:
     """The same at a question, of a process of its own; nothing was changed."""
     shell("zae entity create a", tmp_path)
+    heed = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # ignored in the background
+    )
+    begin = "from zae_limiter.cli import main; main()"
     process = subprocess.Popen(
-        [sys.executable, "-m", "zae_limiter.cli", "entity", "delete", "a", "--store", STORE],
+        [sys.executable, "-c", f"{heed}; {begin}", "entity", "delete", "a", "--store", STORE],
         cwd=tmp_path,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
