@@ -300,3 +300,10 @@ def test_an_empty_map_is_read_in_both_spellings() -> None:
     """The streams of DynamoDB Local leave out that it is a map; one such value must not spoil an image."""
     attributes = ENCODED_KEY | {"m": {}, "n": {"M": {"x": {}}}, "l": {"L": [{}, {"M": {}}]}, "rf": {"N": "1"}}
     assert decode_item(attributes) == {"m": {}, "n": {"x": {}}, "l": [{}, {}], "rf": 1}
+
+
+@pytest.mark.parametrize("content", ["AP8=", b"\x00\xff"], ids=["as it travels", "as a driver reads it"])
+def test_bytes_are_no_text(content: object) -> None:
+    """A condition on a text that is none would never hold."""
+    assert decode({"B": content}) == b"\x00\xff"
+    assert decode_item({"a": {"B": content}}) == {"a": b"\x00\xff"}

@@ -10,6 +10,7 @@ integer and a float with a whole value (only metadata has floats) comes back as 
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from math import isfinite
@@ -116,6 +117,8 @@ def decode(attribute: Attribute) -> Any:
             return {name: decode(inner) for name, inner in content.items()}
         case "L":
             return [decode(inner) for inner in content]
+        case "B" if isinstance(content, str):  # as it travels; it must not pass for text
+            return b64decode(content)
         case _:
             return content
 
