@@ -29,7 +29,7 @@ EACH_RECORD = bool(os.environ.get("UPGRADE_EACH_RECORD"))
 """Whether each record goes on its own, which makes many writes to stop at."""
 
 TOGETHER_MAX = 1 if EACH_RECORD else TRANSACT_WRITES_MAX
-STEP = 1 if EACH_RECORD else 3
+STEP = 1 if EACH_RECORD else 6
 RACES = 20 if EACH_RECORD else 2
 REQUESTS_MAX = 1_000
 NEVER = 0

@@ -11,7 +11,7 @@ from tests.patience import PATIENCE_SECONDS
 from tests.simulation.__main__ import simulate, simulate_range
 from tests.simulation.bugs import BUGS
 
-SEEDS = 1000
+SEEDS = 500
 CHUNK = 25
 BUG_SEEDS = 400
 
