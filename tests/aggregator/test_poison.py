@@ -154,8 +154,9 @@ def test_the_summary_names_what_was_lost() -> None:
 def test_the_program_tells_some_of_many_complaints(tmp_path: Any) -> None:
     """A tenant that writes nonsense all day fills no screen."""
     url = f"sqlite:///{tmp_path}/limits.db"
-    assert CliRunner().invoke(aggregate, ["--store", url, "--once"]).exit_code == 0
     backend = open_store(url, sync=True, world=World())
+    run_sync(backend.setup())
+    assert CliRunner().invoke(aggregate, ["--store", url, "--once"]).exit_code == 0
     for turn in range(TOLD_MAX + 5):
         run_sync(plant(backend, bucket_key(EVIL, f"user-{turn}", "gpt-4"), many_limits(40, 1, 1)))
     run_sync(backend.close())

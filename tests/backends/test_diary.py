@@ -142,6 +142,16 @@ def test_hours_are_told_apart(store: Stage) -> None:
     assert store.used() == {(A, "rpm", 0): 4}
 
 
+def test_whole_images_are_told_apart_too(store: Stage) -> None:
+    """They are written in another way than numbers, by a statement with a say in what a trigger may replace."""
+    for used in (1, 2):
+        store.write(Put(A, bucket(used)))
+    store.pass_hours()
+    for used in (4, 7):
+        store.write(Put(A, bucket(used)))
+    assert store.used() == {(A, "rpm", 1): 2, (A, "rpm", 0): 5}
+
+
 def test_what_expires_was_used(store: Stage) -> None:
     """A bucket goes when it would be full; what it counted is still told."""
     store.write(Put(A, bucket(1, ttl=store.clock.world.now_ms() // 1000 + 60)))

@@ -69,6 +69,8 @@ def test_what_was_not_entered_cannot_be_left(url: str) -> None:
         acquisition = limiter.acquire("key", "api", {"jobs": 1}, ONE)
         with pytest.raises(LeaseExpiredError, match="was not entered"):
             acquisition.__exit__(None, None, None)
+        with acquisition:
+            pass
 
 
 # One process.

@@ -112,8 +112,8 @@ async def test_release_gives_back(store: Store) -> None:
     assert (await store.used("key"), await store.used("key", "tpm")) == (5, 0)
 
 
-@pytest.mark.parametrize("amount", [0, -1, 1.5, True, "1"])
-async def test_release_wants_a_positive_amount(store: Store, amount: object) -> None:
+@pytest.mark.parametrize("amount", [-1, 1.5, True, "1"])
+async def test_release_wants_an_amount(store: Store, amount: object) -> None:
     """Giving back less than nothing is refused as bad input."""
     client = await store.client()
     async with client.limiter.acquire("key", RESOURCE, {"rpm": 2}, [rpm(10)]) as lease:

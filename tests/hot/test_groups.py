@@ -59,7 +59,7 @@ def test_a_thousand_tasks_on_one_key_of_dynamodb_take_a_few_writes_in_their_orde
 
 
 def test_fifty_threads_on_one_key_share_writes_and_admit_what_fits_on_dynamodb() -> None:
-    """The same over the sync API: 1,000 acquires by 50 threads."""
+    """The same over the sync API: 1,000 acquires by 50 threads take a tenth as many writes at most."""
 
     async def run() -> None:
         async with opened(sync=True) as backend:
@@ -79,7 +79,7 @@ def test_fifty_threads_on_one_key_share_writes_and_admit_what_fits_on_dynamodb()
             with ThreadPoolExecutor(50) as threads:
                 answers = list(threads.map(attempt_sync, range(1_000)))
             assert sum(answers) == 100
-            assert all_bucket_writes(record) <= 30
+            assert all_bucket_writes(record) <= 100
 
     run_sync(run())
 

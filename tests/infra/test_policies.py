@@ -151,7 +151,7 @@ def aggregator(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Request]]:
     answer = handler.handler(
         {
             "Records": [
-                record(hot, bucket({"tpm": 0}, 1), used, 1),
+                *(record(hot, bucket({"tpm": 0}, 1), used, sequence) for sequence in range(10, 810)),
                 record(thirsty, bucket({"tpm": 0}, 1), bucket({"tpm": 90}, 2), 2),
                 expired(record(event, {"event_id": "01J"}, None, 3)),
                 record(schema.bucket_key("ns", "grown", "gpt-4"), used, {**used, "shard_count": 2}, 4),

@@ -50,7 +50,9 @@ LAYOUT = (
     f"BEGIN {_MARK.format('NULL')}; DELETE FROM marked WHERE pk = NEW.pk; END",
     f"CREATE TRIGGER changes_update AFTER UPDATE OF body ON items WHEN NEW.sk = '{_STATE}' "
     f"AND (SELECT hour FROM marked WHERE pk = NEW.pk) IS NOT {_HOUR} "
-    f"BEGIN {_MARK.format('OLD.body')}; INSERT OR REPLACE INTO marked VALUES (NEW.pk, {_HOUR}); END",
+    # No OR REPLACE: the conflict clause of whatever sets the trigger off would overrule it.
+    f"BEGIN {_MARK.format('OLD.body')}; DELETE FROM marked WHERE pk = NEW.pk; "
+    f"INSERT INTO marked VALUES (NEW.pk, {_HOUR}); END",
     f"CREATE TRIGGER diary_trim AFTER INSERT ON diary WHEN NEW.position % {TRIM_EVERY} = 0 "
     # Who loses a mark is marked again by its next write, for it may have been the only one.
     f"BEGIN DELETE FROM marked WHERE pk IN ({_OLDEST.format('pk', _TOO_MANY)}); "
