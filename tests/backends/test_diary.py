@@ -143,7 +143,7 @@ def test_hours_are_told_apart(store: Stage) -> None:
 
 
 def test_whole_images_are_told_apart_too(store: Stage) -> None:
-    """They are written in another way than numbers, by a statement with a say in what a trigger may replace."""
+    """They are written by another statement than numbers, with a say in what a trigger may replace."""
     for used in (1, 2):
         store.write(Put(A, bucket(used)))
     store.pass_hours()
