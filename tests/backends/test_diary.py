@@ -142,13 +142,13 @@ def test_hours_are_told_apart(store: Stage) -> None:
     assert store.used() == {(A, "rpm", 0): 4}
 
 
-def test_whole_images_are_told_apart_too(store: Stage) -> None:
+def test_other_lifetimes_are_told_apart_too(store: Stage) -> None:
     """They are written by another statement than numbers, with a say in what a trigger may replace."""
     for used in (1, 2):
-        store.write(Put(A, bucket(used)))
+        store.write(Put(A, bucket(used, ttl=10**10 + used)))
     store.pass_hours()
     for used in (4, 7):
-        store.write(Put(A, bucket(used)))
+        store.write(Put(A, bucket(used, ttl=10**10 + used)))
     assert store.used() == {(A, "rpm", 1): 2, (A, "rpm", 0): 5}
 
 
