@@ -296,6 +296,20 @@ def test_the_oldest_marks_are_worked_out_first(tmp_path: Path) -> None:
         assert last in {entry.key for entry in store.log.read(1000)}
 
 
+def test_a_diary_that_was_kept_otherwise_goes_on_as_now(tmp_path: Path) -> None:
+    """A trigger of another version is replaced, and what was marked stays."""
+    with stage("sqlite", tmp_path) as store:
+        store.write(Put(A, bucket(3)))
+        assert store.path is not None
+        with contextlib.closing(sqlite3.connect(store.path)) as file, file:
+            file.execute("DROP TRIGGER changes_update")
+            file.execute("CREATE TRIGGER changes_update AFTER UPDATE ON items BEGIN SELECT 1; END")
+    with stage("sqlite", tmp_path) as store:
+        store.pass_hours()
+        swapped(store, A, 5)
+        assert store.used() == {(A, "rpm", 1): 3, (A, "rpm", 0): 2}
+
+
 def test_a_file_of_an_older_version_gets_its_diary(tmp_path: Path) -> None:
     """When it is opened; what stood in a log of all writes is read first."""
     with stage("sqlite", tmp_path) as store:

@@ -32,32 +32,35 @@ _HOUR = f"{NOW_MS} / {HOUR_MS}"
 _TOO_MANY = f"max(0, (SELECT count(*) FROM diary) - {MARKS_MAX})"
 _OLDEST = "SELECT {} FROM diary ORDER BY position LIMIT {}"
 _MARK = "INSERT INTO diary (pk, image, at_ms) VALUES (NEW.pk, {}, " + NOW_MS + ")"
-LAYOUT = (
-    "CREATE TABLE diary (position INTEGER PRIMARY KEY AUTOINCREMENT, pk TEXT NOT NULL, image TEXT, "
-    "at_ms INTEGER NOT NULL, gone INTEGER NOT NULL DEFAULT 0)",
-    "CREATE INDEX diary_of_bucket ON diary (pk)",
+TABLES = (
+    "CREATE TABLE IF NOT EXISTS diary (position INTEGER PRIMARY KEY AUTOINCREMENT, pk TEXT NOT NULL, "
+    "image TEXT, at_ms INTEGER NOT NULL, gone INTEGER NOT NULL DEFAULT 0)",
+    "CREATE INDEX IF NOT EXISTS diary_of_bucket ON diary (pk)",
     # Apart from the marks, so that the one search of a write touches no images.
-    "CREATE TABLE marked (pk TEXT NOT NULL PRIMARY KEY, hour INTEGER NOT NULL) WITHOUT ROWID",
-    # Other versions kept a log of all writes under these names.
-    "DROP TRIGGER IF EXISTS changes_insert",
-    "DROP TRIGGER IF EXISTS changes_update",
+    "CREATE TABLE IF NOT EXISTS marked (pk TEXT NOT NULL PRIMARY KEY, hour INTEGER NOT NULL) WITHOUT ROWID",
+    # Other versions kept a log of all writes under this name.
     "CREATE TABLE IF NOT EXISTS changes (position INTEGER PRIMARY KEY AUTOINCREMENT, "
     "pk TEXT NOT NULL, sk TEXT NOT NULL, old TEXT, new TEXT NOT NULL, at_ms INTEGER NOT NULL)",
     f"INSERT INTO sqlite_sequence (name, seq) SELECT 'changes', {NOW_MS} * 1000 "
     "WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'changes')",
+)
+TRIGGERS = {
     # What is made may have been used elsewhere before, so its first use here marks it again.
-    f"CREATE TRIGGER changes_insert AFTER INSERT ON items WHEN NEW.sk = '{_STATE}' "
+    "changes_insert": f"AFTER INSERT ON items WHEN NEW.sk = '{_STATE}' "
     f"BEGIN {_MARK.format('NULL')}; DELETE FROM marked WHERE pk = NEW.pk; END",
-    f"CREATE TRIGGER changes_update AFTER UPDATE OF body ON items WHEN NEW.sk = '{_STATE}' "
-    f"AND (SELECT hour FROM marked WHERE pk = NEW.pk) IS NOT {_HOUR} "
     # No OR REPLACE: the conflict clause of whatever sets the trigger off would overrule it.
+    "changes_update": f"AFTER UPDATE OF body ON items WHEN NEW.sk = '{_STATE}' "
+    f"AND (SELECT hour FROM marked WHERE pk = NEW.pk) IS NOT {_HOUR} "
     f"BEGIN {_MARK.format('OLD.body')}; DELETE FROM marked WHERE pk = NEW.pk; "
     f"INSERT INTO marked VALUES (NEW.pk, {_HOUR}); END",
-    f"CREATE TRIGGER diary_trim AFTER INSERT ON diary WHEN NEW.position % {TRIM_EVERY} = 0 "
     # Who loses a mark is marked again by its next write, for it may have been the only one.
+    "diary_trim": f"AFTER INSERT ON diary WHEN NEW.position % {TRIM_EVERY} = 0 "
     f"BEGIN DELETE FROM marked WHERE pk IN ({_OLDEST.format('pk', _TOO_MANY)}); "
     f"DELETE FROM diary WHERE position IN ({_OLDEST.format('position', _TOO_MANY)}); END",
-)
+}
+_MADE = [f"CREATE TRIGGER {name} {text}" for name, text in TRIGGERS.items()]
+LAYOUT = (*TABLES, *(f"DROP TRIGGER IF EXISTS {name}" for name in TRIGGERS), *_MADE)
+"""What makes a diary of nothing, or of what another version kept."""
 
 MARK = f"INSERT INTO diary (pk, image, at_ms) SELECT pk, body, {NOW_MS} FROM items WHERE pk = ? AND sk = ?"
 UNMARK = ("DELETE FROM diary WHERE pk = ?", "DELETE FROM marked WHERE pk = ?")
@@ -96,7 +99,9 @@ def follow(connection: sqlite3.Connection, world: World) -> None:
 
 
 def is_there(connection: sqlite3.Connection) -> bool:
-    return connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'diary'").fetchone() is not None
+    """Whether a file has a diary, and keeps it as this version does."""
+    found = connection.execute("SELECT sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
+    return {(made,) for made in _MADE} <= set(found)
 
 
 def before(connection: sqlite3.Connection, key: Key, old: Item | None, new: Item | None) -> None:

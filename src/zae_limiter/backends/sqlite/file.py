@@ -191,7 +191,7 @@ def _lay_out(connection: sqlite3.Connection) -> None:
     if _pragma(connection, "application_id") != APPLICATION_ID:
         for statement in LAYOUT:
             connection.execute(statement)
-    elif not diary.is_there(connection):  # a file of a version that kept none
+    elif not diary.is_there(connection):  # a file of a version that kept none, or otherwise
         for statement in diary.LAYOUT:
             connection.execute(statement)
     connection.execute("COMMIT")
