@@ -204,18 +204,23 @@ class _TeamAway(Wrapper):
         return found
 
 
-def test_children_wait_for_their_parents() -> None:
-    """Where a parent's bucket cannot be read nothing is guessed; delivered again, it is counted."""
-    clock = ManualClock()
+def team_away() -> tuple[Stage, Any, list[int]]:
+    """Ann, whose team's bucket the follower of the store cannot read until the list is cleared."""
+    clock, away = ManualClock(), [1]
     memory = MemoryBackend(clock.world)
-    away: list[int] = [1]
     stage = Stage(memory, clock, lambda: None)
     stage.repository.set_resource_defaults("api", [RPM])
     stage.repository.create_entity("team")
     stage.repository.create_entity("ann", parent_id="team", cascade=True)
+    source: Any = source_of(memory, "", clock.world, Settings())
+    source._backend = _TeamAway(memory, away)
+    return stage, source, away
+
+
+def test_children_wait_for_their_parents() -> None:
+    """Where a parent's bucket cannot be read nothing is guessed; delivered again, it is counted."""
+    stage, source, away = team_away()
     stage.use("ann", 3)
-    source = source_of(memory, "", clock.world, Settings())
-    source._backend = _TeamAway(memory, away)  # type: ignore[attr-defined]
     tally = run_sync(source.step())
     assert all("of a parent was not read: away" in why for why in tally.failed.values())
     assert tally.failed
@@ -228,18 +233,10 @@ def test_children_wait_for_their_parents() -> None:
 
 def test_nothing_of_a_child_is_counted_before_what_its_parent_is_waited_for() -> None:
     """A row that follows a log in order takes whatever came before a change as counted."""
-    clock = ManualClock()
-    memory = MemoryBackend(clock.world)
-    away: list[int] = [1]
-    stage = Stage(memory, clock, lambda: None)
-    stage.repository.set_resource_defaults("api", [RPM])
-    stage.repository.create_entity("team")
-    stage.repository.create_entity("ann", parent_id="team", cascade=True)
+    stage, source, away = team_away()
     stage.use("ann", 3)
     stage.repository.update_entity("ann", cascade=False)
     stage.use("ann", 4)
-    source = source_of(memory, "", clock.world, Settings())
-    source._backend = _TeamAway(memory, away)  # type: ignore[attr-defined]
     assert run_sync(source.step()).failed
     away.clear()
     while run_sync(source.step()).records:

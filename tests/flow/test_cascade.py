@@ -311,14 +311,19 @@ class Dying(Wrapper):
         return [Outcome(False, None, failure=Fault.UNREACHABLE.failure()) for _ in writes]
 
 
-async def test_bucket_with_an_old_copy_of_the_family_is_put_right(store: Store) -> None:
-    """If whoever changed the family died before it told the buckets, the next to see the bucket does."""
+async def moved_by_the_dying(store: Store) -> None:
+    """A child that used its bucket gets another parent from somebody who dies before the bucket is told."""
     admin = await family(store)
     await admin.repository.create_entity("other")
     await admin.take("child", {"rpm": 1})
     dying = await store.client(wrap=Dying)
     with contextlib.suppress(RateLimiterUnavailable):
         await dying.repository.update_entity("child", parent_id="other")
+
+
+async def test_bucket_with_an_old_copy_of_the_family_is_put_right(store: Store) -> None:
+    """If whoever changed the family died before it told the buckets, the next to see the bucket does."""
+    await moved_by_the_dying(store)
     late = await store.client()
     await late.take("child", {"rpm": 1})
     await late.take("child", {"rpm": 1})
@@ -370,12 +375,7 @@ async def who_loses(store: Store) -> tuple[Client, LoseOne]:
 
 async def test_a_repair_that_gets_lost_leaves_nobody_in_doubt(store: Store) -> None:
     """The copy of a family is put right before anything is taken, so nothing is taken for nobody."""
-    admin = await family(store)
-    await admin.repository.create_entity("other")
-    await admin.take("child", {"rpm": 1})
-    dying = await store.client(wrap=Dying)
-    with contextlib.suppress(RateLimiterUnavailable):
-        await dying.repository.update_entity("child", parent_id="other")
+    await moved_by_the_dying(store)
     late, way = await who_loses(store)
     way.entity_id, way.fault = "child", Fault.LOST_REPLY
     with pytest.raises(RateLimiterUnavailable) as caught:

@@ -210,9 +210,9 @@ BUGS: dict[str, dict[str, Any]] = {
 
 
 @contextmanager
-def planted(bug: str | None) -> Iterator[None]:
+def planted(bug: str | None, bugs: Mapping[str, Mapping[str, Any]] = BUGS) -> Iterator[None]:
     """Break the core in one way for a while."""
     with ExitStack() as stack:
-        for target, broken in BUGS[bug].items() if bug is not None else ():
+        for target, broken in bugs[bug].items() if bug is not None else ():
             stack.enter_context(mock.patch(target, broken))
         yield

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
-from unittest import mock
 
 from tests.simulation.bugs import BUGS
 from tests.simulation.search import Line
@@ -81,12 +79,3 @@ PLANTED: dict[str, dict[str, Any]] = {
     "timid": {"zae_limiter.teller.fitting": _timid},
     "deaf_line": {"zae_limiter.lines.Ticket.wake": lambda _: None},
 }
-
-
-@contextmanager
-def planted(bug: str) -> Iterator[None]:
-    """Break the core in one way for a while."""
-    with ExitStack() as stack:
-        for target, broken in PLANTED[bug].items():
-            stack.enter_context(mock.patch(target, broken))
-        yield

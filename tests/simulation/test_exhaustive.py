@@ -8,8 +8,9 @@ from math import comb
 import pytest
 
 from tests.patience import PATIENCE_SECONDS
+from tests.simulation.bugs import planted
 from tests.simulation.exhaustive import Story, explore, stories
-from tests.simulation.exhaustive_bugs import PLANTED, planted
+from tests.simulation.exhaustive_bugs import PLANTED
 from tests.simulation.search import Act, Event, Place, Redundant, Search
 from zae_limiter.repository_protocol import Key
 
@@ -55,7 +56,7 @@ def test_orders_without_a_fault_are_a_part_of_all() -> None:
 @pytest.mark.parametrize("bug", PLANTED)
 def test_planted_bug_is_found(bug: str) -> None:
     """A core that is broken in one place breaks a promise in some order, and the order is told."""
-    with planted(bug):
+    with planted(bug, PLANTED):
         found = explore(STORIES[FOUND_IN.get(bug, "settle and fail: remote, two processes")]).failure
     assert "AssertionError" in found, f"{bug} was not found"
     assert " after " in found
