@@ -21,8 +21,8 @@ class Layer:
 
 
 BACKEND = "established facts waist schema world colour"
-CORE = "established facts waist schema world colour sharding config"
-RECORDS = f"{CORE} core backends"
+CORE = "established facts waist schema world colour shares config"
+RECORDS = f"{CORE} engine backends"
 PUBLIC = f"{RECORDS} infra records"
 
 LAYERS = (
@@ -30,20 +30,16 @@ LAYERS = (
     Layer("established", "established established.*", "facts"),
     Layer(
         "facts",
-        "models checks deployments exceptions explanation naming amounts bucket version unentered",
+        "models models.* exceptions naming bucket version runtime.unentered runtime.unentered.*",
         "established",
     ),
-    Layer("colour", "_colour _keeping"),
-    Layer("world", "world", "facts"),
-    Layer("sharding", "sharding", "facts"),
+    Layer("colour", "runtime.colour runtime.colour.* runtime.kept runtime.kept.*"),
+    Layer("world", "runtime runtime.world runtime.world.*", "facts"),
+    Layer("shares", "engine engine.shares engine.shares.*", "facts"),
     Layer("waist", "repository_protocol", "established facts colour"),
-    Layer("schema", "schema schema_records", "facts waist"),
+    Layer("schema", "schema records.items records.items.*", "facts waist"),
     Layer("config", "config_cache", "facts waist schema world"),
-    Layer(
-        "core",
-        "terms posting lines seen_buckets bucket_writes teller shards merging settlement acquire till",
-        CORE,
-    ),
+    Layer("engine", "engine.*", CORE),
     # One layer for each store, so that no store can import another.
     Layer("diary", "backends.diary", BACKEND),
     Layer("memory", "backends.memory backends.memory.*", f"{BACKEND} diary"),
@@ -62,25 +58,25 @@ LAYERS = (
         f"{BACKEND} backends dynamodb aggregator",
         packages="botocore aiobotocore yaml",
     ),
-    Layer("records", "repository builder settings lease records records.* records_*", f"{RECORDS} infra"),
+    Layer("records", "repository builder settings lease records records.*", f"{RECORDS} infra"),
     Layer("limiter", "limiter", PUBLIC),
     Layer("sync", "sync", f"{PUBLIC} limiter"),
     Layer("package", "__init__", f"{PUBLIC} limiter sync"),
     # What users test their own programs with.
     Layer("testing", "testing testing.*", f"{PUBLIC} sync memory"),
-    Layer("following", "following following.*", f"{BACKEND} memory sqlite"),
+    Layer("change_log", "operate operate.change_log operate.change_log.*", f"{BACKEND} memory sqlite"),
     # It knows the records, and what is pure about buckets and shards, but no limiter.
     Layer(
         "aggregator",
         "aggregator aggregator.*",
-        f"{CORE} core backends dynamodb following",
+        f"{CORE} engine backends dynamodb change_log",
         packages="botocore",
     ),
     # Limits as a file, and tables of older shapes: both work through the records.
-    Layer("manifest", "manifest manifest.*", f"{PUBLIC} dynamodb sync", packages="yaml"),
-    Layer("migrations", "migrations migrations.*", f"{PUBLIC} memory sqlite dynamodb sync"),
+    Layer("manifest", "operate.manifest operate.manifest.*", f"{PUBLIC} dynamodb sync", packages="yaml"),
+    Layer("migrations", "operate.migrations operate.migrations.*", f"{PUBLIC} memory sqlite dynamodb sync"),
     Layer("visualization", "visualization visualization.*", "facts", packages="rich"),
-    Layer("local", "local local.*", "facts world"),
+    Layer("local", "operate.local operate.local.*", "facts world"),
     Layer(
         "cli",
         "cli cli.*",
@@ -110,15 +106,15 @@ class Ban:
 BANS = (
     Ban(
         "asyncio threading.Thread",
-        "_colour _keeping backends.dynamodb.lean.loop cli cli.*",
-        "only _colour with _keeping, and a driver of our own, know async from sync",
+        "runtime.colour runtime.kept backends.dynamodb.http.loop cli cli.*",
+        "only runtime.colour with runtime.kept, and a driver of our own, know async from sync",
     ),
     Ban(
         "time.time time.time_ns time.monotonic time.monotonic_ns time.perf_counter time.perf_counter_ns"
         " datetime.datetime.now datetime.datetime.utcnow datetime.date.today"
         " random secrets uuid os.urandom",
-        "world testing.clock",
-        "clocks, randomness and ids come from world",
+        "runtime.world testing.clock",
+        "clocks, randomness and ids come from runtime.world",
     ),
     Ban("print", "cli cli.*", "standard output belongs to the command line"),
 )
@@ -127,10 +123,10 @@ WRITE_VERBS = ("write_each", "transact_write", "swap")
 """The verbs of the waist that write: only the door to the buckets says them to a store."""
 
 MAY_WRITE = {
-    "bucket_writes": "it is the door",
+    "engine.door": "it is the door",
     "backends.*": "the stores, and what they are made of",
-    "teller": "looks whether the store has a swap, and hands it on",
-    "till": "asks the teller for the swap, and hands it to the door",
+    "engine.group_commit": "looks whether the store has a swap, and hands it on",
+    "engine.plan": "asks the writer for the swap, and hands it to the door",
     "sync": "twins of the repository's verbs of these names",
     "testing.*": "stores around other stores",
     "aggregator.processor": "rows of usage, which nobody remembers",

@@ -9,10 +9,10 @@ import zae_limiter
 
 PUBLIC_MODULES = (
     "models",
-    "checks",
-    "deployments",
+    "models.checks",
+    "models.deployments",
     "exceptions",
-    "explanation",
+    "models.explanation",
     "limiter",
     "lease",
     "sync",

@@ -13,13 +13,14 @@ import pytest
 from tests.house_rules import MAY_WRITE, PACKAGE, WRITE_VERBS
 from tests.migrations.older import NOW_MS, SHAPES
 from tests.test_tidy import Module, matches, module_at, modules
-from zae_limiter import Limit, RateLimiter, RateLimitExceeded, Repository, posting, shards
-from zae_limiter._colour import Asyncio, run_sync
+from zae_limiter import Limit, RateLimiter, RateLimitExceeded, Repository
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.bucket import Rate
-from zae_limiter.migrations import Migration, scan_of
+from zae_limiter.engine import bucket_writes, split
+from zae_limiter.operate.migrations import Migration, scan_of
 from zae_limiter.records.connection import Options
 from zae_limiter.repository_protocol import Item, Key, Outcome, Put, Update, Write
+from zae_limiter.runtime.colour import Asyncio, run_sync
 from zae_limiter.schema import bucket_key, sk_state
 from zae_limiter.testing import ManualClock
 from zae_limiter.testing.stores import Wrapper
@@ -28,7 +29,7 @@ from zae_limiter_aggregator.buckets import REFILL_AFTER_MS
 from zae_limiter_aggregator.changes import span_of
 from zae_limiter_aggregator.cooling import COOL_MS
 
-DOOR = "zae_limiter.bucket_writes"
+DOOR = "zae_limiter.engine.door"
 RESOURCE = "gpt-4"
 LIMITS = [Limit.custom("rpm", 1_000, 10, 60)]
 FEW_WRITES = Rate(20_000, 20_000, 1_000)
@@ -74,7 +75,7 @@ def test_no_permission_to_write_outlives_its_need() -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "async def f(teller):\n    await teller.backend.write_each([])",
+        "async def f(writer):\n    await writer.backend.write_each([])",
         "verb = backend.transact_write",
         "swap = getattr(backend, 'swap', None)",
     ],
@@ -245,7 +246,7 @@ class Story:
 
     def agree(self, *entity_ids: str) -> None:
         """What this process remembers of some buckets is what is there: it wrote to them last."""
-        there, images = self.store.memory.snapshot(), self.repository.teller.images
+        there, images = self.store.memory.snapshot(), self.repository.writer.images
         keys = [key for key in map(self.key, entity_ids) if key in images]
         assert {key: images[key] for key in keys} == {key: there.get(key) for key in keys}
         assert keys
@@ -271,9 +272,9 @@ class Story:
 
 
 ELSEWHERE = {
-    *(f".teller.{name}" for name in ("write_alone", "serve", "bring_up_to_date")),
-    ".settlement._keep_alive",
-    ".shards._split",
+    *(f".engine.group_commit.{name}" for name in ("write_alone", "serve", "bring_up_to_date")),
+    ".engine.settle._keep_alive",
+    ".engine.split._split",
     ".records.buckets._put_right",
     *(f".records.capacity.{name}" for name in ("transact_write", "write_each")),
     ".records.config._stamp",
@@ -286,8 +287,8 @@ ELSEWHERE = {
 
 def test_whatever_happens_to_a_bucket_comes_through_the_door(monkeypatch: pytest.MonkeyPatch) -> None:
     """Acquires, cascades, splits, merges, changes, deletions, refills, prolonged lives: nobody goes past."""
-    monkeypatch.setattr(posting, "WRITES", FEW_WRITES)
-    monkeypatch.setattr(shards, "WRITES", FEW_WRITES)
+    monkeypatch.setattr(bucket_writes, "WRITES", FEW_WRITES)
+    monkeypatch.setattr(split, "WRITES", FEW_WRITES)
 
     async def story() -> Watched:
         it = await Story().open()
@@ -315,7 +316,9 @@ def test_the_short_way_comes_through_the_door_too() -> None:
 
     store = asyncio.run(story())
     assert store.past == set()
-    assert {".till.take", ".teller._transact"} - store.through == set(), "the story leaves these out"
+    assert {".engine.plan.take", ".engine.group_commit._transact"} - store.through == set(), (
+        "the story leaves these out"
+    )
 
 
 def test_a_migration_comes_through_the_door() -> None:
@@ -323,4 +326,4 @@ def test_a_migration_comes_through_the_door() -> None:
     store = Watched(ManualClock(NOW_MS))
     run_sync(store.memory.write_each([Put(key, item) for key, item in SHAPES["composite"](20).items.items()]))
     run_sync(Migration(store, store.clock.world, scan=scan_of(store.memory)).run())
-    assert (store.past, store.through) == (set(), {".migrations.migration._send"})
+    assert (store.past, store.through) == (set(), {".operate.migrations.migration._send"})

@@ -37,7 +37,6 @@ from .exceptions import (
     VersionMismatchError,
     ZAELimiterError,
 )
-from .explanation import ExplainedBucket, ExplainedLevel, Explanation
 from .lease import Lease
 from .limiter import RateLimiter
 from .models import (
@@ -66,11 +65,12 @@ from .models import (
     UsageWindow,
     VersionRecord,
 )
+from .models.explanation import ExplainedBucket, ExplainedLevel, Explanation
 from .repository import Repository
+from .runtime.world import World
 from .settings import Settings
 from .sync import SyncLease, SyncRateLimiter, SyncRepository, SyncRepositoryBuilder
 from .version import client_version
-from .world import World
 
 if TYPE_CHECKING:
     from .infra.stack_manager import StackManager, SyncStackManager

@@ -13,8 +13,8 @@ from .exceptions import ValidationError, shown, without_secrets
 from .models import LimiterConfig, OnUnavailable, StackOptions, UsageWindow
 from .naming import validate_namespace
 from .repository import Repository
+from .runtime.world import World
 from .settings import Settings, client_of, settings_of
-from .world import World
 
 T = TypeVar("T")
 B = TypeVar("B", bound="RepositoryOptions")

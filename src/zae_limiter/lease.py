@@ -16,17 +16,17 @@ import threading
 from collections.abc import Mapping
 from types import TracebackType
 
-from ._colour import ForkSafe, at_fork
-from .acquire import PLANS_MAX, acquire, demands_on, logger, restless, unknown_limit
-from .amounts import named_amounts, needs_milli
+from .engine.acquire import PLANS_MAX, acquire, demands_on, logger, restless, unknown_limit
+from .engine.bucket_view import Account, given_limits
+from .engine.plan import Till, knows_all
+from .engine.settle import Charge, Demand, Take, answered_for, cost_of, give_back, settle, settlement
 from .exceptions import LeaseExpiredError, RateLimiterUnavailable, RateLimitExceeded, shown
 from .models import TOKENS_MAX, Limit, OnUnavailable, check_count
+from .models.amounts import named_amounts, needs_milli
 from .records.buckets import BucketRecords
 from .repository_protocol import NOTHING
-from .settlement import Charge, Demand, Take, answered_for, cost_of, give_back, settle, settlement
-from .terms import Account, given_limits
-from .till import Till, knows_all
-from .unentered import Asking
+from .runtime.colour import ForkSafe, at_fork
+from .runtime.unentered import Asking
 
 _noting = ForkSafe(threading.RLock)
 """Around what a lease notes: one lock for all of them, for most leases end without a note.
@@ -110,12 +110,12 @@ class Lease:
         self._check_open()
         wanted = named_amounts(amounts, named)
         try:
-            await self._buckets.teller.colour.keep(self._take_more(needs_milli(wanted)), self._lost)
+            await self._buckets.writer.colour.keep(self._take_more(needs_milli(wanted)), self._lost)
         except RateLimiterUnavailable as error:
             if self._policy is OnUnavailable.BLOCK:
                 raise error.about(*self._place, self._buckets.stack_name) from error.__cause__
             what = f"letting a lease of {self._accounts[0].entity_id} consume"
-            self._buckets.teller.let_through(what, error)
+            self._buckets.writer.let_through(what, error)
             if not error.ambiguous:
                 self._add(wanted)
 
@@ -178,12 +178,12 @@ class Lease:
 
     async def _take(self, accounts: tuple[Account, ...], needs: Mapping[str, int], *, last: bool) -> bool:
         """Take amounts from a family; false, and nothing taken, if the entity has another one by now."""
-        buckets, teller = self._buckets, self._buckets.teller
-        seen = teller.image(accounts[0].key)
+        buckets, writer = self._buckets, self._buckets.writer
+        seen = writer.image(accounts[0].key)
         if not (demands := demands_on(accounts, needs)):
             return True
         try:
-            taken = await acquire(teller, demands, buckets.renewed, speculative=self._speculative)
+            taken = await acquire(writer, demands, buckets.renewed, speculative=self._speculative)
         except RateLimitExceeded as refusal:
             refusal.entity_id = accounts[0].entity_id
             if last or not await buckets.is_moved_by_now(accounts, refusal, seen):
@@ -196,7 +196,7 @@ class Lease:
                 self._later += (Take(accounts, needs, (*taken,)),)
                 del taken[:]
                 return True
-        await give_back(teller, taken)
+        await give_back(writer, taken)
         if abandoned:  # the work failed while a task of its own was still asking for more
             self._check_open()
         await buckets.notice_families(moved)
@@ -204,23 +204,23 @@ class Lease:
 
     async def _finish(self) -> None:
         """Store the net adjustment."""
-        teller = self._buckets.teller
+        writer = self._buckets.writer
         with _noting.get():
-            orders = Charge(teller.lose, settlement(self._accounts, self._taken(), self._adjusted))
+            orders = Charge(writer.lose, settlement(self._accounts, self._taken(), self._adjusted))
             if not self._is_first():
                 del orders[:]
-        for failure in await settle(teller, orders):
+        for failure in await settle(writer, orders):
             raise failure
 
     async def _abandon(self) -> None:
         """Give everything back."""
-        teller = self._buckets.teller
+        writer = self._buckets.writer
         with _noting.get():
             self._abandoned = True
-            taken = answered_for(teller, (demand for take in self._taken() for demand in take.demands))
+            taken = answered_for(writer, (demand for take in self._taken() for demand in take.demands))
             if not self._is_first():
                 del taken[:]
-        await give_back(teller, taken)
+        await give_back(writer, taken)
 
     def _is_first(self) -> bool:
         """End the lease; whether nobody has settled it yet: garbage is left and dropped, in any order.
@@ -237,7 +237,7 @@ class Lease:
 
     def _lost(self) -> None:
         """Note that what this lease owes its buckets, or they owe it, could not even be sent."""
-        self._buckets.teller.refunds_lost += 1
+        self._buckets.writer.refunds_lost += 1
         logger.warning("a lease of %s on %s was thrown away and not settled", *self._place)
 
     def __del__(self) -> None:
@@ -253,7 +253,7 @@ class Lease:
                 self._counted = True
                 self._lost()
             if self._adjusted and not self._settled:
-                self._buckets.teller.colour.carry_out(self._leave_behind(), self._lost)
+                self._buckets.writer.colour.carry_out(self._leave_behind(), self._lost)
         except AttributeError:
             pass  # it was never made
 
@@ -343,7 +343,7 @@ class Acquisition(Asking):
     async def __aenter__(self) -> Lease:
         lease = self.enter_at_once()
         if lease is None:
-            lease = await self._buckets.teller.colour.keep(self.enter(), self._lost)
+            lease = await self._buckets.writer.colour.keep(self.enter(), self._lost)
         return lease
 
     def enter_at_once(self) -> Lease | None:
@@ -453,13 +453,13 @@ class Acquisition(Asking):
         lease._ended = True
         if lease._counted:  # the garbage of a cycle is dropped before it is left, or after
             lease._counted = False
-            self._buckets.teller.refunds_lost -= 1
+            self._buckets.writer.refunds_lost -= 1
         return (kind is None or kind is GeneratorExit) and not lease._adjusted
 
     async def leave(self, kind: type[BaseException] | None, error: BaseException | None = None) -> None:
         """Settle the lease, if need be by others who do it afterwards."""
         assert self._lease is not None
-        colour = self._buckets.teller.colour
+        colour = self._buckets.writer.colour
         if kind is GeneratorExit and not colour.may_wait(error):
             colour.carry_out(self._lease._leave_behind(), self._lost)
         else:
@@ -480,7 +480,7 @@ class Acquisition(Asking):
 
     def _lost(self) -> None:
         """Note that an acquire could not be undone, or its lease not be settled."""
-        self._buckets.teller.refunds_lost += 1
+        self._buckets.writer.refunds_lost += 1
         logger.warning(
             "an acquire of %s on %s was thrown away and not settled", self._entity_id, self._resource
         )
@@ -494,6 +494,6 @@ class Acquisition(Asking):
         )
         if policy is OnUnavailable.BLOCK:
             raise error.about(self._entity_id, self._resource, self._buckets.stack_name) from error.__cause__
-        self._buckets.teller.let_through(f"admitting {self._entity_id} on {self._resource}", error)
+        self._buckets.writer.let_through(f"admitting {self._entity_id} on {self._resource}", error)
         amounts = {name: need // 1000 for name, need in self._needs.items()}
         return DegradedLease(self._entity_id, self._resource, amounts)

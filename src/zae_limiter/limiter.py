@@ -11,20 +11,20 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, TypeVar, Unpack
 
-from .acquire import demand_statuses, demands_on
-from .amounts import needs_milli
+from .engine.acquire import demand_statuses, demands_on
+from .engine.settle import Demand
+from .engine.split import catch_up, levels, survey
 from .established.limiter import LimiterForms
 from .established.names import former_names
 from .established.spelling import deprecated, refuse_former
 from .exceptions import ValidationError, without_secrets
 from .lease import Acquisition
 from .models import Availability, Limit, LimiterInfo, LimitStatus, OnUnavailable, check_limits
+from .models.amounts import needs_milli
 from .naming import validate_entity_id, validate_resource
 from .repository import Repository
+from .runtime.unentered import Unentered
 from .settings import Settings
-from .settlement import Demand
-from .shards import catch_up, levels, survey
-from .unentered import Unentered
 
 STORED_LIMITS = "leave it out; stored limits are used unless limits= is given"
 
@@ -98,12 +98,12 @@ class RateLimiter(LimiterForms):
     @property
     def refunds_lost(self) -> int:
         """How many refunds and settlements could not be stored; each was logged."""
-        return self._repository.teller.refunds_lost
+        return self._repository.writer.refunds_lost
 
     @property
     def degraded(self) -> int:
         """How often work went ahead unchecked, by ``on_unavailable``; each time was logged."""
-        return self._repository.teller.degraded
+        return self._repository.writer.degraded
 
     def __repr__(self) -> str:
         where = f"{type(self).__name__} of namespace {self._repository.namespace_name!r}"
@@ -200,14 +200,14 @@ class RateLimiter(LimiterForms):
         needs = {} if needed is None else needs_milli(needed)
         await repository.notice_changes()
         accounts = (await repository.plan(entity_id, resource, given, needs)).accounts
-        images = await survey(repository.teller, accounts)
+        images = await survey(repository.writer, accounts)
         newer = (await repository.plan(entity_id, resource, given, needs)).accounts
         if newer != accounts:  # which the images have told
-            accounts, images = newer, await survey(repository.teller, newer)
+            accounts, images = newer, await survey(repository.writer, newer)
         demands_on(accounts, needs)
-        if await catch_up(repository.teller, accounts, needs):
-            images = await survey(repository.teller, accounts)
-        now_ms = repository.teller.world.now_ms()
+        if await catch_up(repository.writer, accounts, needs):
+            images = await survey(repository.writer, accounts)
+        now_ms = repository.writer.world.now_ms()
         there: dict[str, int] = {}
         for account, shards in zip(accounts, images, strict=True):
             for name in account.terms.rates:

@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 from urllib.parse import parse_qs, urlsplit
 
-from ._colour import Blocking, Colour
 from .backends import open_backend, store_world
 from .exceptions import (
     InfrastructureError,
@@ -22,14 +21,15 @@ from .records.capacity import CapacityRecords
 from .records.config import ConfigRecords
 from .records.connection import Connection, Options
 from .records.explaining import ExplanationRecords
+from .records.items import namespace_item
 from .records.namespaces import NamespaceRecords
 from .records.usage import UsageRecords
 from .records.versions import VersionRecords
 from .repository_protocol import Backend
+from .runtime.colour import Blocking, Colour
+from .runtime.world import World
 from .schema import REGISTRY, nsid_key, version_key
-from .schema_records import namespace_item
 from .settings import DEFAULT_NAMESPACE, NAMESPACE_VARIABLE, Settings, client_of, settings_of
-from .world import World
 
 if TYPE_CHECKING:
     from .builder import RepositoryBuilder

@@ -22,10 +22,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-from ._colour import Colour
 from .established.names import former_names
 from .exceptions import RateLimiterUnavailable
 from .models import BackendCapabilities
+from .runtime.colour import Colour
 
 Value: TypeAlias = str | int | float | bool | dict[str, Any] | list[Any] | None
 Item: TypeAlias = Mapping[str, Value]

@@ -12,7 +12,7 @@ from .exceptions import ValidationError
 from .models import OnUnavailable, check_count
 from .naming import validate_stack_name
 from .records.connection import Options
-from .world import World
+from .runtime.world import World
 
 CACHE_TTL_SECONDS_MAX = 86_400
 REMEMBERED_MIN = 1_000

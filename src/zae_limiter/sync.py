@@ -9,7 +9,6 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Never, Self, Unpack
 
-from ._colour import blocking, plain, run_sync, wrapping
 from .builder import RepositoryOptions
 from .established.limiter import LimiterForms
 from .established.spelling import refuse_former
@@ -20,9 +19,10 @@ from .models import BackendCapabilities, LimiterInfo
 from .records.connection import Options
 from .repository import Repository
 from .repository_protocol import Backend
+from .runtime.colour import blocking, plain, run_sync, wrapping
+from .runtime.unentered import Asked
+from .runtime.world import World
 from .settings import Settings
-from .unentered import Asked
-from .world import World
 
 
 class SyncLease:

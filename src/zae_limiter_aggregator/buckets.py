@@ -13,7 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zae_limiter.bucket import balance, gain
-from zae_limiter.bucket_writes import write_each, write_together
+from zae_limiter.engine.bucket_view import WRITE_MILLI, Account, Terms, shard_count
+from zae_limiter.engine.door import write_each, write_together
+from zae_limiter.engine.shares import SHARDS_MAX
+from zae_limiter.engine.split import doubled, splitting, spread_of
 from zae_limiter.naming import WCU
 from zae_limiter.repository_protocol import (
     AtLeast,
@@ -27,6 +30,7 @@ from zae_limiter.repository_protocol import (
     Update,
     Value,
 )
+from zae_limiter.runtime.world import World
 from zae_limiter.schema import (
     BucketAddress,
     bucket_key,
@@ -37,10 +41,6 @@ from zae_limiter.schema import (
     pinned,
     stored_rate,
 )
-from zae_limiter.sharding import SHARDS_MAX
-from zae_limiter.shards import doubled, splitting, spread_of
-from zae_limiter.terms import WRITE_MILLI, Account, Terms, shard_count
-from zae_limiter.world import World
 
 from .changes import Change
 from .usage import extract_deltas, is_event

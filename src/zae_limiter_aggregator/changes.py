@@ -17,12 +17,12 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from zae_limiter.backends.dynamodb.expressions import decode_item, decode_key
+from zae_limiter.engine.bucket_view import WRITE_MILLI
+from zae_limiter.engine.shares import SHARDS_MAX
 from zae_limiter.exceptions import ValidationError
 from zae_limiter.naming import WCU
 from zae_limiter.repository_protocol import Item, Key
 from zae_limiter.schema import BucketAddress, limit_attributes, number, parse_bucket_pk, sk_audit, sk_state
-from zae_limiter.sharding import SHARDS_MAX
-from zae_limiter.terms import WRITE_MILLI
 
 TTL_SERVICE = "dynamodb.amazonaws.com"
 

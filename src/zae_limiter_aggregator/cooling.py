@@ -14,10 +14,12 @@ from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 from zae_limiter.bucket import balance
-from zae_limiter.bucket_writes import write_each, write_together
-from zae_limiter.merging import merge
+from zae_limiter.engine.bucket_view import WRITE_MILLI, Account, shard_count
+from zae_limiter.engine.door import write_each, write_together
+from zae_limiter.engine.merge import merge
 from zae_limiter.naming import WCU
 from zae_limiter.repository_protocol import Backend, Exists, Item, Update
+from zae_limiter.runtime.world import World
 from zae_limiter.schema import (
     SAMPLED,
     bucket_key,
@@ -27,8 +29,6 @@ from zae_limiter.schema import (
     stored_rate,
     text,
 )
-from zae_limiter.terms import WRITE_MILLI, Account, shard_count
-from zae_limiter.world import World
 
 from .buckets import BucketActivity
 

@@ -19,13 +19,13 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.dynamodb import open_backend
 from zae_limiter.exceptions import ValidationError
 from zae_limiter.models import UsageWindow
 from zae_limiter.repository_protocol import Backend
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import World
 from zae_limiter.schema import iso_time
-from zae_limiter.world import World
 
 from .archiver import Archive, S3Archive
 from .processor import RETENTION_DAYS, Settings, process_stream_records

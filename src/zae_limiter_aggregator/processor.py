@@ -18,8 +18,8 @@ from typing import Any
 from zae_limiter.exceptions import RateLimiterUnavailable, ValidationError, shown
 from zae_limiter.models import LIMITS_MAX, UsageWindow
 from zae_limiter.repository_protocol import Backend, Item, Key, Outcome
+from zae_limiter.runtime.world import World
 from zae_limiter.schema import bucket_limit_names
-from zae_limiter.world import World
 
 from .archiver import Archive, archive_events
 from .buckets import (

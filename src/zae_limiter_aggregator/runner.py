@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from zae_limiter._colour import run_sync
 from zae_limiter.backends import open_backend, store_world
 from zae_limiter.exceptions import (
     InfrastructureError,
@@ -22,9 +21,10 @@ from zae_limiter.exceptions import (
     RateLimiterUnavailable,
     ValidationError,
 )
-from zae_limiter.following import log_of
+from zae_limiter.operate.change_log import log_of
 from zae_limiter.repository_protocol import Backend
-from zae_limiter.world import World
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import World
 
 from .archiver import Archive
 from .processor import Settings, Tally

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
-from zae_limiter.following import ChangeLog
+from zae_limiter.operate.change_log import ChangeLog
 from zae_limiter.repository_protocol import Backend
+from zae_limiter.runtime.world import World
 from zae_limiter.schema import bucket_address
-from zae_limiter.world import World
 
 from .changes import Change, numbered
 from .processor import Settings, Tally, process_changes

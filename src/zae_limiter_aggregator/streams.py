@@ -15,8 +15,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.repository_protocol import Backend, Update
+from zae_limiter.runtime.world import World
 from zae_limiter.schema import checkpoint_key, iso_time, text
-from zae_limiter.world import World
 
 from .archiver import Archive
 from .changes import sequence_of

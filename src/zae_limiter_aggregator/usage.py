@@ -19,9 +19,19 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
+from zae_limiter.engine.bucket_view import shard_count
 from zae_limiter.exceptions import ValidationError, shown
 from zae_limiter.models import UsageWindow
 from zae_limiter.naming import validate_limit_name
+from zae_limiter.records.items import (
+    USAGE_PASSED,
+    USAGE_SEEN,
+    usage_counter,
+    usage_counters,
+    usage_passed_milli,
+    usage_row,
+    window_of,
+)
 from zae_limiter.repository_protocol import Equal, Item, Key, Update, Value
 from zae_limiter.schema import (
     MOVED,
@@ -33,16 +43,6 @@ from zae_limiter.schema import (
     parse_bucket_pk,
     text,
 )
-from zae_limiter.schema_records import (
-    USAGE_PASSED,
-    USAGE_SEEN,
-    usage_counter,
-    usage_counters,
-    usage_passed_milli,
-    usage_row,
-    window_of,
-)
-from zae_limiter.terms import shard_count
 
 from .changes import CLOSED, IN_ORDER, Change
 

@@ -15,11 +15,11 @@ from unittest import mock
 import botocore.session
 
 from tests.engines import dynamodb_local
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.dynamodb import open_backend
 from zae_limiter.repository_protocol import Backend, Outcome, Write
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import World
 from zae_limiter.testing.stores import Wrapper
-from zae_limiter.world import World
 from zae_limiter_aggregator import Settings
 from zae_limiter_aggregator.runner import follow, stream_of
 from zae_limiter_aggregator.streams import StreamSource

@@ -14,13 +14,13 @@ from typing import Any
 from tests.dynamodb.stage import session
 from tests.engines import dynamodb_local
 from zae_limiter import Limit, RateLimiter, RateLimitExceeded, Repository
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.dynamodb import open_backend
 from zae_limiter.exceptions import DamagedRecordError
 from zae_limiter.models import AuditEvent, UsageWindow
+from zae_limiter.records.items import audit_event_of, usage_snapshot_of, window_of
 from zae_limiter.repository_protocol import Backend, Item, Key
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import text, usage_of_entity
-from zae_limiter.schema_records import audit_event_of, usage_snapshot_of, window_of
 from zae_limiter.testing import ManualClock
 from zae_limiter_aggregator.runner import stream_of
 from zae_limiter_aggregator.usage import SEEN, read_seen

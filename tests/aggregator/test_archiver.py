@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from tests.aggregator.images import NOW, Step, expired, history, record, records_of
 from tests.aggregator.stage import batches, unpack
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.models import AuditAction, AuditEvent
+from zae_limiter.records.items import audit_item
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import World
 from zae_limiter.schema import audit_key
-from zae_limiter.schema_records import audit_item
 from zae_limiter.testing.stores import Fault, FaultyBackend
-from zae_limiter.world import World
 from zae_limiter_aggregator import Settings, Tally, process_stream_records
 from zae_limiter_aggregator.archiver import S3Archive, object_name
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.aggregator.images import NOW, Step, bucket, history
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.bucket import Rate, balance
+from zae_limiter.engine.bucket_view import Account, Terms
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.models import BackendCapabilities
 from zae_limiter.repository_protocol import (
@@ -26,8 +26,8 @@ from zae_limiter.repository_protocol import (
     Write,
     apply,
 )
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import bucket_key, limit_attributes, number, parse_bucket_pk, stored_rate
-from zae_limiter.terms import Account, Terms
 from zae_limiter.testing import ManualClock
 from zae_limiter.testing.stores import Fault, FaultyBackend, RecordingBackend, Wrapper
 from zae_limiter_aggregator import Change, Settings, process_changes

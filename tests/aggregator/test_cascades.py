@@ -18,14 +18,14 @@ from tests.aggregator.stage import Stream
 from tests.dynamodb.stage import make_table, open_table
 from tests.records.stage import count_usage
 from zae_limiter import Limit, RateLimitExceeded, SyncRateLimiter, SyncRepository, UsageSnapshot, UsageWindow
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.exceptions import RateLimiterUnavailable
+from zae_limiter.records.items import USAGE_PASSED, usage_row, usage_snapshot_of
 from zae_limiter.records.once import own
 from zae_limiter.repository_protocol import Backend, Item, Key
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import bucket_key
-from zae_limiter.schema_records import USAGE_PASSED, usage_row, usage_snapshot_of
 from zae_limiter.testing import ManualClock
 from zae_limiter.testing.stores import Wrapper
 from zae_limiter_aggregator import Settings, process_stream_records

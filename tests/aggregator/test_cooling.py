@@ -9,12 +9,13 @@ import pytest
 from tests.aggregator.images import NOW
 from tests.dynamodb.stage import make_table, open_table
 from tests.hot.stage import RESOURCE, HotMemory
-from zae_limiter import Limit, RateLimiter, RateLimitExceeded, Repository, posting, shards
-from zae_limiter._colour import run_sync
+from zae_limiter import Limit, RateLimiter, RateLimitExceeded, Repository
 from zae_limiter.bucket import Rate
+from zae_limiter.engine import bucket_writes, split
+from zae_limiter.engine.shares import SHARDS_MAX
 from zae_limiter.repository_protocol import Backend, Item, Key, Put
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import bucket_key, limit_attributes, number, sk_state, stored_rate
-from zae_limiter.sharding import SHARDS_MAX
 from zae_limiter.testing import ManualClock, RecordingBackend
 from zae_limiter.testing.stores import Fault, FaultyBackend
 from zae_limiter_aggregator import Change, Settings, process_changes
@@ -29,8 +30,8 @@ LIMIT = Limit.custom("rpm", 1_000, 10, 60)
 @pytest.fixture
 def few_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty writes a second, so that a bucket is hot after twenty."""
-    monkeypatch.setattr(posting, "WRITES", FEW_WRITES)
-    monkeypatch.setattr(shards, "WRITES", FEW_WRITES)
+    monkeypatch.setattr(bucket_writes, "WRITES", FEW_WRITES)
+    monkeypatch.setattr(split, "WRITES", FEW_WRITES)
 
 
 class World:

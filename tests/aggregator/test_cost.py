@@ -7,13 +7,13 @@ import pytest
 from tests.aggregator.images import NOW, Step, history, records_of
 from tests.dynamodb.stage import make_table, session
 from tests.engines import dynamodb_local
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.dynamodb import DynamoDBBackend
 from zae_limiter.backends.dynamodb.boto import Access, BotocoreTransport
-from zae_limiter.backends.dynamodb.calls import Calls
 from zae_limiter.backends.dynamodb.expressions import Payload
+from zae_limiter.backends.dynamodb.retries import Calls
 from zae_limiter.models import UsageWindow
-from zae_limiter.world import World
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import World
 from zae_limiter_aggregator import Settings, process_stream_records
 
 

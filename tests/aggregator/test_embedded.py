@@ -17,17 +17,17 @@ import pytest
 from tests.aggregator.stage import usage_rows
 from tests.patience import PATIENCE_SECONDS
 from zae_limiter import Limit, SyncRateLimiter
-from zae_limiter._colour import run_sync
 from zae_limiter.backends import open_backend
 from zae_limiter.exceptions import InfrastructureError, RateLimiterUnavailable, ValidationError
-from zae_limiter.following import Entry, log_of
-from zae_limiter.following.sqlite import SqliteLog
 from zae_limiter.models import BackendCapabilities
+from zae_limiter.operate.change_log import Entry, log_of
+from zae_limiter.operate.change_log.sqlite import SqliteLog
 from zae_limiter.repository_protocol import Backend, Key, Put
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import World
 from zae_limiter.schema import bucket_key
 from zae_limiter.testing import ManualClock
 from zae_limiter.testing.stores import Wrapper
-from zae_limiter.world import World
 from zae_limiter_aggregator import Settings, Tally
 from zae_limiter_aggregator.runner import Progress, aggregate, follow, is_behind, source_of
 from zae_limiter_aggregator.sources import LogSource

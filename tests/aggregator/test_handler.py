@@ -11,10 +11,10 @@ from tests.aggregator.images import NOW, Step, bucket, expired, history, record,
 from tests.aggregator.stage import Stream
 from tests.dynamodb.stage import driver, make_table
 from tests.engines import dynamodb_local
-from zae_limiter._colour import run_sync
 from zae_limiter.exceptions import ValidationError
 from zae_limiter.models import UsageWindow
 from zae_limiter.repository_protocol import Equal, Key
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import audit_key, bucket_key
 from zae_limiter_aggregator import FILTERS, Settings, change_of
 from zae_limiter_aggregator import handler as lambda_function

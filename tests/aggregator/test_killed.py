@@ -9,9 +9,9 @@ from pathlib import Path
 from tests.aggregator.stage import days_of_work, gaps_of, usage_rows
 from tests.dynamodb.stage import driver, make_table
 from tests.engines import dynamodb_local
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.dynamodb import open_backend
-from zae_limiter.schema_records import usage_snapshot_of
+from zae_limiter.records.items import usage_snapshot_of
+from zae_limiter.runtime.colour import run_sync
 
 ENTITIES = [f"user-{n}" for n in range(20)]
 KILLS = 20

@@ -14,7 +14,6 @@ from tests.aggregator.stage import Stream, usage_rows
 from tests.dynamodb.stage import make_table
 from tests.engines import dynamodb_local
 from tests.hot.stage import HotMemory
-from zae_limiter._colour import run_sync
 from zae_limiter.backends import open_backend as open_store
 from zae_limiter.backends.dynamodb import open_backend
 from zae_limiter.backends.dynamodb.failures import failure
@@ -23,12 +22,13 @@ from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.cli.aggregate import TOLD_MAX, aggregate, summary
 from zae_limiter.exceptions import RateLimiterUnavailable, ValidationError
 from zae_limiter.models import LIMITS_MAX, UsageWindow
+from zae_limiter.records.items import usage_row, window_of
 from zae_limiter.repository_protocol import Backend, Item, Key, Outcome, Put, Update, Write
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import World
 from zae_limiter.schema import bucket_key, usage_key
-from zae_limiter.schema_records import usage_row, window_of
 from zae_limiter.testing import ManualClock
 from zae_limiter.testing.stores import Wrapper
-from zae_limiter.world import World
 from zae_limiter_aggregator import Settings, Tally, process_stream_records
 from zae_limiter_aggregator import handler as lambda_function
 from zae_limiter_aggregator.processor import ROWS_AT_ONCE, TENDING_MS_MAX

@@ -7,14 +7,14 @@ import pytest
 
 from tests.aggregator.images import NOW, Step, bucket, expired, history, record, records_of
 from tests.aggregator.stage import usage_rows
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.models import BackendCapabilities, UsageWindow
 from zae_limiter.repository_protocol import Item, Key, Outcome, Put, Update, Write
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import World
 from zae_limiter.schema import audit_key, bucket_key
 from zae_limiter.testing import ManualClock
 from zae_limiter.testing.stores import Fault, FaultyBackend, RecordingBackend, Wrapper
-from zae_limiter.world import World
 from zae_limiter_aggregator import Change, Settings, Tally, process_changes, process_stream_records
 from zae_limiter_aggregator.buckets import REFILL_AFTER_MS
 from zae_limiter_aggregator.changes import Span, numbered

@@ -8,8 +8,8 @@ from unittest import mock
 import pytest
 
 from tests.simulation.theorem import Scenario
+from zae_limiter.engine.split import split
 from zae_limiter.repository_protocol import AtLeast, AtMost, Put, Update
-from zae_limiter.shards import split
 from zae_limiter_aggregator import buckets, usage
 
 
@@ -59,7 +59,7 @@ def forgetful(seen: usage.Seen, change: Any) -> bool:
 BUGS = {
     "a refill that costs": ("zae_limiter_aggregator.buckets.refill", costly_refill),
     "a refill that mints": ("zae_limiter_aggregator.buckets.refill", minting_refill),
-    "a split that mints": ("zae_limiter.shards.split", minting_split),
+    "a split that mints": ("zae_limiter.engine.split.split", minting_split),
     "a row that counts twice": ("zae_limiter_aggregator.usage._note", forgetful),
 }
 

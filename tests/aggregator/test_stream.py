@@ -13,11 +13,11 @@ from tests.aggregator.stage import (
 )
 from tests.dynamodb.stage import make_table
 from tests.engines import dynamodb_local
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.dynamodb import open_backend
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.repository_protocol import Backend
-from zae_limiter.world import World
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import World
 from zae_limiter_aggregator import Settings, Tally, process_stream_records
 
 ENTITIES = [f"user-{n}" for n in range(50)]

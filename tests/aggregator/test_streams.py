@@ -18,12 +18,12 @@ from tests.aggregator.stage import days_of_work, usage_rows
 from tests.aggregator.test_archiver import Files, event, removal
 from tests.dynamodb.stage import driver, make_table
 from tests.engines import dynamodb_local
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.dynamodb import open_backend
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.cli.aggregate import aggregate
 from zae_limiter.exceptions import InfrastructureNotFoundError, RateLimiterUnavailable
 from zae_limiter.repository_protocol import Key
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import checkpoint_key
 from zae_limiter.testing import Fault, FaultyBackend, ManualClock
 from zae_limiter_aggregator import Settings

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from tests.aggregator.images import NOW, Step, bucket, history
 from tests.aggregator.stage import ALL_WINDOWS, HOUR_MS, batches, booked, gaps_of, usage_rows
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.models import UsageWindow
+from zae_limiter.records.items import usage_snapshot_of, window_of
 from zae_limiter.repository_protocol import Equal, Item, Key, Update
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import World
 from zae_limiter.schema import bucket_key
-from zae_limiter.schema_records import usage_snapshot_of, window_of
-from zae_limiter.world import World
 from zae_limiter_aggregator import Change, Settings, process_changes, usage
 from zae_limiter_aggregator.changes import Span, numbered
 from zae_limiter_aggregator.usage import (

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.repository_protocol import Backend
-from zae_limiter.world import World
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import World
 
 T = TypeVar("T")
 

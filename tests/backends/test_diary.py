@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.diary import MARKS_MAX, Mark
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.backends.sqlite import SqliteBackend, diary
-from zae_limiter.following import ChangeLog, Entry, log_of
+from zae_limiter.operate.change_log import ChangeLog, Entry, log_of
 from zae_limiter.repository_protocol import Backend, Delete, Item, Key, Put, Update
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import World
 from zae_limiter.schema import bucket_key, limit_attributes
 from zae_limiter.testing import ManualClock
-from zae_limiter.world import World
 from zae_limiter_aggregator.changes import Change, numbered
 from zae_limiter_aggregator.usage import extract_deltas
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.repository_protocol import Backend, Check, Item, Key, Put, Update
-from zae_limiter.world import World
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import World
 
 NOW_MS = 2_000_500
 Open = Callable[[Path, World], Backend]

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.sqlite import SqliteBackend, backend
 from zae_limiter.backends.sqlite.line import _ENTRY, PLACES, SEEN_US_MAX, Line
 from zae_limiter.repository_protocol import Key, Update
-from zae_limiter.world import World
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import World
 
 K = Key("p", "s")
 ADD = Update(K, add={"n": 1})

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.repository_protocol import Absent, Cursor, Delete, Item, Key, Page, Put, Query, Row, Update
+from zae_limiter.runtime.colour import run_sync
 
 K = Key("p", "s")
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from zae_limiter._colour import run_sync
 from zae_limiter.backends import default_url, open_backend
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.exceptions import InfrastructureError, ValidationError
 from zae_limiter.repository_protocol import Backend, Key, Put
-from zae_limiter.world import World
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import World
 
 K = Key("p", "s")
 
@@ -155,7 +155,8 @@ class TestDrivers:
     def test_no_driver_is_imported_early(self) -> None:
         """Looking at the package or a memory store loads neither SQLite nor a cloud driver."""
         program = (
-            "import sys; from zae_limiter.backends import open_backend; from zae_limiter.world import World; "
+            "import sys; from zae_limiter.backends import open_backend; "
+            "from zae_limiter.runtime.world import World; "
             "open_backend('memory://', sync=True, world=World()); "
             "print([m for m in ('sqlite3', 'botocore') if m in sys.modules])"
         )

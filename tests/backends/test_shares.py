@@ -11,9 +11,9 @@ import pytest
 
 from tests.backends.machine import HELD_MS, Machine
 from zae_limiter import Limit, RateLimiter, RateLimitExceeded, Repository
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.sqlite import SqliteBackend, backend
-from zae_limiter.world import World
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import World
 
 PROCESSES, TOKENS = 8, 2000
 ADMITTED_PER_MS_MIN = 50

@@ -17,12 +17,12 @@ import pytest
 
 from tests.backends.worker import COUNTER
 from tests.patience import PATIENCE_SECONDS, wait_until
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.sqlite import SqliteBackend, statements
 from zae_limiter.backends.sqlite.file import APPLICATION_ID
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.repository_protocol import AtLeast, Check, Item, Key, Put, Query, Update
-from zae_limiter.world import World
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import World
 
 WORKER = Path(__file__).with_name("worker.py")
 K = Key("p", "s")

@@ -17,7 +17,6 @@ import pytest
 
 from tests.backends.worker import write_until_failure
 from tests.patience import PATIENCE_SECONDS
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.backends.sqlite.file import APPLICATION_ID
 from zae_limiter.exceptions import (
@@ -28,7 +27,8 @@ from zae_limiter.exceptions import (
     ZAELimiterError,
 )
 from zae_limiter.repository_protocol import Key, Put, Update
-from zae_limiter.world import World
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import World
 
 WORKER = Path(__file__).with_name("worker.py")
 

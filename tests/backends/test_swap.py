@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from zae_limiter._colour import run_sync
 from zae_limiter.backends import open_backend
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.repository_protocol import Item, Key, Put, Update
-from zae_limiter.world import World
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import World
 
 KEY = Key("ns/BUCKET#e#r#0", "#STATE")
 ITEM: dict[str, Any] = {"b_a_tk": 12, "b_a_tc": 1, "note": 'a "b_a_tk":12 in a text', "b_ab_tk": 12, "rf": 1}

@@ -11,11 +11,11 @@ import threading
 import time
 from pathlib import Path
 
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.repository_protocol import Key, Update
-from zae_limiter.world import World
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import World
 
 COUNTER = Key("counter", "#STATE")
 

@@ -27,12 +27,11 @@ from zae_limiter import (
     RateLimitExceeded,
     Repository,
     lease,
-    posting,
-    shards,
 )
-from zae_limiter._colour import Colour, run_sync
-from zae_limiter.backends.dynamodb import calls
+from zae_limiter.backends.dynamodb import retries
 from zae_limiter.bucket import Rate
+from zae_limiter.engine import bucket_writes, split
+from zae_limiter.runtime.colour import Colour, run_sync
 from zae_limiter.settings import Settings
 
 SLOW_WRITES = Rate(4_000, 4_000, 1_000)
@@ -232,7 +231,7 @@ def fail(*_: object) -> None:
 
 def work(url: str, book_path: Path, kind: str, tasks: int, seed: int, pause_s: float) -> int:
     """Be a client until ``OVER``."""
-    for module in (posting, shards):
+    for module in (bucket_writes, split):
         mock.patch.object(module, "WRITES", SLOW_WRITES).start()
     logger = logging.getLogger("zae_limiter")
     logger.addHandler(Witness())
@@ -249,7 +248,7 @@ def work(url: str, book_path: Path, kind: str, tasks: int, seed: int, pause_s: f
 def plant(bug: str | None) -> None:
     """Make a mistake that the books must show."""
     if bug == "repeat":
-        calls.HARMLESS_TWICE |= {"UpdateItem"}
+        retries.HARMLESS_TWICE |= {"UpdateItem"}
     elif bug == "forget":
         mock.patch.object(lease, "give_back", mock.AsyncMock()).start()
 

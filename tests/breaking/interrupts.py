@@ -29,7 +29,7 @@ from tests.engines import dynamodb_local
 from zae_limiter import Limit, RateLimitExceeded, SyncLease, SyncRateLimiter, SyncRepository
 from zae_limiter.backends import open_backend
 from zae_limiter.repository_protocol import Backend
-from zae_limiter.world import World
+from zae_limiter.runtime.world import World
 
 PLENTY = 10**9
 LIMITS = [Limit("rpm", PLENTY, 1, 1_000_000), Limit("tpm", PLENTY, 1, 1_000_000)]
@@ -139,7 +139,7 @@ def warm(work: Work, body: Callable[[SyncLease], int]) -> None:
 
 
 def cold(work: Work, body: Callable[[SyncLease], int]) -> None:
-    work.limiter.repository._async._connection.teller.images.clear()
+    work.limiter.repository._async._connection.writer.images.clear()
     work.limiter.repository._async.tills.clear()
     work.limiter.invalidate_config_cache()
     work.run(body)
@@ -191,7 +191,7 @@ class Stage:
                 pass
         with self.limiter.acquire("org", "api", {"rpm": 2_000, "tpm": 2_000}):
             pass
-        self.teller = self.limiter.repository._async.teller
+        self.writer = self.limiter.repository._async.writer
 
     def spent(self) -> dict[str, int]:
         """What is gone from each bucket."""
@@ -204,7 +204,7 @@ class Stage:
 
     def locks(self) -> dict[str, Any]:
         connection = self.limiter.repository._async._connection
-        found = {"lines": self.teller._lines.get().lock, "flights": connection._flights.get().lock}
+        found = {"lines": self.writer._lines.get().lock, "flights": connection._flights.get().lock}
         if hasattr(self.backend, "_shelf"):
             found["shelf"] = self.backend._shelf.lock
         if hasattr(self.backend, "_database"):
@@ -214,8 +214,8 @@ class Stage:
     def complaints(self) -> list[str]:
         """What is still taken though nobody is at work."""
         found = [f"{name} is locked" for name, lock in self.locks().items() if lock.locked()]
-        found += [f"{key} has a line" for key in self.teller._lines.get().by_key]
-        found += [f"{key} is held" for key in self.teller._holders.get().by_key]
+        found += [f"{key} has a line" for key in self.writer._lines.get().by_key]
+        found += [f"{key} is held" for key in self.writer._holders.get().by_key]
         connection = self.limiter.repository._async._connection
         found += [f"{key} is being read" for key in connection._flights.get().by_key]
         database = getattr(self.backend, "_database", None)

@@ -10,8 +10,8 @@ from typing import Any
 
 from tests.breaking.rest import buckets_of_file, consumed_milli
 from zae_limiter import Limit, RateLimiter, RateLimiterUnavailable, Repository
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.sqlite import SqliteBackend
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.settings import Settings
 
 CAPACITY = 1_000

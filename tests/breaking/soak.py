@@ -33,18 +33,18 @@ from tests.dynamodb.peer import Peer
 from tests.dynamodb.steps import StepLoop, cold, interrupted
 from tests.engines import dynamodb_local
 from zae_limiter import RateLimiter, Repository
-from zae_limiter._colour import THREADS_MAX as POOL_MAX
-from zae_limiter._colour import run_sync
 from zae_limiter.backends import open_backend
-from zae_limiter.backends.dynamodb.lean.blocking import THREADS_MAX as ASIDE_MAX
-from zae_limiter.backends.dynamodb.lean.loop import LoopWire
+from zae_limiter.backends.dynamodb.http.blocking import THREADS_MAX as ASIDE_MAX
+from zae_limiter.backends.dynamodb.http.loop import LoopWire
 from zae_limiter.backends.dynamodb.table import create_table_request
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.backends.sqlite.backend import THREADS_MAX as TIDYING_MAX
 from zae_limiter.records.connection import Options
 from zae_limiter.repository_protocol import Backend
+from zae_limiter.runtime.colour import THREADS_MAX as POOL_MAX
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import World
 from zae_limiter.testing import ManualClock
-from zae_limiter.world import World
 from zae_limiter_aggregator import Settings
 from zae_limiter_aggregator.runner import source_of
 from zae_limiter_aggregator.sources import LogSource, Source
@@ -134,10 +134,10 @@ def scaled(number: int) -> str:
 def caches_of(repository: Repository) -> dict[str, int]:
     """How much a process remembers."""
     return {
-        "images": len(repository.teller.images),
+        "images": len(repository.writer.images),
         "records": repository.get_cache_stats().size,
         "tills": len(repository.tills),
-        "lines": len(repository.teller.lines.by_key),
+        "lines": len(repository.writer.lines.by_key),
     }
 
 
@@ -309,12 +309,12 @@ def plant(leaks: list[str]) -> None:
     """Let something leak that must be found."""
     _leaks.update({leak: [] for leak in leaks})
     if "log" in leaks:
-        mock.patch("zae_limiter.following.sqlite.SqliteLog.trim", mock.Mock()).start()
+        mock.patch("zae_limiter.operate.change_log.sqlite.SqliteLog.trim", mock.Mock()).start()
     if "cache" in leaks:
         mock.patch(f"{__name__}.OPTIONS", replace(OPTIONS, remembered_max=10**6)).start()
     if "loop" in leaks:  # signals that another loop does not hear, and nobody who takes over
-        mock.patch("zae_limiter._colour._LoopSignal.give", mock.Mock()).start()
-        mock.patch("zae_limiter.lines.Lines.overtake", mock.Mock(return_value=False)).start()
+        mock.patch("zae_limiter.runtime.colour._LoopSignal.give", mock.Mock()).start()
+        mock.patch("zae_limiter.engine.line.Lines.overtake", mock.Mock(return_value=False)).start()
     if "connection" in leaks:
 
         async def forgetful(self: LoopWire, *args: Any) -> Any:

@@ -33,8 +33,8 @@ from tests.engines import dynamodb_local
 from tests.engines.dynamodb_local import free_port, wait_for_port
 from tests.patience import wait_until
 from zae_limiter import Limit, SyncRateLimiter
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.dynamodb.table import create_table_request
+from zae_limiter.runtime.colour import run_sync
 
 DEADLINE_S = (1.5, 10.0)
 """Of one call of the store, on a quick and on a very slow machine."""

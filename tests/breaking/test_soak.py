@@ -9,8 +9,8 @@ import pytest
 from tests.breaking.soak import LEAKS
 from tests.engines import dynamodb_local
 from zae_limiter import Limit, RateLimiter, Repository
-from zae_limiter._colour import run_sync
 from zae_limiter.backends import open_backend
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.testing import ManualClock
 
 ROOT = Path(__file__).resolve().parents[2]

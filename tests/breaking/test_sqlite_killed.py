@@ -9,7 +9,7 @@ from tests.breaking.rest import buckets_of_file, by_entity, complaints, use_comp
 from tests.breaking.scene import furnish
 from tests.breaking.victims import TASKS
 from zae_limiter import SyncRateLimiter
-from zae_limiter._colour import run_sync
+from zae_limiter.runtime.colour import run_sync
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = 24

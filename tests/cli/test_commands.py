@@ -9,9 +9,9 @@ import pytest
 
 from tests.cli.conftest import Run
 from zae_limiter import BucketState, Limit, SyncRateLimiter
-from zae_limiter._colour import run_sync
 from zae_limiter.cli.entity import bucket_levels
 from zae_limiter.repository_protocol import Put
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import bucket_entries, bucket_key
 
 RPM = {"name": "rpm", "capacity": 60, "refill_amount": 60, "refill_period_seconds": 60}

@@ -19,13 +19,13 @@ from rich.console import Console
 
 from tests.patience import PATIENCE_SECONDS
 from zae_limiter import Limit, RateLimitExceeded, SyncRateLimiter
-from zae_limiter._colour import run_sync
 from zae_limiter.backends import open_backend
 from zae_limiter.cli import demo as demo_module
 from zae_limiter.cli.app import program
 from zae_limiter.cli.demo import USAGE_TITLE, chart_width, usage_chart, wait_text
 from zae_limiter.cli.output import console
 from zae_limiter.cli.story import ACTS, Miscounted, Sample, Stage, Step, Untrue, Usage, usage
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.testing import ManualClock
 from zae_limiter.visualization.bars import ASCII
 from zae_limiter_aggregator import Settings

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from tests.cli.conftest import STORE, Run
 from zae_limiter import RateLimiterUnavailable, SyncRateLimiter
 from zae_limiter.cli.app import program
-from zae_limiter.manifest import SyncStoredLimits, parse, stored_limits
-from zae_limiter.manifest.template import HANDLER
+from zae_limiter.operate.manifest import SyncStoredLimits, parse, stored_limits
+from zae_limiter.operate.manifest.template import HANDLER
 
 MANIFEST = """\
 system: {on_unavailable: block, limits: {rpm: {capacity: 100}}}

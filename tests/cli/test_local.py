@@ -20,8 +20,8 @@ import pytest
 
 from tests.cli.conftest import Run
 from tests.patience import PATIENCE_SECONDS, growing_ms
-from zae_limiter.local import ENGINES, Service
-from zae_limiter.local.process import Identity, birth_of, stop
+from zae_limiter.operate.local import ENGINES, Service
+from zae_limiter.operate.local.process import Identity, birth_of, stop
 
 ROOT = Path(__file__).resolve().parents[2]
 EMULATOR = ROOT / ".engines/emulator/bin/ministack"

@@ -13,8 +13,8 @@ from rich.console import Console
 from tests.cli.conftest import Run
 from tests.records.stage import count_usage
 from zae_limiter import Limit, SyncRateLimiter
-from zae_limiter._colour import run_sync
 from zae_limiter.cli.output import grid
+from zae_limiter.runtime.colour import run_sync
 
 START = 1_704_067_200_000
 """The first of January 2024."""

@@ -24,15 +24,15 @@ from zae_limiter import (
     StackOperationError,
     SyncRepository,
 )
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.cli import upgrade as command
-from zae_limiter.migrations import Migration
-from zae_limiter.migrations import Stage as Step
+from zae_limiter.operate.migrations import Migration
+from zae_limiter.operate.migrations import Stage as Step
 from zae_limiter.repository_protocol import Delete, Key, Update
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import World
 from zae_limiter.schema import version_key
 from zae_limiter.testing import ManualClock
-from zae_limiter.world import World
 
 FOREIGN = Key("CUSTOMER#1", "#PROFILE")
 

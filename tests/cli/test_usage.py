@@ -8,9 +8,9 @@ import pytest
 from tests.cli.conftest import Run
 from tests.records.stage import count_usage
 from zae_limiter import Limit, SyncRateLimiter
-from zae_limiter._colour import run_sync
 from zae_limiter.cli import usage as usage_module
 from zae_limiter.cli.usage import moment
+from zae_limiter.runtime.colour import run_sync
 
 HOUR = 3_600_000
 START = 1_704_067_200_000

@@ -11,13 +11,13 @@ import botocore.session
 from aiobotocore.session import AioSession
 
 from tests.engines import dynamodb_local
-from zae_limiter._colour import Blocking, run_sync
 from zae_limiter.backends.dynamodb import DynamoDBBackend, open_backend
-from zae_limiter.backends.dynamodb.calls import Calls
 from zae_limiter.backends.dynamodb.expressions import Payload
+from zae_limiter.backends.dynamodb.retries import Calls
 from zae_limiter.backends.dynamodb.table import create_table_request
 from zae_limiter.backends.dynamodb.transport import TransportError
-from zae_limiter.world import World
+from zae_limiter.runtime.colour import Blocking, run_sync
+from zae_limiter.runtime.world import World
 
 T = TypeVar("T")
 

@@ -3,7 +3,6 @@
 import pytest
 
 from tests.dynamodb.stage import Script, drive, driver, make_table, opened
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.dynamodb.transport import ServiceError
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.repository_protocol import (
@@ -22,6 +21,7 @@ from zae_limiter.repository_protocol import (
     Update,
     Write,
 )
+from zae_limiter.runtime.colour import run_sync
 
 A, B, C, D = (Key(name, "s") for name in "abcd")
 BOTH = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])

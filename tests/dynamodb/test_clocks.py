@@ -11,7 +11,7 @@ import pytest
 from tests.dynamodb.stage import drive, make_table, session
 from tests.engines import dynamodb_local
 from zae_limiter import Limit, RateLimiter, RateLimitExceeded, Repository
-from zae_limiter.world import World
+from zae_limiter.runtime.world import World
 
 RESOURCE = "gpt-4"
 CAPACITY = 20

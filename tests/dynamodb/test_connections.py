@@ -12,12 +12,12 @@ import pytest
 from tests.dynamodb.peer import CLOSE, Peer, answer, ask, connected, happens, refusal, store
 from tests.dynamodb.stage import drive
 from tests.patience import PATIENCE_SECONDS, growing_ms
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.dynamodb import open_transport
 from zae_limiter.backends.dynamodb.access import Access
-from zae_limiter.backends.dynamodb.lean import pool
+from zae_limiter.backends.dynamodb.http import pool
 from zae_limiter.backends.dynamodb.transport import NoReply, Transport
 from zae_limiter.repository_protocol import Key, Update
+from zae_limiter.runtime.colour import run_sync
 
 BOTH = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
 A = Key("a", "s")

@@ -6,13 +6,13 @@ import pytest
 
 from tests.dynamodb.stage import make_table, session
 from tests.engines import dynamodb_local
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.dynamodb import DynamoDBBackend
 from zae_limiter.backends.dynamodb.boto import Access, BotocoreTransport
-from zae_limiter.backends.dynamodb.calls import Calls
 from zae_limiter.backends.dynamodb.expressions import Payload
+from zae_limiter.backends.dynamodb.retries import Calls
 from zae_limiter.repository_protocol import Absent, AtLeast, AtMost, Equal, Exists, Item, Key, Put, Update
-from zae_limiter.world import World
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import World
 
 KEY = Key("ns/BUCKET#user-1#gpt-4#0", "#STATE")
 

@@ -9,7 +9,7 @@ from tests.engines import dynamodb_local
 from zae_limiter.backends.dynamodb import open_backend
 from zae_limiter.backends.dynamodb.dates import Dates, seconds_of
 from zae_limiter.repository_protocol import Key, Update
-from zae_limiter.world import World
+from zae_limiter.runtime.world import World
 
 DATE = "Thu, 01 Jan 2032 12:00:00 GMT"
 DATE_MS = 1_956_571_200_000

@@ -16,15 +16,15 @@ import pytest
 from tests.dynamodb.peer import Peer
 from tests.dynamodb.stage import Script, drive, session
 from tests.flow.test_cancellation import TurnLoop
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.dynamodb import open_driver
 from zae_limiter.backends.dynamodb.access import Access
-from zae_limiter.backends.dynamodb.lean.blocking import BlockingWire
-from zae_limiter.backends.dynamodb.lean.loop import LoopWire
-from zae_limiter.backends.dynamodb.lean.target import Target
+from zae_limiter.backends.dynamodb.http.blocking import BlockingWire
+from zae_limiter.backends.dynamodb.http.endpoint import Target
+from zae_limiter.backends.dynamodb.http.loop import LoopWire
 from zae_limiter.backends.dynamodb.transport import NoReply, ServiceError
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.repository_protocol import Key, Update
+from zae_limiter.runtime.colour import run_sync
 
 UNTIL_MS = 500
 SLACK_MS = 30

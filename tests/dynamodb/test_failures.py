@@ -27,13 +27,13 @@ from tests.engines.proxy import (
     ResetReply,
 )
 from tests.patience import PATIENCE_SECONDS, growing_ms
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.dynamodb import open_driver, open_transport
 from zae_limiter.backends.dynamodb.access import Access
 from zae_limiter.backends.dynamodb.expressions import batch_get_request
 from zae_limiter.backends.dynamodb.transport import NoReply, ServiceError, TransportError
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.repository_protocol import Delete, Exists, Key, Outcome, Put, Query, Update, Write
+from zae_limiter.runtime.colour import run_sync
 
 A, B = Key("a", "s"), Key("b", "s")
 BOTH = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])

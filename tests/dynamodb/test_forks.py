@@ -14,12 +14,12 @@ import pytest
 
 from tests.dynamodb.peer import Peer, answer, ask
 from tests.dynamodb.stage import session
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.dynamodb import open_driver, open_transport
 from zae_limiter.backends.dynamodb.access import Access
 from zae_limiter.backends.dynamodb.boto import BotocoreTransport
-from zae_limiter.backends.dynamodb.lean.lanes import Lanes, Parked
-from zae_limiter.world import World
+from zae_limiter.backends.dynamodb.http.sync_fanout import Lanes, Parked
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import World
 
 PATIENCE_S = 20
 REAL_LOCK = threading.Lock

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zae_limiter.backends.dynamodb.lean import http1
-from zae_limiter.backends.dynamodb.lean.http1 import Malformed, Response
+from zae_limiter.backends.dynamodb.http import http1
+from zae_limiter.backends.dynamodb.http.http1 import Malformed, Response
 
 OK = b"HTTP/1.1 200 OK\r\n"
 

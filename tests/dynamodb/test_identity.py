@@ -17,11 +17,11 @@ from botocore.credentials import RefreshableCredentials
 from tests.dynamodb.peer import Peer, answer
 from tests.dynamodb.stage import drive
 from tests.patience import PATIENCE_SECONDS
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.dynamodb import open_backend, open_transport
 from zae_limiter.backends.dynamodb.access import Access
 from zae_limiter.backends.dynamodb.transport import NoReply, NotConfigured, Transport
 from zae_limiter.repository_protocol import Key, Update
+from zae_limiter.runtime.colour import run_sync
 
 KINDS = pytest.mark.parametrize("kind", ["sync", "async", "async, blocking session"])
 MINUTE = 60

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from tests.dynamodb.peer import Peer, ask, connected
-from zae_limiter._colour import run_sync
-from zae_limiter.backends.dynamodb import lean
+from zae_limiter.backends.dynamodb import http
 from zae_limiter.backends.dynamodb.transport import Transport
+from zae_limiter.runtime.colour import run_sync
 
 PLACES_MAX = 2_000
-OURS = str(Path(lean.__file__).parent)
+OURS = str(Path(http.__file__).parent)
 
 
 class Interrupted(BaseException):

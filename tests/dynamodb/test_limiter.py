@@ -138,7 +138,7 @@ def test_a_lost_reply_of_one_of_two_gives_the_other_back(proxy: Proxy) -> None:
             with pytest.raises(RateLimiterUnavailable):
                 async with limiter.acquire("child", RESOURCE, {"rpm": 5}):
                     pass
-            images = await limiter.repository.teller.look(
+            images = await limiter.repository.writer.look(
                 [bucket_key(limiter.repository.namespace_id, who, RESOURCE) for who in ("child", "parent")]
             )
             taken = sorted(number(image or {}, limit_attributes("rpm").tc) for image in images)

@@ -20,7 +20,7 @@ from zae_limiter.backends.dynamodb.aioboto import AiobotocoreTransport
 from zae_limiter.backends.dynamodb.boto import BotocoreTransport
 from zae_limiter.exceptions import RateLimiterUnavailable, ValidationError
 from zae_limiter.repository_protocol import Key
-from zae_limiter.world import World
+from zae_limiter.runtime.world import World
 
 BOTH = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
 TRANSPORTS = pytest.mark.parametrize("transport", ["lean", "boto"])
@@ -98,7 +98,7 @@ def test_a_missing_driver_is_named_with_its_remedy(sync: bool, driver: str, tran
     """The base install has no driver. A process of its own finds that out: modules do not load twice."""
     program = (
         f"import sys; sys.modules[{driver!r}] = None; "
-        "from zae_limiter.backends import open_backend; from zae_limiter.world import World; "
+        "from zae_limiter.backends import open_backend; from zae_limiter.runtime.world import World; "
         f"url = 'dynamodb://limits?region=eu-west-1&transport={transport}'; "
         f"open_backend(url, sync={sync}, world=World())"
     )

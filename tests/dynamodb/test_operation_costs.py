@@ -17,8 +17,8 @@ from tests.engines import dynamodb_local
 from zae_limiter import Limit, RateLimitExceeded, SyncRateLimiter, SyncRepository
 from zae_limiter.backends.dynamodb import DynamoDBBackend
 from zae_limiter.backends.dynamodb.boto import Access, BotocoreTransport
-from zae_limiter.backends.dynamodb.calls import Calls
 from zae_limiter.backends.dynamodb.expressions import Payload
+from zae_limiter.backends.dynamodb.retries import Calls
 from zae_limiter.backends.dynamodb.transport import ServiceError
 from zae_limiter.testing import ManualClock, RecordingBackend
 

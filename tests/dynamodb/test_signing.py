@@ -10,7 +10,7 @@ import botocore.awsrequest
 import botocore.credentials
 import pytest
 
-from zae_limiter.backends.dynamodb.lean.signing import Credentials, Signer
+from zae_limiter.backends.dynamodb.http.signing import Credentials, Signer
 
 REQUESTS = 5_000
 OPERATIONS = ("UpdateItem", "PutItem", "DeleteItem", "BatchGetItem", "Query", "TransactWriteItems")

@@ -19,7 +19,7 @@ import pytest
 from tests.dynamodb.papers import served
 from tests.dynamodb.peer import Peer, ask, connected
 from tests.dynamodb.steps import Scene, StepLoop, cold, interrupted
-from zae_limiter.backends.dynamodb.lean.loop import LoopWire
+from zae_limiter.backends.dynamodb.http.loop import LoopWire
 from zae_limiter.backends.dynamodb.transport import Transport
 
 STEPS_MAX = 500

@@ -7,7 +7,6 @@ import pytest
 from tests.dynamodb.stage import Script, drive, driver, make_table, opened
 from tests.engines import dynamodb_local
 from tests.engines.proxy import Answer, DropReply, Proxy
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.dynamodb.table import create_table_request, problems
 from zae_limiter.backends.dynamodb.transport import NoReply, ServiceError
 from zae_limiter.exceptions import (
@@ -17,6 +16,7 @@ from zae_limiter.exceptions import (
     RateLimiterUnavailable,
 )
 from zae_limiter.repository_protocol import Key, Put
+from zae_limiter.runtime.colour import run_sync
 
 BOTH = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
 NOT_FOUND = ServiceError("ResourceNotFoundException", "no such table")

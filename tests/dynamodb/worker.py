@@ -15,7 +15,7 @@ LIMITS = [Limit.per_second("rps", 20, burst=20_000)]
 
 
 async def client(limiter: RateLimiter, key: str, until: float) -> tuple[int, int, int]:
-    admitted, now_ms = 0, limiter.repository.teller.world.now_ms
+    admitted, now_ms = 0, limiter.repository.writer.world.now_ms
     while True:
         asked_ms = now_ms()
         try:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zae_limiter.world import AHEAD_MS_MAX, DRIFT, LOOK_MS, StoreClock, World
+from zae_limiter.runtime.world import AHEAD_MS_MAX, DRIFT, LOOK_MS, StoreClock, World
 
 EPOCH_MS = 1_700_000_000_000
 DAY_MS = 86_400_000

@@ -15,8 +15,8 @@ from tests.flow.stage import OpenBackend, Store
 from zae_limiter.backends.memory import MemoryBackend, Shelf
 from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.repository_protocol import Backend
+from zae_limiter.runtime.world import World
 from zae_limiter.testing import ManualClock
-from zae_limiter.world import World
 
 
 def memory(path: Path, world: World) -> OpenBackend:

@@ -15,13 +15,13 @@ from typing import Any, Protocol, TypeVar
 import pytest
 
 from zae_limiter import BucketState, Limit, RateLimiter, RateLimitExceeded, Repository
-from zae_limiter._colour import Asyncio, Colour
 from zae_limiter.bucket import calculate_available
 from zae_limiter.records.connection import Options
 from zae_limiter.repository_protocol import Backend, Item, Key, Outcome, Page, Query, Write
+from zae_limiter.runtime.colour import Asyncio, Colour
+from zae_limiter.runtime.world import World
 from zae_limiter.testing import Fault, FaultyBackend, ManualClock, RecordingBackend
 from zae_limiter.testing.stores import Wrapper
-from zae_limiter.world import World
 
 T = TypeVar("T")
 

@@ -23,8 +23,8 @@ import pytest
 from tests.flow.stage import RESOURCE, Client, Slow, Store, rpm
 from tests.simulation.readers import Steps
 from zae_limiter import Lease, LeaseExpiredError, RateLimitExceeded
-from zae_limiter._colour import Asyncio
-from zae_limiter._keeping import _running
+from zae_limiter.runtime.colour import Asyncio
+from zae_limiter.runtime.kept import _running
 
 STORES = ("memory", "sqlite")
 """A store on the wire answers in its own time, not after some turns."""

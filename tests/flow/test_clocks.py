@@ -10,9 +10,9 @@ from tests.flow.stage import RESOURCE, Client, Store, rpm
 from zae_limiter import Limit, RateLimitExceeded
 from zae_limiter.records.connection import Options
 from zae_limiter.repository_protocol import Outcome, Update, Write
+from zae_limiter.runtime.world import AHEAD_MS_MAX, World
 from zae_limiter.schema import bucket_key
 from zae_limiter.testing.stores import Wrapper
-from zae_limiter.world import AHEAD_MS_MAX, World
 
 HOUR_MS = 3_600_000
 TTL_SECONDS = 60

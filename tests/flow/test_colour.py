@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.patience import PATIENCE_SECONDS
-from zae_limiter._colour import Asyncio
+from zae_limiter.runtime.colour import Asyncio
 
 COLOUR = Asyncio()
 

@@ -15,7 +15,7 @@ from tests.dynamodb.stage import make_table
 from tests.engines import dynamodb_local
 from tests.flow.stage import EMBEDDED, RESOURCE, Client, Store
 from zae_limiter import Limit, RateLimiter, RateLimitExceeded, Repository, SyncRateLimiter
-from zae_limiter.seen_buckets import REFUSAL_MS_MAX
+from zae_limiter.engine.seen_buckets import REFUSAL_MS_MAX
 
 WORKER = Path(__file__).with_name("worker.py")
 CUT, FULL = Limit("rpm", 5, 5, 3600), Limit("rpm", 1000, 1000, 3600)

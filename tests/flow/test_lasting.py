@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from zae_limiter import Limit, SyncRateLimiter, SyncRepository
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.records.connection import Connection, Options
 from zae_limiter.repository import Repository
 from zae_limiter.repository_protocol import Item, Outcome, Update, Write
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import bucket_key, number
 from zae_limiter.testing import ManualClock
 from zae_limiter.testing.stores import Wrapper

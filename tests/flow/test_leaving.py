@@ -17,9 +17,9 @@ from tests.flow.stage import RESOURCE, rpm
 from zae_limiter import RateLimiter, RateLimiterUnavailable, Repository, SyncRateLimiter, SyncRepository
 from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.repository_protocol import Backend, Outcome, Write
+from zae_limiter.runtime.world import World
 from zae_limiter.testing import RecordingBackend
 from zae_limiter.testing.stores import Wrapper
-from zae_limiter.world import World
 
 LIMIT = rpm(1_000)
 TIMEOUT_MS = 50

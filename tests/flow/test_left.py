@@ -26,7 +26,7 @@ from zae_limiter import (
     SyncRateLimiter,
     SyncRepository,
 )
-from zae_limiter._keeping import _running
+from zae_limiter.runtime.kept import _running
 from zae_limiter.testing import Fault
 
 LIMIT = Limit("rpm", 1_000, 1, 86_400)
@@ -283,7 +283,7 @@ def test_coroutine_that_waits_for_a_closed_loop(place: Place, caplog: pytest.Log
     """What was on its way in a loop that is no more cannot come to an end: it is told and counted."""
     loop = asyncio.new_event_loop()
     limiter = loop.run_until_complete(RateLimiter.open(place.url)._open())
-    limiter.repository.teller.backend.write_each = lambda _: loop.create_future()  # type: ignore[method-assign]
+    limiter.repository.writer.backend.write_each = lambda _: loop.create_future()  # type: ignore[method-assign]
 
     async def begin() -> Coroutine[Any, Any, None]:
         coroutine = work(limiter, 1)
@@ -350,7 +350,7 @@ def test_garbage_that_is_collected_within_the_limiter() -> None:
                 readers.clear()
                 threads.extend(t for t in threading.enumerate() if t.name == "zae-limiter-settling")
 
-        limiter.repository._async.teller.backend.watchers.append(collect)  # type: ignore[attr-defined]
+        limiter.repository._async.writer.backend.watchers.append(collect)  # type: ignore[attr-defined]
         with limiter.acquire("other", RESOURCE, {"rpm": 1}, [LIMIT]):
             pass
         for thread in threads:

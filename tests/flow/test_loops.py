@@ -15,14 +15,14 @@ import pytest
 
 from tests.dynamodb.stage import make_table, open_table
 from zae_limiter import Limit, RateLimiter, RateLimiterUnavailable, Repository
-from zae_limiter._colour import Asyncio, Blocking, Colour
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.backends.sqlite import SqliteBackend
+from zae_limiter.engine.group_commit import BucketWriter
 from zae_limiter.models import BackendCapabilities
 from zae_limiter.repository_protocol import Backend, Item, Key, Outcome, Write
-from zae_limiter.teller import Teller
+from zae_limiter.runtime.colour import Asyncio, Blocking, Colour
+from zae_limiter.runtime.world import World
 from zae_limiter.testing.stores import Wrapper
-from zae_limiter.world import World
 
 FOR_EVER_S = 60
 """How long a test waits for what must not take for ever."""
@@ -160,7 +160,7 @@ def test_a_loop_that_was_closed_in_the_middle_of_an_acquire_holds_nobody_up(verb
         left = leave_behind(limiter, getattr(store, verb))
         for entity_id in ("user", "somebody-else"):
             Aside(take(limiter, entity_id)).end()
-        assert not limiter.repository.teller._lines.get().by_key
+        assert not limiter.repository.writer._lines.get().by_key
         assert len(left) == 3
 
 
@@ -173,14 +173,14 @@ def test_who_waits_when_a_loop_is_closed_goes_on() -> None:
         store.writes.append(first.create_future())
         task = first.create_task(take(limiter))
         first.run_until_complete(asyncio.sleep(0))
-        assert limiter.repository.teller._lines.get().by_key
+        assert limiter.repository.writer._lines.get().by_key
         waiting = Aside(take(limiter))
-        line = next(iter(limiter.repository.teller._lines.get().by_key.values()))
+        line = next(iter(limiter.repository.writer._lines.get().by_key.values()))
         while not line.waiting:
             pass
         first.close()
         waiting.end()
-        assert not limiter.repository.teller._lines.get().by_key
+        assert not limiter.repository.writer._lines.get().by_key
         task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
@@ -199,7 +199,7 @@ def test_who_went_out_with_a_loop_that_was_closed_is_told_that_nobody_knows() ->
 
         calls = store.calls
         first.run_until_complete(until(lambda: store.calls == calls + 1))
-        (line,) = limiter.repository.teller._lines.get().by_key.values()
+        (line,) = limiter.repository.writer._lines.get().by_key.values()
         third = Aside(take(limiter))
         first.run_until_complete(until(lambda: len(line.waiting) == 2))
         busy.set_result(None)
@@ -215,20 +215,20 @@ def test_who_went_out_with_a_loop_that_was_closed_is_told_that_nobody_knows() ->
 
 def test_a_fault_while_a_group_is_shaped_leaves_nobody_waiting() -> None:
     """Who leads is told what happened, and the others are led by the next."""
-    store, shape = Gated(timeout_ms=60_000), Teller._shape
+    store, shape = Gated(timeout_ms=60_000), BucketWriter._shape
     shaped: list[int] = []
 
-    def stumble(teller: Teller, orders: Sequence[Any], now_ms: int) -> Any:
+    def stumble(writer: BucketWriter, orders: Sequence[Any], now_ms: int) -> Any:
         shaped.append(len(orders))
         if len(shaped) == 2:
             raise MemoryError
-        return shape(teller, orders, now_ms)
+        return shape(writer, orders, now_ms)
 
     async def story(limiter: RateLimiter) -> list[Any]:
         await take(limiter)
         gate = asyncio.get_running_loop().create_future()
         store.writes.append(gate)
-        with mock.patch("zae_limiter.teller.Teller._shape", stumble):
+        with mock.patch("zae_limiter.engine.group_commit.BucketWriter._shape", stumble):
             tasks = [asyncio.create_task(take(limiter)) for _ in range(4)]
             await asyncio.sleep(0.01)
             gate.set_result(None)

@@ -17,10 +17,10 @@ from tests.dynamodb.stage import make_table
 from tests.engines import dynamodb_local
 from tests.hot.stage import RESOURCE, HotMemory, key_of
 from zae_limiter import Limit, RateLimiter, RateLimitExceeded, Repository, SyncRateLimiter
+from zae_limiter.engine.bucket_view import Account, Terms
+from zae_limiter.engine.split import doubled, split
 from zae_limiter.records.connection import Options
 from zae_limiter.repository_protocol import Backend
-from zae_limiter.shards import doubled, split
-from zae_limiter.terms import Account, Terms
 from zae_limiter.testing import ManualClock
 
 RIVAL = Path(__file__).with_name("rival.py")
@@ -127,7 +127,7 @@ def test_who_asks_the_parent_itself_is_not_hindered_by_its_children(url: str) ->
 
 async def split_by_another(limiter: RateLimiter, backend: Backend, entity_id: str, times: int) -> None:
     """What another process does to a bucket that is written too often."""
-    world = limiter.repository.teller.world
+    world = limiter.repository.writer.world
     account = Account(
         key_of(limiter, entity_id), limiter.repository.namespace_id, entity_id, RESOURCE, Terms({})
     )

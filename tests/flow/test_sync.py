@@ -28,9 +28,9 @@ from zae_limiter import (
     SyncRateLimiter,
     SyncRepository,
 )
-from zae_limiter._colour import Asyncio, Colour, ForkSafe
 from zae_limiter.lease import Acquisition
 from zae_limiter.repository_protocol import Backend, Item, Key
+from zae_limiter.runtime.colour import Asyncio, Colour, ForkSafe
 from zae_limiter.sync import SyncAcquisition
 from zae_limiter.testing import Fault, FaultyBackend
 from zae_limiter.testing.stores import Wrapper
@@ -44,7 +44,7 @@ TWINS = [(Repository, SyncRepository), (RateLimiter, SyncRateLimiter), (Lease, S
 
 SEAMS = {
     *("colour", "is_moved", "is_moved_by_now", "moved", "notice_changes", "notice_families"),
-    *("plan", "policy_when_down", "renewed", "teller"),
+    *("plan", "policy_when_down", "renewed", "writer"),
 }
 """What the layers of the package ask of a repository; users have no business with it."""
 

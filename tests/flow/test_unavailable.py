@@ -21,9 +21,9 @@ from zae_limiter import (
     RateLimiterUnavailable,
     RateLimitExceeded,
 )
-from zae_limiter._colour import Asyncio, Colour
 from zae_limiter.records.connection import Options
 from zae_limiter.repository_protocol import Backend, Item, Key
+from zae_limiter.runtime.colour import Asyncio, Colour
 from zae_limiter.testing import Fault
 from zae_limiter.testing.stores import Wrapper
 

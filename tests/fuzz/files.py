@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.fuzz.stage import Stage, template
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.repository_protocol import Key, Put
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.testing import ManualClock
 
 

@@ -20,14 +20,14 @@ from zae_limiter import (
     SyncRepository,
     ZAELimiterError,
 )
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.memory import MemoryBackend, Shelf
 from zae_limiter.models import UsageWindow
 from zae_limiter.records.connection import Connection, Options
+from zae_limiter.records.items import usage_counter, usage_row
 from zae_limiter.repository_protocol import Backend, Item, Key, Update
-from zae_limiter.schema_records import usage_counter, usage_row
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import World
 from zae_limiter.testing import ManualClock
-from zae_limiter.world import World
 
 RPM = Limit.per_minute("rpm", 60)
 LIMITS = [RPM, Limit.per_minute("tokens.in", 1000)]

@@ -16,19 +16,19 @@ from tests.dynamodb.stage import Clock, drive
 from tests.fuzz.answers import OPERATIONS, hostile, objects, readable
 from tests.fuzz.figures import cases
 from zae_limiter import Limit, RateLimiter, RateLimiterUnavailable, Repository
-from zae_limiter._colour import run_sync
-from zae_limiter.backends.dynamodb import DynamoDBBackend, calls
+from zae_limiter.backends.dynamodb import DynamoDBBackend, retries
 from zae_limiter.backends.dynamodb.access import Access
-from zae_limiter.backends.dynamodb.calls import Calls
 from zae_limiter.backends.dynamodb.dates import Dates
-from zae_limiter.backends.dynamodb.lean.blocking import BlockingWire
-from zae_limiter.backends.dynamodb.lean.http1 import Malformed, Response
-from zae_limiter.backends.dynamodb.lean.transport import LeanTransport
+from zae_limiter.backends.dynamodb.http.blocking import BlockingWire
+from zae_limiter.backends.dynamodb.http.http1 import Malformed, Response
+from zae_limiter.backends.dynamodb.http.transport import LeanTransport
+from zae_limiter.backends.dynamodb.retries import Calls
 from zae_limiter.backends.dynamodb.transport import NoReply
 from zae_limiter.exceptions import IncompatibleSchemaError, InfrastructureNotFoundError
 from zae_limiter.records.connection import Connection, Options
 from zae_limiter.repository_protocol import Outcome
-from zae_limiter.world import World
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import World
 
 BOTH = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
 ANSWERS = hostile()
@@ -124,7 +124,7 @@ def test_what_cannot_be_read_may_have_been_applied(operation: str, name: str) ->
     """Nothing is made up from half an answer."""
     (first, *_) = fed(operation, ANSWERS[name])
     assert isinstance(first, RateLimiterUnavailable), first
-    assert first.ambiguous == (operation not in calls.READS)
+    assert first.ambiguous == (operation not in retries.READS)
 
 
 @pytest.mark.parametrize("name", GOOD)

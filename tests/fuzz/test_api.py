@@ -12,7 +12,7 @@ from tests.fuzz.stage import LIMITS, Stage, check_refused, contents, in_memory, 
 from tests.fuzz.surface import LIMITER, REPOSITORY, arguments, calls
 from tests.fuzz.values import amounts, anything
 from zae_limiter import LeaseExpiredError, SyncRateLimiter, ZAELimiterError
-from zae_limiter._colour import run_sync
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.testing import Fault, FaultyBackend, ManualClock
 
 colours = st.sampled_from(["async", "sync"])

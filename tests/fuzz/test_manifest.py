@@ -10,7 +10,7 @@ from tests.fuzz.figures import cases
 from tests.fuzz.stage import contents, in_memory, outcome
 from tests.fuzz.values import texts
 from zae_limiter import ZAELimiterError
-from zae_limiter.manifest import (
+from zae_limiter.operate.manifest import (
     Manifest,
     ManifestError,
     SyncStoredLimits,

@@ -15,9 +15,9 @@ from tests.fuzz.stage import outcome
 from tests.migrations.older import NOW_MS, SHAPES, Truth
 from tests.migrations.stage import Stage, balances, said_by
 from zae_limiter import ZAELimiterError
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.repository_protocol import Item, Key
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import older_version_key
 from zae_limiter.testing import ManualClock
 

@@ -25,13 +25,13 @@ from zae_limiter import (
     ValidationError,
     ZAELimiterError,
 )
-from zae_limiter._colour import run_sync
 from zae_limiter.backends import DRIVERS, open_backend
 from zae_limiter.builder import RepositoryOptions
 from zae_limiter.infra import template
 from zae_limiter.repository_protocol import Backend
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import World
 from zae_limiter.settings import store_url
-from zae_limiter.world import World
 from zae_limiter_aggregator.handler import archive_from, settings_from
 
 SECRET = "s3cr3t"

@@ -22,9 +22,9 @@ from tests.fuzz.damage import (
 from tests.fuzz.figures import cases
 from tests.fuzz.files import in_file, overwrite, stored
 from tests.fuzz.stage import ABROAD, HOME, Contents, Stage, template
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.dynamodb.expressions import decode_key, encode, encode_key
 from zae_limiter.repository_protocol import BATCH_KEYS_MAX, Item, Key
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.testing import ManualClock
 
 seeds = st.integers(0, 2**32 - 1)

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from tests.dynamodb.stage import opened
 from zae_limiter import Limit, RateLimiter, Repository
-from zae_limiter._colour import Asyncio
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.repository_protocol import Backend, Key, Outcome, Write
+from zae_limiter.runtime.colour import Asyncio
 from zae_limiter.schema import bucket_key, sk_state
 from zae_limiter.testing import ManualClock, RecordingBackend
 from zae_limiter.testing.stores import Wrapper

@@ -26,13 +26,11 @@ from zae_limiter import (
     Repository,
     SyncRateLimiter,
     SyncRepository,
-    acquire,
-    lines,
-    teller,
 )
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.memory import MemoryBackend
+from zae_limiter.engine import acquire, group_commit, line
 from zae_limiter.repository_protocol import Outcome, Write
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.testing import ManualClock, RecordingBackend
 
 PLENTY = [Limit.custom("rpm", 1_000_000, 1, 86_400)]
@@ -248,7 +246,7 @@ def test_a_waiter_does_not_wait_for_a_write_that_never_returns() -> None:
 
 def test_a_group_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """No more than so many orders travel in one write."""
-    monkeypatch.setattr(lines, "GROUP_MAX", 10)
+    monkeypatch.setattr(line, "GROUP_MAX", 10)
 
     async def run() -> None:
         async with held_up() as (limiter, store, record):
@@ -322,7 +320,7 @@ def test_a_bucket_that_never_holds_still_ends_in_an_error_and_frees_the_line() -
         answers = await asyncio.gather(*(attempt(limiter) for _ in range(3)), return_exceptions=True)
         assert [type(answer) for answer in answers] == [RateLimiterUnavailable] * 3
         # Each tries once alone before it stands in line.
-        assert store.at_gate <= 3 * (1 + acquire.ATTEMPTS_MAX * (1 + teller.WRITE_ATTEMPTS_MAX))
+        assert store.at_gate <= 3 * (1 + acquire.ATTEMPTS_MAX * (1 + group_commit.WRITE_ATTEMPTS_MAX))
         store.restless = False
         assert await attempt(limiter)
         assert await limiter.available("key", RESOURCE) == {"rpm": 98}

@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.hot.stage import RESOURCE, SLOW, all_bucket_writes
-from zae_limiter import Limit, RateLimiter, RateLimitExceeded, Repository, seen_buckets
+from zae_limiter import Limit, RateLimiter, RateLimitExceeded, Repository
 from zae_limiter.backends.memory import MemoryBackend
+from zae_limiter.engine import seen_buckets
 from zae_limiter.testing import ManualClock, RecordingBackend
 
 
@@ -109,7 +110,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
                 with pytest.raises(RateLimitExceeded):
                     async with limiter.acquire(f"key-{number}", RESOURCE, {"rpm": 101}):
                         pass
-            assert len(limiter.repository.teller._refused) == 10
+            assert len(limiter.repository.writer._refused) == 10
 
     asyncio.run(run())
 

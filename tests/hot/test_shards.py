@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hot.stage import RESOURCE, HotMemory, all_bucket_writes, key_of, on_dynamodb
-from zae_limiter import InvalidNameError, Limit, RateLimiter, RateLimitExceeded, Repository, posting, shards
+from zae_limiter import InvalidNameError, Limit, RateLimiter, RateLimitExceeded, Repository
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.bucket import Rate
+from zae_limiter.engine import bucket_writes, split
+from zae_limiter.engine.shares import SHARDS_MAX, birth_count, gathered, halves, parent_of, share
 from zae_limiter.repository_protocol import Backend, Item
 from zae_limiter.schema import limit_attributes, number, stored_rate
-from zae_limiter.sharding import SHARDS_MAX, birth_count, gathered, halves, parent_of, share
 from zae_limiter.testing import ManualClock, RecordingBackend
 
 FEW_WRITES = Rate(3_000, 3_000, 1_000)
@@ -23,8 +24,8 @@ FEW_WRITES = Rate(3_000, 3_000, 1_000)
 
 @pytest.fixture(autouse=True)
 def few_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(posting, "WRITES", FEW_WRITES)
-    monkeypatch.setattr(shards, "WRITES", FEW_WRITES)
+    monkeypatch.setattr(bucket_writes, "WRITES", FEW_WRITES)
+    monkeypatch.setattr(split, "WRITES", FEW_WRITES)
 
 
 @asynccontextmanager

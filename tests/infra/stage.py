@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 from tests.dynamodb.stage import Clock, session
 from tests.engines import emulator
-from zae_limiter._colour import Colour, run_sync
 from zae_limiter.backends.dynamodb.transport import NoReply, ServiceError
 from zae_limiter.infra.cloud import Cloud
 from zae_limiter.infra.stack_manager import StackManager, SyncStackManager
 from zae_limiter.infra.template import tags
 from zae_limiter.models import StackOptions, VersionRecord
-from zae_limiter.schema_records import version_item
+from zae_limiter.records.items import version_item
+from zae_limiter.runtime.colour import Colour, run_sync
 
 T = TypeVar("T")
 

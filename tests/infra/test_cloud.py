@@ -141,7 +141,8 @@ def test_a_limiter_loads_nothing_of_this() -> None:
     """Neither the drivers nor the stacks: the function on Lambda has none of them."""
     program = (
         "import sys, zae_limiter; assert not any('infra' in n or 'botocore' in n for n in sys.modules); "
-        "assert zae_limiter.StackManager.__module__ == 'zae_limiter.infra.stack_manager'; zae_limiter.Nobody"
+        "assert zae_limiter.StackManager.__module__ == 'zae_limiter.infra.stack_manager'; "
+        "zae_limiter.Nobody"
     )
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert answer.stderr.splitlines()[-1] == "AttributeError: module 'zae_limiter' has no attribute 'Nobody'"

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.infra.chosen import BOUNDARY, CODE, EVERYTHING, KEY, PRINCIPALS, ROLE, TOPIC
 from tests.infra.rendering import NAME, PARAMETERS, Refused, render
 from zae_limiter import InvalidNameError, StackOptions, UsageWindow, ValidationError
-from zae_limiter.deployments import COUNTS, LOG_RETENTION_DAYS, SWITCHES
 from zae_limiter.infra import template
 from zae_limiter.infra.template import CodeLocation, names, parameters, tags
+from zae_limiter.models.deployments import COUNTS, LOG_RETENTION_DAYS, SWITCHES
 from zae_limiter.version import SCHEMA_VERSION, client_version
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -24,12 +24,12 @@ from tests.infra.flows import Called, StreamClient, opened, recorded
 from tests.infra.permissions import Request, is_allowed, unused
 from tests.infra.rendering import MADE, STREAM_ARN, TABLE_ARN, render
 from zae_limiter import SyncRepository, schema
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.dynamodb.expressions import encode, encode_key
 from zae_limiter.infra import template
 from zae_limiter.repository_protocol import Item, Key
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import World
 from zae_limiter.testing import ManualClock
-from zae_limiter.world import World
 from zae_limiter_aggregator import Settings, handler
 from zae_limiter_aggregator.runner import stream_of
 from zae_limiter_aggregator.streams import StreamSource

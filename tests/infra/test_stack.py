@@ -20,8 +20,8 @@ from zae_limiter.infra.stack import (
     stack_of,
     way_out,
 )
+from zae_limiter.infra.stack_request import NAME_OF_THE_TABLE, Wishes
 from zae_limiter.infra.template import template_text
-from zae_limiter.infra.wishes import NAME_OF_THE_TABLE, Wishes
 from zae_limiter.models import StackOptions, VersionRecord
 
 

@@ -18,7 +18,7 @@ from zae_limiter import (
     Repository,
     SyncRepository,
 )
-from zae_limiter.manifest import (
+from zae_limiter.operate.manifest import (
     Action,
     Manifest,
     Place,

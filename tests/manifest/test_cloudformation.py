@@ -21,9 +21,17 @@ from tests.infra.rendering import ACCOUNT, NAME, REGION, TABLE_ARN
 from zae_limiter import Limit, LimiterConfig, SyncRepository, ValidationError
 from zae_limiter.backends.dynamodb.table import create_table_request
 from zae_limiter.infra.lambda_builder import build
-from zae_limiter.manifest import Manifest, Place, SyncStoredLimits, parse, parse_json, provider, to_json
-from zae_limiter.manifest.template import HANDLER, MANIFEST_BYTES_MAX, template, to_text
-from zae_limiter.world import World
+from zae_limiter.operate.manifest import (
+    Manifest,
+    Place,
+    SyncStoredLimits,
+    parse,
+    parse_json,
+    provider,
+    to_json,
+)
+from zae_limiter.operate.manifest.template import HANDLER, MANIFEST_BYTES_MAX, template, to_text
+from zae_limiter.runtime.world import World
 
 FIRST = parse("resources: {gpt-3: {limits: {rpm: {capacity: 3}}}, gpt-4: {limits: {rpm: {capacity: 4}}}}")
 SECOND = parse("resources: {gpt-4: {limits: {rpm: {capacity: 5}}}}")

@@ -9,9 +9,9 @@ from textwrap import dedent
 import pytest
 
 from zae_limiter import Limit, LimiterConfig, OnUnavailable, ValidationError
-from zae_limiter.manifest import ManifestError, Place, load, parse, parse_json
-from zae_limiter.manifest import grammar as grammar_module
-from zae_limiter.manifest import tree as tree_module
+from zae_limiter.operate.manifest import ManifestError, Place, load, parse, parse_json
+from zae_limiter.operate.manifest import grammar as grammar_module
+from zae_limiter.operate.manifest import tree as tree_module
 
 WHOLE = """
     namespace: team-a

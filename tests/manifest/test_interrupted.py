@@ -12,7 +12,7 @@ import pytest
 from tests.records.stage import RPM, TPM, Store
 from tests.records.test_crashes import CALLS_MAX, crash_everywhere
 from zae_limiter import RateLimiterUnavailable, Repository
-from zae_limiter.manifest import Action, Manifest, Place, StoredLimits, parse
+from zae_limiter.operate.manifest import Action, Manifest, Place, StoredLimits, parse
 from zae_limiter.repository_protocol import Backend
 from zae_limiter.testing import Fault, FaultyBackend
 

@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from tests.manifest.wishes import levels, manifests, places
 from zae_limiter import Limit, LimiterConfig
-from zae_limiter.manifest import Action, Manifest, Place
-from zae_limiter.manifest.model import Stored
-from zae_limiter.manifest.planning import Forget, Remove, Set, plan, revised, says_the_same, steps
+from zae_limiter.operate.manifest import Action, Manifest, Place
+from zae_limiter.operate.manifest.model import Stored
+from zae_limiter.operate.manifest.planning import Forget, Remove, Set, plan, revised, says_the_same, steps
 
 RPM, TPM = Limit.per_minute("rpm", 60), Limit.per_minute("tpm", 600)
 A, B, C, D, E = (Place("resource", None, name) for name in "ABCDE")

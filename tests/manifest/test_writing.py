@@ -7,7 +7,7 @@ from hypothesis import given
 
 from tests.manifest.wishes import manifests
 from zae_limiter import Limit, LimiterConfig, OnUnavailable
-from zae_limiter.manifest import Manifest, Place, parse, parse_json, to_data, to_json, to_yaml
+from zae_limiter.operate.manifest import Manifest, Place, parse, parse_json, to_data, to_json, to_yaml
 
 WRITTEN = """\
 namespace: team-a

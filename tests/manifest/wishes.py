@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 
 from tests import names
 from zae_limiter import Limit, LimiterConfig, OnUnavailable
-from zae_limiter.manifest import Manifest, Place
 from zae_limiter.models import PERIOD_SECONDS_MAX, TOKENS_MAX
+from zae_limiter.operate.manifest import Manifest, Place
 
 RESOURCES = ("gpt-4", "gpt-4.1", "openai/o1:mini", "on", "limits", "/v1/chat", "$x", "🦄")
 ENTITIES = ("user-1", "007", "null", "a:b@c.d", "1e3", "2024-01-01", "capacity", "auth0|a b", "~", "<<", "🦄")

@@ -7,9 +7,9 @@ import pytest
 
 from tests.dynamodb.stage import make_table, open_table
 from tests.migrations.stage import Stage
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.memory import MemoryBackend, Shelf
 from zae_limiter.backends.sqlite import SqliteBackend
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.testing import ManualClock
 
 

@@ -9,16 +9,16 @@ from typing import Any
 from tests.dynamodb.stage import driver
 from tests.migrations.older import NOW_MS, Old, Table, Truth
 from zae_limiter import RateLimiter, Repository
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.dynamodb import DynamoDBBackend
 from zae_limiter.backends.dynamodb.expressions import encode, encode_key
 from zae_limiter.bucket import Rate, balance
-from zae_limiter.migrations import Migration, Report, scan_of
-from zae_limiter.migrations.scanning import Scan
+from zae_limiter.operate.migrations import Migration, Report, scan_of
+from zae_limiter.operate.migrations.scanning import Scan
 from zae_limiter.records.connection import Connection, Options
+from zae_limiter.records.items import audit_event_of, config_of, entity_of, usage_snapshot_of
 from zae_limiter.repository_protocol import Backend, Item, Key, Outcome, Put, Write
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import bucket_states, namespace_key, number, parse_bucket_pk
-from zae_limiter.schema_records import audit_event_of, config_of, entity_of, usage_snapshot_of
 from zae_limiter.testing import ManualClock
 from zae_limiter.testing.stores import Wrapper
 

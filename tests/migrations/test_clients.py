@@ -9,16 +9,16 @@ from tests.migrations.older import NOW_MS, SHAPES, Table
 from tests.migrations.stage import Stage, Yielding, fill, is_old, old_rows, said_by
 from tests.records.stage import Crash, Crashing
 from zae_limiter import IncompatibleSchemaError, Limit, RateLimitExceeded, Repository
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.bucket import balance
-from zae_limiter.migrations import Kind, Migration, scan_of
-from zae_limiter.migrations import Stage as Step
 from zae_limiter.models import VersionRecord
+from zae_limiter.operate.migrations import Kind, Migration, scan_of
+from zae_limiter.operate.migrations import Stage as Step
+from zae_limiter.records.items import version_of
 from zae_limiter.records.versions import judge
 from zae_limiter.repository_protocol import Delete, Item, Key, Update
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import migration_key, older_version_key, version_key
-from zae_limiter.schema_records import version_of
 from zae_limiter.version import SCHEMA_VERSION
 from zae_limiter_aggregator.changes import Change, numbered
 from zae_limiter_aggregator.usage import extract_deltas

@@ -9,10 +9,10 @@ from tests.dynamodb.stage import Script, driver, make_table, open_table, opened
 from tests.migrations.older import NOW_MS, single_table
 from tests.migrations.stage import Stage
 from zae_limiter import IncompatibleSchemaError, InfrastructureNotFoundError
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.dynamodb.table import create_table_request, problems
 from zae_limiter.backends.dynamodb.transport import ServiceError
-from zae_limiter.migrations.indexes import add_missing_indexes, missing_indexes
+from zae_limiter.operate.migrations.indexes import add_missing_indexes, missing_indexes
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.testing import ManualClock
 
 

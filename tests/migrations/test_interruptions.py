@@ -10,9 +10,9 @@ from tests.migrations.older import SHAPES, Truth
 from tests.migrations.stage import Stage, Yielding, assert_same, fill, old_rows
 from tests.records.stage import Crash, Crashing
 from zae_limiter import RateLimiterUnavailable
-from zae_limiter._colour import run_sync
-from zae_limiter.migrations import Migration, moving
+from zae_limiter.operate.migrations import Migration, moving
 from zae_limiter.repository_protocol import Row
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.testing import Fault, FaultyBackend
 
 SEEDS = 12

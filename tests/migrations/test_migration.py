@@ -7,11 +7,11 @@ import pytest
 from tests.migrations.older import NOW_MS, RESOURCES, SHAPES, Truth
 from tests.migrations.stage import Stage, assert_same, fill, old_rows
 from zae_limiter import Limit, Repository
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.memory import MemoryBackend
-from zae_limiter.migrations import Kind, Migration, Progress
-from zae_limiter.migrations import Stage as Step
+from zae_limiter.operate.migrations import Kind, Migration, Progress
+from zae_limiter.operate.migrations import Stage as Step
 from zae_limiter.repository_protocol import Item, Key
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.testing import RecordingBackend
 
 ENTITIES = 1_000

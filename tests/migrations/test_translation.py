@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 from tests.migrations.older import NOW_MS
 from zae_limiter import Limit, UsageSnapshot, ValidationError
 from zae_limiter.bucket import Rate, balance
-from zae_limiter.migrations.moving import Context, Move, packed, writes_of
-from zae_limiter.migrations.shapes import Current, Finding, Kind, Source, fields, recognise, target_of
-from zae_limiter.migrations.translation import translate, wanted
+from zae_limiter.engine.bucket_view import Account, Meter, Terms
+from zae_limiter.engine.bucket_writes import Posting, write_for
 from zae_limiter.models import UsageWindow
-from zae_limiter.posting import Posting, write_for
+from zae_limiter.operate.migrations.moving import Context, Move, packed, writes_of
+from zae_limiter.operate.migrations.shapes import Current, Finding, Kind, Source, fields, recognise, target_of
+from zae_limiter.operate.migrations.translation import translate, wanted
+from zae_limiter.records.items import audit_event_of, config_of, usage_row, usage_snapshot_of
 from zae_limiter.repository_protocol import Item, Key, Row, apply_all
 from zae_limiter.schema import (
     bucket_key,
@@ -23,8 +25,6 @@ from zae_limiter.schema import (
     resource_config_key,
     system_config_key,
 )
-from zae_limiter.schema_records import audit_event_of, config_of, usage_row, usage_snapshot_of
-from zae_limiter.terms import Account, Meter, Terms
 from zae_limiter_aggregator.changes import Change, numbered
 from zae_limiter_aggregator.usage import extract_deltas
 

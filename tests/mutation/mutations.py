@@ -21,7 +21,7 @@ SEEDS_SHORT = tuple(
 FLOW = tuple(
     f"tests/flow/test_{name}.py"
     for name in (
-        *("lease", "till", "round_trips", "config_changes", "cascade", "cancellation", "unavailable"),
+        *("lease", "plan", "round_trips", "config_changes", "cascade", "cancellation", "unavailable"),
         "sync",
     )
 )
@@ -55,6 +55,10 @@ class Target(NamedTuple):
     on_dynamodb: bool = False
 
 
+def _engine(*names: str) -> tuple[str, ...]:
+    return tuple(f"tests/engine/test_{name}.py" for name in names)
+
+
 def _facts(*names: str) -> tuple[str, ...]:
     return tuple(f"tests/facts/test_{name}.py" for name in names)
 
@@ -68,24 +72,30 @@ def _aggregator(*names: str) -> tuple[str, ...]:
 
 
 TARGETS = (
-    Target("zae_limiter/posting.py", (*_facts("posting", "posting_beside", "posting_law"), HOT[2]), CORE),
-    Target("zae_limiter/till.py", (*_facts("till"), *FLOW, HOT[0]), CORE),
+    Target(
+        "zae_limiter/engine/bucket_writes.py",
+        (*_engine("bucket_writes", "bucket_writes_beside", "bucket_writes_law"), HOT[2]),
+        CORE,
+    ),
+    Target("zae_limiter/engine/plan.py", (*_engine("plan"), *FLOW, HOT[0]), CORE),
     Target("zae_limiter/bucket.py", (*_facts("bucket"), "tests/fuzz/test_facts.py"), CORE),
-    Target("zae_limiter/acquire.py", (*_facts("acquire"), *FLOW, *EXHAUSTIVE), CORE),
-    Target("zae_limiter/settlement.py", (*_facts("settlement", "lease"), *FLOW, *EXHAUSTIVE), CORE),
-    Target("zae_limiter/lease.py", (*_facts("lease"), *FLOW), CORE),
+    Target("zae_limiter/engine/acquire.py", (*_engine("acquire"), *FLOW, *EXHAUSTIVE), CORE),
+    Target("zae_limiter/engine/settle.py", (*_engine("settle", "lease"), *FLOW, *EXHAUSTIVE), CORE),
+    Target("zae_limiter/lease.py", (*_engine("lease"), *FLOW), CORE),
     Target(
-        "zae_limiter/teller.py",
-        (*_facts("teller", "lines", "groups", "faults", "acquire"), *HOT[:2], *FLOW, *EXHAUSTIVE),
+        "zae_limiter/engine/group_commit.py",
+        (*_engine("group_commit", "line", "groups", "faults", "acquire"), *HOT[:2], *FLOW, *EXHAUSTIVE),
         CORE,
     ),
     Target(
-        "zae_limiter/bucket_writes.py",
-        ("tests/test_one_door.py", *_facts("teller", "till", "faults"), *FLOW),
+        "zae_limiter/engine/door.py",
+        ("tests/test_one_door.py", *_engine("group_commit", "plan", "faults"), *FLOW),
         CORE,
     ),
-    Target("zae_limiter/lines.py", (*_facts("lines", "groups", "faults"), *HOT[:2], *FLOW), CORE),
-    Target("zae_limiter/terms.py", (*_facts("terms", "posting", "splitting"), HOT[2]), CORE),
+    Target("zae_limiter/engine/line.py", (*_engine("line", "groups", "faults"), *HOT[:2], *FLOW), CORE),
+    Target(
+        "zae_limiter/engine/bucket_view.py", (*_engine("bucket_view", "bucket_writes", "split"), HOT[2]), CORE
+    ),
     Target("zae_limiter/repository_protocol.py", (*_facts("waist"), *STORES), (*SQLITE, *CORE)),
     Target(
         "zae_limiter/backends/memory.py",
@@ -97,8 +107,8 @@ TARGETS = (
         (*_backends("statements", "expiry", "swap"), *STORES, *SQLITE),
         ("tests/backends", *CORE),
     ),
-    Target("zae_limiter/sharding.py", (*_facts("sharding", "splitting"), HOT[2]), CORE),
-    Target("zae_limiter/shards.py", (*_facts("splitting"), HOT[2]), CORE),
+    Target("zae_limiter/engine/shares.py", (*_engine("shares", "split"), HOT[2]), CORE),
+    Target("zae_limiter/engine/split.py", (*_engine("split"), HOT[2]), CORE),
     Target("zae_limiter/config_cache.py", ("tests/records/test_cache.py", *FLOW), CORE),
     Target(
         "zae_limiter/backends/dynamodb/expressions.py",
@@ -126,42 +136,50 @@ class Planted(NamedTuple):
 
 
 PLANTED = (
-    Planted("zae_limiter/settlement.py", "give_back", "Posting(credit=amounts)", "Posting(debit=amounts)"),
+    Planted("zae_limiter/engine/settle.py", "give_back", "Posting(credit=amounts)", "Posting(debit=amounts)"),
     Planted(
-        "zae_limiter/settlement.py",
+        "zae_limiter/engine/settle.py",
         "_may_try_again",
         "not outcome.failure.ambiguous and attempt",
         "attempt",
     ),
-    Planted("zae_limiter/acquire.py", "acquire", "except BaseException:", "except Exception:"),
+    Planted("zae_limiter/engine/acquire.py", "acquire", "except BaseException:", "except Exception:"),
     Planted(
-        "zae_limiter/settlement.py", "_posted", "teller.post(orders, binding=True)\n", "teller.post(orders)\n"
+        "zae_limiter/engine/settle.py",
+        "_posted",
+        "writer.post(orders, binding=True)\n",
+        "writer.post(orders)\n",
     ),
     Planted("zae_limiter/lease.py", "Lease._abandon", "self._taken()", "self._later"),
-    Planted("zae_limiter/settlement.py", "settlement", "in reversed(taken)", "in taken"),
-    Planted("zae_limiter/settlement.py", "_last_of", "in reversed(take.demands)", "in take.demands"),
+    Planted("zae_limiter/engine/settle.py", "settlement", "in reversed(taken)", "in taken"),
+    Planted("zae_limiter/engine/settle.py", "_last_of", "in reversed(take.demands)", "in take.demands"),
     Planted("zae_limiter/lease.py", "Lease._take", "self._later += (Take(", "self._later = (Take("),
-    Planted("zae_limiter/teller.py", "unknown", "ambiguous=True", "ambiguous=False"),
+    Planted("zae_limiter/engine/group_commit.py", "unknown", "ambiguous=True", "ambiguous=False"),
     Planted(
-        "zae_limiter/teller.py",
-        "Teller._fitting",
+        "zae_limiter/engine/group_commit.py",
+        "BucketWriter._fitting",
         "account.terms, image, sent_ms)",
         "account.terms, image, self.world.now_ms())",
     ),
-    Planted("zae_limiter/lines.py", "Lines._call_next", "line.lead(waiting[0])", "line.lead(waiting[-1])"),
-    Planted("zae_limiter/till.py", "spent", "stored = capacity - gained", "stored = capacity"),
-    Planted("zae_limiter/till.py", "spent", "numbers[counter] + need", "need"),
     Planted(
-        "zae_limiter/posting.py",
+        "zae_limiter/engine/line.py", "Lines._call_next", "line.lead(waiting[0])", "line.lead(waiting[-1])"
+    ),
+    Planted("zae_limiter/engine/plan.py", "spent", "stored = capacity - gained", "stored = capacity"),
+    Planted("zae_limiter/engine/plan.py", "spent", "numbers[counter] + need", "need"),
+    Planted(
+        "zae_limiter/engine/bucket_writes.py",
         "_spend",
         "terms.rates[name]",
         "stored_rate(image, name) or terms.rates[name]",
     ),
     Planted(
-        "zae_limiter/posting.py", "_spend", "min(brim, brim - taken + returned)", "brim - taken + returned"
+        "zae_limiter/engine/bucket_writes.py",
+        "_spend",
+        "min(brim, brim - taken + returned)",
+        "brim - taken + returned",
     ),
     Planted(
-        "zae_limiter/posting.py",
+        "zae_limiter/engine/bucket_writes.py",
         "_give_back",
         "add[names.tk], add[names.tc] = amount, -amount",
         "add[names.tk], add[names.tc] = amount, 0",
@@ -173,7 +191,7 @@ PLANTED = (
         "tokens_milli + gain(rate, origin_ms, now_ms)",
     ),
     Planted("zae_limiter/backends/memory.py", "MemoryBackend.swap", "is not image", "!= image"),
-    Planted("zae_limiter/shards.py", "split", "names.tk: moved", "names.tk: new_capacity"),
+    Planted("zae_limiter/engine/split.py", "split", "names.tk: moved", "names.tk: new_capacity"),
 )
 
 

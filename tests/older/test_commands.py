@@ -17,14 +17,14 @@ from zae_limiter import (
     SyncRateLimiter,
     SyncRepository,
 )
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.cli.app import program
 from zae_limiter.cli.progress import Bar
-from zae_limiter.migrations import Progress
+from zae_limiter.operate.migrations import Progress
 from zae_limiter.repository_protocol import Item, Key, Update
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import World
 from zae_limiter.schema import audit_key, entity_config_key, resource_config_key, system_config_key
-from zae_limiter.world import World
 
 
 def stored(path: Path, rows: dict[Key, Item]) -> str:

@@ -11,11 +11,11 @@ from tests.engines import dynamodb_local
 from tests.older import fill
 from tests.older.releases import VERSIONS, ask, rows_of
 from zae_limiter import IncompatibleSchemaError, SyncRateLimiter, SyncRepository
-from zae_limiter._colour import run_sync
 from zae_limiter.cli.app import program
-from zae_limiter.migrations import Migration
+from zae_limiter.operate.migrations import Migration
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import World
 from zae_limiter.schema import version_key
-from zae_limiter.world import World
 
 REFUSED = {
     "disabled entity": "it is disabled",

@@ -14,14 +14,14 @@ from tests.migrations.test_interruptions import finished
 from tests.older.releases import VERSIONS, recorded
 from tests.records.stage import Crash, Crashing
 from zae_limiter import IncompatibleSchemaError
-from zae_limiter._colour import run_sync
 from zae_limiter.bucket import Rate, balance
-from zae_limiter.migrations import Kind, Migration, moving
-from zae_limiter.migrations.buckets import Part
-from zae_limiter.migrations.inplace import missing, whole
-from zae_limiter.migrations.moving import Context
-from zae_limiter.migrations.shapes import Source
+from zae_limiter.operate.migrations import Kind, Migration, moving
+from zae_limiter.operate.migrations.buckets import Part
+from zae_limiter.operate.migrations.inplace import missing, whole
+from zae_limiter.operate.migrations.moving import Context
+from zae_limiter.operate.migrations.shapes import Source
 from zae_limiter.repository_protocol import Delete, Item, Key, Put, Row, Update
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import changes_key, migration_key, number, version_key
 from zae_limiter.testing import Fault, FaultyBackend, ManualClock
 

@@ -19,8 +19,8 @@ from zae_limiter.infra.lambda_builder import build, code_sha256
 from zae_limiter.infra.older_stack import IDS, fitted, loses_table, translated
 from zae_limiter.infra.stack import Stack, StackChange
 from zae_limiter.infra.stack_manager import SyncStackManager
+from zae_limiter.infra.stack_request import Wishes
 from zae_limiter.infra.template import template_text
-from zae_limiter.infra.wishes import Wishes
 
 RELEASES = {"0.10": ("0.10.3", "0.9.0"), "0.17": ("0.17.0", "0.10.0")}
 

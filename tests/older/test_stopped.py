@@ -21,8 +21,8 @@ from tests.migrations.stage import Stage, assert_same, batch_fill, old_rows
 from tests.older.releases import ROOT, VERSIONS, recorded, rows_of
 from tests.older.test_recorded import Rows, clock
 from tests.records.stage import take
-from zae_limiter._colour import run_sync
 from zae_limiter.repository_protocol import TRANSACT_WRITES_MAX
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.testing import ManualClock
 
 EACH_RECORD = bool(os.environ.get("UPGRADE_EACH_RECORD"))

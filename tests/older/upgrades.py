@@ -20,13 +20,13 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from zae_limiter.backends.dynamodb import aioboto, boto, lean  # noqa: F401 - what the command loads later
-from zae_limiter.backends.dynamodb.calls import Calls
+from zae_limiter.backends.dynamodb import aioboto, boto, http  # noqa: F401 - what the command loads later
+from zae_limiter.backends.dynamodb.retries import Calls
 from zae_limiter.cli import upgrade
 from zae_limiter.cli.app import program
 from zae_limiter.infra import clients, stack_manager  # noqa: F401 - the same
-from zae_limiter.migrations import moving
-from zae_limiter.world import World
+from zae_limiter.operate.migrations import moving
+from zae_limiter.runtime.world import World
 
 WRITES = frozenset({"TransactWriteItems", "PutItem", "UpdateItem", "DeleteItem"})
 TURN_SECONDS_MAX = 0.02

@@ -12,8 +12,8 @@ from typing import Any
 from zae_limiter import Limit, RateLimiter, Repository
 from zae_limiter.models import UsageWindow
 from zae_limiter.records.connection import Options
+from zae_limiter.records.items import usage_counter, usage_row
 from zae_limiter.repository_protocol import Backend, Item, Key, Outcome, Page, Query, Update, Write
-from zae_limiter.schema_records import usage_counter, usage_row
 from zae_limiter.testing import ManualClock, RecordingBackend
 from zae_limiter.testing.stores import Wrapper
 

@@ -15,10 +15,10 @@ from zae_limiter import (
     Repository,
     ValidationError,
 )
-from zae_limiter._colour import Asyncio, Colour
 from zae_limiter.config_cache import ConfigCache
 from zae_limiter.records.connection import Connection, Options
 from zae_limiter.repository_protocol import Backend, Item, Key
+from zae_limiter.runtime.colour import Asyncio, Colour
 from zae_limiter.testing import Fault, FaultyBackend, ManualClock
 from zae_limiter.testing.stores import Wrapper
 

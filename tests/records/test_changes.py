@@ -52,7 +52,7 @@ async def test_a_client_learns_for_all_its_entities(store: Store) -> None:
 
 async def forget_to_tell(repository: Repository) -> None:
     """Take the store's word for changes away, as on a store that has none."""
-    repository._connection._changes, repository._connection.teller.swap = None, None
+    repository._connection._changes, repository._connection.writer.swap = None, None
 
 
 async def test_a_cut_binds_at_the_latest_when_the_cache_expires(store: Store) -> None:

@@ -18,8 +18,8 @@ from zae_limiter import (
     UsageWindow,
 )
 from zae_limiter.backends.memory import MemoryBackend
+from zae_limiter.records.items import usage_counter, usage_row, usage_snapshot_of
 from zae_limiter.repository_protocol import Item, Update, apply
-from zae_limiter.schema_records import usage_counter, usage_row, usage_snapshot_of
 from zae_limiter.testing import ManualClock
 
 LIMITS = [

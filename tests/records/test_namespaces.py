@@ -14,7 +14,7 @@ from zae_limiter import (
     Repository,
     ValidationError,
 )
-from zae_limiter.manifest import Manifest, Place, StoredLimits
+from zae_limiter.operate.manifest import Manifest, Place, StoredLimits
 from zae_limiter.records import namespaces
 from zae_limiter.repository_protocol import Delete, Key
 

@@ -28,7 +28,7 @@ TWINS: list[tuple[type, type]] = [
 ASYNC_ONLY: dict[str, str] = {
     # What the async side needs for itself, each with its reason.
     "colour": "says how coroutines wait",
-    "teller": "the core's own",
+    "writer": "the core's own",
     "plan": "the core's own",
     "renewed": "the core's own",
     "notice_changes": "the core's own",

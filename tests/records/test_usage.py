@@ -7,7 +7,7 @@ import pytest
 
 from tests.records.stage import Store, count_usage
 from zae_limiter import UsageSnapshot, UsageSummary, UsageWindow, ValidationError
-from zae_limiter.schema_records import window_of
+from zae_limiter.records.items import window_of
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 MONDAY_MS = 1_704_067_200_000  # 2024-01-01T00:00:00Z

@@ -12,11 +12,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from tests.simulation.simulation import Network, Process, Simulation, pause
-from zae_limiter._colour import run_sync
 from zae_limiter.exceptions import NamespaceNotFoundError, NamespaceStateError, RateLimiterUnavailable
 from zae_limiter.models import Limit, UsageWindow
 from zae_limiter.repository import Repository
 from zae_limiter.repository_protocol import Backend, Item, Key, Outcome, Write
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import (
     MOVED,
     bucket_limit_names,

@@ -11,11 +11,16 @@ from unittest import mock
 from tests.simulation.simulation import SimColour
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.config_cache import ConfigCache
+from zae_limiter.engine.bucket_view import Account
+from zae_limiter.engine.bucket_writes import Posting, fitting, write_for
+from zae_limiter.engine.group_commit import BucketWriter
+from zae_limiter.engine.merge import merge
+from zae_limiter.engine.plan import spent
+from zae_limiter.engine.settle import Demand, give_back
+from zae_limiter.engine.split import split
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.lease import Acquisition
-from zae_limiter.merging import merge
-from zae_limiter.migrations.shapes import MOVED_TO, Source
-from zae_limiter.posting import Posting, fitting, write_for
+from zae_limiter.operate.migrations.shapes import MOVED_TO, Source
 from zae_limiter.records.buckets import BucketRecords
 from zae_limiter.records.versions import VersionRecords
 from zae_limiter.repository_protocol import (
@@ -30,12 +35,7 @@ from zae_limiter.repository_protocol import (
     Update,
     Write,
 )
-from zae_limiter.settlement import Demand, give_back
-from zae_limiter.shards import split
-from zae_limiter.teller import Teller
-from zae_limiter.terms import Account
-from zae_limiter.till import spent
-from zae_limiter.world import StoreClock
+from zae_limiter.runtime.world import StoreClock
 
 look = StoreClock._look
 refuse_older_shape = VersionRecords._refuse_older_shape
@@ -94,10 +94,10 @@ def _merge_that_mints(*given: Any) -> list[Write]:
     return [write for write in merge(*given) if not isinstance(write, Delete)]
 
 
-async def _refund_to_first_shard(teller: Teller, taken: Sequence[Demand]) -> None:
+async def _refund_to_first_shard(writer: BucketWriter, taken: Sequence[Demand]) -> None:
     """A refund that goes to the bucket instead of the shard."""
     moved = [d._replace(account=d.account._replace(key=d.account.whole_key)) for d in taken]
-    await give_back(teller, moved)
+    await give_back(writer, moved)
 
 
 def _deaf(*_: Any) -> None:
@@ -178,32 +178,32 @@ def _never(*_: Any) -> bool:
 BUGS: dict[str, dict[str, Any]] = {
     "parent_widened": {"zae_limiter.records.buckets.BucketRecords._family": _widened_family},
     "holds_believed": {
-        "zae_limiter.seen_buckets.SeenBuckets.is_doubtful": _never,
-        "zae_limiter.seen_buckets.SeenBuckets.is_held_here": _never,
+        "zae_limiter.engine.seen_buckets.SeenBuckets.is_doubtful": _never,
+        "zae_limiter.engine.seen_buckets.SeenBuckets.is_held_here": _never,
     },
-    "lost_in_silence": {"zae_limiter.teller.Teller.count_unsure": _count_nothing},
-    "no_floor": {"zae_limiter.teller.write_for": _without_floor},
-    "no_clamp": {"zae_limiter.teller.write_for": _without_clamp},
-    "till_overdraws": {"zae_limiter.till.spent": _spent_without_floor},
+    "lost_in_silence": {"zae_limiter.engine.group_commit.BucketWriter.count_unsure": _count_nothing},
+    "no_floor": {"zae_limiter.engine.group_commit.write_for": _without_floor},
+    "no_clamp": {"zae_limiter.engine.group_commit.write_for": _without_clamp},
+    "till_overdraws": {"zae_limiter.engine.plan.spent": _spent_without_floor},
     "unstamped": {"zae_limiter.records.config.ConfigRecords._stamp_buckets": _stamp_nothing},
     "former_parent": {"zae_limiter.records.buckets.BucketRecords.is_moved_by_now": _believe_the_parent},
     "unnoticed": {"zae_limiter.config_cache.ConfigCache.notice": _believe_the_cache},
     "blind_swap": {"zae_limiter.backends.memory.MemoryBackend.swap": _swap_unseen},
-    "tail_first": {"zae_limiter.teller.fitting": _last_come_first_served},
-    "split_mints": {"zae_limiter.shards.split": _split_that_mints},
+    "tail_first": {"zae_limiter.engine.group_commit.fitting": _last_come_first_served},
+    "split_mints": {"zae_limiter.engine.split.split": _split_that_mints},
     "merge_mints": {"zae_limiter_aggregator.cooling.merge": _merge_that_mints},
     "wrong_shard": {
-        "zae_limiter.acquire.give_back": _refund_to_first_shard,
+        "zae_limiter.engine.acquire.give_back": _refund_to_first_shard,
         "zae_limiter.lease.give_back": _refund_to_first_shard,
     },
     "blind_entry": {"zae_limiter.records.versions.VersionRecords._refuse_older_shape": _enter_blindly},
-    "deaf_clock": {"zae_limiter.world.StoreClock.observe": _deaf},
-    "clock_set_back": {"zae_limiter.world.StoreClock._look": _set_back},
-    "moved_twice": {"zae_limiter.migrations.moving.mark": _mark_again},
+    "deaf_clock": {"zae_limiter.runtime.world.StoreClock.observe": _deaf},
+    "clock_set_back": {"zae_limiter.runtime.world.StoreClock._look": _set_back},
+    "moved_twice": {"zae_limiter.operate.migrations.moving.mark": _mark_again},
     "reader_forgotten": {"zae_limiter.lease.Acquisition.leave_at_once": _forget_readers},
     "undone_by_nobody": {"tests.simulation.simulation.SimColour.keep": _keep_nothing},
     "no_refund": {
-        "zae_limiter.acquire.give_back": _forget_refund,
+        "zae_limiter.engine.acquire.give_back": _forget_refund,
         "zae_limiter.lease.give_back": _forget_refund,
     },
 }

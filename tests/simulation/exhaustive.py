@@ -27,17 +27,17 @@ from typing import NamedTuple
 from tests.simulation.ideal import Intent, Judge, WatchedTeller
 from tests.simulation.search import Act, Explorer, Line, Place, Redundant, Search, Stop, stop_of
 from tests.simulation.simulation import Cancelled, Process, Task
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.memory import MemoryBackend, Shelf
 from zae_limiter.bucket import balance
+from zae_limiter.engine.bucket_writes import Posting, merged
+from zae_limiter.engine.line import Order
 from zae_limiter.exceptions import RateLimiterUnavailable, RateLimitExceeded
 from zae_limiter.limiter import RateLimiter
-from zae_limiter.lines import Order
 from zae_limiter.models import Limit
-from zae_limiter.posting import Posting, merged
 from zae_limiter.records.connection import Connection, Options
 from zae_limiter.repository import Repository
 from zae_limiter.repository_protocol import Item, Key, Outcome, Put, Update, Write
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import bucket_key, bucket_limit_names, limit_attributes, number, sk_state, stored_rate
 
 ENTITY, RESOURCE = "key", "api"
@@ -99,7 +99,7 @@ class Lost(NamedTuple):
 
 
 class KnownTeller(WatchedTeller):
-    """A teller that also tells what each of its writes was to do."""
+    """A writer that also tells what each of its writes was to do."""
 
     postings: dict[int, tuple[Write, Posting]]
 
@@ -158,8 +158,8 @@ class Run:
         # Of those whose limits are changed one learns it at once, the others from what that one writes.
         first_to_know = self.story.changed and not self.processes
         connection = Connection(line, process.world, Options(0 if first_to_know else 60))
-        connection.teller = teller = KnownTeller(process, line, self.intents)
-        teller.postings = self.postings
+        connection.writer = writer = KnownTeller(process, line, self.intents)
+        writer.postings = self.postings
         self.processes.append(process)
         repository = Repository(connection, "default", self.namespace_id)
         if self.story.used is not None:  # a process that has been at work for a while

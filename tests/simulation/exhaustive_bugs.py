@@ -8,17 +8,17 @@ from typing import Any
 from tests.simulation.bugs import BUGS
 from tests.simulation.search import Line
 from zae_limiter.backends.memory import MemoryBackend
-from zae_limiter.posting import write_for
+from zae_limiter.engine.bucket_view import level
+from zae_limiter.engine.bucket_writes import write_for
+from zae_limiter.engine.group_commit import BucketWriter
+from zae_limiter.engine.settle import Demand, give_back
 from zae_limiter.repository_protocol import Equal, Item, Key, Outcome, Put, Update, Write
-from zae_limiter.settlement import Demand, give_back
-from zae_limiter.teller import Teller
-from zae_limiter.terms import level
 
 
-async def _refund_twice(teller: Teller, taken: Sequence[Demand]) -> None:
+async def _refund_twice(writer: BucketWriter, taken: Sequence[Demand]) -> None:
     again = list(taken)  # who gives back takes off the list what it answers for
-    await give_back(teller, taken)
-    await give_back(teller, again)
+    await give_back(writer, taken)
+    await give_back(writer, again)
 
 
 _write_one = Line._write_one
@@ -69,13 +69,13 @@ def _timid(postings: Sequence[Any], terms: Any, image: Any, now_ms: int) -> list
 PLANTED: dict[str, dict[str, Any]] = {
     **{bug: BUGS[bug] for bug in ("no_floor", "no_clamp", "no_refund", "till_overdraws", "tail_first")},
     "refund_twice": {
-        "zae_limiter.acquire.give_back": _refund_twice,
+        "zae_limiter.engine.acquire.give_back": _refund_twice,
         "zae_limiter.lease.give_back": _refund_twice,
     },
     "sent_again": {"tests.simulation.search.Line._write_one": _sent_again},
     "stale_swap": {"zae_limiter.backends.memory.MemoryBackend.swap": _swap_of_a_stale_image},
-    "unpinned": {"zae_limiter.teller.write_for": _unpinned},
-    "careless_creation": {"zae_limiter.teller.write_for": _careless_creation},
-    "timid": {"zae_limiter.teller.fitting": _timid},
-    "deaf_line": {"zae_limiter.lines.Ticket.wake": lambda _: None},
+    "unpinned": {"zae_limiter.engine.group_commit.write_for": _unpinned},
+    "careless_creation": {"zae_limiter.engine.group_commit.write_for": _careless_creation},
+    "timid": {"zae_limiter.engine.group_commit.fitting": _timid},
+    "deaf_line": {"zae_limiter.engine.line.Ticket.wake": lambda _: None},
 }

@@ -10,14 +10,17 @@ from typing import Any
 
 from tests.simulation.actors import Tenant
 from tests.simulation.simulation import Simulation
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.bucket import Rate
+from zae_limiter.engine.bucket_view import has_terms, level
+from zae_limiter.engine.split import shard_account, survey
 from zae_limiter.exceptions import RateLimitExceeded
 from zae_limiter.limiter import RateLimiter
 from zae_limiter.models import Limit, NamespaceStatus
+from zae_limiter.records.items import namespace_of
 from zae_limiter.repository import Repository
 from zae_limiter.repository_protocol import Item, Key
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import (
     bucket_key,
     nsid_key,
@@ -27,9 +30,6 @@ from zae_limiter.schema import (
     sk_meta,
     stored_rate,
 )
-from zae_limiter.schema_records import namespace_of
-from zae_limiter.shards import shard_account, survey
-from zae_limiter.terms import has_terms, level
 
 NEVER_SECONDS = 10**7
 
@@ -101,7 +101,7 @@ def check_waits(simulation: Simulation, setup: Repository, entities: Sequence[st
 def _is_settled(setup: Repository, entity_id: str, resource: str, now_ms: int) -> bool:
     """Whether an entity's buckets go by the present limits, and no shard is in debt."""
     accounts = run_sync(setup.plan(entity_id, resource, None)).accounts
-    for account, images in zip(accounts, run_sync(survey(setup.teller, accounts)), strict=True):
+    for account, images in zip(accounts, run_sync(survey(setup.writer, accounts)), strict=True):
         for shard_id, image in enumerate(images):
             terms = shard_account(account, shard_id, image).terms
             if image is not None and not has_terms(image, terms):
@@ -211,7 +211,7 @@ def _settle(simulation: Simulation, *steps: Coroutine[Any, Any, Any]) -> None:
 
 def _check_numbers(setup: Repository, entity_id: str, resource: str, limits: Sequence[Limit]) -> None:
     """A bucket of one shard goes by these limits."""
-    (image,) = run_sync(setup.teller.look([bucket_key(setup.namespace_id, entity_id, resource)]))
+    (image,) = run_sync(setup.writer.look([bucket_key(setup.namespace_id, entity_id, resource)]))
     if image is not None and number(image, "shard_count", 1) == 1:
         for limit in limits:
             assert stored_rate(image, limit.name) == Rate.of(limit), (

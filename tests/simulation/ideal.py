@@ -1,4 +1,4 @@
-"""The bucket of the textbook, and a teller that tells what each write was meant to do.
+"""The bucket of the textbook, and a writer that tells what each write was meant to do.
 
 The ideal bucket hears of every write in the order in which the store applied it and keeps the level
 that an exact bucket would have at that instant. A client's clock is read when it sends, and may be
@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 from tests.simulation.simulation import Process, Simulation
 from zae_limiter.bucket import Rate, accrued, balance, wait_ms
-from zae_limiter.bucket_writes import Call
-from zae_limiter.lines import Order, Ticket
+from zae_limiter.engine.bucket_view import Account, shard_count
+from zae_limiter.engine.bucket_writes import merged
+from zae_limiter.engine.door import Call
+from zae_limiter.engine.group_commit import BucketWriter
+from zae_limiter.engine.line import Order, Ticket
 from zae_limiter.models import Limit
-from zae_limiter.posting import merged
 from zae_limiter.repository_protocol import Backend, Item, Outcome, Write
 from zae_limiter.schema import BURIED, bucket_limit_names, limit_attributes, number, stored_rate
-from zae_limiter.teller import Teller
-from zae_limiter.terms import Account, shard_count
 
 SLOWLY_MS = 10**12
 """Long enough to tell which of two rates is slower."""
@@ -167,8 +167,8 @@ class Whole:
             assert held <= most, f"the shards of {self.name} hold {held} of {name}, one bucket {most}"
 
 
-class WatchedTeller(Teller):
-    """A teller whose intents are known to the simulation."""
+class WatchedTeller(BucketWriter):
+    """A writer whose intents are known to the simulation."""
 
     def __init__(self, process: Process, backend: Backend, intents: dict[int, Intent]) -> None:
         super().__init__(backend, process.world)

@@ -14,16 +14,16 @@ from typing import NamedTuple
 
 from tests.simulation.actors import SETTINGS, Timed, idle
 from tests.simulation.simulation import Cancelled, Process, Simulation
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.bucket import Rate, balance
 from zae_limiter.exceptions import IncompatibleSchemaError, RateLimiterUnavailable
-from zae_limiter.migrations import Kind, Migration, Stage
-from zae_limiter.migrations.scanning import Scan
-from zae_limiter.migrations.shapes import Source, recognise
 from zae_limiter.models import AuditAction, Limit, UsageWindow
+from zae_limiter.operate.migrations import Kind, Migration, Stage
+from zae_limiter.operate.migrations.scanning import Scan
+from zae_limiter.operate.migrations.shapes import Source, recognise
 from zae_limiter.repository import Repository
 from zae_limiter.repository_protocol import Backend, Delete, Item, Key, Put, Row, Value, Write
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import MOVED, bucket_key, older_version_key, parse_bucket_pk, stored_rate, version_key
 
 VETERAN = "veteran"

@@ -13,16 +13,16 @@ from unittest import mock
 
 from tests.simulation.ideal import WatchedTeller
 from tests.simulation.simulation import Network, Process, Simulation, pause
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.memory import MemoryBackend
+from zae_limiter.engine.bucket_view import Account, Terms
+from zae_limiter.engine.split import doubled, split
 from zae_limiter.exceptions import RateLimitExceeded
 from zae_limiter.limiter import RateLimiter
 from zae_limiter.models import Limit
 from zae_limiter.records.connection import Connection, Options
 from zae_limiter.repository import Repository
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import bucket_key
-from zae_limiter.shards import doubled, split
-from zae_limiter.terms import Account, Terms
 
 RESOURCE = "api"
 PARENT, CHILDREN = "parent", ("child-1", "child-2")
@@ -75,7 +75,7 @@ class Rivals:
     def _open(self, process: Process) -> Repository:
         network = Network(process, self.store, 0.0, lambda *_: None)
         connection = Connection(network, process.world, Options(self.simulation.rng.choice((0.0, 60.0))))
-        connection.teller = WatchedTeller(process, network, {})
+        connection.writer = WatchedTeller(process, network, {})
         return Repository(connection, self.setup.namespace_name, self.setup.namespace_id)
 
     async def _client(self, limiter: RateLimiter, unit: int) -> None:
@@ -105,7 +105,7 @@ class Rivals:
                 self.simulation.faults["splits"] += 1
 
     def run(self) -> None:
-        with mock.patch("zae_limiter.acquire.LOOK_AGAIN_SECONDS", PATIENT_SECONDS):
+        with mock.patch("zae_limiter.engine.acquire.LOOK_AGAIN_SECONDS", PATIENT_SECONDS):
             self.simulation.run()
         limiter = RateLimiter(self.setup)
         for entity_id, amounts in self.refused:

@@ -16,12 +16,12 @@ from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from zae_limiter._colour import Signal
-from zae_limiter._keeping import Lost, may_wait
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.repository_protocol import Backend, Changes, Item, Key, Outcome, Query, Swap, Update, Write
+from zae_limiter.runtime.colour import Signal
+from zae_limiter.runtime.kept import Lost, may_wait
+from zae_limiter.runtime.world import DRIFT, LOOK_MS, World
 from zae_limiter.testing.stores import Fault, Wrapper
-from zae_limiter.world import DRIFT, LOOK_MS, World
 
 T = TypeVar("T")
 

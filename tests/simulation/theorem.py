@@ -35,9 +35,10 @@ from tests.simulation.ideal import Intent, Judge, WatchedTeller, Whole
 from tests.simulation.older import USAGE, Estate, Heritage, migrate
 from tests.simulation.readers import Reader, Steps
 from tests.simulation.simulation import Cancelled, Network, Process, Simulation, pause
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.bucket import Rate
+from zae_limiter.engine.bucket_view import shard_count
+from zae_limiter.engine.shares import SHARDS_MAX
 from zae_limiter.exceptions import RateLimiterUnavailable, RateLimitExceeded
 from zae_limiter.lease import Lease
 from zae_limiter.limiter import RateLimiter
@@ -45,6 +46,7 @@ from zae_limiter.models import Limit
 from zae_limiter.records.connection import Connection, Options
 from zae_limiter.repository import Repository
 from zae_limiter.repository_protocol import Delete, Item, Key, Outcome, Update, Write
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import (
     bucket_key,
     bucket_limit_names,
@@ -54,8 +56,6 @@ from zae_limiter.schema import (
     sk_state,
     stored_rate,
 )
-from zae_limiter.sharding import SHARDS_MAX
-from zae_limiter.terms import shard_count
 
 RESOURCE = "api"
 PARENT, STEPPARENT = "parent", "stepparent"
@@ -167,7 +167,7 @@ class Scenario:
     def _open(self, process: Process) -> Repository:
         rng, network = self.simulation.rng, self._network(process)
         connection = Connection(network, process.world, Options(rng.choice((0.0, *[CONFIG_TTL_SECONDS] * 2))))
-        connection.teller = WatchedTeller(process, network, self.intents)
+        connection.writer = WatchedTeller(process, network, self.intents)
         repository = Repository(connection, self.setup.namespace_name, self.setup.namespace_id)
         self.repositories.append((process, repository))
         return repository
@@ -225,7 +225,7 @@ class Scenario:
     def run(self) -> None:
         slow = {
             f"zae_limiter.{module}.WRITES": SLOW_WRITES
-            for module in ("posting", "shards", "migrations.buckets")
+            for module in ("engine.bucket_writes", "engine.split", "operate.migrations.buckets")
         }
         with ExitStack() as stack:
             for target, rate in slow.items():

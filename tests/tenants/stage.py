@@ -5,9 +5,9 @@ from typing import Any
 
 from tests.fuzz.stage import Contents
 from zae_limiter import Namespace, SyncRepository
+from zae_limiter.records.items import namespace_item
 from zae_limiter.repository_protocol import Item, Key, Put, Query, Update, Write
 from zae_limiter.schema import INDEXES, namespace_key, nsid_key, sk_nsid
-from zae_limiter.schema_records import namespace_item
 from zae_limiter.testing import RecordingBackend
 
 REGISTRY = "_"

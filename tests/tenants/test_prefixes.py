@@ -11,11 +11,11 @@ from tests.fuzz.files import stored
 from tests.fuzz.stage import ENTITIES, LIMITS, RESOURCES, furnish
 from tests.tenants.stage import of_tenant, registered, view_of
 from zae_limiter import NamespaceStateError, SyncRateLimiter, SyncRepository
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.dynamodb.expressions import decode_key
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.repository_protocol import Backend
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.testing import ManualClock
 from zae_limiter_aggregator import Change, Settings
 from zae_limiter_aggregator.changes import numbered

@@ -19,12 +19,12 @@ from tests.tenants.stage import (
     writes_of,
 )
 from zae_limiter import SyncRateLimiter, SyncRepository
-from zae_limiter._colour import run_sync
 from zae_limiter.backends.memory import MemoryBackend
-from zae_limiter.following import log_of
-from zae_limiter.manifest import SyncStoredLimits, parse
+from zae_limiter.operate.change_log import log_of
+from zae_limiter.operate.manifest import SyncStoredLimits, parse
 from zae_limiter.records.connection import Connection, Options
 from zae_limiter.repository import Repository
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.testing import ManualClock, RecordingBackend
 from zae_limiter_aggregator import Settings
 from zae_limiter_aggregator.sources import LogSource

@@ -9,11 +9,11 @@ from tests.aggregator.poison import Strict, full_of_gaps, heavy_row, many_limits
 from tests.aggregator.stage import usage_rows
 from tests.hot.stage import HotMemory
 from zae_limiter import Limit, RateLimitExceeded, SyncRateLimiter, SyncRepository
-from zae_limiter._colour import run_sync
-from zae_limiter.following import log_of
+from zae_limiter.operate.change_log import log_of
 from zae_limiter.records.connection import Connection, Options
 from zae_limiter.repository import Repository
 from zae_limiter.repository_protocol import Key
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import bucket_key
 from zae_limiter.testing import ManualClock
 from zae_limiter_aggregator import Settings

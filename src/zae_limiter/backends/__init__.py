@@ -21,7 +21,7 @@ from urllib.parse import quote, urlsplit
 
 from ..exceptions import InfrastructureError, ValidationError
 from ..repository_protocol import Backend
-from ..world import World
+from ..runtime.world import World
 
 ENTRY_POINTS = "zae_limiter.backends"
 URL_LENGTH_MAX = 2048

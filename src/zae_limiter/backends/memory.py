@@ -15,7 +15,6 @@ from typing import TypeAlias
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
-from .._colour import Blocking, Colour, at_fork
 from ..exceptions import ValidationError
 from ..models import BackendCapabilities
 from ..repository_protocol import (
@@ -32,8 +31,9 @@ from ..repository_protocol import (
     apply,
     apply_all,
 )
+from ..runtime.colour import Blocking, Colour, at_fork
+from ..runtime.world import World
 from ..schema import is_deleted, is_remembered, sk_state
-from ..world import World
 from .diary import HOUR_MS, Diary, Mark
 
 _STATE = sk_state()

@@ -18,9 +18,9 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from ..runtime.world import World
 from ..sync import SyncRateLimiter
 from ..visualization.bars import Ink, bar, diverging
-from ..world import World
 from .errors import Failure
 from .nouns import Verb
 from .output import Output, console, grid, ink

@@ -11,11 +11,11 @@ import click
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from .._colour import run_sync
 from ..bucket import balance, rate_of, wait_ms
 from ..exceptions import EntityNotFoundError, InfrastructureError, InvalidNameError
 from ..models import BucketState, Entity, Limit
 from ..naming import DEFAULT_RESOURCE
+from ..runtime.colour import run_sync
 from ..sync import SyncRepository
 from ..visualization.bars import Ink, debt_width, level
 from .errors import NOT_FOUND, Failure, failure_of

@@ -8,7 +8,7 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from ..explanation import ExplainedBucket, ExplainedLevel, Explanation
+from ..models.explanation import ExplainedBucket, ExplainedLevel, Explanation
 from .nouns import Verb
 from .output import grid, plain, printable, record
 from .session import Session, limit_texts, with_existing

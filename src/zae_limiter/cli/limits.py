@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ..exceptions import RateLimiterUnavailable
-from ..manifest import Action, Change, Manifest, Plan, SyncStoredLimits, parse, to_json, to_yaml
-from ..manifest.template import HANDLER, template, to_text
-from ..manifest.writing import level_lines
 from ..models import Limit, LimiterConfig
+from ..operate.manifest import Action, Change, Manifest, Plan, SyncStoredLimits, parse, to_json, to_yaml
+from ..operate.manifest.template import HANDLER, template, to_text
+from ..operate.manifest.writing import level_lines
 from .errors import AWS, DIFFERENT, ERROR, NOT_FOUND, Failure
 from .files import STANDARD, overwriting, to_file, write
 from .grammar import limit_text

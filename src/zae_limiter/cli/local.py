@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from ..local import ENGINES, Engine, Running, Service, endpoint_on, environment, last_lines
 from ..naming import validate_stack_name
+from ..operate.local import ENGINES, Engine, Running, Service, endpoint_on, environment, last_lines
 from .errors import ERROR, NOT_FOUND, Failure
 from .nouns import Noun
 from .output import Output, printable, record

@@ -6,8 +6,8 @@ replaced, and the function is told again. Each step can be repeated.
 
 from __future__ import annotations
 
-from .._colour import run_sync
 from ..infra.older_stack import MARK, is_older
+from ..runtime.colour import run_sync
 from .progress import Board
 from .session import Session
 from .stacks import stack_around, stack_or_none

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..infra.stack import STACK, StackEvent
-from ..migrations import Progress
+from ..operate.migrations import Progress
 from .output import grid, printable
 
 COLOURS = {"COMPLETE": "green", "SKIPPED": "cyan", "PROGRESS": "yellow", "FAILED": "red"}

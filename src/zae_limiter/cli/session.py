@@ -18,13 +18,14 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from .._colour import run_sync
 from ..backends import open_backend, store_world
 from ..exceptions import RateLimiterUnavailable, ValidationError
 from ..models import Limit
 from ..naming import validate_namespace
 from ..records.connection import Connection
 from ..repository import Repository
+from ..runtime.colour import run_sync
+from ..runtime.world import World
 from ..schema import REGISTRY
 from ..settings import (
     DEFAULT_NAMESPACE,
@@ -35,7 +36,6 @@ from ..settings import (
     settings_of,
 )
 from ..sync import SyncRepository
-from ..world import World
 from .errors import NOT_FOUND, Failure, was_interrupted
 from .grammar import limit_text, parse_limit
 from .output import Output

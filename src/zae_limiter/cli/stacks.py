@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .._colour import run_sync
 from ..exceptions import InfrastructureError
 from ..naming import validate_stack_name
+from ..runtime.colour import run_sync
+from ..runtime.world import World
 from ..settings import STACK_VARIABLE, Settings
-from ..world import World
 from .errors import AWS, Failure
 from .output import Output
 from .session import STORE_IN_USE, Session, decorated, json_option, output_of, output_option

@@ -13,12 +13,12 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from .._colour import run_sync
 from ..exceptions import InfrastructureNotFoundError, RateLimiterUnavailable
 from ..limiter import deployed
 from ..models import Status, VersionRecord
+from ..runtime.colour import run_sync
+from ..runtime.world import World
 from ..version import SCHEMA_VERSION, check_compatibility, client_version
-from ..world import World
 from .errors import NOT_FOUND, Failure
 from .nouns import Verb
 from .output import grid, printable, record

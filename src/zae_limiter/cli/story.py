@@ -17,8 +17,8 @@ from typing import NamedTuple, TypeAlias
 from ..bucket import Rate, calculate_available, gain
 from ..exceptions import RateLimitExceeded
 from ..models import Limit, UsageWindow
+from ..runtime.world import World
 from ..sync import SyncRateLimiter
-from ..world import World
 
 RESOURCE = "chat"
 CALLS = Limit.custom("calls", capacity=5, refill_amount=1, refill_period_seconds=1)

@@ -8,15 +8,15 @@ from urllib.parse import urlsplit
 
 import click
 
-from .._colour import run_sync
 from ..backends import open_backend
 from ..exceptions import InfrastructureNotFoundError, without_secrets
 from ..naming import validate_namespace
 from ..records.connection import Connection, Options
 from ..repository import Repository
+from ..runtime.colour import run_sync
+from ..runtime.world import World
 from ..schema import REGISTRY
 from ..sync import SyncRepository
-from ..world import World
 from .errors import Failure
 from .nouns import Noun
 from .session import Session, confirmed, make_sure, with_existing, with_session

@@ -9,9 +9,8 @@ import click
 from rich.console import Group
 from rich.text import Text
 
-from .._colour import run_sync
 from ..backends import open_backend, store_world
-from ..bucket_writes import write_each
+from ..engine.door import write_each
 from ..exceptions import (
     IncompatibleSchemaError,
     InfrastructureError,
@@ -20,11 +19,12 @@ from ..exceptions import (
     VersionError,
     ZAELimiterError,
 )
-from ..migrations import Kind, Migration, Stage, State, Survey
-from ..migrations.state import renew
+from ..operate.migrations import Kind, Migration, Stage, State, Survey
+from ..operate.migrations.state import renew
 from ..repository_protocol import Backend
+from ..runtime.colour import run_sync
+from ..runtime.world import World
 from ..version import SCHEMA_VERSION, check_compatibility, client_version, parse_version
-from ..world import World
 from .errors import AWS, ERROR, Failure
 from .nouns import Verb
 from .older_stacks import OlderStack, older_stack
@@ -36,8 +36,8 @@ from .stacks import stack_around
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..migrations import Finding
-    from ..migrations.migration import Findings
+    from ..operate.migrations import Finding
+    from ..operate.migrations.migration import Findings
 
 TIMEOUT_MS = 30_000
 """A transaction of a hundred writes may take its time; nobody waits for an acquire here."""
@@ -113,7 +113,7 @@ class Work:
     def look(self) -> None:
         """Find out what has to be done. A table that is not there is an error, and none is made."""
         if self._session.is_dynamodb:
-            from ..migrations.indexes import missing_indexes
+            from ..operate.migrations.indexes import missing_indexes
 
             self.indexes = run_sync(missing_indexes(self._backend))  # type: ignore[arg-type]
         else:
@@ -176,7 +176,7 @@ class Work:
     def do(self) -> None:
         with self.bar:
             if self.indexes:
-                from ..migrations.indexes import add_missing_indexes
+                from ..operate.migrations.indexes import add_missing_indexes
 
                 run_sync(add_missing_indexes(self._backend, self.bar.say))  # type: ignore[arg-type]
             if self.has_records:

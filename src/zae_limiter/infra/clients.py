@@ -11,11 +11,11 @@ from botocore import xform_name
 from botocore.config import Config
 from botocore.parsers import ResponseParserError
 
-from .._colour import Asyncio, Blocking, Colour
 from ..backends.dynamodb.access import Access
 from ..backends.dynamodb.aioboto import async_session, region_of
 from ..backends.dynamodb.boto import transport_error
 from ..backends.dynamodb.transport import NotConfigured, TransportError
+from ..runtime.colour import Asyncio, Blocking, Colour
 from .cloud import Unreadable
 
 ATTEMPTS_MAX = 4

@@ -10,12 +10,12 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from .._colour import Colour
 from ..backends.dynamodb import check_endpoint
 from ..backends.dynamodb.failures import DENIED_CODES, UNKNOWN_CALLER_CODES
 from ..backends.dynamodb.transport import NotConfigured, ServiceError, TransportError
 from ..exceptions import InfrastructureError, StackOperationError, ZAELimiterError
-from ..world import World
+from ..runtime.colour import Colour
+from ..runtime.world import World
 
 POLL_SECONDS_MIN = 0.1
 POLL_SECONDS_MAX = 5.0

@@ -17,8 +17,8 @@ from ..backends.dynamodb.table import TTL_ATTRIBUTE, problems
 from ..backends.dynamodb.transport import ServiceError
 from ..exceptions import InfrastructureError, ValidationError, VersionError
 from ..models import VersionRecord
+from ..runtime.world import World
 from ..version import check_compatibility, client_version
-from ..world import World
 from .cloud import Cloud, NotOffered
 from .operations import Operations
 from .stack import DEPLOYED, Resource, Stack, way_out

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..backends.dynamodb.transport import ServiceError
 from ..exceptions import InfrastructureError, StackOperationError
-from ..world import World
+from ..runtime.world import World
 from .cloud import NOTHING_EXPECTED, Cloud, Patience, failure
 from .stack import (
     DELETED,

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from .._colour import blocking
 from ..backends.dynamodb import parse_url
 from ..backends.dynamodb.failures import NOT_FOUND
 from ..backends.dynamodb.transport import ServiceError
@@ -27,8 +26,9 @@ from ..exceptions import (
 )
 from ..models import StackOptions, VersionRecord
 from ..naming import validate_stack_name
+from ..runtime.colour import blocking
+from ..runtime.world import World
 from ..version import client_version
-from ..world import World
 from . import template
 from .cloud import Cloud, Patience, open_cloud
 from .discovery import deployed_stacks
@@ -54,8 +54,8 @@ from .stack import (
     owned,
     retained_in,
 )
+from .stack_request import Wishes
 from .version_record import read_version, write_lambda_version
-from .wishes import Wishes
 
 __all__ = ["Deployment", "StackChange", "StackEvent", "StackManager", "SyncStackManager"]
 

@@ -12,11 +12,11 @@ from ..backends.dynamodb.failures import NOT_FOUND, missing_table
 from ..backends.dynamodb.transport import ServiceError
 from ..exceptions import IncompatibleSchemaError, InfrastructureNotFoundError
 from ..models import VersionRecord
+from ..records.items import version_item, version_of
 from ..repository_protocol import Absent, Put, Update
+from ..runtime.world import World
 from ..schema import iso_time, version_key
-from ..schema_records import version_item, version_of
 from ..version import SCHEMA_VERSION, client_version
-from ..world import World
 from .cloud import Cloud
 
 WRONG_KEYS = "ValidationException"

@@ -15,7 +15,7 @@ from ..models import AuditAction, AuditEvent
 from ..naming import validate_entity_id, validate_principal, validate_resource
 from ..repository_protocol import Absent, Cursor, Put
 from ..schema import RESOURCE_AUDIT, SYSTEM_AUDIT, audit_key, iso_time, pk_audit, sk_audit, starting
-from ..schema_records import audit_event_of, audit_item
+from .items import audit_event_of, audit_item
 from .view import View, check_page_size, readable
 
 DAY_SECONDS = 86_400

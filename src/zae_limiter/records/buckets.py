@@ -12,15 +12,15 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import overload
 
+from ..engine.bucket_view import Account, Meter, Terms, has_family, is_outdated, life_of, shard_count
+from ..engine.group_commit import BucketWriter
+from ..engine.plan import Plan, Till, knows_all
+from ..engine.split import shard_keys
 from ..exceptions import NoLimitsError, RateLimiterUnavailable, RateLimitExceeded
 from ..models import BucketState, Limit, OnUnavailable, check_count
 from ..naming import validate_entity_id, validate_limit_name, validate_resource
 from ..repository_protocol import Equal, Item, Key, Update, Write
 from ..schema import bucket_address, bucket_key, bucket_states, entity_key, is_deleted, nsid_key, number
-from ..shards import shard_keys
-from ..teller import Teller
-from ..terms import Account, Meter, Terms, has_family, is_outdated, life_of, shard_count
-from ..till import Plan, Till, knows_all
 from .connection import Connection
 from .entities import EntityRecords, copy_family, family_of
 from .resolution import LASTING, Resolved, level_keys, resolve
@@ -37,9 +37,9 @@ class BucketRecords(EntityRecords):
         """The plans that may still stand, by entity and resource."""
 
     @property
-    def teller(self) -> Teller:
+    def writer(self) -> BucketWriter:
         """Through whom all writes to buckets go."""
-        return self._connection.teller
+        return self._connection.writer
 
     async def plan(
         self, entity_id: str, resource: str, limits: Sequence[Limit] | None, needed: Collection[str] = ()
@@ -78,8 +78,8 @@ class BucketRecords(EntityRecords):
 
     def _is_missing(self, entity_id: str, resource: str) -> bool:
         """Whether a bucket was seen to be missing, on a store that would not tell of changes since."""
-        teller, key = self.teller, bucket_key(self._namespace_id, entity_id, resource)
-        return not self._connection.tells_changes and teller.knows(key) and teller.image(key) is None
+        writer, key = self.writer, bucket_key(self._namespace_id, entity_id, resource)
+        return not self._connection.tells_changes and writer.knows(key) and writer.image(key) is None
 
     def _open_till(self, plan: Plan, limits: Sequence[Limit] | None) -> None:
         """Keep a plan for as long as the records that it was made from are fresh."""
@@ -89,7 +89,7 @@ class BucketRecords(EntityRecords):
         entries = [entry for key in records if (entry := cache.last_known(key)) is not None]
         if len(entries) < len(records):
             return
-        self.tills[entity_id, resource] = Till(self.teller, cache, plan, limits, entries)
+        self.tills[entity_id, resource] = Till(self.writer, cache, plan, limits, entries)
         if len(self.tills) > self._connection.options.remembered_max:
             with suppress(KeyError):  # another thread was faster
                 self.tills.popitem(last=False)
@@ -132,7 +132,7 @@ class BucketRecords(EntityRecords):
         """
         place = validate_entity_id(entity_id), validate_resource(resource), check_shard(shard_id)
         key = bucket_key(self._namespace_id, *place)
-        (image,) = await self._connection.teller.look([key])
+        (image,) = await self._connection.writer.look([key])
         states = [] if image is None else bucket_states(image, bucket_address(key))
         if limit_name is None:
             return states
@@ -144,7 +144,7 @@ class BucketRecords(EntityRecords):
     ) -> tuple[Account, Resolved]:
         """The account, by what is remembered unless the bucket's last image proves that outdated."""
         account, resolved = await self._account(entity_id, resource, limits)
-        image = self._connection.teller.image(account.key)
+        image = self._connection.writer.image(account.key)
         if image is None:
             return account, resolved
         if is_deleted(image):  # which says that nothing remembered of the entity is to be believed
@@ -164,7 +164,7 @@ class BucketRecords(EntityRecords):
         If that is older than what the bucket had seen before the read set out, counts were lost: a
         table was restored, or the stamps of a deleted entity have expired. What is stored is right.
         """
-        seen = self._connection.teller.image(bucket_key(self._namespace_id, entity_id, resource))
+        seen = self._connection.writer.image(bucket_key(self._namespace_id, entity_id, resource))
         account, resolved = await self._account(entity_id, resource, limits, fresh=True)
         if seen is not None and is_outdated(account.terms, seen):
             lost = Equal("cv", number(seen, "cv"))
@@ -172,7 +172,7 @@ class BucketRecords(EntityRecords):
             async for keys in self._bucket_keys(entity_id, resource):
                 shards += [key for key in keys if key != account.key]
             await self._put_right([Update(k, set={"cv": resolved.version}, when=(lost,)) for k in shards])
-            await self._connection.teller.look(shards)
+            await self._connection.writer.look(shards)
         return account, resolved
 
     def moved(self, account: Account, shards: Iterable[Account] = ()) -> list[Account]:
@@ -181,7 +181,7 @@ class BucketRecords(EntityRecords):
 
     def is_moved(self, account: Account) -> bool:
         """Whether the bucket's last image names another family than the one the account was charged for."""
-        image = self._connection.teller.image(account.key)
+        image = self._connection.writer.image(account.key)
         return image is not None and not is_deleted(image) and not has_family(image, account)
 
     async def is_moved_by_now(
@@ -193,22 +193,22 @@ class BucketRecords(EntityRecords):
         asked, on a store that does not tell of changes, the entity's record is read. What either said is
         believed for as long as a refusal.
         """
-        first, teller = accounts[0], self.teller
-        keys = shard_keys(first, shard_count(teller.image(first.key)))
+        first, writer = accounts[0], self.writer
+        keys = shard_keys(first, shard_count(writer.image(first.key)))
         if moved := self.moved(first, [first._replace(key=key) for key in keys[1:]]):
             await self.notice_families(moved)
             return True
         own = any(status.entity_id == first.entity_id for status in refusal.violations)
         if own or len(accounts) == 1 or self._connection.tells_changes:
             return False
-        if teller.image(first.key) is not seen:
-            teller.note_family(first.key)
-        if teller.family_seen_lately(first.key):
+        if writer.image(first.key) is not seen:
+            writer.note_family(first.key)
+        if writer.family_seen_lately(first.key):
             return False
         owner = entity_key(self._namespace_id, first.entity_id)
         with suppress(RateLimiterUnavailable):  # then the refusal stands
             (item,) = await self._connection.fetch([owner], fresh=True)
-            teller.note_family(first.key)
+            writer.note_family(first.key)
             return family_of(item) != (first.parent_id, first.cascade)
         return False
 
@@ -223,7 +223,7 @@ class BucketRecords(EntityRecords):
         If they differ either this process is behind, then it reads the record anew, or the bucket
         is, because somebody changed the record and died; then it is put right.
         """
-        image = self._connection.teller.image(account.key)
+        image = self._connection.writer.image(account.key)
         if image is None or is_deleted(image) or family_of(image) == (account.parent_id, account.cascade):
             return
         key = entity_key(self._namespace_id, account.entity_id)
@@ -258,7 +258,7 @@ class BucketRecords(EntityRecords):
             fills = 0 if resolved.source in LASTING else ttl_fills
             terms = Terms.of(resolved.limits or (), resolved.version, fills)
         meter = Meter.LIMIT if self._backend.capabilities.hot_partitions else Meter.NONE
-        life = life_of(self.teller.image(key))
+        life = life_of(self.writer.image(key))
         account = Account(
             key, self._namespace_id, entity_id, resource, terms, *family_of(entity), meter, life=life
         )

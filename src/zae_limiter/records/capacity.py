@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..acquire import demands_on
-from ..amounts import needs_milli
 from ..bucket import balance
+from ..engine.acquire import demands_on
+from ..engine.bucket_writes import Posting
+from ..engine.line import Order
 from ..exceptions import ValidationError
-from ..lines import Order
 from ..models import BucketState, EntityCapacity, Limit, ResourceCapacity, check_limits
+from ..models.amounts import needs_milli
 from ..naming import validate_entity_id, validate_limit_name, validate_resource
-from ..posting import Posting
 from ..repository_protocol import Item, Outcome, Query, Write
 from ..schema import (
     BucketAddress,
@@ -31,7 +31,7 @@ from ..schema import (
     text,
 )
 from .buckets import BucketRecords, check_shard
-from .offered import check_writes
+from .raw_writes import check_writes
 
 EVERY_LIMIT = ""
 
@@ -68,7 +68,7 @@ class CapacityRecords(BucketRecords):
         asked = _asked(keys)
         places = list(dict.fromkeys(place for place, _ in asked))
         wanted = [bucket_key(self._namespace_id, *place) for place in places]
-        images = await self._connection.teller.look(wanted) if wanted else []
+        images = await self._connection.writer.look(wanted) if wanted else []
         found = {
             place: [] if image is None else bucket_states(image, BucketAddress(self._namespace_id, *place))
             for place, image in zip(places, images, strict=True)
@@ -147,7 +147,7 @@ class CapacityRecords(BucketRecords):
         await self.notice_changes()
         account = (await self.plan(entity_id, resource, given, needs)).accounts[0]
         demands_on([account], needs)
-        (outcome,), interruption = await self.teller.post([Order(account, Posting(need=needs))])
+        (outcome,), interruption = await self.writer.post([Order(account, Posting(need=needs))])
         if interruption is not None:
             raise interruption
         return outcome
@@ -166,7 +166,7 @@ class CapacityRecords(BucketRecords):
         """The writes, of whose keys this process knows nothing any more."""
         keys = {write.key for write in writes}
         for key in keys:
-            self.teller.forget(key)
+            self.writer.forget(key)
         return writes
 
 

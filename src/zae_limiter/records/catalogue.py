@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from ..engine.bucket_view import Account, Meter, Terms
+from ..engine.bucket_writes import Posting, write_for
 from ..models import (
     AuditAction,
     AuditEvent,
@@ -22,7 +24,6 @@ from ..models import (
     UsageWindow,
     VersionRecord,
 )
-from ..posting import Posting, write_for
 from ..repository_protocol import Item, Key, Put
 from ..schema import (
     FORGIVEN,
@@ -43,7 +44,7 @@ from ..schema import (
     version_key,
     within_namespace,
 )
-from ..schema_records import (
+from .items import (
     USAGE_PASSED,
     audit_item,
     claim_item,
@@ -54,7 +55,6 @@ from ..schema_records import (
     usage_row,
     version_item,
 )
-from ..terms import Account, Meter, Terms
 
 NS, ID, RES, PARENT = "{ns}", "{id}", "{resource}", "{parent}"
 LIMIT = Limit("LIMIT", 1, 1, 1)

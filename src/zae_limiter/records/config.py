@@ -53,9 +53,9 @@ from ..schema import (
     text,
     within_namespace,
 )
-from ..schema_records import check_settings, config_item, config_of, readable_config, unknown_settings
 from .buckets import BucketRecords
-from .offered import check_keys
+from .items import check_settings, config_item, config_of, readable_config, unknown_settings
+from .raw_writes import check_keys
 from .resolution import least_version, resolve
 from .view import PAGE_MAX, cursor_text
 

@@ -1,4 +1,4 @@
-"""What all views of one opened store share: the backend, the teller, the cache of records.
+"""What all views of one opened store share: the backend, the writer, the cache of records.
 
 Reads of cached records go through ``fetch``. Misses become one batch read; a record that another
 task or thread is already fetching is waited for instead of being read twice, and nobody waits for
@@ -11,13 +11,13 @@ import dataclasses
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from .._colour import LAST_WORDS_SECONDS, ForkSafe, Signal, taken
 from ..config_cache import ConfigCache
+from ..engine.group_commit import BucketWriter
 from ..exceptions import RateLimiterUnavailable
 from ..models import OnUnavailable
 from ..repository_protocol import Backend, Changes, Item, Key
-from ..teller import Teller
-from ..world import World
+from ..runtime.colour import LAST_WORDS_SECONDS, ForkSafe, Signal, taken
+from ..runtime.world import World
 
 ULID_LETTERS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
@@ -54,7 +54,7 @@ class Flights:
 class Connection:
     def __init__(self, backend: Backend, world: World, options: Options, url: str = "") -> None:
         self.backend, self.world, self.options, self.url = backend, world, options, url
-        self.teller = Teller(backend, world, options.remembered_max)
+        self.writer = BucketWriter(backend, world, options.remembered_max)
         self.cache = ConfigCache(options.config_cache_ttl_seconds * 1000, options.remembered_max)
         self._last_event_id = ""
         self._numbering = ForkSafe(threading.Lock)
@@ -79,13 +79,13 @@ class Connection:
     async def notice_changes(self) -> None:
         """Remember no record that somebody else may have changed, as far as the store can tell."""
         if self._changes is not None and (changes := await self._changes()) != self.cache.changes:
-            self.teller.reconsider()  # before anybody finds the count here, and trusts what is remembered
+            self.writer.reconsider()  # before anybody finds the count here, and trusts what is remembered
             self.cache.notice(changes)
 
     async def fetch(
         self, records: Sequence[Key], buckets: Sequence[Key] = (), *, fresh: bool = False
     ) -> list[Item | None]:
-        """Cached records; unknown buckets are read on the same trip and left with the teller.
+        """Cached records; unknown buckets are read on the same trip and left with the writer.
 
         While the store is down, the last known value of a record stands in for it, unless it must be
         ``fresh``.
@@ -99,7 +99,7 @@ class Connection:
                 missing.append(key)
             else:
                 found[key] = entry.item
-        unknown = [key for key in buckets if fresh or not self.teller.knows(key)]
+        unknown = [key for key in buckets if fresh or not self.writer.knows(key)]
         if missing or unknown:
             try:
                 found |= await self._read(missing, unknown, share=not fresh)
@@ -172,7 +172,7 @@ class Connection:
         for key, item in zip(mine, items, strict=True):
             flight.landed[key] = item
             if key in buckets:
-                self.teller.remember({key: item})
+                self.writer.remember({key: item})
             else:
                 self.cache.put(key, item, since_ms, read)
 

@@ -70,9 +70,9 @@ from ..schema import (
     usage_of_entity,
     within_namespace,
 )
-from ..schema_records import entity_item, entity_of, readable_config
 from .audit import DAY_SECONDS, AuditRecords
-from .described import check_cascade, check_metadata, check_name
+from .items import entity_item, entity_of, readable_config
+from .metadata_rules import check_cascade, check_metadata, check_name
 from .resolution import least_version, level_keys
 from .view import TOMBSTONE_DAYS, cursor_text
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..explanation import ExplainedBucket, ExplainedLevel, Explanation
+from ..engine.bucket_view import Account, level, stored_terms
+from ..engine.split import levels, survey
 from ..models import ConfigSource, OnUnavailable
+from ..models.explanation import ExplainedBucket, ExplainedLevel, Explanation
 from ..naming import validate_entity_id, validate_resource
 from ..repository_protocol import Item
 from ..schema import is_deleted
-from ..schema_records import limits_of, policy_of
-from ..shards import levels, survey
-from ..terms import Account, level, stored_terms
 from .buckets import BucketRecords
+from .items import limits_of, policy_of
 from .resolution import LASTING, SOURCES, resolve
 
 
@@ -27,7 +27,7 @@ class ExplanationRecords(BucketRecords):
         await self.notice_changes()
         accounts, _ = await self._family(entity_id, resource, None, fresh=True)
         stored = [await self._connection.fetch(self._levels(one.entity_id, resource)) for one in accounts]
-        images = await survey(self.teller, accounts)
+        images = await survey(self.writer, accounts)
         shown = zip(accounts, stored, images, strict=True)
         policy, source = _policy(stored[0])
         return Explanation(

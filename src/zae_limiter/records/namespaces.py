@@ -32,8 +32,8 @@ from ..schema import (
     sk_nsid,
     starting,
 )
-from ..schema_records import namespace_item, namespace_of
 from .audit import DAY_SECONDS
+from .items import namespace_item, namespace_of
 from .view import TOMBSTONE_DAYS, View, readable
 
 PURGE_PAGE = 100

@@ -21,7 +21,7 @@ from ..models import ConfigSource, Limit, OnUnavailable
 from ..naming import DEFAULT_RESOURCE
 from ..repository_protocol import Item, Key
 from ..schema import entity_config_key, is_number, resource_config_key, system_config_key
-from ..schema_records import changes_of, check_settings, limits_of, policy_of
+from .items import changes_of, check_settings, limits_of, policy_of
 
 SOURCES = (ConfigSource.ENTITY, ConfigSource.ENTITY_DEFAULT, ConfigSource.RESOURCE, ConfigSource.SYSTEM)
 LASTING = frozenset({ConfigSource.ENTITY, ConfigSource.ENTITY_DEFAULT})

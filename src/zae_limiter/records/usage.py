@@ -17,7 +17,7 @@ from ..models import UsageSnapshot, UsageSummary, UsageWindow
 from ..naming import validate_entity_id, validate_resource
 from ..repository_protocol import AtLeast, AtMost, Condition, Equal
 from ..schema import usage_of_entity, usage_of_resource
-from ..schema_records import usage_snapshot_of, window_of
+from .items import usage_snapshot_of, window_of
 from .once import own
 from .view import PAGE_MAX, View, check_page_size, cursor_text, readable
 

@@ -19,8 +19,8 @@ from ..models import VersionRecord
 from ..naming import validate_principal
 from ..repository_protocol import Absent, Put
 from ..schema import iso_time, older_version_key, system_config_key, text, version_key
-from ..schema_records import UPGRADING, version_item, version_of
 from ..version import SCHEMA_VERSION, check_compatibility, client_version, parse_version
+from .items import UPGRADING, version_item, version_of
 from .view import View
 
 logger = logging.getLogger("zae_limiter")

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from ..bucket_writes import write_each, write_together
+from ..engine.door import write_each, write_together
 from ..exceptions import ClosedError, DamagedRecordError, NamespaceNotFoundError, ValidationError
 from ..models import NamespaceStatus, check_count
 from ..repository_protocol import (
@@ -26,8 +26,8 @@ from ..repository_protocol import (
     Row,
     Write,
 )
+from ..runtime.world import World
 from ..schema import is_remembered, nsid_key
-from ..world import World
 from .connection import Connection
 
 logger = logging.getLogger("zae_limiter")
@@ -124,14 +124,14 @@ class View:
     async def _write_each(self, writes: Sequence[Write]) -> list[Outcome]:
         """Writes to any records, buckets too, each on its own."""
         try:
-            return await write_each(self._backend, self._connection.teller, writes) if writes else []
+            return await write_each(self._backend, self._connection.writer, writes) if writes else []
         finally:
             self._outdate(writes)
 
     async def _write_together(self, writes: Sequence[Write]) -> list[Outcome]:
         """Writes to any records, buckets too, all or none."""
         try:
-            return await write_together(self._backend, self._connection.teller, writes) if writes else []
+            return await write_together(self._backend, self._connection.writer, writes) if writes else []
         finally:
             self._outdate(writes)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from ..world import World
+from ..runtime.world import World
 
 
 class ManualClock:

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from enum import Enum
 
-from .._colour import Colour
 from ..exceptions import RateLimiterUnavailable
 from ..models import BackendCapabilities
 from ..repository_protocol import Backend, Changes, Item, Key, Outcome, Page, Query, Write
+from ..runtime.colour import Colour
 
 
 class Wrapper:

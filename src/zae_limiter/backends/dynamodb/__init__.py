@@ -14,10 +14,10 @@ from urllib.parse import parse_qsl, urlsplit
 
 from ...exceptions import ValidationError
 from ...models import check_count
-from ...world import World
+from ...runtime.world import World
 from .backend import DynamoDBBackend
-from .calls import Calls
 from .dates import Dates
+from .retries import Calls
 from .transport import Transport
 
 if TYPE_CHECKING:
@@ -62,16 +62,16 @@ def open_backend(
 
 def open_transport(access: Access, *, sync: bool, dates: Dates | None = None) -> Transport:
     """Our own way to DynamoDB; it turns to the driver by itself for what it cannot do."""
-    from .lean.transport import LeanTransport, Wire
+    from .http.transport import LeanTransport, Wire
 
     ticks_ms, told = World().ticks_ms, dates or Dates(World())
     wire: Wire
     if sync:
-        from .lean.blocking import BlockingWire
+        from .http.blocking import BlockingWire
 
         wire = BlockingWire(ticks_ms)
     else:
-        from .lean.loop import LoopWire
+        from .http.loop import LoopWire
 
         wire = LoopWire(ticks_ms)
     return LeanTransport(access, wire, lambda: open_driver(access, sync=sync, dates=told), told)

@@ -17,8 +17,8 @@ from aiobotocore.session import AioSession
 from aiohttp import ClientConnectorError
 from botocore import xform_name
 
-from ..._colour import Asyncio, ForkSafe, until_shutdown
-from ...world import World
+from ...runtime.colour import Asyncio, ForkSafe, until_shutdown
+from ...runtime.world import World
 from .access import Access
 from .boto import CONNECT_SLACK_S, date_of, limit_wait, read_timeout_s, transport_error
 from .dates import Dates

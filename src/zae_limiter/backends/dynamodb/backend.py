@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ..._colour import Colour
 from ...exceptions import RateLimiterUnavailable
 from ...models import BackendCapabilities
 from ...repository_protocol import (
@@ -30,8 +29,8 @@ from ...repository_protocol import (
     apply,
     apply_all,
 )
+from ...runtime.colour import Colour
 from . import provision
-from .calls import Calls
 from .expressions import (
     Payload,
     Request,
@@ -44,7 +43,8 @@ from .expressions import (
     write_request,
 )
 from .failures import failure
-from .rendered import Shapes
+from .request_templates import Shapes
+from .retries import Calls
 from .transport import CANCELLED, ServiceError
 
 CONDITION_FAILED = "ConditionalCheckFailedException"

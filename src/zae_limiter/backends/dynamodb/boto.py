@@ -18,8 +18,8 @@ import botocore.exceptions as failures
 from botocore import xform_name
 from botocore.config import Config
 
-from ..._colour import Blocking, ForkSafe
-from ...world import World
+from ...runtime.colour import Blocking, ForkSafe
+from ...runtime.world import World
 from .access import Access
 from .dates import Dates
 from .expressions import Payload, Request

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from email.utils import parsedate_to_datetime
 
-from ...world import World
+from ...runtime.world import World
 
 COARSE_MS = 1_000
 

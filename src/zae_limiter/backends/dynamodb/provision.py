@@ -14,8 +14,8 @@ from ...exceptions import (
     InfrastructureNotFoundError,
     RateLimiterUnavailable,
 )
-from .calls import Calls, refuse
 from .failures import DENIED_CODES, NOT_FOUND, missing_table
+from .retries import Calls, refuse
 from .table import create_table_request, described, problems, time_to_live_request
 from .transport import ServiceError
 

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from ..._colour import Colour
+from ...runtime.colour import Colour
 from .expressions import Payload, Request
 
 A = TypeVar("A")

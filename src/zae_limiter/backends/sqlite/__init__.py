@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ...exceptions import ValidationError
 from ...models import check_count
-from ...world import World
+from ...runtime.world import World
 from .backend import TIMEOUT_MS, TIMEOUT_MS_MAX, SqliteBackend
 
 __all__ = ["SqliteBackend", "open_backend"]

@@ -17,11 +17,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from ..._colour import Asyncio, Blocking, Colour, ForkSafe, in_thread
 from ...exceptions import RateLimiterUnavailable, ValidationError, ZAELimiterError
 from ...models import BackendCapabilities, check_count
 from ...repository_protocol import Item, Key, Outcome, Page, Query, Write
-from ...world import World
+from ...runtime.colour import Asyncio, Blocking, Colour, ForkSafe, in_thread
+from ...runtime.world import World
 from . import statements
 from .database import Busy, Database
 from .line import Line

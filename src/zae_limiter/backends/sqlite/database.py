@@ -22,9 +22,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from ..._colour import at_fork, taken
 from ...exceptions import RateLimiterUnavailable
-from ...world import World
+from ...runtime.colour import at_fork, taken
+from ...runtime.world import World
 from . import diary
 from .file import FileId, file_id, make_file, open_file
 from .statements import LostCommit

@@ -15,8 +15,8 @@ from __future__ import annotations
 import sqlite3
 
 from ...repository_protocol import Item, Key
+from ...runtime.world import World
 from ...schema import is_deleted, sk_state
-from ...world import World
 from ..diary import HOUR_MS, MARKS_MAX, says_other_things
 
 TRIM_EVERY = 100

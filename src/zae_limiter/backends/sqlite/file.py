@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
-from ..._colour import ForkSafe
 from ...exceptions import IncompatibleSchemaError, InfrastructureError, ValidationError
+from ...runtime.colour import ForkSafe
 from . import diary
 
 APPLICATION_ID = 0x7A61656C

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
 
-from ...world import World
+from ...runtime.world import World
 
 PLACES = 32
 SEEN_US_MAX = 20_000

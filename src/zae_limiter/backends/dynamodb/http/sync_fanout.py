@@ -1,0 +1,146 @@
+"""Several calls at once in one thread: each sends, and whichever answer comes first is read first.
+
+A single call over a blocking socket never suspends. Calls that are made *together* do, where they would
+wait: each then lets the next one send. That takes a small event loop, which lives only as long as the
+calls and knows nothing but sockets, questions and deadlines.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from typing import Any, TypeVar
+
+from ....runtime.colour import Blocking, Signal
+
+T = TypeVar("T")
+
+NAP_MS = 1.0
+"""How often the work of other threads is looked at while sockets are watched."""
+
+_Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
+
+
+class Parked:
+    """What a call among others waits for: a socket, or the answer to a question, until a time."""
+
+    __slots__ = ("is_ready", "socket", "until_ms")
+
+    def __init__(
+        self, until_ms: float, socket: socket.socket | None = None, is_ready: Callable[[], bool] | None = None
+    ) -> None:
+        self.until_ms, self.socket, self.is_ready = until_ms, socket, is_ready
+
+    def __await__(self) -> Generator[Parked, None, None]:
+        yield self
+
+
+class Lanes(Blocking):
+    """Runs calls side by side in the thread that makes them."""
+
+    def __init__(self, ticks_ms: Callable[[], float]) -> None:
+        super().__init__()
+        self._ticks_ms = ticks_ms
+        self._local = threading.local()
+        self.rounds: set[object] = set()
+        """One for each thread in which calls run side by side; where there are none, nobody asks further.
+
+        There is no lock, which could be held during a fork; the rounds that a child inherits make it ask.
+        """
+
+    def are_busy(self) -> bool:
+        """Whether this thread runs calls side by side, so that one which waits must let the others go on."""
+        return getattr(self._local, "depth", 0) > 0
+
+    async def together(self, coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        if len(coroutines) == 1:
+            return [await coroutines[0]]
+        return self._run(coroutines)
+
+    async def sleep(self, seconds: float) -> None:
+        if self.are_busy():
+            await Parked(self._ticks_ms() + seconds * 1000)
+        else:
+            await super().sleep(seconds)
+
+    async def until(self, is_ready: Callable[[], bool], seconds: float) -> None:
+        """Let the others go on until something in another thread is ready."""
+        await Parked(self._ticks_ms() + seconds * 1000, is_ready=is_ready)
+
+    def signal(self) -> Signal:
+        return _LaneSignal(self, super().signal())
+
+    def _run(self, coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        results: dict[int, T] = {}
+        errors: list[Exception] = []
+        waiting: dict[int, Parked | None] = dict.fromkeys(range(len(coroutines)))
+        round_ = object()
+        depth = getattr(self._local, "depth", 0)
+        try:
+            self._local.depth = depth + 1
+            self.rounds.add(round_)
+            while waiting:
+                for at in self._ready(waiting):
+                    try:
+                        waiting[at] = coroutines[at].send(None)
+                    except StopIteration as done:
+                        results[at] = done.value
+                        del waiting[at]
+                    except Exception as error:
+                        # The others go on: each may have sent something whose answer counts.
+                        errors.append(error)
+                        del waiting[at]
+        finally:
+            self._local.depth = depth
+            self.rounds.discard(round_)
+            for at in waiting:
+                coroutines[at].close()
+        if errors:
+            raise errors[0]
+        return [results[at] for at in range(len(coroutines))]
+
+    def _ready(self, waiting: dict[int, Parked | None]) -> list[int]:
+        """Those that can go on; at least one, as every wait has an end."""
+        if fresh := [at for at, parked in waiting.items() if parked is None]:
+            return fresh
+        parked_now = {at: parked for at, parked in waiting.items() if parked is not None}
+        with _Selector() as selector:
+            for at, parked in parked_now.items():
+                if parked.socket is not None:
+                    selector.register(parked.socket, selectors.EVENT_READ, at)
+            while True:
+                now_ms = self._ticks_ms()
+                wait_ms = min(parked.until_ms for parked in parked_now.values()) - now_ms
+                if any(parked.is_ready is not None for parked in parked_now.values()):
+                    wait_ms = min(wait_ms, NAP_MS)
+                ready = [key.data for key, _ in selector.select(max(0.0, wait_ms) / 1000)]
+                now_ms = self._ticks_ms()
+                for at, parked in parked_now.items():
+                    if at not in ready and (
+                        parked.until_ms <= now_ms or (parked.is_ready is not None and parked.is_ready())
+                    ):
+                        ready.append(at)
+                if ready:
+                    return ready
+
+
+class _LaneSignal:
+    """A signal for which a call among others waits without holding these up."""
+
+    def __init__(self, lanes: Lanes, inner: Signal) -> None:
+        self._lanes, self._inner = lanes, inner
+
+    @property
+    def given(self) -> bool:
+        return self._inner.given
+
+    def give(self) -> None:
+        self._inner.give()
+
+    async def wait(self, seconds: float | None = None) -> None:
+        if self._lanes.are_busy() and seconds is not None:
+            await self._lanes.until(lambda: self._inner.given, seconds)
+        else:
+            await self._inner.wait(seconds)

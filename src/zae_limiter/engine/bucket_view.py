@@ -1,0 +1,277 @@
+"""What a process knows of a bucket before it writes: whose it is, its terms, and how its image compares.
+
+Pure, like the writes that are made from it. ``Terms`` say what the limits of a bucket shall be; the
+image says what they are. Where the two differ somebody has changed the limits, or split the bucket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import lru_cache
+from typing import NamedTuple, Self
+
+from ..bucket import TOKEN_MILLI, Level, Rate, balance, floored, gain, is_cut
+from ..models import Limit, LimitStatus
+from ..naming import WCU
+from ..repository_protocol import Item, Key
+from ..runtime.world import AHEAD_MS_MAX
+from ..schema import (
+    LIFE,
+    bucket_key,
+    bucket_limit_names,
+    forgiven,
+    is_number,
+    limit_attributes,
+    number,
+    stored_rate,
+    text,
+)
+from .shares import SHARDS_MAX, Spread
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The limits a bucket is to have, and the config version they come from.
+
+    ``version`` is ``None`` for limits that the caller brought along: they change numbers, but not
+    what the stored configuration says. ``ttl_fills`` is how many times the longest time to fill an
+    idle bucket is kept; 0 keeps it for ever.
+    """
+
+    rates: Mapping[str, Rate]
+    version: int | None = None
+    ttl_fills: int = 0
+    fill_ms: int = field(init=False, compare=False, repr=False)
+    """How long the slowest limit takes to fill, 0 if there is none."""
+
+    def __post_init__(self) -> None:
+        fill_ms = max((rate.fill_ms for rate in self.rates.values()), default=0)
+        object.__setattr__(self, "fill_ms", fill_ms)
+
+    @property
+    def lasting_ms(self) -> int:
+        """A bucket without debts that is kept for so long is full a fill before it disappears."""
+        return 2 * self.fill_ms
+
+    @classmethod
+    def of(cls, limits: Iterable[Limit], version: int | None = None, ttl_fills: int = 0) -> Self:
+        return cls({limit.name: Rate.of(limit) for limit in limits}, version, ttl_fills)
+
+
+class Meter(Enum):
+    """What is done about the number of writes to a bucket item."""
+
+    NONE = "none"
+    """Nothing: the store has no hot partitions."""
+    COUNT = "count"
+    LIMIT = "limit"
+    """They are counted, and a demand is refused when they are too many."""
+
+
+WRITE_MILLI = 1_000
+WRITES = Rate(1_000_000, 1_000_000, 1_000)
+"""What one partition takes: 1,000 writes a second. Kept beside the limits, under the reserved name."""
+
+
+class Account(NamedTuple):
+    """One bucket, or one shard of it, and the terms under which this process uses it."""
+
+    key: Key
+    namespace_id: str
+    entity_id: str
+    resource: str
+    terms: Terms
+    parent_id: str | None = None
+    cascade: bool = False
+    meter: Meter = Meter.NONE
+    shard_id: int = 0
+    shard_count: int = 1
+    """How many shards there were when the shares in ``terms`` were cut."""
+    life: str | None = None
+    """Since which deletion of the entity the bucket is there from which was taken; "" if nobody knows."""
+
+    @property
+    def whole_key(self) -> Key:
+        """The key of shard 0, which stands for the bucket."""
+        if self.shard_id == 0:
+            return self.key
+        return bucket_key(self.namespace_id, self.entity_id, self.resource)
+
+
+class Carry(NamedTuple):
+    """What becomes of the balance of a limit when its numbers change."""
+
+    shift_milli: int
+    """What a raise gives, or a cut takes."""
+    is_cut: bool
+    spared_milli: int
+    """What earlier cuts had spared and a raise has still to make up for."""
+
+    def found(self, balance_milli: int, capacity_milli: int) -> int:
+        """The balance under the new numbers."""
+        moved = balance_milli + self.shift_milli
+        return floored(moved, balance_milli, capacity_milli) if self.is_cut else moved
+
+    def least(self, capacity_milli: int) -> int:
+        """The smallest balance from which a cut can take all it would."""
+        return -self.shift_milli if self.shift_milli < 0 else TOKEN_MILLI - capacity_milli - self.shift_milli
+
+
+def carry(before: Rate, after: Rate, spared_milli: int) -> Carry:
+    """How a balance is carried over to other numbers.
+
+    A raise gives the difference at once and a cut takes it, but a cut makes no debt. What it spared is
+    taken off the next raise, lest callers who disagree about the limits make tokens by turns.
+    """
+    difference = after.capacity_milli - before.capacity_milli
+    made_up = min(spared_milli, max(0, difference))
+    return Carry(difference - made_up, is_cut(before, after), spared_milli - made_up)
+
+
+def is_renewed(terms: Terms, image: Item) -> bool:
+    """Whether the terms are of another configuration than the bucket; then nobody has to be made up for."""
+    return terms.version is not None and terms.version != image.get("cv")
+
+
+def stored_terms(image: Item, ttl_fills: int = 0) -> Terms:
+    """The terms that a bucket itself holds; one without a ``ttl`` is kept for ever."""
+    rates = {name: rate for name in bucket_limit_names(image) if (rate := stored_rate(image, name))}
+    return Terms(rates, number(image, "cv"), ttl_fills if "ttl" in image else 0)
+
+
+def has_terms(image: Item, terms: Terms) -> bool:
+    """Whether a bucket is whole, and its numbers and version are those of the terms."""
+    if terms.version is not None and image.get("cv") != terms.version:
+        return False
+    for name, rate in terms.rates.items():
+        names = limit_attributes(name)
+        if (
+            image.get(names.cp) != rate.capacity_milli
+            or image.get(names.ra) != rate.refill_amount_milli
+            or image.get(names.rp) != rate.refill_period_ms
+            or not is_number(image.get(names.tk))
+            or not is_number(image.get(names.tc))
+        ):
+            return False
+    return is_number(image.get("rf"))
+
+
+def has_family(image: Item, account: Account) -> bool:
+    """Whether a bucket's copy of the entity's parent is what the account was worked out with."""
+    return image.get("parent_id") == account.parent_id and (image.get("cascade") is True) == account.cascade
+
+
+def life_of(image: Item | None) -> str | None:
+    """Since which deletion of its entity a bucket is there; ``None`` if that was never deleted."""
+    return None if image is None else text(image, LIFE)
+
+
+def outlived(account: Account, image: Item | None) -> bool:
+    """Whether what is owed to an account was owed before its entity was deleted, and to nobody since."""
+    life = life_of(image)
+    return life is not None and account.life not in (life, "")
+
+
+def has_same_terms(one: Account, other: Account) -> bool:
+    """Whether postings on these accounts of one bucket can be written as one."""
+    return (one.meter, one.shard_count) == (other.meter, other.shard_count) and one.terms == other.terms
+
+
+def is_outdated(terms: Terms, image: Item | None) -> bool:
+    """Whether somebody has already used this bucket under a newer configuration."""
+    return terms.version is not None and image is not None and number(image, "cv") > terms.version
+
+
+def is_ahead(image: Item, now_ms: int) -> bool:
+    """Whether a bucket's origin lies further in the future than a client that knows the time can have put it.
+
+    Nothing would accrue until then. The next write begins the bucket anew at the present, with what it has.
+    """
+    return number(image, "rf") - now_ms > AHEAD_MS_MAX
+
+
+def is_split(account: Account, image: Item | None) -> bool:
+    """Whether the shares of this shard were cut anew since the account's were, or the shard is gone."""
+    return account.meter is not Meter.NONE and shard_count(image) != account.shard_count
+
+
+def shard_count(image: Item | None) -> int:
+    """How many shards a bucket has; a number that cannot be right counts as one."""
+    return in_shards(number(image or {}, "shard_count", 1))
+
+
+def in_shards(count: int) -> int:
+    return count if 1 <= count <= SHARDS_MAX else 1
+
+
+def is_overloaded(account: Account, image: Item | None, now_ms: int) -> bool:
+    """Whether a bucket refuses because it is written too often."""
+    rate = None if image is None or account.meter is not Meter.LIMIT else stored_rate(image, WCU)
+    if image is None or rate is None or is_ahead(image, now_ms):
+        return False
+    return balance(rate, number(image, limit_attributes(WCU).tk), number(image, "rf"), now_ms) < WRITE_MILLI
+
+
+def level(terms: Terms, name: str, image: Item | None, now_ms: int) -> Level:
+    """A limit of the bucket under these terms, as the next write would find it."""
+    rate = terms.rates[name]
+    before = None if image is None else stored_rate(image, name)
+    if image is None or before is None:
+        return Level(rate, rate.capacity_milli, now_ms)
+    tokens = number(image, limit_attributes(name).tk)
+    origin = now_ms if is_ahead(image, now_ms) else number(image, "rf")
+    if before == rate:
+        return Level(rate, tokens, origin)
+    # Until that write the bucket goes on to fill at the rate it has.
+    spared = 0 if is_renewed(terms, image) else still_forgiven(image, name, now_ms)
+    change = carry(before, rate, spared)
+    shift = change.shift_milli
+    filling = before._replace(capacity_milli=before.capacity_milli + shift)
+    return Level(filling, tokens + shift, origin, -shift if change.is_cut else None)
+
+
+def still_forgiven(image: Item, name: str, now_ms: int) -> int:
+    """What cuts spared a limit and nothing has made up for yet; what has flown over has done so."""
+    spared, rate = forgiven(image).get(name, 0), stored_rate(image, name)
+    if not spared or rate is None:
+        return 0
+    origin = now_ms if is_ahead(image, now_ms) else number(image, "rf")
+    held = number(image, limit_attributes(name).tk) + gain(rate, origin, now_ms)
+    return max(0, spared - max(0, held - rate.capacity_milli))
+
+
+def status(account: Account, name: str, need_milli: int, at: Level | Spread, now_ms: int) -> LimitStatus:
+    """What a demand finds at one limit of a whole bucket."""
+    wait_ms = at.retry_after_ms(need_milli, now_ms)
+    return LimitStatus(
+        account.entity_id,
+        account.resource,
+        name,
+        limit_of(name, account.terms.rates[name]),
+        available=at.balance(now_ms) // 1000,
+        requested=need_milli // 1000,
+        exceeded=wait_ms > 0,
+        retry_after_seconds=wait_ms / 1000,
+    )
+
+
+def given_limits(terms: Terms) -> tuple[Limit, ...] | None:
+    """The limits that a caller brought along, if these are the terms of such a caller."""
+    return None if terms.version is not None else tuple(limit_of(*named) for named in terms.rates.items())
+
+
+def put_back(image: Item | None, amounts: Mapping[str, int]) -> Item | None:
+    """An image as it would be if the amounts had not been taken."""
+    if image is None:
+        return None
+    names = {limit_attributes(name).tk: amount for name, amount in amounts.items()}
+    return {**image, **{tk: number(image, tk) + amount for tk, amount in names.items()}}
+
+
+@lru_cache(4096)
+def limit_of(name: str, rate: Rate) -> Limit:
+    return Limit(
+        name, rate.capacity_milli // 1000, rate.refill_amount_milli // 1000, rate.refill_period_ms // 1000
+    )

@@ -1,0 +1,75 @@
+"""The one door to the buckets: every write to a bucket goes through here, whoever makes it.
+
+A process shapes its next write by the image that it saw last, and refuses for a moment by what it was told.
+So whatever a reply says of a bucket is noted here, before whoever wrote goes on. Acquires, refunds and
+settlements come by way of the writer; splits, prolonged lives, changes of limits and families, deletions,
+migrations and the upkeep of the aggregator come by themselves. None of them asks a store itself.
+
+Records that are no buckets may come along, for a transaction can have both. The door decides nothing: what a
+write says, and what becomes of its outcome, is for whoever makes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..repository_protocol import Backend, Item, Key, Outcome, Swap, Write
+from ..schema import sk_state
+from .seen_buckets import SeenBuckets
+
+STATE = sk_state()
+
+
+class Call:
+    """How far a call to the store has come, for whoever finds it interrupted."""
+
+    __slots__ = ("asked", "replies")
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.replies: Sequence[Outcome] | None = None
+
+
+async def write_each(
+    backend: Backend, seen: SeenBuckets | None, writes: Sequence[Write], call: Call | None = None
+) -> list[Outcome]:
+    """Perform each write on its own, and note what became of the buckets.
+
+    ``seen`` is what this process remembers of them; whoever remembers nothing has none.
+    """
+    if call is None:
+        call = Call()
+    call.asked = True
+    call.replies = outcomes = await backend.write_each(writes)
+    if seen is not None:
+        _note(seen, writes, outcomes)
+    return outcomes
+
+
+async def write_together(
+    backend: Backend, seen: SeenBuckets | None, writes: Sequence[Write], call: Call | None = None
+) -> list[Outcome]:
+    """Perform all writes or none, and note what became of the buckets."""
+    if call is None:
+        call = Call()
+    call.asked = True
+    call.replies = outcomes = await backend.transact_write(writes)
+    if seen is not None:
+        _note(seen, writes, outcomes)
+    return outcomes
+
+
+def swap_at_once(
+    swap: Swap, seen: SeenBuckets, key: Key, image: Item, changed: Mapping[str, int], changes: int | None
+) -> Item | None:
+    """Replace the image of a bucket, and note the new one; ``None`` if nothing happened."""
+    new = swap(key, image, changed, changes)
+    if new is not None:
+        seen.images[key] = new
+    return new
+
+
+def _note(seen: SeenBuckets, writes: Sequence[Write], outcomes: Sequence[Outcome]) -> None:
+    for write, outcome in zip(writes, outcomes, strict=True):
+        if write.key.sort == STATE:
+            seen.learn(write, outcome)

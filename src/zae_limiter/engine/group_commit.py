@@ -1,0 +1,469 @@
+"""Through whom acquires, refunds and settlements of a process reach its buckets.
+
+A bucket has at most one write of this process in flight. Orders that arrive meanwhile stand in line,
+and when the reply is there the first of them is called to lead all who are in line when it comes: one
+write for all of them. A lone order is written at once and alone. Whatever goes wrong while somebody leads,
+the others have an answer or another leader.
+
+A group is decided as if its orders came one after another: in the order of arrival, each against what
+those before it left. Beliefs about a bucket only shape writes; that an order does not fit is told only
+by an image which the store returned after the order had been placed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ..exceptions import RateLimiterUnavailable
+from ..repository_protocol import Backend, Item, Key, Outcome, Swap, Write
+from ..runtime.colour import ForkSafe, Signal
+from ..runtime.world import World
+from ..schema import is_deleted
+from .bucket_view import Account, has_terms, is_ahead, is_outdated, is_overloaded, is_split, outlived
+from .bucket_writes import fitting, merged, rebased, write_for
+from .door import Call, write_each, write_together
+from .line import WITHDRAWN, Line, Lines, Order, Ticket
+from .seen_buckets import SeenBuckets
+
+logger = logging.getLogger("zae_limiter")
+
+SHARE_LEFT_MIN = 0.9
+"""With less of its deadline left, who leads does not wait for the end of the call."""
+
+PATIENCE_CALLS = 2
+"""How many times the deadline of a call somebody waits in line: one call is in flight, one is its own."""
+
+FAULTS_MAX = 2
+"""How often somebody in line may be interrupted before it leaves whatever it stands there for."""
+
+OVERDUE_CALLS = 1.5
+"""After how many times the deadline of a call a line that has not moved has lost its leader."""
+
+WRITE_ATTEMPTS_MAX = 16
+"""How often a group is shaped anew for a bucket that changes under it."""
+
+
+MOOT = Outcome(True, None)
+"""The outcome of an order that needs no write, such as a refund to a limit that is gone."""
+
+
+class Sending(NamedTuple):
+    """A group, those of it who go out now, and the write that carries out their orders, if it takes one."""
+
+    group: list[Ticket]
+    chosen: list[Ticket]
+    write: Write | None
+
+
+class BucketWriter(SeenBuckets):
+    """Shapes, groups and sends the writes of one process, and remembers what it sees of the buckets."""
+
+    def __init__(self, backend: Backend, world: World, images_max: int = 100_000) -> None:
+        super().__init__(world, images_max)
+        self.backend, self.colour = backend, backend.colour
+        self.swap: Swap | None = getattr(backend, "swap", None)
+        """How this store replaces an image at once, if it can."""
+        self.refunds_lost = 0
+        """How many refunds and settlements could not be stored, each of them logged."""
+        self.degraded, self.told = 0, set[str]()
+        """How often work went ahead unchecked, each time logged; what is set up wrong, as far as was told."""
+        self._lines = ForkSafe(Lines)
+
+    async def look(self, keys: Sequence[Key]) -> list[Item | None]:
+        """Read buckets as they are now."""
+        images = await self.backend.batch_get(keys)
+        self.remember(dict(zip(keys, images, strict=True)))
+        return images
+
+    async def post(
+        self, orders: Sequence[Order], *, binding: bool = False
+    ) -> tuple[list[Outcome], BaseException | None]:
+        """Carry out orders on different buckets, each with whatever else is in line for its bucket.
+
+        If the caller is cancelled meanwhile, what is in line is taken back, unless the orders are
+        ``binding``, and what is in flight is waited for; the cancellation is returned beside the
+        outcomes.
+        """
+        for account, posting in orders if self._refused else ():
+            if posting.credit:
+                self._refused.pop(account.whole_key, None)
+        visit = Visit(self, orders, binding=binding)
+        try:
+            outcomes, interruption = await self.colour.finish(visit.run(), visit.withdraw)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self.lines.withdraw(visit, interrupted(error))
+            outcomes, interruption = [ticket.outcome or unknown(error) for ticket in visit.tickets], error
+        interruption = visit.interruption or interruption
+        if interruption is not None and not binding:
+            self.count_unsure(orders, outcomes)
+        return outcomes, interruption
+
+    async def post_one(self, order: Order) -> tuple[Outcome | None, BaseException | None]:
+        """Carry out one order without a credit, like ``post``, with less ado if nobody else is in line.
+
+        No outcome means that nothing happened because the bucket changed meanwhile.
+        """
+        lines, ticket = self._lines.get(), Ticket(order, self.colour.gone())
+        try:
+            if not lines.claim(ticket):
+                (answer,), interruption = await self.post([order])
+                return answer, interruption
+            outcome, interruption = await self.colour.finish(self.write_alone(ticket))
+            if outcome is None:
+                lines.hand_over([ticket])
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            lines.hand_over([ticket])
+            outcome, interruption = ticket.outcome or WITHDRAWN, error
+        if interruption is not None and outcome is not None:
+            self.count_unsure([order], [outcome])
+        return outcome, interruption
+
+    async def post_together(
+        self, orders: Sequence[Order], *, read_first: bool = False
+    ) -> tuple[list[Outcome], BaseException | None]:
+        """Carry out orders all or none, from images read for the purpose if that is wanted."""
+        call = Call()
+        try:
+            return await self.colour.finish(self._transact(orders, call, read_first=read_first))
+        except GeneratorExit:
+            raise
+        except RateLimiterUnavailable as error:
+            self.count_unsure(orders, [Outcome(False, None, failure=error)] * len(orders))
+            raise
+        except BaseException as error:
+            outcomes = [outcome_of(call, place, error) or WITHDRAWN for place in range(len(orders))]
+            self.count_unsure(orders, outcomes)
+            return outcomes, error
+
+    async def _transact(self, orders: Sequence[Order], call: Call, *, read_first: bool) -> list[Outcome]:
+        if read_first:
+            await self.look([order.account.key for order in orders])
+        now_ms = self.world.now_ms()
+        writes = [write for order in orders if (write := self._shape([order], now_ms)) is not None]
+        assert len(writes) == len(orders), "a refund needs no transaction"
+        send = write_each if len(writes) == 1 else write_together
+        return await send(self.backend, self, writes, call)
+
+    def count_unsure(self, orders: Sequence[Order], outcomes: Iterable[Outcome]) -> None:
+        """Count what may have been taken for nobody: the reply was lost, or nobody waited for it."""
+        for order, outcome in zip(orders, outcomes, strict=True):
+            if outcome.failure is not None and outcome.failure.ambiguous:
+                self.lose(order, outcome.failure)
+
+    def lose(self, order: Order, error: object = "interrupted") -> None:
+        """Count an order that may or may not have been carried out."""
+        self.refunds_lost += 1
+        logger.warning("%s may or may not have got %s: %s", order.account.key.partition, order.posting, error)
+
+    def let_through(self, what: str, error: RateLimiterUnavailable) -> None:
+        """Count work that goes ahead unchecked, and log it.
+
+        That the store is set up wrong is no outage which passes, so it is told as an error, once.
+        """
+        self.degraded += 1
+        if error.misconfigured and error.misconfigured not in self.told:
+            self.told.add(error.misconfigured)
+            logger.error("nothing is limited, waiting will not help, the store is set up wrong: %s", error)
+        logger.warning("%s unchecked: %s", what, error)
+
+    async def bring_up_to_date(self, account: Account) -> None:
+        """Give a bucket the numbers of its terms although nobody takes anything from it.
+
+        Else a bucket that refuses everybody would go on to fill at the rate it had before.
+        """
+        write = self._refresh(account, self.world.now_ms())
+        if write is not None:
+            await write_each(self.backend, self, [write])
+
+    def is_behind(self, account: Account, now_ms: int) -> bool:
+        """Whether a bucket has other numbers than its terms, and no newer ones, or a wrong origin."""
+        image = self.image(account.key)
+        if image is None or is_deleted(image) or is_outdated(account.terms, image):
+            return False
+        return not has_terms(image, account.terms) or is_ahead(image, now_ms)
+
+    # The lines.
+
+    @property
+    def lines(self) -> Lines:
+        """Who waits for which bucket."""
+        return self._lines.get()
+
+    async def write_alone(self, ticket: Ticket) -> Outcome | None:
+        """Write one order to a bucket that was claimed for it; ``None``, and still claimed, to try again."""
+        lines, call, alone = self._lines.get(), Call(), [ticket]
+        try:
+            sent_ms, outcome = self.world.now_ms(), MOOT
+            write = self._shape([ticket.order], sent_ms)
+            if write is not None:
+                ticket.sent = True
+                (outcome,) = await write_each(self.backend, self, [write], call)
+                if not outcome.applied and outcome.failure is None:
+                    if self._fitting([ticket.order], outcome, sent_ms)[0]:
+                        ticket.sent = False
+                        return None
+                    outcome = Outcome(False, outcome.item, held=False)
+            ticket.outcome = outcome
+            lines.hand_over(alone)
+            return outcome
+        except BaseException as error:
+            ticket.outcome = outcome_of(call, 0, error) or ticket.outcome or interrupted(error)
+            (lines.throw_away if isinstance(error, GeneratorExit) else lines.hand_over)(alone)
+            raise
+
+    async def serve(self, groups: list[list[Ticket]]) -> None:
+        """Write groups, one for each bucket, until their leaders have an answer; then others lead."""
+        lines, call, sendings = self._lines.get(), Call(), list[Sending]()
+        led = groups
+        until_ms = self.world.ticks_ms() + self.backend.capabilities.timeout_ms
+        try:
+            for _ in range(WRITE_ATTEMPTS_MAX):
+                sent_ms = self.world.now_ms()
+                sendings, call = [self._sending(group, sent_ms) for group in groups], Call()
+                due = [sending.write for sending in sendings if sending.write is not None]
+                if due:
+                    await write_each(self.backend, self, due, call)
+                self._take_in(sendings, call.replies or (), sent_ms)
+                unanswered = [group for group in groups if group[0].outcome is None]
+                if not unanswered:
+                    break
+                for group in groups:
+                    if group[0].outcome is not None:
+                        lines.hand_over(group)
+                groups = unanswered
+                if self.world.ticks_ms() >= until_ms:
+                    break
+            if groups[0][0].outcome is None:
+                for group in groups:  # a bucket that would not hold still
+                    image = self.image(group[0].order.account.key)
+                    lines.tell(group[:1], Outcome(False, image, held=False))
+            if any(len(group) > 1 for group in groups):
+                # Who was answered just now often has another order, and is in line for the next write then.
+                await self.colour.sleep(0)
+            for group in groups:
+                lines.hand_over(group)
+        except BaseException as error:
+            self._give_out(led, sendings, call, error)
+            raise
+
+    def _sending(self, group: list[Ticket], now_ms: int) -> Sending:
+        chosen = self._chosen(group, now_ms)
+        return Sending(group, chosen, self._shape([ticket.order for ticket in chosen], now_ms))
+
+    def _take_in(self, sendings: Sequence[Sending], replies: Sequence[Outcome], sent_ms: int) -> None:
+        """Answer groups as far as the replies to their writes do."""
+        landed = iter(replies)
+        for group, chosen, write in sendings:
+            if write is None:
+                self._lines.get().tell(chosen, MOOT)
+            else:
+                self._judge(group, chosen, next(landed), sent_ms)
+
+    def _give_out(
+        self, groups: Sequence[list[Ticket]], sendings: Sequence[Sending], call: Call, error: BaseException
+    ) -> None:
+        """End a turn that something has gone wrong with: who leads is told, and who was sent.
+
+        The others are led by the next, for whatever it was need not happen to them.
+        """
+        lines, place = self._lines.get(), 0
+        for _, chosen, write in sendings:
+            if write is not None:
+                outcome = outcome_of(call, place, error)
+                place += 1
+                for ticket in chosen if outcome is not None else ():
+                    ticket.outcome = ticket.outcome or outcome
+        for group in groups:
+            group[0].outcome = group[0].outcome or interrupted(error)
+            (lines.throw_away if isinstance(error, GeneratorExit) else lines.hand_over)(group)
+
+    def _chosen(self, group: Sequence[Ticket], now_ms: int) -> list[Ticket]:
+        """Those who go out now: the ones believed to fit; if nobody is, the first asks for the truth."""
+        chosen = [ticket for ticket in group if ticket.outcome is None]
+        if len(chosen) > 1:
+            account = group[0].order.account
+            image = self.image(account.key)
+            fits = fitting([t.order.posting for t in chosen], account.terms, image, now_ms)
+            chosen = [t for t, fit in zip(chosen, fits, strict=True) if fit] or chosen[:1]
+        return self._lines.get().send(group, chosen)
+
+    def _judge(
+        self, group: Sequence[Ticket], chosen: Sequence[Ticket], outcome: Outcome, sent_ms: int
+    ) -> None:
+        """Answer all of a group whom the reply to its write answers, as of the time it was sent.
+
+        Who would fit by the time of the reply has still been refused: somebody else may have been faster.
+        """
+        if outcome.applied or outcome.failure is not None:
+            self._lines.get().tell(chosen, outcome)
+        waiting = [ticket for ticket in group if ticket.outcome is None]
+        if not waiting or outcome.failure is not None:
+            return
+        fits = self._fitting([ticket.order for ticket in waiting], outcome, sent_ms)
+        refused = [ticket for ticket, fit in zip(waiting, fits, strict=True) if not fit]
+        self._lines.get().tell(refused, Outcome(False, outcome.item, held=False))
+
+    def _fitting(self, orders: Sequence[Order], outcome: Outcome, sent_ms: int) -> list[bool]:
+        """Which orders the image in a reply leaves room for; a refusal for want of tokens is noted."""
+        account, image = orders[0].account, outcome.item
+        postings = [order.posting for order in orders]
+        misled = is_outdated(account.terms, image) or is_split(account, image)
+        if misled or is_overloaded(account, image, sent_ms):
+            fits = [not posting.need for posting in postings]
+        else:
+            fits = fitting(postings, account.terms, image, sent_ms)
+        if image is None and not any(posting.need or posting.debit for posting in postings):
+            fits = [False] * len(postings)  # there is no bucket that refunds could go to
+        refused = not all(fits) and not outcome.applied and account.shard_count == 1
+        if refused and not self.is_doubtful(account.key) and not self.is_held_here(account.key):
+            self.note_refusal(account.key)
+        return fits
+
+    # Writes.
+
+    def _shape(self, orders: Sequence[Order], now_ms: int) -> Write | None:
+        """The write that carries out some orders on one bucket, by what is believed of it."""
+        if not orders:
+            return None
+        account, posting = orders[0]
+        image = self.image(account.key)
+        if len(orders) > 1 or outlived(account, image):
+            posting = merged([o.posting for o in orders if o.posting.need or not outlived(o.account, image)])
+        return write_for(account, posting, image, now_ms)
+
+    def _refresh(self, account: Account, now_ms: int) -> Write | None:
+        """The write that gives a bucket the numbers of its terms, if it has others, and a right origin."""
+        image = self.image(account.key)
+        if image is None or not self.is_behind(account, now_ms):
+            return None
+        return rebased(account, image, now_ms)
+
+
+def outcome_of(call: Call, place: int, error: BaseException) -> Outcome | None:
+    """What one write of an interrupted call came to; ``None`` if it is known to have done nothing."""
+    if call.replies is None:
+        return unknown(error) if call.asked else None
+    reply = call.replies[place]
+    return reply if reply.applied or reply.failure is not None else None
+
+
+def unknown(error: BaseException) -> Outcome:
+    """The outcome of an order whose write was out when something came in between."""
+    return Outcome(False, None, failure=RateLimiterUnavailable(f"interrupted by {error!r}", ambiguous=True))
+
+
+def interrupted(error: BaseException) -> Outcome:
+    """The outcome of an order whose write was not."""
+    return Outcome(False, None, failure=RateLimiterUnavailable(f"interrupted by {error!r}"))
+
+
+LATE = Outcome(
+    False, None, failure=RateLimiterUnavailable("no answer within the deadline of a call", ambiguous=True)
+)
+"""The outcome of an order that was still on its way when its time was over."""
+
+
+class Visit:
+    """One caller's orders, from standing in line to the last outcome."""
+
+    __slots__ = ("_binding", "_late_ms", "_writer", "interruption", "seen", "signal", "tickets", "withdrawn")
+
+    def __init__(self, writer: BucketWriter, orders: Sequence[Order], *, binding: bool) -> None:
+        self._writer, self._binding = writer, binding
+        # Who cannot be told no is not kept waiting either: not longer than a call takes.
+        self._late_ms = writer.backend.capabilities.timeout_ms if binding else None
+        gone = writer.colour.gone()
+        self.tickets: Sequence[Ticket] = [Ticket(order, gone, self) for order in orders]
+        self.withdrawn: Outcome | None = None
+        """The outcome of the tickets that were taken back, if they were."""
+        self.interruption: BaseException | None = None
+        self.signal: Signal | None = None
+        self.seen: Sequence[tuple[Line, int]] = ()
+
+    async def run(self) -> list[Outcome]:
+        """Stand in line, lead when it is one's turn, and return when every order has its outcome."""
+        writer, lines, slept_ms = self._writer, self._writer.lines, 0.0
+        since_ms, is_new, faults = writer.world.ticks_ms(), True, 0
+        while True:
+            try:
+                if is_new:
+                    lines.line_up(self)
+                    is_new = False
+                    alone = len(self.tickets) == 1
+                groups, signal = lines.call_of(self, writer.colour)
+                if (groups or signal) and (left_ms := self._time_left(since_ms, slept_ms)) is not None:
+                    return await self._in_time(left_ms)
+                if signal is not None:
+                    alone = False
+                    slept_ms = await self._wait(signal, since_ms, slept_ms)
+                elif not groups:
+                    return [ticket.outcome for ticket in self.tickets if ticket.outcome is not None]
+                elif alone:
+                    alone = False
+                    outcome = await writer.write_alone(self.tickets[0])
+                    if outcome is not None:
+                        return [outcome]
+                    if self.withdrawn is not None:
+                        lines.withdraw(self, self.withdrawn)
+                else:
+                    await writer.serve(groups)
+            except GeneratorExit:  # a coroutine that is thrown away may not await any more
+                lines.throw_away_all(self)
+                raise
+            except BaseException as error:  # returned beside the outcomes
+                faults += 1
+                if faults > FAULTS_MAX:
+                    lines.withdraw(self, interrupted(error))
+                    return [ticket.outcome or unknown(error) for ticket in self.tickets]
+                self.interruption = error
+                self.withdraw()
+
+    def _time_left(self, since_ms: float, slept_ms: float) -> float | None:
+        """How much of a deadline is left, if that is too little for a call."""
+        if self._late_ms is None:
+            return None
+        left_ms = self._late_ms - max(self._writer.world.ticks_ms() - since_ms, slept_ms)
+        return max(0.0, left_ms) if left_ms < SHARE_LEFT_MIN * self._late_ms else None
+
+    async def _in_time(self, left_ms: float) -> list[Outcome]:
+        """Go on, but wait no longer than this for what comes of it."""
+        self._late_ms = None
+        outcomes = await self._writer.colour.at_most(left_ms / 1000, self.run())
+        return outcomes or [ticket.outcome or LATE for ticket in self.tickets]
+
+    async def _wait(self, signal: Signal, since_ms: float, slept_ms: float) -> float:
+        """Wait for an answer or a call, as long as the line moves; returns how much was slept so far."""
+        writer = self._writer
+        call_ms = writer.backend.capabilities.timeout_ms
+        # What was slept counts too, for a world whose clock stands still.
+        waited_ms = max(writer.world.ticks_ms() - since_ms, slept_ms)
+        left_ms = PATIENCE_CALLS * call_ms - waited_ms
+        nap_ms = overdue_ms = OVERDUE_CALLS * call_ms
+        if self.withdrawn is None:
+            nap_ms = max(0.0, min(nap_ms, left_ms))
+        if self._late_ms is not None:
+            nap_ms = min(nap_ms, self._late_ms - waited_ms)
+        await signal.wait(nap_ms / 1000)
+        if signal.given:
+            return slept_ms
+        overtaken = nap_ms >= overdue_ms and writer.lines.overtake(self)
+        if not overtaken and self.withdrawn is None and nap_ms >= left_ms:
+            self._give_up(PATIENCE_CALLS * call_ms)
+        return slept_ms + nap_ms
+
+    def withdraw(self) -> None:
+        """Take back what is not in flight, if it can be."""
+        if not self._binding:
+            self._writer.lines.withdraw(self, WITHDRAWN)
+
+    def _give_up(self, patience_ms: float) -> None:
+        """Leave a line that does not come to oneself."""
+        key = self.tickets[0].order.account.key
+        failure = RateLimiterUnavailable(f"waited {patience_ms:.0f} ms in line for {key.partition!r}")
+        self._writer.lines.withdraw(self, Outcome(False, None, failure=failure))

@@ -1,0 +1,277 @@
+"""Who stands in line for which bucket, and who leads: no I/O.
+
+A bucket that has a line has a leader, who may write to it. Orders that arrive meanwhile wait, and when the
+leader is done the first of them is called to lead all who wait then.
+
+A line goes on whatever becomes of its leader. One whose event loop was closed is replaced by whoever comes
+next, one that does not move for longer than a call may take by whoever waited for it. Lines only save
+writes, so it does no harm if a leader who was given up comes back: it finds that it does not lead any more.
+
+An exception out of a signal handler can come between any two steps, while somebody leads, calls or leaves.
+So a ticket stays in line until it has its outcome, and whatever ends a turn may be done twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from ..exceptions import RateLimiterUnavailable
+from ..repository_protocol import Key, Outcome
+from ..runtime.colour import LAST_WORDS_SECONDS, Colour, Signal, taken
+from .bucket_view import Account, has_same_terms
+from .bucket_writes import Posting
+
+GROUP_MAX = 1_000
+"""How many orders travel in one write."""
+
+
+class Order(NamedTuple):
+    """A posting to be carried out on an account."""
+
+    account: Account
+    posting: Posting
+
+
+WITHDRAWN = Outcome(False, None)
+"""The outcome of an order that was taken back before it was sent."""
+
+
+class Visitor(Protocol):
+    """Whoever has tickets in lines."""
+
+    tickets: Sequence[Ticket]
+    signal: Signal | None
+    withdrawn: Outcome | None
+    seen: Sequence[tuple[Line, int]]
+    """The lines that it waits in, and how far each had moved when it began to."""
+
+
+class Ticket:
+    """An order in line, or one that is alone and has nobody to be woken."""
+
+    __slots__ = ("gone", "is_in_line", "order", "outcome", "sent", "visit")
+
+    def __init__(self, order: Order, gone: Callable[[], bool], visit: Visitor | None = None) -> None:
+        self.order, self.gone, self.visit = order, gone, visit
+        self.outcome: Outcome | None = None
+        self.is_in_line = False
+        self.sent = False
+        """Part of the write that is in flight."""
+
+    def wake(self) -> None:
+        """Let the visitor see what is new."""
+        if self.visit is not None and self.visit.signal is not None:
+            self.visit.signal.give()
+
+
+class Line:
+    """Who waits for one bucket, and who leads. The leader of a line waits in it, unless it came alone."""
+
+    __slots__ = ("leader", "moves", "waiting")
+
+    def __init__(self, leader: Ticket) -> None:
+        self.leader = leader
+        self.waiting: deque[Ticket] = deque()
+        self.moves = 0
+        """How often the line has got another leader or a leader has begun a write."""
+
+    def lead(self, ticket: Ticket) -> None:
+        self.leader = ticket
+        self.moves += 1
+
+
+class Lines:
+    """The lines of one process. A bucket without one is idle."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.by_key: dict[Key, Line] = {}
+
+    def claim(self, ticket: Ticket) -> bool:
+        """Begin a line for a bucket that is idle."""
+        with self.lock:
+            return self._begin(ticket) is not None
+
+    def line_up(self, visit: Visitor) -> None:
+        """Put tickets in line; those whose bucket is idle lead there."""
+        with self.lock:
+            for ticket in visit.tickets:
+                if ticket.is_in_line or ticket.outcome is not None:
+                    continue
+                line = self._begin(ticket) or self.by_key[ticket.order.account.key]
+                ticket.is_in_line = True
+                line.waiting.append(ticket)
+
+    def _begin(self, ticket: Ticket) -> Line | None:
+        """The line of a ticket's bucket if the ticket leads it."""
+        key = ticket.order.account.key
+        line = self.by_key.get(key)
+        if line is None:
+            line = Line(ticket)
+            self.by_key[key] = line
+        elif line.leader.gone():
+            self._replace(line, ticket)
+        return line if line.leader is ticket else None
+
+    def call_of(self, visit: Visitor, colour: Colour) -> tuple[list[list[Ticket]], Signal | None]:
+        """What a visitor has to do next: lead groups, or wait for a signal, or neither."""
+        groups: list[list[Ticket]] = []
+        seen: list[tuple[Line, int]] = []
+        with self.lock:
+            for ticket in visit.tickets:
+                if ticket.outcome is not None:
+                    continue
+                line = self.by_key.get(ticket.order.account.key)
+                if line is None or line.leader is ticket:
+                    groups.append([ticket] if line is None else _group_of(line))
+                else:
+                    seen.append((line, line.moves))
+            if groups or not seen:
+                return groups, None
+            visit.seen, visit.signal = seen, colour.signal()
+            return [], visit.signal
+
+    def send(self, group: Sequence[Ticket], chosen: Iterable[Ticket]) -> list[Ticket]:
+        """Let some of a group go out in a write that begins now, those who have not left meanwhile."""
+        leader = group[0]
+        with self.lock:
+            line = self.by_key.get(leader.order.account.key)
+            if line is not None and line.leader is leader:
+                line.moves += 1
+            going = [ticket for ticket in chosen if ticket.outcome is None]
+            for ticket in (leader, *going):  # who leads cannot leave before the write is done
+                ticket.sent = True
+        return going
+
+    def tell(self, tickets: Iterable[Ticket], outcome: Outcome) -> None:
+        """Answer tickets. Who was told that nobody knows keeps that answer, and may have acted on it."""
+        with self.lock:
+            for ticket in tickets:
+                if ticket.outcome is None:
+                    ticket.outcome = outcome
+                ticket.wake()
+
+    def hand_over(self, group: Sequence[Ticket]) -> None:
+        """Let the next in line lead; those of the group that have no answer yet stand first."""
+        with self.lock:
+            self._hand_over(group)
+
+    def throw_away(self, group: Sequence[Ticket]) -> None:
+        """Hand over because the leader may not go on, perhaps in the middle of whatever holds the lock."""
+        group[0].gone = _always  # so that others find out, should nothing else succeed
+        for _ in taken(self.lock, LAST_WORDS_SECONDS):
+            try:
+                self._hand_over(group)
+            finally:
+                self.lock.release()
+
+    def _hand_over(self, group: Sequence[Ticket]) -> None:
+        for ticket in group:
+            ticket.sent = False
+            visit = ticket.visit
+            if ticket.outcome is None and visit is not None:
+                ticket.outcome = visit.withdrawn
+            if ticket.outcome is not None:
+                ticket.wake()
+        key = group[0].order.account.key
+        line = self.by_key.get(key)
+        if line is not None:
+            self._call_next(key, line, group[0])
+
+    def _call_next(self, key: Key, line: Line, leader: Ticket) -> None:
+        """Call the first in line to lead if this one still does; end the line if there is nobody."""
+        if line.leader is leader:
+            waiting = line.waiting
+            while waiting and (waiting[0].outcome is not None or waiting[0].gone()):
+                waiting.popleft()
+            if not waiting:
+                del self.by_key[key]
+                return
+            line.lead(waiting[0])
+        line.leader.wake()
+
+    def withdraw(self, visit: Visitor, outcome: Outcome) -> None:
+        """Take the tickets of a visit back; those that are in flight, when they are not any more."""
+        with self.lock:
+            self._withdraw(visit, outcome)
+
+    def throw_away_all(self, visit: Visitor) -> None:
+        """Take tickets back because their visitor may not go on, as in ``throw_away``."""
+        for ticket in visit.tickets:
+            ticket.gone = _always
+        for _ in taken(self.lock, LAST_WORDS_SECONDS):
+            try:
+                self._withdraw(visit, WITHDRAWN)
+            finally:
+                self.lock.release()
+
+    def _withdraw(self, visit: Visitor, outcome: Outcome) -> None:
+        visit.withdrawn = outcome
+        for ticket in visit.tickets:
+            if ticket.sent:
+                continue
+            if ticket.outcome is None:
+                ticket.outcome = outcome
+            key = ticket.order.account.key
+            line = self.by_key.get(key)
+            if line is not None:
+                self._call_next(key, line, ticket)
+        if visit.signal is not None:
+            visit.signal.give()
+
+    def overtake(self, visit: Visitor) -> bool:
+        """Lead the lines that have not moved while a visitor waited; whether there are any.
+
+        Those whose orders had gone out are told that nobody knows what became of them.
+        """
+        seen = {id(line): moves for line, moves in visit.seen}
+        overtaken = False
+        with self.lock:
+            for ticket in visit.tickets:
+                line = self.by_key.get(ticket.order.account.key)
+                if ticket.outcome is not None or line is None or line.leader is ticket:
+                    continue
+                if line.leader.gone() or seen.get(id(line)) == line.moves:
+                    self._replace(line, ticket)
+                    overtaken = True
+                    if ticket.sent:  # it has its answer now
+                        self._call_next(ticket.order.account.key, line, ticket)
+        return overtaken
+
+    def _replace(self, line: Line, leader: Ticket) -> None:
+        """Let somebody else lead in place of one who is gone."""
+        former = line.leader
+        partition = former.order.account.key.partition
+        lost = RateLimiterUnavailable(
+            f"who was writing to {partition!r} did not come back; the write may have happened", ambiguous=True
+        )
+        for ticket in line.waiting:
+            if ticket.sent and ticket is not former and ticket.outcome is None:
+                ticket.outcome = Outcome(False, None, failure=lost)
+                ticket.wake()
+        if former in line.waiting:  # should it come back it brings its own write to an end
+            line.waiting.remove(former)
+        line.lead(leader)
+
+
+def _group_of(line: Line) -> list[Ticket]:
+    """Whom the leader of a line leads: those who wait and whose orders one write can carry out.
+
+    They are counted when the leader comes and not when it is called. Those who were answered just now
+    often have another order by then, and would else have to wait for this write.
+    """
+    group, account = [line.leader], line.leader.order.account
+    for ticket in line.waiting:
+        if ticket is line.leader or ticket.sent or ticket.outcome is not None:
+            continue
+        if len(group) == GROUP_MAX or not has_same_terms(ticket.order.account, account):
+            break
+        group.append(ticket)
+    return group
+
+
+def _always() -> bool:
+    return True

@@ -1,0 +1,40 @@
+"""Numbers and mappings that callers pass in, checked at the public edge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from ..exceptions import ValidationError
+
+TOKENS_MAX = 10**12
+"""The largest capacity, refill or amount: in millitokens still far from 64 bits, so sums stay exact."""
+
+NUMBER_MAX = 10**27
+"""The largest number that a record of ours can hold; whatever is larger was written by somebody else."""
+
+PERIOD_SECONDS_MAX = 10 * 366 * 24 * 3600
+
+
+def check_tokens(field_name: str, tokens: int) -> int:
+    """A positive whole number of tokens that the arithmetic is exact for."""
+    return check_count(field_name, tokens, TOKENS_MAX)
+
+
+def check_count(field_name: str, value: int, value_max: int, value_min: int = 1) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValidationError(field_name, value, f"it must be a whole number, not {type(value).__name__}")
+    if value < value_min:
+        raise ValidationError(field_name, value, f"it must be at least {value_min}")
+    if value > value_max:
+        raise ValidationError(field_name, value, f"it must be at most {value_max}")
+    return value
+
+
+def check_mapping(field_name: str, value: Mapping[Any, Any], reason: str) -> dict[Any, Any]:
+    """A mapping as it is at this moment, whatever it says of itself later."""
+    if isinstance(value, Mapping):
+        with suppress(Exception):  # whatever a mapping of somebody else's making does instead of answering
+            return dict(value)
+    raise ValidationError(field_name, value, reason)

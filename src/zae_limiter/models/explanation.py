@@ -1,0 +1,72 @@
+"""Why an acquire goes by which limits: what each level says, who is charged, and what binds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from . import ConfigSource, Limit, OnUnavailable
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedLevel:
+    """One of the four levels that are looked at, the most particular first.
+
+    ``wins`` is true of the first level that has limits: they apply whole, and those of the levels below not
+    at all.
+    """
+
+    source: ConfigSource
+    limits: tuple[Limit, ...]
+    on_unavailable: OnUnavailable | None
+    wins: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedBucket:
+    """A bucket that an acquire is charged to: the entity's own, or its parent's.
+
+    ``available`` is what it holds of each limit now; where no level has limits, of those that callers brought
+    along with ``limits=``. Somebody else goes by changed limits of the level that
+    wins within ``change_binds_seconds``; 0 is at the next acquire.
+    """
+
+    entity_id: str
+    levels: tuple[ExplainedLevel, ...]
+    available: Mapping[str, int]
+    change_binds_seconds: float
+
+    @property
+    def winner(self) -> ExplainedLevel | None:
+        """The level whose limits apply; ``None`` if there are none at any level."""
+        return next((level for level in self.levels if level.wins), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What an acquire of an entity on a resource would go by.
+
+    ``buckets`` has the entity's own first, then its parent's if it cascades. ``on_unavailable_source`` is the
+    level that says it; ``None`` if it is the setting of this program. ``grandparent_id`` is whom the parent
+    cascades to: for what the parent itself acquires, so it is not charged here.
+    """
+
+    entity_id: str
+    resource: str
+    parent_id: str | None
+    cascade: bool
+    buckets: tuple[ExplainedBucket, ...]
+    on_unavailable: OnUnavailable
+    on_unavailable_source: ConfigSource | None
+    grandparent_id: str | None = None
+
+    @property
+    def binding(self) -> dict[str, str]:
+        """By limit, the entity whose bucket has the least of it now, and so decides."""
+        found: dict[str, str] = {}
+        least: dict[str, int] = {}
+        for bucket in self.buckets:
+            for name, available in bucket.available.items():
+                if available < least.get(name, available + 1):
+                    found[name], least[name] = bucket.entity_id, available
+        return found

@@ -1,0 +1,1 @@
+"""What operators do: stacks, limits as a file, older tables, local engines, the change log."""

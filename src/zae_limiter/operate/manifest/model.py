@@ -1,0 +1,135 @@
+"""What a manifest wants, what is stored, and the difference between them, as values.
+
+A *place* is where one level of configuration lives. A manifest maps places to what they are to say:
+limits and a policy, and nothing else a level may hold. A level is compared and changed as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from ...exceptions import ValidationError
+from ...models import LimiterConfig
+
+SYSTEM, RESOURCE, ENTITY = "system", "resource", "entity"
+ORDER = (SYSTEM, RESOURCE, ENTITY)
+
+PROBLEMS_SHOWN_MAX = 20
+
+
+class Place(NamedTuple):
+    """Where a level is: the system, a resource, or an entity and a resource."""
+
+    level: str
+    entity_id: str | None = None
+    resource: str | None = None
+
+    def __str__(self) -> str:
+        return " ".join(self.names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The level, the entity and the resource, as far as there are any."""
+        return tuple(part for part in self if part is not None)
+
+    @property
+    def order(self) -> tuple[int, tuple[str, ...]]:
+        """General levels come first, then names by the alphabet."""
+        return ORDER.index(self.level), self.names
+
+
+class Stored(NamedTuple):
+    """What a level says now, and the event that gave it limits or a policy."""
+
+    config: LimiterConfig
+    born: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a namespace is to say, place by place; ``namespace`` is ``None`` where the file names none."""
+
+    levels: Mapping[Place, LimiterConfig]
+    namespace: str | None = None
+
+
+class Action(StrEnum):
+    """What becomes of a level."""
+
+    CREATE = "create"
+    UPDATE = "update"
+    DELETE = "delete"
+    LEAVE = "leave"
+    """It is stored, the file does not name it, and no apply made it."""
+
+
+class Change(NamedTuple):
+    """A level before and after; ``None`` where it has neither limits nor a policy."""
+
+    action: Action
+    place: Place
+    before: LimiterConfig | None
+    after: LimiterConfig | None
+    born: str | None = None
+    """Which life of the level is meant, if it is to be deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a namespace becomes what a manifest says.
+
+    Claims that have ``lapsed`` because their levels are gone are forgotten on the way; that changes no
+    limit.
+    """
+
+    changes: tuple[Change, ...]
+    unchanged: int = 0
+    lapsed: Mapping[Place, str] = field(default_factory=dict)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many levels are created, updated, deleted and unchanged."""
+        actions = [change.action for change in self.changes]
+        counted = {
+            f"{action.value}d": actions.count(action) for action in Action if action is not Action.LEAVE
+        }
+        return {**counted, "unchanged": self.unchanged}
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.changes
+
+
+class Problem(NamedTuple):
+    """Something that is wrong in a manifest: where, under which key, and what. Lines count from 1."""
+
+    line: int
+    column: int
+    path: tuple[str, ...]
+    message: str
+
+    def told(self, source: str) -> str:
+        """As one line; what has no place in the text, such as JSON from elsewhere, shows only its key."""
+        where = f"{source}:{self.line}:{self.column}" if self.line else source
+        path = ".".join(repr(key) if "." in key or not key.isprintable() else key for key in self.path)
+        return f"{where}: {path}: {self.message}" if path else f"{where}: {self.message}"
+
+
+class ManifestError(ValidationError):
+    """A manifest cannot be used; ``problems`` has everything that is wrong with it."""
+
+    def __init__(self, source: str, problems: tuple[Problem, ...]) -> None:
+        super().__init__("manifest", source, "it has mistakes")
+        self.source, self.problems = source, problems
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.source, self.problems)
+
+    def __str__(self) -> str:
+        lines = [problem.told(self.source) for problem in self.problems[:PROBLEMS_SHOWN_MAX]]
+        if (more := len(self.problems) - len(lines)) > 0:
+            lines.append(f"and {more} more")
+        return "\n".join(lines)

@@ -1,0 +1,97 @@
+"""A manifest as text that ``grammar`` reads back as the same manifest. Pure.
+
+Everything is written out, the defaults too, so that a file keeps its meaning. Names that other readers
+of YAML would take for numbers, dates or truth values are quoted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...models import Limit, LimiterConfig
+from .model import ENTITY, RESOURCE, SYSTEM, Manifest
+
+_SAFE = re.compile(r"[A-Za-z_][A-Za-z0-9_./\-]*(?::[A-Za-z0-9_./\-]+)*")
+_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+"""What YAML takes for something else than text, in any case of letters."""
+
+
+def to_data(manifest: Manifest) -> dict[str, Any]:
+    """A manifest as plain dictionaries, general levels first, names by the alphabet."""
+    data: dict[str, Any] = {} if manifest.namespace is None else {"namespace": manifest.namespace}
+    for place in sorted(manifest.levels, key=lambda place: place.order):
+        level = _level_data(manifest.levels[place])
+        if place.level == SYSTEM:
+            data["system"] = level
+        elif place.level == RESOURCE:
+            data.setdefault("resources", {})[place.resource] = level
+        else:
+            assert place.level == ENTITY, place
+            of_entity = data.setdefault("entities", {}).setdefault(place.entity_id, {"resources": {}})
+            of_entity["resources"][place.resource] = level
+    return data
+
+
+def to_yaml(manifest: Manifest) -> str:
+    """A manifest as a file for people; each limit is one line."""
+    data = to_data(manifest)
+    return "".join(f"{line}\n" for line in _lines(data)) if data else "{}\n"
+
+
+def to_json(manifest: Manifest, *, ascii_only: bool = False) -> str:
+    return json.dumps(to_data(manifest), indent=2, ensure_ascii=ascii_only)
+
+
+def limit_data(limit: Limit) -> dict[str, int]:
+    """What is written under the name of a limit."""
+    return {
+        "capacity": limit.capacity,
+        "refill_amount": limit.refill_amount,
+        "refill_period": limit.refill_period_seconds,
+    }
+
+
+def level_lines(config: LimiterConfig) -> list[str]:
+    """What one level says, a line for its policy and for each limit."""
+    policy = [] if config.on_unavailable is None else [f"on_unavailable: {config.on_unavailable.value}"]
+    return policy + [f"{quoted(limit.name)}: {_flow(limit_data(limit))}" for limit in config.limits]
+
+
+def quoted(name: str) -> str:
+    """A name as every reader of YAML takes it for a text.
+
+    >>> quoted("gpt-4"), quoted("on"), quoted("007")
+    ('gpt-4', '"on"', '"007"')
+    """
+    if _SAFE.fullmatch(name) and name.lower() not in _WORDS:
+        return name
+    # Readers of YAML do not put the two halves together by which JSON escapes what is beyond 16 bits.
+    return json.dumps(name, ensure_ascii=False)
+
+
+def _level_data(config: LimiterConfig) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    if config.on_unavailable is not None:
+        data["on_unavailable"] = config.on_unavailable.value
+    if config.limits:
+        by_name = sorted(config.limits, key=lambda limit: limit.name)
+        data["limits"] = {limit.name: limit_data(limit) for limit in by_name}
+    return data
+
+
+def _lines(data: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    for name, value in data.items():
+        if not isinstance(value, dict):
+            yield f"{indent}{quoted(name)}: {quoted(value)}"
+        elif "capacity" in value and not isinstance(value["capacity"], dict):
+            yield f"{indent}{quoted(name)}: {_flow(value)}"
+        else:
+            yield f"{indent}{quoted(name)}:"
+            yield from _lines(value, f"{indent}  ")
+
+
+def _flow(numbers: Mapping[str, int]) -> str:
+    return f"{{{', '.join(f'{name}: {number}' for name, number in numbers.items())}}}"

@@ -1,0 +1,97 @@
+"""The indexes that an older table lacks, made one after another: DynamoDB builds one at a time.
+
+An index is built from what is in the table and cannot be asked before that is done, which takes hours on
+a large one. Whoever is interrupted meanwhile finds the index under way the next time and waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ...exceptions import IncompatibleSchemaError, InfrastructureNotFoundError, RateLimiterUnavailable
+
+if TYPE_CHECKING:
+    from ...backends.dynamodb import DynamoDBBackend
+
+WAIT_SECONDS_MAX = 12 * 3600
+POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.05, 5.0
+
+BUSY = frozenset({"ResourceInUseException", "LimitExceededException", "ValidationException"})
+"""What UpdateTable says while the table is being changed, or of an index that somebody has just made."""
+
+Tell = Callable[[str, str], None]
+"""Is told the name of an index, and what becomes of it."""
+
+
+async def missing_indexes(backend: DynamoDBBackend) -> list[str]:
+    """The indexes a table needs and does not have; an error if it cannot be helped, or is not there."""
+    from ...backends.dynamodb.provision import describe_table
+    from ...backends.dynamodb.table import INDEXES, problems
+
+    description = await describe_table(backend.calls)
+    if description is None or description["TableStatus"] == "DELETING":
+        raise InfrastructureNotFoundError(
+            f"table {backend.table_name!r} does not exist in this region and account"
+        )
+    ready = [name for name, status in _statuses(description).items() if status == "ACTIVE"]
+    lacking = [index for index in INDEXES if index not in ready]
+    wrong = [problem for problem in problems(description) if not problem.endswith("is missing")]
+    if wrong:
+        raise IncompatibleSchemaError(
+            f"table {backend.table_name!r} cannot be upgraded: {'; '.join(wrong)}; "
+            "it was not made by any version of zae-limiter"
+        )
+    return lacking
+
+
+async def add_missing_indexes(backend: DynamoDBBackend, tell: Tell) -> list[str]:
+    """Make what ``missing_indexes`` finds, and return the names."""
+    added = await missing_indexes(backend)
+    for index in added:
+        await _add(backend, index, tell)
+    return added
+
+
+async def _add(backend: DynamoDBBackend, index: str, tell: Tell) -> None:
+    from ...backends.dynamodb.provision import describe_table
+    from ...backends.dynamodb.table import add_index_request
+    from ...backends.dynamodb.transport import ServiceError
+
+    calls, waited, pause = backend.calls, 0.0, POLL_SECONDS_MIN
+    refused = ""
+    while waited < WAIT_SECONDS_MAX:
+        description = await describe_table(calls) or {}
+        status = _statuses(description).get(index)
+        if status == "ACTIVE":
+            tell(index, "ready")
+            return
+        tell(index, "being built" if status else "asked for")
+        if status is None and _is_settled(description):
+            try:
+                request = add_index_request(backend.table_name, index, description)
+                await calls.send("UpdateTable", request, expected=BUSY)
+            except ServiceError as error:
+                # Another upgrade may have asked for the same; if it is something else it comes again.
+                if refused == str(error):
+                    raise IncompatibleSchemaError(
+                        f"table {backend.table_name!r} does not take index {index}: {error}"
+                    ) from error
+                refused = str(error)
+        await calls.transport.colour.sleep(pause)
+        waited += pause
+        pause = min(POLL_SECONDS_MAX, pause * 1.5)
+    raise RateLimiterUnavailable(
+        f"index {index} of table {backend.table_name!r} is still being built; run the upgrade again later"
+    )
+
+
+def _statuses(description: dict[str, Any]) -> dict[str, str]:
+    # Emulators may leave the status out; DynamoDB never does.
+    indexes = description.get("GlobalSecondaryIndexes") or ()
+    return {i["IndexName"]: i.get("IndexStatus", "ACTIVE") for i in indexes}
+
+
+def _is_settled(description: dict[str, Any]) -> bool:
+    """Whether the table can be changed now."""
+    return description.get("TableStatus") == "ACTIVE" and set(_statuses(description).values()) <= {"ACTIVE"}

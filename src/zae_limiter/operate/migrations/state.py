@@ -1,0 +1,216 @@
+"""What a table says about its own shape: three records, and the writes that change them. Pure.
+
+Clients of shapes without namespaces look at a record without one, and all others at the same record as
+clients of this version. When a migration begins, what older clients look at is changed so that they are
+refused from then on, and stays so. Newer clients are refused too until everything is there that an
+acquire depends on. A third record says how far the migration has come.
+
+Releases from 0.9 on go by the major number of the schema. Some of them do not look at it if they are
+below ``client_min_version``, and go to work: so that asks for nothing.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from ...exceptions import ValidationError
+from ...models import VersionRecord
+from ...records.items import UPGRADING, version_item
+from ...repository_protocol import Absent, Condition, Equal, Exists, Item, Key, Put, Update, Value, Write
+from ...schema import iso_time, migration_key, older_version_key, text, version_key
+from ...version import SCHEMA_VERSION, Version, client_version, parse_version
+from .shapes import fields
+
+CLIENT_MIN_VERSION = "0.0.0"
+"""What a table asks of clients beside the schema: nothing, for the schema alone keeps the older ones out."""
+
+OLDER_CLIENTS_END = "1.0.0"
+"""Above the versions of all clients that know an older shape."""
+
+SHARES_SINCE = Version(0, 10, 0)
+"""The older schema from which on the first shard of a bucket keeps to its share."""
+
+UNKNOWN_SCHEMA = "0.0.0"
+NAMESPACED = "namespaced"
+"""What a migration notes of a table whose keys had namespaces when it began."""
+AUTHOR = "zae-limiter"
+
+
+class Stage(StrEnum):
+    """How far a migration has come."""
+
+    NONE = "none"
+    MOVING = "moving"
+    """What acquires depend on is being moved; nobody is let in."""
+    FOLLOWING = "following"
+    """Clients are let in; usage and audit events follow."""
+    DONE = "done"
+
+
+class State(NamedTuple):
+    """The three records as they are."""
+
+    version: Item | None
+    older: Item | None
+    migration: Item | None
+
+    @staticmethod
+    def keys() -> tuple[Key, Key, Key]:
+        return version_key(), older_version_key(), migration_key()
+
+    @property
+    def stage(self) -> Stage:
+        said = text(self.migration or {}, "stage")
+        return Stage(said) if said in set(Stage) else Stage.NONE
+
+    @property
+    def kept_old(self) -> bool:
+        """Whether old records were left behind on purpose."""
+        return (self.migration or {}).get("kept_old") is True
+
+    @property
+    def schema(self) -> Version | None:
+        """The schema of the present record; ``None`` if there is none or it cannot be read."""
+        return _parsed(text(self.version or {}, "schema_version"))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether clients of this version are let in."""
+        if self.version is not None and UPGRADING in self.version:
+            return False
+        return self.schema is not None and self.schema.major >= parse_version(SCHEMA_VERSION).major
+
+    @property
+    def is_namespaced(self) -> bool:
+        """Whether records under keys with a namespace may be of an older shape."""
+        if self.migration is not None:
+            return text(self.migration, "layout") == NAMESPACED
+        return self.schema is not None and self.schema.major < parse_version(SCHEMA_VERSION).major
+
+    @property
+    def older_schema(self) -> str | None:
+        """What the table called its schema before a migration began."""
+        if said := text(self.migration or {}, "from_schema"):
+            return said
+        if self.is_namespaced:
+            return text(self.version or {}, "schema_version")
+        return text(fields(self.older or {}), "schema_version")
+
+    @property
+    def has_shares(self) -> bool:
+        """Whether the clients before gave each shard of a bucket a share, the first one too."""
+        older = _parsed(self.older_schema)
+        return older is None or older >= SHARES_SINCE
+
+    def is_settled(self, *, keep_old: bool) -> bool:
+        """Whether there is nothing left to do, as far as these records tell."""
+        if not self.is_open:
+            return False
+        if self.stage is Stage.DONE:
+            return keep_old or not self.kept_old
+        return self.stage is Stage.NONE and self.older is None
+
+
+def begin(state: State, now_ms: int) -> list[Write]:
+    """Refuse older clients from now on, and newer ones until they can be let in."""
+    if state.is_namespaced:
+        return _begin_namespaced(state, now_ms)
+    older, now = state.older or {}, iso_time(now_ms)
+    fence: dict[str, Value] = {
+        "schema_version": SCHEMA_VERSION,
+        "client_min_version": OLDER_CLIENTS_END,
+        "updated_at": now,
+        "updated_by": AUTHOR,
+    }
+    data = older.get("data")
+    if isinstance(data, dict):
+        fence = {**fence, "data": {**data, **fence}}
+    before = _older_than_present(state.older_schema)
+    progress = {"stage": Stage.MOVING.value, "updated_at": now, "client_version": client_version()}
+    if state.migration is None:
+        progress |= {"started_at": now, "from_schema": before}
+    if state.stage is Stage.FOLLOWING:
+        progress["stage"] = Stage.FOLLOWING.value
+    writes: list[Write] = [
+        Update(older_version_key(), set=fence),
+        Update(migration_key(), set=progress, when=_pinned(state.migration, "stage")),
+    ]
+    if not state.is_open:
+        closed = VersionRecord(before, None, CLIENT_MIN_VERSION, now, AUTHOR)
+        writes.append(Put(version_key(), version_item(closed), when=_pinned(state.version, "schema_version")))
+    return writes
+
+
+def _begin_namespaced(state: State, now_ms: int) -> list[Write]:
+    """Both products look at one record: its schema keeps older clients out, and a mark the newer ones."""
+    now = iso_time(now_ms)
+    progress: dict[str, Value] = {
+        "stage": (Stage.FOLLOWING if state.stage is Stage.FOLLOWING else Stage.MOVING).value,
+        "updated_at": now,
+        "client_version": client_version(),
+        "layout": NAMESPACED,
+    }
+    if state.migration is None:
+        progress |= {"started_at": now, "from_schema": state.older_schema or UNKNOWN_SCHEMA}
+    writes: list[Write] = [Update(migration_key(), set=progress, when=_pinned(state.migration, "stage"))]
+    if not state.is_open:
+        fence: dict[str, Value] = {
+            "schema_version": SCHEMA_VERSION,
+            "client_min_version": CLIENT_MIN_VERSION,
+            "lambda_version": None,  # no function of an older version may go on
+            "updated_at": now,
+            "updated_by": AUTHOR,
+            UPGRADING: True,
+        }
+        writes.append(Update(version_key(), set=fence, when=_pinned(state.version, "schema_version")))
+    return writes
+
+
+def let_in(now_ms: int) -> list[Write]:
+    """Everything is there that an acquire depends on."""
+    now = iso_time(now_ms)
+    said: dict[str, Value] = {
+        "schema_version": SCHEMA_VERSION,
+        "client_min_version": CLIENT_MIN_VERSION,
+        UPGRADING: None,
+    }
+    return [
+        Update(version_key(), set={**said, "updated_at": now, "updated_by": AUTHOR}),
+        Update(migration_key(), set={"stage": Stage.FOLLOWING.value, "updated_at": now}, when=(Exists(),)),
+    ]
+
+
+def renew(state: State, now_ms: int) -> list[Write]:
+    """Note the present schema where the table needs no other change for it; nothing if it is noted."""
+    if state.schema is None or state.schema >= parse_version(SCHEMA_VERSION):
+        return []
+    said = {"schema_version": SCHEMA_VERSION, "updated_at": iso_time(now_ms), "updated_by": AUTHOR}
+    return [Update(version_key(), set=said, when=_pinned(state.version, "schema_version"))]
+
+
+def finish(now_ms: int, *, kept_old: bool) -> list[Write]:
+    said: dict[str, Value] = {
+        "stage": Stage.DONE.value,
+        "updated_at": iso_time(now_ms),
+        "kept_old": kept_old,
+    }
+    return [Update(migration_key(), set=said, when=(Exists(),))]
+
+
+def _pinned(item: Item | None, attribute: str) -> tuple[Condition, ...]:
+    return (Absent(),) if item is None else (Exists(), Equal(attribute, text(item, attribute)))
+
+
+def _parsed(version: str | None) -> Version | None:
+    try:
+        return None if version is None else parse_version(version)
+    except ValidationError:
+        return None
+
+
+def _older_than_present(version: str | None) -> str:
+    """The schema before; one that cannot be read, or is no older, says nothing about the records."""
+    parsed = _parsed(version)
+    is_older = parsed is not None and parsed.major < parse_version(SCHEMA_VERSION).major
+    return str(parsed) if is_older else UNKNOWN_SCHEMA

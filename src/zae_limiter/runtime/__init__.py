@@ -1,0 +1,1 @@
+"""What the machine gives: clocks, randomness and ids, and how to wait, async or sync."""

@@ -1,0 +1,499 @@
+"""One code base, two colours.
+
+Everything in this package that may touch a store is written as ``async def``. A coroutine suspends
+only where it awaits something that suspends, and in the end only a driver does. Over a blocking
+driver nothing suspends, so one ``send`` runs a coroutine to its end, with no event loop and no
+thread: that is the whole sync side.
+
+A ``Colour`` is what a backend brings along to say how its driver waits. Apart from the backends
+that own a driver, this is the only module that knows async from sync.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+import os
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Hashable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from weakref import WeakSet
+
+from .kept import (
+    Kept,
+    Lost,
+    in_thread_of_its_own,
+    is_within_ourselves,
+    keep_running,
+    may_wait,
+    running_loop,
+)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+S = TypeVar("S")
+A = TypeVar("A")
+
+THREADS_MAX = 32
+
+LAST_WORDS_SECONDS = 0.1
+"""How long somebody who is thrown away waits for a lock: whoever has it may be the one who waits."""
+
+
+class Colour(Protocol):
+    """How coroutines wait for each other."""
+
+    async def together(self, coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        """Run several coroutines at the same time and return their results in order."""
+        ...
+
+    async def finish(
+        self, coroutine: Coroutine[Any, Any, T], on_cancel: Callable[[], None] = lambda: None
+    ) -> tuple[T, BaseException | None]:
+        """Run a coroutine to its end even if the caller is cancelled meanwhile.
+
+        The cancellation is returned beside the result: whoever asked must know what happened
+        before it obeys. ``on_cancel`` may hurry the coroutine up.
+        """
+        ...
+
+    async def within(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Wait no longer than this for a coroutine; ``TimeoutError`` after that."""
+        ...
+
+    async def at_most(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T | None:
+        """Wait no longer than this for a coroutine, which goes on by itself after that."""
+        ...
+
+    async def keep(self, coroutine: Coroutine[Any, Any, T], lost: Lost) -> T:
+        """Run a coroutine that is undone, as if cancelled, even if the caller is thrown away meanwhile."""
+        ...
+
+    def may_wait(self, left_by: BaseException | None) -> bool:
+        """Whether whoever leaves a block by this exception may still await something."""
+        ...
+
+    def carry_out(self, coroutine: Coroutine[Any, Any, None], lost: Lost) -> None:
+        """Run a coroutine for somebody who may not wait."""
+        ...
+
+    def signal(self) -> Signal:
+        """A new signal that nobody has given yet."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Let this long pass."""
+        ...
+
+    def gone(self) -> Callable[[], bool]:
+        """A question that anybody may ask later: will whoever runs this now never go on?"""
+        ...
+
+
+class Signal(Protocol):
+    """Something that one coroutine waits for and another one gives, once, in whichever thread or loop."""
+
+    @property
+    def given(self) -> bool: ...
+
+    def give(self) -> None: ...
+
+    async def wait(self, seconds: float | None = None) -> None:
+        """Return when the signal is given, or after this long without it."""
+        ...
+
+
+class Blocking:
+    """Nothing ever suspends. Several calls at once take a thread each."""
+
+    def __init__(self) -> None:
+        self._threads = ForkSafe(lambda: ThreadPoolExecutor(THREADS_MAX, "zae-limiter"))
+        # Of their own, lest calls that wait for others take the threads these would run in.
+        self._timed = ForkSafe(lambda: ThreadPoolExecutor(THREADS_MAX, "zae-limiter-timed"))
+
+    async def together(self, coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        if len(coroutines) == 1:
+            return [await coroutines[0]]
+        return list(self._threads.get().map(run_sync, coroutines))
+
+    async def finish(
+        self,
+        coroutine: Coroutine[Any, Any, T],
+        on_cancel: Callable[[], None] = lambda: None,  # noqa: ARG002 - nothing interrupts from outside
+    ) -> tuple[T, BaseException | None]:
+        return await coroutine, None
+
+    async def within(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._timed.get().submit(run_sync, coroutine).result(seconds)
+
+    async def at_most(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T | None:
+        try:
+            return await self.within(seconds, coroutine)
+        except TimeoutError:
+            return None
+
+    async def keep(self, coroutine: Coroutine[Any, Any, T], lost: Lost) -> T:  # noqa: ARG002 - it never suspends
+        return await coroutine
+
+    def may_wait(self, left_by: BaseException | None) -> bool:
+        return not isinstance(left_by, GeneratorExit) or not is_within_ourselves()
+
+    def carry_out(self, coroutine: Coroutine[Any, Any, None], lost: Lost) -> None:
+        if is_within_ourselves():
+            in_thread_of_its_own(functools.partial(run_sync, coroutine), lost)
+        else:
+            run_sync(coroutine)
+
+    def signal(self) -> Signal:
+        return _ThreadSignal()
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 - blocking is what this colour is for
+
+    def gone(self) -> Callable[[], bool]:
+        return _never  # whatever ends a thread or a call unwinds it
+
+
+def _never() -> bool:
+    return False
+
+
+class _ThreadSignal:
+    """A lock that is held until the signal is given: one step, which nothing can interrupt halfway."""
+
+    def __init__(self) -> None:
+        self.given = False
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def give(self) -> None:
+        self.given = True
+        if self._gate.locked():
+            with contextlib.suppress(RuntimeError):  # somebody else gives it, too
+                self._gate.release()
+
+    async def wait(self, seconds: float | None = None) -> None:
+        for _ in taken(self._gate, -1 if seconds is None else seconds):
+            self._gate.release()  # for others who wait
+
+
+def taken(lock: threading.Lock, seconds: float) -> Iterator[bool]:
+    """Yields once if the lock could be taken in this time, which may be 0, or -1 for however long it takes.
+
+    Signal handlers run after calls, and may raise. So whoever calls ``acquire`` and then begins a ``try`` can
+    end up with a lock that nobody gives back. No handler runs between a step of a loop and what follows it::
+
+        for _ in taken(lock, 1.0):
+            try:
+                ...
+            finally:
+                lock.release()
+    """
+    return filter(None, map(lock.acquire, (True,), (seconds,)))
+
+
+class Asyncio:
+    """Suspends on the running event loop."""
+
+    home: Callable[[], Hashable] = staticmethod(asyncio.get_running_loop)
+    """What connections and futures cannot leave, for ``ForkSafe``."""
+
+    async def together(self, coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        if len(coroutines) == 1:
+            return [await coroutines[0]]
+        return await asyncio.gather(*coroutines)
+
+    async def finish(
+        self, coroutine: Coroutine[Any, Any, T], on_cancel: Callable[[], None] = lambda: None
+    ) -> tuple[T, BaseException | None]:
+        steps = _Undisturbed(coroutine, on_cancel)
+        try:
+            return await steps, steps.interruption
+        except Exception:
+            if steps.interruption is not None:
+                raise steps.interruption from None
+            raise
+
+    async def within(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:
+        # A task of its own can be cancelled, which ``finish`` does not allow to whom it runs.
+        task = asyncio.ensure_future(coroutine)
+        try:
+            await asyncio.wait([task], timeout=seconds)
+        finally:
+            in_time = task.done()
+            if not in_time:
+                task.cancel()
+                await asyncio.wait([task])
+        if not in_time and task.cancelled():
+            raise TimeoutError
+        return task.result()
+
+    async def at_most(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T | None:
+        task = keep_running(asyncio.get_running_loop(), coroutine)
+        await asyncio.wait([task], timeout=seconds)
+        return task.result() if task.done() else None
+
+    async def keep(self, coroutine: Coroutine[Any, Any, T], lost: Lost) -> T:
+        return await Kept(coroutine, lost)
+
+    def may_wait(self, left_by: BaseException | None) -> bool:
+        return running_loop() is not None and may_wait(left_by)
+
+    def carry_out(self, coroutine: Coroutine[Any, Any, None], lost: Lost) -> None:
+        kept, loop = Kept(coroutine, lost), running_loop()
+        if loop is not None:
+            kept.carry_on(loop)
+        elif is_within_ourselves():
+            in_thread_of_its_own(kept.in_a_loop_of_its_own, lost)
+        else:
+            kept.in_a_loop_of_its_own()
+
+    def signal(self) -> Signal:
+        return _LoopSignal()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def gone(self) -> Callable[[], bool]:
+        loop = running_loop()
+        return _never if loop is None else loop.is_closed  # somebody may step a coroutine by hand
+
+
+class _Undisturbed(Generic[T]):
+    """A coroutine that the task which awaits it runs to its end, even if that task is cancelled.
+
+    It takes no task of its own, which would cost several turns of the loop for each acquire.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], on_cancel: Callable[[], None]) -> None:
+        self._coroutine, self._on_cancel = coroutine, on_cancel
+        self.interruption: BaseException | None = None
+
+    def __await__(self) -> Generator[Any, None, T]:
+        coroutine = self._coroutine
+        while True:
+            try:
+                future = coroutine.send(None)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            try:
+                yield None if future is None else _StandIn(future, self._on_cancel)
+            except GeneratorExit:
+                coroutine.close()
+                raise
+            except asyncio.CancelledError as error:
+                if future is None:
+                    self._on_cancel()
+                if future is None or not future.cancelled():
+                    self.interruption = error
+            except BaseException:
+                pass  # the future's own, which the coroutine finds there
+
+
+class _StandIn:
+    """What a task waits for instead of a future that it must not cancel.
+
+    A task asks what it waits for to be cancelled. Told no, it is woken by the future all the same, and the
+    cancellation is thrown into it then.
+    """
+
+    _asyncio_future_blocking = True
+
+    def __init__(self, future: asyncio.Future[Any], on_cancel: Callable[[], None]) -> None:
+        future._asyncio_future_blocking = False
+        self._on_cancel = on_cancel
+        self.add_done_callback, self.get_loop = future.add_done_callback, future.get_loop
+        self.cancelled = future.cancelled  # asked by whoever finishes something within which we finish this
+
+    def cancel(self, msg: object = None) -> bool:  # noqa: ARG002 - tasks pass it
+        self._on_cancel()
+        return False
+
+
+class _LoopSignal:
+    """Waited for on any number of event loops, each of which is told in its own thread."""
+
+    def __init__(self) -> None:
+        self.given = False
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def give(self) -> None:
+        self.given = True
+        here = running_loop()
+        for waiter in self._waiters:
+            loop = waiter.get_loop()
+            if loop is here:
+                _stir(waiter)
+            else:
+                with contextlib.suppress(RuntimeError):  # a loop that was closed has nobody left who waits
+                    loop.call_soon_threadsafe(_stir, waiter)
+
+    async def wait(self, seconds: float | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        waiter = loop.create_future()
+        self._waiters.append(waiter)
+        if self.given:  # asked after it stands among those who wait, for another thread may give it any time
+            return
+        timer = None if seconds is None else loop.call_later(seconds, _stir, waiter)
+        try:
+            await waiter
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+
+def _stir(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+async def in_thread(threads: Executor, function: Callable[..., T], *args: Any) -> T:
+    """Call a blocking function off the event loop."""
+    return await asyncio.get_running_loop().run_in_executor(threads, functools.partial(function, *args))
+
+
+def until_shutdown(close: Callable[[], Coroutine[Any, Any, None]]) -> AsyncGenerator[None, None]:
+    """Have something closed when the running event loop shuts down in good order.
+
+    ``asyncio.run`` ends the asynchronous generators of its loop while that can still work, so this is one.
+    Whoever is done earlier ends it with ``aclose``; until then it has to be held.
+    """
+
+    async def wait() -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            await close()
+
+    waiting = wait()
+    run_sync(waiting.__anext__())
+    return waiting
+
+
+class ForkSafe(Generic[T]):
+    """A resource that a forked child must not inherit: each process makes its own when it needs it.
+
+    With a ``home`` it makes one for each place that ``home`` names, such as an event loop. What belongs to
+    a loop that was closed is given to ``bury`` when another one comes.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], T],
+        home: Callable[[], Hashable] | None = None,
+        bury: Callable[[T], object] = lambda _: None,
+    ) -> None:
+        self._make, self._home, self._bury = make, home, bury
+        self._made: dict[Hashable, T] = {}
+        _fork_safe.add(self)
+
+    def get(self) -> T:
+        home = None if self._home is None else self._home()
+        made = self._made.get(home)
+        if made is None:
+            # Threads that race may each make one, but all get the same. A lock could be held during a fork.
+            made = self._made.setdefault(home, self._make())
+            for former in list(self._made):
+                if isinstance(former, asyncio.AbstractEventLoop) and former.is_closed():
+                    left = self._made.pop(former, None)
+                    if left is not None:
+                        self._bury(left)
+        return made
+
+    def peek(self) -> T | None:
+        """The resource of this process, if it was made."""
+        return self._made.get(None if self._home is None else self._home())
+
+    def forget(self) -> T | None:
+        """The same, and the next ``get`` makes another one."""
+        return self._made.pop(None if self._home is None else self._home(), None)
+
+    def forget_all(self) -> list[T]:
+        """The resources of all homes, and each makes another one when it needs it."""
+        made, self._made = self._made, {}
+        return list(made.values())
+
+
+_fork_safe: WeakSet[ForkSafe[Any]] = WeakSet()
+
+
+def _forget_what_was_inherited() -> None:
+    for resource in _fork_safe:
+        resource._made = {}
+
+
+def at_fork(**hooks: Callable[[], None]) -> None:
+    """Have functions called before and after a fork, where there is such a thing."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(**hooks)
+
+
+at_fork(after_in_child=_forget_what_was_inherited)
+
+
+def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    coroutine.close()
+    raise RuntimeError(f"{coroutine!r} suspended: a sync twin needs a backend that was opened for sync")
+
+
+class Twin(Protocol[A]):  # type: ignore[misc]  # A is read through a property only
+    """A sync object standing for an async one."""
+
+    @property
+    def _async(self) -> A: ...
+
+
+def _twin(call: Callable[P, T], method: Callable[..., Any]) -> Callable[P, T]:
+    """Give a sync twin the name, signature and docstring of its method, in which nothing is awaited."""
+    functools.update_wrapper(call, method)
+    call.__doc__ = (method.__doc__ or "").replace("async with ", "with ").replace("await ", "")
+    return call
+
+
+def blocking(
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Twin[A], P], T]:
+    """The sync twin of a coroutine method: same signature, same docstring.
+
+    It is found by its name when it is called, for what has a twin may be of a class that does it otherwise.
+    """
+    name = method.__name__
+
+    def call(self: Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        coroutine: Coroutine[Any, Any, T] = getattr(self._async, name)(*args, **kwargs)
+        return run_sync(coroutine)
+
+    return _twin(call, method)
+
+
+def plain(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Twin[A], P], T]:
+    """The sync twin of a method that was never async."""
+
+    def call(self: Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return method(self._async, *args, **kwargs)
+
+    return _twin(call, method)
+
+
+def wrapping(
+    wrap: Callable[[T], S], method: Callable[Concatenate[A, P], T]
+) -> Callable[Concatenate[Twin[A], P], S]:
+    """The sync twin of a plain method whose result needs a twin of its own."""
+
+    def call(self: Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> S:
+        return wrap(method(self._async, *args, **kwargs))
+
+    twin = _twin(call, method)
+    twin.__dict__["__signature__"] = inspect.signature(method).replace(return_annotation=wrap)
+    return twin
