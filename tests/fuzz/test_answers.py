@@ -158,7 +158,7 @@ def peer() -> Iterator[Peer]:
 @BOTH
 def test_every_answer_over_the_wire(sync: bool, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wires of both colours let nothing else out either, and the next call works."""
-    monkeypatch.setattr(calls, "ATTEMPTS_MAX", 1)
+    monkeypatch.setattr(retries, "ATTEMPTS_MAX", 1)
 
     async def scenario() -> None:
         async with connected(sync, peer) as transport:
