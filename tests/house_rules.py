@@ -27,7 +27,7 @@ PUBLIC = f"{RECORDS} infra records"
 
 LAYERS = (
     # What programs for the established package say: forms without a meaning of their own, for all to use.
-    Layer("established", "established established.*", "facts"),
+    Layer("established", "established", "facts"),
     Layer(
         "facts",
         "models models.* exceptions naming bucket version runtime.unentered runtime.unentered.*",

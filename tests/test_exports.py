@@ -11,6 +11,7 @@ PUBLIC_MODULES = (
     "models",
     "models.checks",
     "models.deployments",
+    "models.usage",
     "exceptions",
     "models.explanation",
     "limiter",
@@ -23,6 +24,7 @@ PUBLIC_MODULES = (
 
 # Public by spelling but not exported, each with its reason.
 NOT_EXPORTED: dict[str, str] = {
+    "Choice": "input check, for the package's own modules",
     "check_count": "input check, for the package's own modules",
     "check_mapping": "input check, for the package's own modules",
     "is_limits": "input check, for the package's own modules",

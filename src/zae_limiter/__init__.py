@@ -7,64 +7,15 @@
 {'rpm': 1}
 """
 
+# ruff: noqa: F403, F405 - the two modules list what they export
 from typing import TYPE_CHECKING, Any
 
 from .builder import RepositoryBuilder
-from .established.names import former_names
-from .exceptions import (
-    ClosedError,
-    DamagedRecordError,
-    EntityConflictError,
-    EntityError,
-    EntityExistsError,
-    EntityNotFoundError,
-    IncompatibleSchemaError,
-    InfrastructureError,
-    InfrastructureNotFoundError,
-    InvalidIdentifierError,
-    InvalidNameError,
-    LeaseExpiredError,
-    NamespaceNotFoundError,
-    NamespaceStateError,
-    NoLimitsError,
-    RateLimitError,
-    RateLimiterUnavailable,
-    RateLimitExceeded,
-    StackAlreadyExistsError,
-    StackOperationError,
-    ValidationError,
-    VersionError,
-    VersionMismatchError,
-    ZAELimiterError,
-)
+from .established import former_names
+from .exceptions import *
 from .lease import Lease
 from .limiter import RateLimiter
-from .models import (
-    AuditAction,
-    AuditEvent,
-    Availability,
-    BackendCapabilities,
-    BucketState,
-    CacheStats,
-    ConfigSource,
-    Entity,
-    EntityCapacity,
-    Limit,
-    LimiterConfig,
-    LimiterInfo,
-    LimitName,
-    LimitStatus,
-    Namespace,
-    NamespaceStatus,
-    OnUnavailable,
-    ResourceCapacity,
-    StackOptions,
-    Status,
-    UsageSnapshot,
-    UsageSummary,
-    UsageWindow,
-    VersionRecord,
-)
+from .models import *
 from .models.explanation import ExplainedBucket, ExplainedLevel, Explanation
 from .repository import Repository
 from .runtime.world import World
@@ -78,71 +29,19 @@ if TYPE_CHECKING:
 __version__ = client_version()
 
 __all__ = [
-    "AuditAction",
-    "AuditEvent",
-    "Availability",
-    "BackendCapabilities",
-    "BucketState",
-    "CacheStats",
-    "ClosedError",
-    "ConfigSource",
-    "DamagedRecordError",
-    "Entity",
-    "EntityCapacity",
-    "EntityConflictError",
-    "EntityError",
-    "EntityExistsError",
-    "EntityNotFoundError",
-    "ExplainedBucket",
-    "ExplainedLevel",
-    "Explanation",
-    "IncompatibleSchemaError",
-    "InfrastructureError",
-    "InfrastructureNotFoundError",
-    "InvalidIdentifierError",
-    "InvalidNameError",
-    "Lease",
-    "LeaseExpiredError",
-    "Limit",
-    "LimitName",
-    "LimitStatus",
-    "LimiterConfig",
-    "LimiterInfo",
-    "Namespace",
-    "NamespaceNotFoundError",
-    "NamespaceStateError",
-    "NamespaceStatus",
-    "NoLimitsError",
-    "OnUnavailable",
-    "RateLimitError",
-    "RateLimitExceeded",
-    "RateLimiter",
-    "RateLimiterUnavailable",
-    "Repository",
-    "RepositoryBuilder",
-    "ResourceCapacity",
-    "Settings",
-    "StackAlreadyExistsError",
-    "StackManager",
-    "StackOperationError",
-    "StackOptions",
-    "Status",
-    "SyncLease",
-    "SyncRateLimiter",
-    "SyncRepository",
-    "SyncRepositoryBuilder",
-    "SyncStackManager",
-    "UsageSnapshot",
-    "UsageSummary",
-    "UsageWindow",
-    "ValidationError",
-    "VersionError",
-    "VersionMismatchError",
-    "VersionRecord",
-    "World",
-    "ZAELimiterError",
-    "__version__",
-]
+    "AuditAction", "AuditEvent", "Availability", "BackendCapabilities", "BucketState", "CacheStats",
+    "ClosedError", "ConfigSource", "DamagedRecordError", "Entity", "EntityCapacity", "EntityConflictError",
+    "EntityError", "EntityExistsError", "EntityNotFoundError", "ExplainedBucket", "ExplainedLevel",
+    "Explanation", "IncompatibleSchemaError", "InfrastructureError", "InfrastructureNotFoundError",
+    "InvalidIdentifierError", "InvalidNameError", "Lease", "LeaseExpiredError", "Limit", "LimitName",
+    "LimitStatus", "LimiterConfig", "LimiterInfo", "Namespace", "NamespaceNotFoundError",
+    "NamespaceStateError", "NamespaceStatus", "NoLimitsError", "OnUnavailable", "RateLimitError",
+    "RateLimitExceeded", "RateLimiter", "RateLimiterUnavailable", "Repository", "RepositoryBuilder",
+    "ResourceCapacity", "Settings", "StackAlreadyExistsError", "StackManager", "StackOperationError",
+    "StackOptions", "Status", "SyncLease", "SyncRateLimiter", "SyncRepository", "SyncRepositoryBuilder",
+    "SyncStackManager", "UsageSnapshot", "UsageSummary", "UsageWindow", "ValidationError", "VersionError",
+    "VersionMismatchError", "VersionRecord", "World", "ZAELimiterError", "__version__",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
-from .established.spelling import way_out
+from .established import way_out
 from .exceptions import ValidationError, shown, without_secrets
 from .models import LimiterConfig, OnUnavailable, StackOptions, UsageWindow
 from .naming import validate_namespace

@@ -30,16 +30,26 @@ Messages show the value and the way out; the data is on the exception, so nobody
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from .established.names import former_names
+from .established import former_names
 
 if TYPE_CHECKING:
     from .models import LimitStatus
+
+__all__ = [
+    "ClosedError", "DamagedRecordError", "EntityConflictError", "EntityError", "EntityExistsError",
+    "EntityNotFoundError", "IncompatibleSchemaError", "InfrastructureError", "InfrastructureNotFoundError",
+    "InvalidIdentifierError", "InvalidNameError", "LeaseExpiredError", "NamespaceNotFoundError",
+    "NamespaceStateError", "NoLimitsError", "RateLimitError", "RateLimitExceeded", "RateLimiterUnavailable",
+    "StackAlreadyExistsError", "StackOperationError", "ValidationError", "VersionError",
+    "VersionMismatchError", "ZAELimiterError",
+]  # fmt: skip
 
 RETRY_NEVER_HEADER_SECONDS = 365 * 24 * 3600
 """What ``Retry-After`` says of a request that can never pass: HTTP has no word for never."""
@@ -47,6 +57,10 @@ RETRY_NEVER_HEADER_SECONDS = 365 * 24 * 3600
 
 class ZAELimiterError(Exception):
     """Anything this package raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies have the same message and attributes, whatever the arguments were that these came from."""
+        return type(self).__new__, (type(self), *self.args), vars(self)
 
 
 # What a caller asked for is not to be had.
@@ -72,9 +86,6 @@ class RateLimitExceeded(RateLimitError):
         self.statuses: tuple[LimitStatus, ...] = tuple(statuses)
         self.entity_id = entity_id
         super().__init__(self.statuses)  # the message is made when somebody reads it
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.statuses, self.entity_id)
 
     @property
     def violations(self) -> list[LimitStatus]:
@@ -125,13 +136,9 @@ class RateLimitExceeded(RateLimitError):
 
     def _told(self, message: str, limits: list[dict[str, Any]]) -> dict[str, Any]:
         wait = _finite(self.retry_after_seconds)
-        return {
-            "error": "rate_limit_exceeded",
-            "message": message,
-            "retry_after_seconds": wait,
-            "retry_after_ms": None if wait is None else _whole_ms(wait),
-            "limits": limits,
-        }
+        wait_ms = None if wait is None else _whole_ms(wait)
+        told = {"error": "rate_limit_exceeded", "message": message}
+        return told | {"retry_after_seconds": wait, "retry_after_ms": wait_ms, "limits": limits}
 
     def __str__(self) -> str:
         return self._message(public=False)
@@ -150,20 +157,15 @@ class RateLimitExceeded(RateLimitError):
         return f"{head} Retry after {tenths / 10:.1f}s"
 
 
+LEASE_ENDED = "has ended; consume, adjust and release inside its with block"
+
+
 class LeaseExpiredError(RateLimitError):
     """A lease was used after its ``with`` block ended, or where it is not held."""
 
-    def __init__(
-        self,
-        entity_id: str,
-        resource: str,
-        reason: str = "has ended; consume, adjust and release inside its with block",
-    ) -> None:
+    def __init__(self, entity_id: str, resource: str, reason: str = LEASE_ENDED) -> None:
         self.entity_id, self.resource, self.reason = entity_id, resource, reason
         super().__init__(f"the lease of {entity_id!r} on {resource!r} {reason}")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.entity_id, self.resource, self.reason)
 
 
 # The place where the state lives is not there, or not in order.
@@ -211,23 +213,21 @@ class RateLimiterUnavailable(InfrastructureError):
         """The same, told to somebody: whose request it was, and of which store. Others may be told too."""
         told = self
         if self.entity_id is not None and (self.entity_id, self.resource) != (entity_id, resource):
-            told = self._saying(str(self))
+            told = self._again()
         told.entity_id, told.resource, told.stack_name = entity_id, resource, stack_name
         return told
 
     def after_work(self, entity_id: str, resource: str) -> RateLimiterUnavailable:
         """The same, told to somebody whose work was admitted and is done."""
         what = f"the work of {shown(entity_id)} on {shown(resource)} is done, but not all it cost was stored"
-        return self._saying(f"{what}: {self}").about(entity_id, resource, self.stack_name)
+        told = self._again()
+        told.args = (f"{what}: {self}",)
+        return told.about(entity_id, resource, self.stack_name)
 
-    def _saying(self, message: str) -> RateLimiterUnavailable:
-        return RateLimiterUnavailable(
-            message,
-            self.cause,
-            ambiguous=self.ambiguous,
-            misconfigured=self.misconfigured,
-            impossible=self.impossible,
-        )
+    def _again(self) -> RateLimiterUnavailable:
+        told = copy.copy(self)
+        told.entity_id, told._given_cause = None, self.cause
+        return told
 
     @property
     def denied(self) -> bool:
@@ -285,9 +285,6 @@ class DamagedRecordError(InfrastructureError):
         self.record, self.reason = record, reason
         super().__init__(f"the stored {record} cannot be read: {reason}")
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.record, self.reason)
-
 
 # Entities.
 
@@ -300,9 +297,6 @@ class EntityError(ZAELimiterError):
     def __init__(self, entity_id: str, detail: str = "") -> None:
         self.entity_id, self.detail = entity_id, detail
         super().__init__(f"entity {entity_id!r} {self.problem}{f'; {detail}' if detail else ''}")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.entity_id, self.detail)
 
 
 class EntityNotFoundError(EntityError):
@@ -377,9 +371,6 @@ class ValidationError(ZAELimiterError, ValueError):
         self.field, self.value, self.reason = field, value, reason
         super().__init__(f"invalid {field} {shown(value)}: {reason}")
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.field, self.value, self.reason)
-
 
 class NoLimitsError(ValidationError):
     """No level has limits for an entity and a resource, and the caller brought none along."""
@@ -392,9 +383,6 @@ class NoLimitsError(ValidationError):
             "set_resource_defaults or set_limits, or pass limits= to this call",
         )
         self.field, self.value, self.reason = "limits", None, str(self)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.entity_id, self.resource)
 
 
 class InvalidIdentifierError(ValidationError):

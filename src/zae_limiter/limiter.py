@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, Type
 from .engine.acquire import demand_statuses, demands_on
 from .engine.settle import Demand
 from .engine.split import catch_up, levels, survey
-from .established.limiter import LimiterForms
-from .established.names import former_names
-from .established.spelling import deprecated, refuse_former
+from .established import LimiterForms, deprecated, former_names, refuse_former
 from .exceptions import ValidationError, without_secrets
 from .lease import Acquisition
 from .models import Availability, Limit, LimiterInfo, LimitStatus, OnUnavailable, check_limits

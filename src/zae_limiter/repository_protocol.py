@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-from .established.names import former_names
+from .established import former_names
 from .exceptions import RateLimiterUnavailable
 from .models import BackendCapabilities
 from .runtime.colour import Colour

@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 from urllib.parse import urlencode
 
 from .backends import default_url
-from .established.spelling import way_out
+from .established import way_out
 from .exceptions import ValidationError
 from .models import OnUnavailable, check_count
 from .naming import validate_stack_name

@@ -10,8 +10,7 @@ from types import TracebackType
 from typing import Any, Never, Self, Unpack
 
 from .builder import RepositoryOptions
-from .established.limiter import LimiterForms
-from .established.spelling import refuse_former
+from .established import LimiterForms, refuse_former
 from .exceptions import LeaseExpiredError, ValidationError
 from .lease import Acquisition, Lease
 from .limiter import RateLimiter, deployed, located

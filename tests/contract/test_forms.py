@@ -34,7 +34,7 @@ from zae_limiter import (
     VersionMismatchError,
     bucket,
 )
-from zae_limiter.established.spelling import FORMER, way_out
+from zae_limiter.established import FORMER, way_out
 
 RPM, TPM = Limit.per_minute("rpm", 60), Limit.per_minute("tpm", 1_000)
 

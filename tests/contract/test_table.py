@@ -10,7 +10,7 @@ import pytest
 
 import zae_limiter
 from tests.contract.contract import CLASSES, MODULES, PAGE, members_of, page, rows_of
-from zae_limiter.established.names import FORMER_NAMES
+from zae_limiter.established import FORMER_NAMES
 
 ENTITIES = "create_entity get_entity update_entity delete_entity get_children list_entities"
 LIMITS = (

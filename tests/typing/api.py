@@ -32,7 +32,7 @@ from zae_limiter import (
     ValidationError,
     World,
 )
-from zae_limiter.established.mapping import NamespaceWord
+from zae_limiter.established import NamespaceWord
 from zae_limiter.testing import ManualClock
 
 exported: Sequence[str] = zae_limiter.__all__

@@ -7,74 +7,35 @@ conversions stand here and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Self
 
-from ..established.forms import (
-    AuditEventForms,
-    AvailabilityForms,
-    BucketStateForms,
-    CacheStatsForms,
-    CapabilitiesForms,
-    EntityForms,
-    LimitStatusForms,
-)
-from ..established.mapping import NamespaceMapping
+from ..established import AsMapping
 from ..exceptions import ValidationError, shown
 from ..naming import validate_limit_name
-from .checks import (
-    NUMBER_MAX,
-    PERIOD_SECONDS_MAX,
-    TOKENS_MAX,
-    check_count,
-    check_mapping,
-    check_tokens,
-)
-from .deployments import LimiterInfo, StackOptions, Status, UsageWindow, VersionRecord
+from .checks import NUMBER_MAX as NUMBER_MAX
+from .checks import PERIOD_SECONDS_MAX as PERIOD_SECONDS_MAX
+from .checks import TOKENS_MAX as TOKENS_MAX
+from .checks import Choice
+from .checks import check_count as check_count
+from .checks import check_mapping as check_mapping
+from .checks import check_tokens as check_tokens
+from .deployments import LimiterInfo, StackOptions, Status, VersionRecord
+from .usage import EntityCapacity, ResourceCapacity, UsageSnapshot, UsageSummary, UsageWindow
 
 __all__ = [
-    "AuditAction",
-    "AuditEvent",
-    "Availability",
-    "BackendCapabilities",
-    "BucketState",
-    "CacheStats",
-    "ConfigSource",
-    "Entity",
-    "EntityCapacity",
-    "LIMITS_HINT",
-    "LIMITS_MAX",
-    "Limit",
-    "LimitName",
-    "LimitStatus",
-    "LimiterConfig",
-    "LimiterInfo",
-    "NUMBER_MAX",
-    "Namespace",
-    "NamespaceStatus",
-    "OnUnavailable",
-    "PERIOD_SECONDS_MAX",
-    "ResourceCapacity",
-    "StackOptions",
-    "Status",
-    "TOKENS_MAX",
-    "UsageSnapshot",
-    "UsageSummary",
-    "UsageWindow",
-    "VersionRecord",
-    "check_count",
-    "check_limits",
-    "check_mapping",
-    "check_tokens",
-    "is_limits",
-]
+    "AuditAction", "AuditEvent", "Availability", "BackendCapabilities", "BucketState", "CacheStats",
+    "ConfigSource", "Entity", "EntityCapacity", "Limit", "LimitName", "LimitStatus", "LimiterConfig",
+    "LimiterInfo", "Namespace", "NamespaceStatus", "OnUnavailable", "ResourceCapacity", "StackOptions",
+    "Status", "UsageSnapshot", "UsageSummary", "UsageWindow", "VersionRecord",
+]  # fmt: skip
 
 LIMITS_MAX = 32
 """The most limits one bucket holds."""
 
 
-class OnUnavailable(StrEnum):
+class OnUnavailable(Choice):
     """What ``acquire`` does when the store does not answer."""
 
     ALLOW = "allow"
@@ -82,9 +43,7 @@ class OnUnavailable(StrEnum):
 
     @classmethod
     def of(cls, value: OnUnavailable | str) -> OnUnavailable:
-        if isinstance(value, str) and value in tuple(cls):
-            return cls(value)
-        raise ValidationError("on_unavailable", value, "use 'allow' or 'block'")
+        return cls.chosen("on_unavailable", value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,27 +124,22 @@ class Limit:
 
     def to_dict(self) -> dict[str, Any]:
         """The limit as plain JSON."""
-        return {
-            "name": self.name,
-            "capacity": self.capacity,
-            "refill_amount": self.refill_amount,
-            "refill_period_seconds": self.refill_period_seconds,
-        }
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """The limit that ``to_dict`` told."""
-        fields = ("name", "capacity", "refill_amount", "refill_period_seconds")
-        given = check_mapping("limit", data, f"pass a mapping of {', '.join(fields)}")
-        if missing := [f for f in fields if f not in given]:
+        names = [one.name for one in fields(cls)]
+        given = check_mapping("limit", data, f"pass a mapping of {', '.join(names)}")
+        if missing := [name for name in names if name not in given]:
             raise ValidationError("limit", given, f"{', '.join(missing)} missing")
-        if unknown := sorted(shown(key).strip("'") for key in given if key not in fields):
+        if unknown := sorted(shown(key).strip("'") for key in given if key not in names):
             raise ValidationError("limit", given, f"unknown keys {', '.join(unknown)}")
-        return cls(*(given[f] for f in fields))
+        return cls(**given)
 
 
 @dataclass(frozen=True, slots=True)
-class LimitStatus(LimitStatusForms):
+class LimitStatus:
     """One limit as one request found it, in whole tokens of the whole bucket."""
 
     entity_id: str
@@ -197,9 +151,14 @@ class LimitStatus(LimitStatusForms):
     exceeded: bool
     retry_after_seconds: float
 
+    @property
+    def deficit(self) -> int:
+        """How many tokens are missing; 0 if none."""
+        return max(0, self.requested - self.available)
+
 
 @dataclass(frozen=True, slots=True)
-class BucketState(BucketStateForms):
+class BucketState:
     """One limit of one bucket as it is stored: what ``tokens_milli`` was at ``last_refill_ms``."""
 
     entity_id: str
@@ -218,9 +177,25 @@ class BucketState(BucketStateForms):
         """The limit that the bucket was filled by."""
         return Limit.from_bucket_state(self)
 
+    @property
+    def tokens(self) -> int:
+        """Whole tokens at ``last_refill_ms``."""
+        return self.tokens_milli // 1000
+
+    @property
+    def capacity(self) -> int:
+        """The capacity in whole tokens."""
+        return self.capacity_milli // 1000
+
+    @classmethod
+    def from_limit(cls, entity_id: str, resource: str, limit: Limit, now_ms: int) -> Self:
+        """A full bucket of this limit."""
+        capacity, amount, period = limit.capacity_milli, limit.refill_amount_milli, limit.refill_period_ms
+        return cls(entity_id, resource, limit.name, capacity, now_ms, capacity, amount, period)
+
 
 @dataclass(frozen=True, slots=True)
-class Availability(AvailabilityForms):
+class Availability:
     """What a bucket holds and how long a demand would have to wait, from one snapshot."""
 
     available: Mapping[str, int]
@@ -235,9 +210,42 @@ class Availability(AvailabilityForms):
         """Whether nothing has to be waited for."""
         return self.retry_after_seconds == 0
 
+    @property
+    def allowed(self) -> bool:
+        """Whether an acquire of the amounts would pass now."""
+        return not self.exceeded
+
+    @property
+    def needed(self) -> dict[str, int]:
+        """The amounts that were asked about, by limit."""
+        return {status.limit_name: status.requested for status in self.statuses}
+
+    @property
+    def exceeded(self) -> list[str]:
+        """The limits that cannot cover their amount."""
+        return [status.limit_name for status in self.statuses if status.exceeded]
+
+    @property
+    def deficit(self) -> dict[str, int]:
+        """How many tokens are missing, by limit that cannot cover its amount."""
+        missing: dict[str, int] = {}
+        for status in self.statuses:
+            if status.exceeded:
+                missing[status.limit_name] = max(status.deficit, missing.get(status.limit_name, 0))
+        return missing
+
+    @property
+    def limits(self) -> list[Limit]:
+        """The limits that the amounts were held against."""
+        return [status.limit for status in self.statuses]
+
+    def status(self, limit_name: str) -> LimitStatus | None:
+        """The status of one limit, the entity's own first; ``None`` if nothing was asked of it."""
+        return next((status for status in self.statuses if status.limit_name == limit_name), None)
+
 
 @dataclass(frozen=True, slots=True)
-class BackendCapabilities(CapabilitiesForms):
+class BackendCapabilities:
     """What a store can do; the limiter adapts to it."""
 
     name: str
@@ -252,9 +260,26 @@ class BackendCapabilities(CapabilitiesForms):
     timeout_ms: int = 2_000
     """How long one call may take before it counts as failed."""
 
+    @property
+    def supports_audit_logging(self) -> bool:
+        """Every store keeps audit events, and usage, and reads and writes several items at once."""
+        return True
+
+    supports_usage_snapshots = supports_batch_operations = supports_audit_logging
+
+    @property
+    def supports_change_streams(self) -> bool:
+        """Whether changes can be followed from outside the process."""
+        return self.streams
+
+    @property
+    def supports_infrastructure_management(self) -> bool:
+        """Whether a stack can be deployed around it."""
+        return self.name == "dynamodb"
+
 
 @dataclass(frozen=True, slots=True)
-class Entity(EntityForms):
+class Entity:
     """Somebody who is limited: an API key, a user, a project."""
 
     entity_id: str
@@ -264,6 +289,21 @@ class Entity(EntityForms):
     metadata: Mapping[str, Any] = field(default_factory=dict)
     created_at: str | None = None
     version: int = 1
+
+    @property
+    def id(self) -> str:
+        """The same as ``entity_id``."""
+        return self.entity_id
+
+    @property
+    def is_parent(self) -> bool:
+        """Whether it has no parent, so that it can be one."""
+        return self.parent_id is None
+
+    @property
+    def is_child(self) -> bool:
+        """Whether it has a parent."""
+        return self.parent_id is not None
 
 
 class AuditAction(StrEnum):
@@ -283,7 +323,7 @@ class AuditAction(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class AuditEvent(AuditEventForms):
+class AuditEvent:
     """One change somebody made. ``entity_id`` is ``$SYSTEM`` or ``$RESOURCE:{name}`` for defaults.
 
     An action that this version does not know is the text that was written.
@@ -297,6 +337,16 @@ class AuditEvent(AuditEventForms):
     resource: str | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
 
+    def to_dict(self) -> dict[str, Any]:
+        """The event as plain JSON; a principal or a resource only if there is one."""
+        plain = asdict(self) | {"action": str(self.action), "details": dict(self.details)}
+        return {name: value for name, value in plain.items() if value is not None}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The event that ``to_dict`` told."""
+        return cls(**data)
+
 
 class NamespaceStatus(StrEnum):
     """Whether a namespace is in use, deleted, or on its way out."""
@@ -309,7 +359,7 @@ class NamespaceStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Namespace(NamespaceMapping):
+class Namespace(AsMapping):
     """A tenant: its name, and the opaque id that prefixes its keys. It equals that id."""
 
     namespace_name: str
@@ -317,6 +367,26 @@ class Namespace(NamespaceMapping):
     status: NamespaceStatus = NamespaceStatus.ACTIVE
     created_at: str | None = None
     deleted_at: str | None = None
+
+    def _as_dict(self) -> dict[str, Any]:
+        told: dict[str, Any] = {
+            "name": self.namespace_name,
+            "namespace_id": self.namespace_id,
+            "status": self.status,
+        }
+        told["created_at"] = self.created_at
+        return told if self.deleted_at is None else {**told, "deleted_at": self.deleted_at}
+
+    def __getitem__(self, key: str) -> Any:
+        if key in {"namespace", "namespace_name"}:
+            return self.namespace_name
+        return self.deleted_at if key == "deleted_at" else self._as_dict()[key]
+
+    def __eq__(self, other: object) -> bool:
+        return other == self.namespace_id if isinstance(other, str) else AsMapping.__eq__(self, other)
+
+    def __hash__(self) -> int:
+        return hash(self.namespace_id)
 
 
 class ConfigSource(StrEnum):
@@ -354,7 +424,7 @@ class LimiterConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class CacheStats(CacheStatsForms):
+class CacheStats:
     """How often stored configuration was remembered, how much of it, and for how long it serves."""
 
     hits: int
@@ -362,70 +432,9 @@ class CacheStats(CacheStatsForms):
     size: int
     ttl_seconds: float
 
-
-@dataclass(frozen=True, slots=True)
-class UsageSnapshot:
-    """What an entity used of a resource in one window, in whole tokens by limit.
-
-    ``window_start`` and ``window_end`` are instants such as ``2024-01-01T14:00:00Z``; the end is not
-    part of the window. ``passed_on`` is the part that was charged to a parent too, by cascading:
-    by parent and limit, for a family may change within a window.
-    """
-
-    entity_id: str
-    resource: str
-    window_type: UsageWindow
-    window_start: str
-    window_end: str
-    counters: Mapping[str, int]
-    total_events: int = 0
-    passed_on: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class UsageSummary:
-    """Several snapshots together: totals and averages by limit, and the span of their starts."""
-
-    snapshot_count: int
-    total: Mapping[str, int]
-    average: Mapping[str, float]
-    total_events: int = 0
-    min_window_start: str | None = None
-    max_window_start: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class EntityCapacity:
-    """One entity's share in the capacity of a resource, in whole tokens."""
-
-    entity_id: str
-    capacity: int
-    available: int
-
-    @property
-    def utilization_pct(self) -> float:
-        """How much of the capacity is in use, in per cent."""
-        return _utilization(self.capacity, self.available)
-
-
-@dataclass(frozen=True, slots=True)
-class ResourceCapacity:
-    """One limit of a resource over all buckets there are, parents' and children's, in whole tokens."""
-
-    resource: str
-    limit_name: str
-    total_capacity: int
-    total_available: int
-    entities: tuple[EntityCapacity, ...] = ()
-
-    @property
-    def utilization_pct(self) -> float:
-        """How much of the capacity is in use, in per cent."""
-        return _utilization(self.total_capacity, self.total_available)
-
-
-def _utilization(capacity: int, available: int) -> float:
-    return 100 * (capacity - available) / capacity if capacity else 0.0
+    def as_dict(self) -> dict[str, float]:
+        """Hits, misses and size, and how long an entry serves as ``ttl``."""
+        return {"hits": self.hits, "misses": self.misses, "size": self.size, "ttl": self.ttl_seconds}
 
 
 class LimitName(StrEnum):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from enum import StrEnum
+from typing import Any, Self
 
 from ..exceptions import ValidationError
 
@@ -15,6 +16,17 @@ NUMBER_MAX = 10**27
 """The largest number that a record of ours can hold; whatever is larger was written by somebody else."""
 
 PERIOD_SECONDS_MAX = 10 * 366 * 24 * 3600
+
+
+class Choice(StrEnum):
+    """Some words, one of which a caller chooses."""
+
+    @classmethod
+    def chosen(cls, field_name: str, value: object) -> Self:
+        if isinstance(value, str) and value in tuple(cls):
+            return cls(value)
+        *others, last = (repr(word.value) for word in cls)
+        raise ValidationError(field_name, value, f"use {', '.join(others)} or {last}")
 
 
 def check_tokens(field_name: str, tokens: int) -> int:

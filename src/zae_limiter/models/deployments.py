@@ -4,30 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
-from ..established.forms import LimiterInfoForms
-from ..established.mapping import VersionMapping
+from ..established import AsMapping
 from ..exceptions import ValidationError
 from .checks import check_count
-
-
-class UsageWindow(StrEnum):
-    """How long a usage snapshot counts."""
-
-    HOURLY = "hourly"
-    DAILY = "daily"
-    MONTHLY = "monthly"
-
-    @classmethod
-    def of(cls, value: UsageWindow | str) -> UsageWindow:
-        if isinstance(value, str) and value in tuple(cls):
-            return cls(value)
-        raise ValidationError("window_type", value, "use 'hourly', 'daily' or 'monthly'")
+from .usage import UsageWindow
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class VersionRecord(VersionMapping):
+class VersionRecord(AsMapping):
     """What a store says about the versions that may use it."""
 
     schema_version: str
@@ -52,7 +37,7 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class LimiterInfo(LimiterInfoForms):
+class LimiterInfo:
     """A stack that is deployed."""
 
     stack_name: str
@@ -63,6 +48,26 @@ class LimiterInfo(LimiterInfoForms):
     version: str | None = None
     lambda_version: str | None = None
     schema_version: str | None = None
+
+    @property
+    def user_name(self) -> str:
+        """The name that the stack was deployed under, which is the stack's."""
+        return self.stack_name
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the last operation ended well."""
+        return self.stack_status in {"CREATE_COMPLETE", "UPDATE_COMPLETE", "IMPORT_COMPLETE"}
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether the last operation failed or is being undone."""
+        return "FAILED" in self.stack_status or "ROLLBACK" in self.stack_status
+
+    @property
+    def is_in_progress(self) -> bool:
+        """Whether an operation is under way."""
+        return self.stack_status.endswith("_IN_PROGRESS")
 
 
 SWITCHES = (

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ..established.spelling import Done, deprecated
+from ..established import Done, deprecated
 from ..exceptions import DamagedRecordError, RateLimiterUnavailable, ValidationError
 from ..models import (
     AuditAction,

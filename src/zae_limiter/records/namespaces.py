@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..established.mapping import NamespaceWord
+from ..established import NamespaceWord
 from ..exceptions import (
     DamagedRecordError,
     NamespaceNotFoundError,
