@@ -1,12 +1,9 @@
 """One code base, two colours.
 
-Everything in this package that may touch a store is written as ``async def``. A coroutine suspends
-only where it awaits something that suspends, and in the end only a driver does. Over a blocking
-driver nothing suspends, so one ``send`` runs a coroutine to its end, with no event loop and no
-thread: that is the whole sync side.
-
-A ``Colour`` is what a backend brings along to say how its driver waits. Apart from the backends
-that own a driver, this is the only module that knows async from sync.
+Everything that may touch a store is written as ``async def``. A coroutine suspends only where a driver does.
+Over a blocking driver nothing suspends, so one ``send`` runs a coroutine to its end, with no event loop and
+no thread: that is the whole sync side. A ``Colour`` is what a backend brings along to say how its driver
+waits. Apart from the backends that own a driver, this is the only module that knows async from sync.
 """
 
 from __future__ import annotations
@@ -18,20 +15,14 @@ import inspect
 import os
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Hashable, Iterator, Sequence
+import types
+from collections.abc import AsyncGenerator, Callable, Generator, Hashable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
-from .kept import (
-    Kept,
-    Lost,
-    in_thread_of_its_own,
-    is_within_ourselves,
-    keep_running,
-    may_wait,
-    running_loop,
-)
+from . import kept
+from .kept import Kept, Lost, Work, in_thread_of_its_own, is_within_ourselves, keep_running, running_loop
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,54 +35,48 @@ LAST_WORDS_SECONDS = 0.1
 """How long somebody who is thrown away waits for a lock: whoever has it may be the one who waits."""
 
 
+Finished = tuple[T, BaseException | None]
+"""A result, and the cancellation that came meanwhile."""
+
+
+def _nothing() -> None: ...
+
+
 class Colour(Protocol):
     """How coroutines wait for each other."""
 
-    async def together(self, coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    async def together(self, coroutines: Sequence[Work[T]]) -> list[T]:
         """Run several coroutines at the same time and return their results in order."""
-        ...
 
-    async def finish(
-        self, coroutine: Coroutine[Any, Any, T], on_cancel: Callable[[], None] = lambda: None
-    ) -> tuple[T, BaseException | None]:
-        """Run a coroutine to its end even if the caller is cancelled meanwhile.
+    async def finish(self, coroutine: Work[T], on_cancel: Callable[[], None] = _nothing) -> Finished[T]:
+        """Run a coroutine to its end even if the caller is cancelled, which ``on_cancel`` may hurry up.
 
-        The cancellation is returned beside the result: whoever asked must know what happened
-        before it obeys. ``on_cancel`` may hurry the coroutine up.
+        Whoever asked must know what happened before it obeys.
         """
-        ...
 
-    async def within(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:
+    async def within(self, seconds: float, coroutine: Work[T]) -> T:
         """Wait no longer than this for a coroutine; ``TimeoutError`` after that."""
-        ...
 
-    async def at_most(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T | None:
+    async def at_most(self, seconds: float, coroutine: Work[T]) -> T | None:
         """Wait no longer than this for a coroutine, which goes on by itself after that."""
-        ...
 
-    async def keep(self, coroutine: Coroutine[Any, Any, T], lost: Lost) -> T:
+    async def keep(self, coroutine: Work[T], lost: Lost) -> T:
         """Run a coroutine that is undone, as if cancelled, even if the caller is thrown away meanwhile."""
-        ...
 
     def may_wait(self, left_by: BaseException | None) -> bool:
         """Whether whoever leaves a block by this exception may still await something."""
-        ...
 
-    def carry_out(self, coroutine: Coroutine[Any, Any, None], lost: Lost) -> None:
+    def carry_out(self, coroutine: Work[None], lost: Lost) -> None:
         """Run a coroutine for somebody who may not wait."""
-        ...
 
     def signal(self) -> Signal:
         """A new signal that nobody has given yet."""
-        ...
 
     async def sleep(self, seconds: float) -> None:
         """Let this long pass."""
-        ...
 
     def gone(self) -> Callable[[], bool]:
         """A question that anybody may ask later: will whoever runs this now never go on?"""
-        ...
 
 
 class Signal(Protocol):
@@ -104,7 +89,6 @@ class Signal(Protocol):
 
     async def wait(self, seconds: float | None = None) -> None:
         """Return when the signal is given, or after this long without it."""
-        ...
 
 
 class Blocking:
@@ -115,34 +99,30 @@ class Blocking:
         # Of their own, lest calls that wait for others take the threads these would run in.
         self._timed = ForkSafe(lambda: ThreadPoolExecutor(THREADS_MAX, "zae-limiter-timed"))
 
-    async def together(self, coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    async def together(self, coroutines: Sequence[Work[T]]) -> list[T]:
         if len(coroutines) == 1:
             return [await coroutines[0]]
         return list(self._threads.get().map(run_sync, coroutines))
 
-    async def finish(
-        self,
-        coroutine: Coroutine[Any, Any, T],
-        on_cancel: Callable[[], None] = lambda: None,  # noqa: ARG002 - nothing interrupts from outside
-    ) -> tuple[T, BaseException | None]:
+    async def finish(self, coroutine: Work[T], on_cancel: Callable[[], None] = _nothing) -> Finished[T]:  # noqa: ARG002 - nothing interrupts
         return await coroutine, None
 
-    async def within(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:
+    async def within(self, seconds: float, coroutine: Work[T]) -> T:
         return self._timed.get().submit(run_sync, coroutine).result(seconds)
 
-    async def at_most(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T | None:
+    async def at_most(self, seconds: float, coroutine: Work[T]) -> T | None:
         try:
             return await self.within(seconds, coroutine)
         except TimeoutError:
             return None
 
-    async def keep(self, coroutine: Coroutine[Any, Any, T], lost: Lost) -> T:  # noqa: ARG002 - it never suspends
+    async def keep(self, coroutine: Work[T], lost: Lost) -> T:  # noqa: ARG002 - it never suspends
         return await coroutine
 
     def may_wait(self, left_by: BaseException | None) -> bool:
         return not isinstance(left_by, GeneratorExit) or not is_within_ourselves()
 
-    def carry_out(self, coroutine: Coroutine[Any, Any, None], lost: Lost) -> None:
+    def carry_out(self, coroutine: Work[None], lost: Lost) -> None:
         if is_within_ourselves():
             in_thread_of_its_own(functools.partial(run_sync, coroutine), lost)
         else:
@@ -202,23 +182,15 @@ class Asyncio:
     home: Callable[[], Hashable] = staticmethod(asyncio.get_running_loop)
     """What connections and futures cannot leave, for ``ForkSafe``."""
 
-    async def together(self, coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    async def together(self, coroutines: Sequence[Work[T]]) -> list[T]:
         if len(coroutines) == 1:
             return [await coroutines[0]]
         return await asyncio.gather(*coroutines)
 
-    async def finish(
-        self, coroutine: Coroutine[Any, Any, T], on_cancel: Callable[[], None] = lambda: None
-    ) -> tuple[T, BaseException | None]:
-        steps = _Undisturbed(coroutine, on_cancel)
-        try:
-            return await steps, steps.interruption
-        except Exception:
-            if steps.interruption is not None:
-                raise steps.interruption from None
-            raise
+    async def finish(self, coroutine: Work[T], on_cancel: Callable[[], None] = _nothing) -> Finished[T]:
+        return await _undisturbed(coroutine, on_cancel)
 
-    async def within(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:
+    async def within(self, seconds: float, coroutine: Work[T]) -> T:
         # A task of its own can be cancelled, which ``finish`` does not allow to whom it runs.
         task = asyncio.ensure_future(coroutine)
         try:
@@ -232,25 +204,25 @@ class Asyncio:
             raise TimeoutError
         return task.result()
 
-    async def at_most(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T | None:
+    async def at_most(self, seconds: float, coroutine: Work[T]) -> T | None:
         task = keep_running(asyncio.get_running_loop(), coroutine)
         await asyncio.wait([task], timeout=seconds)
         return task.result() if task.done() else None
 
-    async def keep(self, coroutine: Coroutine[Any, Any, T], lost: Lost) -> T:
+    async def keep(self, coroutine: Work[T], lost: Lost) -> T:
         return await Kept(coroutine, lost)
 
     def may_wait(self, left_by: BaseException | None) -> bool:
-        return running_loop() is not None and may_wait(left_by)
+        return running_loop() is not None and kept.may_wait(left_by)
 
-    def carry_out(self, coroutine: Coroutine[Any, Any, None], lost: Lost) -> None:
-        kept, loop = Kept(coroutine, lost), running_loop()
+    def carry_out(self, coroutine: Work[None], lost: Lost) -> None:
+        rest, loop = Kept(coroutine, lost), running_loop()
         if loop is not None:
-            kept.carry_on(loop)
+            rest.carry_on(loop)
         elif is_within_ourselves():
-            in_thread_of_its_own(kept.in_a_loop_of_its_own, lost)
+            in_thread_of_its_own(rest.in_a_loop_of_its_own, lost)
         else:
-            kept.in_a_loop_of_its_own()
+            rest.in_a_loop_of_its_own()
 
     def signal(self) -> Signal:
         return _LoopSignal()
@@ -263,36 +235,34 @@ class Asyncio:
         return _never if loop is None else loop.is_closed  # somebody may step a coroutine by hand
 
 
-class _Undisturbed(Generic[T]):
-    """A coroutine that the task which awaits it runs to its end, even if that task is cancelled.
+@types.coroutine
+def _undisturbed(coroutine: Work[T], on_cancel: Callable[[], None]) -> Generator[Any, None, Finished[T]]:
+    """Let the task that awaits this run a coroutine to its end, even if that task is cancelled.
 
     It takes no task of its own, which would cost several turns of the loop for each acquire.
     """
-
-    def __init__(self, coroutine: Coroutine[Any, Any, T], on_cancel: Callable[[], None]) -> None:
-        self._coroutine, self._on_cancel = coroutine, on_cancel
-        self.interruption: BaseException | None = None
-
-    def __await__(self) -> Generator[Any, None, T]:
-        coroutine = self._coroutine
-        while True:
-            try:
-                future = coroutine.send(None)
-            except StopIteration as done:
-                result: T = done.value
-                return result
-            try:
-                yield None if future is None else _StandIn(future, self._on_cancel)
-            except GeneratorExit:
-                coroutine.close()
-                raise
-            except asyncio.CancelledError as error:
-                if future is None:
-                    self._on_cancel()
-                if future is None or not future.cancelled():
-                    self.interruption = error
-            except BaseException:
-                pass  # the future's own, which the coroutine finds there
+    interruption: BaseException | None = None
+    while True:
+        try:
+            future = coroutine.send(None)
+        except StopIteration as done:
+            return done.value, interruption
+        except Exception:
+            if interruption is not None:
+                raise interruption from None
+            raise
+        try:
+            yield None if future is None else _StandIn(future, on_cancel)
+        except GeneratorExit:
+            coroutine.close()
+            raise
+        except asyncio.CancelledError as error:
+            if future is None:
+                on_cancel()
+            if future is None or not future.cancelled():
+                interruption = error
+        except BaseException:
+            pass  # the future's own, which the coroutine finds there
 
 
 class _StandIn:
@@ -357,7 +327,7 @@ async def in_thread(threads: Executor, function: Callable[..., T], *args: Any) -
     return await asyncio.get_running_loop().run_in_executor(threads, functools.partial(function, *args))
 
 
-def until_shutdown(close: Callable[[], Coroutine[Any, Any, None]]) -> AsyncGenerator[None, None]:
+def until_shutdown(close: Callable[[], Work[None]]) -> AsyncGenerator[None, None]:
     """Have something closed when the running event loop shuts down in good order.
 
     ``asyncio.run`` ends the asynchronous generators of its loop while that can still work, so this is one.
@@ -436,7 +406,7 @@ def at_fork(**hooks: Callable[[], None]) -> None:
 at_fork(after_in_child=_forget_what_was_inherited)
 
 
-def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
+def run_sync(coroutine: Work[T]) -> T:
     """Run a coroutine that never suspends."""
     try:
         coroutine.send(None)
@@ -462,7 +432,7 @@ def _twin(call: Callable[P, T], method: Callable[..., Any]) -> Callable[P, T]:
 
 
 def blocking(
-    method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
+    method: Callable[Concatenate[A, P], Work[T]],
 ) -> Callable[Concatenate[Twin[A], P], T]:
     """The sync twin of a coroutine method: same signature, same docstring.
 
@@ -471,7 +441,7 @@ def blocking(
     name = method.__name__
 
     def call(self: Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        coroutine: Coroutine[Any, Any, T] = getattr(self._async, name)(*args, **kwargs)
+        coroutine: Work[T] = getattr(self._async, name)(*args, **kwargs)
         return run_sync(coroutine)
 
     return _twin(call, method)

@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
+Work = Coroutine[Any, Any, T]
 Lost = Callable[[], None]
 """Is told that something could not be brought to its end."""
 
@@ -35,7 +36,7 @@ _running: set[asyncio.Task[Any]] = set()
 class Kept(Generic[T]):
     """A coroutine that is cancelled and carried on by the loop if whoever awaits it is thrown away."""
 
-    def __init__(self, coroutine: Coroutine[Any, Any, T], lost: Lost) -> None:
+    def __init__(self, coroutine: Work[T], lost: Lost) -> None:
         self._coroutine, self._lost = coroutine, lost
         self._begun = self._cancel = self._is_lost = False
         self._pending: Any = None
@@ -117,7 +118,7 @@ class Kept(Generic[T]):
             raise
 
 
-def keep_running(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+def keep_running(loop: asyncio.AbstractEventLoop, coroutine: Work[Any]) -> asyncio.Task[Any]:
     """A task that lives until it is done, whoever forgets it."""
     task = loop.create_task(coroutine)
     _running.add(task)

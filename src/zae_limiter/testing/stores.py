@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import Enum
+from typing import Any, TypeVar
 
 from ..exceptions import RateLimiterUnavailable
 from ..models import BackendCapabilities
 from ..repository_protocol import Backend, Changes, Item, Key, Outcome, Page, Query, Write
 from ..runtime.colour import Colour
 
+A = TypeVar("A")
+T = TypeVar("T")
+
 
 class Wrapper:
-    """A backend that passes everything on."""
+    """A backend that passes everything on; what it is asked goes through ``_ask``."""
 
     def __init__(self, inner: Backend) -> None:
         self.inner = inner
@@ -26,28 +30,31 @@ class Wrapper:
     def colour(self) -> Colour:
         return self.inner.colour
 
-    async def setup(self) -> None:
-        await self.inner.setup()
-
-    async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
-        return await self.inner.batch_get(keys)
-
-    async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
-        return await self.inner.write_each(writes)
-
-    async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
-        return await self.inner.transact_write(writes)
-
-    async def query(self, query: Query) -> Page:
-        return await self.inner.query(query)
-
     @property
     def changes(self) -> Changes | None:
         found: Changes | None = getattr(self.inner, "changes", None)
         return found
 
+    async def setup(self) -> None:
+        await self.inner.setup()
+
+    async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
+        return await self._ask("batch_get", self.inner.batch_get, keys)
+
+    async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
+        return await self._ask("write_each", self.inner.write_each, writes)
+
+    async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
+        return await self._ask("transact_write", self.inner.transact_write, writes)
+
+    async def query(self, query: Query) -> Page:
+        return await self._ask("query", self.inner.query, query)
+
     async def close(self) -> None:
         await self.inner.close()
+
+    async def _ask(self, verb: str, ask: Callable[[A], Awaitable[T]], given: A) -> T:  # noqa: ARG002 - others look
+        return await ask(given)
 
 
 class RecordingBackend(Wrapper):
@@ -76,21 +83,9 @@ class RecordingBackend(Wrapper):
     def forget(self) -> None:
         self.calls.clear()
 
-    async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
-        self.calls.append(("batch_get", tuple(keys)))
-        return await super().batch_get(keys)
-
-    async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
-        self.calls.append(("write_each", tuple(writes)))
-        return await super().write_each(writes)
-
-    async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
-        self.calls.append(("transact_write", tuple(writes)))
-        return await super().transact_write(writes)
-
-    async def query(self, query: Query) -> Page:
-        self.calls.append(("query", (query,)))
-        return await super().query(query)
+    async def _ask(self, verb: str, ask: Callable[[A], Awaitable[T]], given: Any) -> T:
+        self.calls.append((verb, (given,) if verb == "query" else tuple(given)))
+        return await ask(given)
 
 
 class Fault(Enum):
@@ -117,31 +112,12 @@ class FaultyBackend(Wrapper):
         self.faults: list[Fault | None] = list(faults)
         self.always: Fault | None = None
 
-    def _next(self) -> Fault | None:
-        return self.faults.pop(0) if self.faults else self.always
-
-    async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
-        if fault := self._next():
-            raise fault.failure()
-        return await super().batch_get(keys)
-
-    async def query(self, query: Query) -> Page:
-        if fault := self._next():
-            raise fault.failure()
-        return await super().query(query)
-
-    async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
-        fault = self._next()
+    async def _ask(self, verb: str, ask: Callable[[A], Awaitable[Any]], given: Any) -> Any:
+        fault = self.faults.pop(0) if self.faults else self.always
         if fault is None:
-            return await super().write_each(writes)
-        if fault is Fault.LOST_REPLY:
-            await super().write_each(writes)
-        return [Outcome(False, None, failure=fault.failure()) for _ in writes]
-
-    async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
-        fault = self._next()
-        if fault is None:
-            return await super().transact_write(writes)
-        if fault is Fault.LOST_REPLY:
-            await super().transact_write(writes)
+            return await ask(given)
+        if fault is Fault.LOST_REPLY and verb in ("write_each", "transact_write"):
+            await ask(given)
+        if verb == "write_each":
+            return [Outcome(False, None, failure=fault.failure()) for _ in given]
         raise fault.failure()
