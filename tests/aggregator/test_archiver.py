@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.aggregator.images import NOW, Step, expired, history, record, records_of
-from tests.aggregator.stage import batches, unpack
+from tests.aggregator.known_usage import batches, unpack
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.models import AuditAction, AuditEvent
 from zae_limiter.records.items import audit_item

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.aggregator.images import NOW, bucket
-from tests.aggregator.stage import Stream
-from tests.dynamodb.stage import make_table, open_table
-from tests.records.stage import count_usage
+from tests.aggregator.known_usage import Stream
+from tests.dynamodb.tables import make_table, open_table
+from tests.records.store import count_usage
 from zae_limiter import Limit, RateLimitExceeded, SyncRateLimiter, SyncRepository, UsageSnapshot, UsageWindow
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.backends.sqlite import SqliteBackend

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from tests.aggregator.images import NOW
-from tests.dynamodb.stage import make_table, open_table
-from tests.hot.stage import RESOURCE, HotMemory
+from tests.dynamodb.tables import make_table, open_table
+from tests.flow.hot import RESOURCE
+from tests.odd_stores import HotMemory
 from zae_limiter import Limit, RateLimiter, RateLimitExceeded, Repository
 from zae_limiter.bucket import Rate
 from zae_limiter.engine import bucket_writes, split

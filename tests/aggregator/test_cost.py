@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.aggregator.images import NOW, Step, history, records_of
-from tests.dynamodb.stage import make_table, session
+from tests.dynamodb.tables import make_table, session
 from tests.engines import dynamodb_local
 from zae_limiter.backends.dynamodb import DynamoDBBackend
 from zae_limiter.backends.dynamodb.boto import Access, BotocoreTransport

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.aggregator.stage import usage_rows
+from tests.aggregator.known_usage import usage_rows
 from tests.patience import PATIENCE_SECONDS
 from zae_limiter import Limit, SyncRateLimiter
 from zae_limiter.backends import open_backend

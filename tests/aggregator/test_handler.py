@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.aggregator.images import NOW, Step, bucket, expired, history, record, records_of
-from tests.aggregator.stage import Stream
-from tests.dynamodb.stage import driver, make_table
+from tests.aggregator.known_usage import Stream
+from tests.dynamodb.tables import driver, make_table
 from tests.engines import dynamodb_local
 from zae_limiter.exceptions import ValidationError
 from zae_limiter.models import UsageWindow

@@ -6,8 +6,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from tests.aggregator.stage import days_of_work, gaps_of, usage_rows
-from tests.dynamodb.stage import driver, make_table
+from tests.aggregator.known_usage import days_of_work, gaps_of, usage_rows
+from tests.dynamodb.tables import driver, make_table
 from tests.engines import dynamodb_local
 from zae_limiter.backends.dynamodb import open_backend
 from zae_limiter.records.items import usage_snapshot_of

@@ -9,11 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from tests.aggregator.images import NOW, Step, bucket, history, record, records_of
+from tests.aggregator.known_usage import Stream, usage_rows
 from tests.aggregator.poison import Strict, full_of_gaps, heavy_row, many_limits, plant
-from tests.aggregator.stage import Stream, usage_rows
-from tests.dynamodb.stage import make_table
+from tests.dynamodb.tables import make_table
 from tests.engines import dynamodb_local
-from tests.hot.stage import HotMemory
+from tests.odd_stores import HotMemory
 from zae_limiter.backends import open_backend as open_store
 from zae_limiter.backends.dynamodb import open_backend
 from zae_limiter.backends.dynamodb.failures import failure

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.aggregator.images import NOW, Step, bucket, expired, history, record, records_of
-from tests.aggregator.stage import usage_rows
+from tests.aggregator.known_usage import usage_rows
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.models import BackendCapabilities, UsageWindow
 from zae_limiter.repository_protocol import Item, Key, Outcome, Put, Update, Write

@@ -4,14 +4,8 @@ import asyncio
 import random
 from typing import Any
 
-from tests.aggregator.stage import (
-    ALL_WINDOWS,
-    batches,
-    booked,
-    days_of_work,
-    usage_rows,
-)
-from tests.dynamodb.stage import make_table
+from tests.aggregator.known_usage import ALL_WINDOWS, batches, booked, days_of_work, usage_rows
+from tests.dynamodb.tables import make_table
 from tests.engines import dynamodb_local
 from zae_limiter.backends.dynamodb import open_backend
 from zae_limiter.backends.memory import MemoryBackend

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.aggregator.images import NOW, Step, history, record, records_of
-from tests.aggregator.stage import days_of_work, usage_rows
+from tests.aggregator.known_usage import days_of_work, usage_rows
 from tests.aggregator.test_archiver import Files, event, removal
-from tests.dynamodb.stage import driver, make_table
+from tests.dynamodb.tables import driver, make_table
 from tests.engines import dynamodb_local
 from zae_limiter.backends.dynamodb import open_backend
 from zae_limiter.backends.memory import MemoryBackend

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.aggregator.images import NOW, Step, bucket, history
-from tests.aggregator.stage import ALL_WINDOWS, HOUR_MS, batches, booked, gaps_of, usage_rows
+from tests.aggregator.known_usage import ALL_WINDOWS, HOUR_MS, batches, booked, gaps_of, usage_rows
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.models import UsageWindow
 from zae_limiter.records.items import usage_snapshot_of, window_of

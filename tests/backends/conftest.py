@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.stores import CASES, IDS, OpenStore, opened
+from tests.backends.open_store import CASES, IDS, OpenStore, opened
 
 
 @pytest.fixture(params=CASES, ids=IDS)

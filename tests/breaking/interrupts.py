@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from tests.dynamodb.stage import make_table, open_table
+from tests.dynamodb.tables import make_table, open_table
 from tests.engines import dynamodb_local
 from zae_limiter import Limit, RateLimitExceeded, SyncLease, SyncRateLimiter, SyncRepository
 from zae_limiter.backends import open_backend

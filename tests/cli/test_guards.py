@@ -5,11 +5,11 @@ import json
 import pytest
 
 from tests.cli.conftest import Run
-from tests.dynamodb.stage import driver, make_table
+from tests.dynamodb.tables import driver, make_table
 from tests.engines import dynamodb_local
-from tests.infra.stage import DENIED, NO_ANSWER, NO_STACK, ScriptedAws
+from tests.infra.scripted_aws import DENIED, NO_ANSWER, NO_STACK, ScriptedAws
+from tests.migrations.old_store import assert_same, batch_fill, old_rows
 from tests.migrations.older import composite_table
-from tests.migrations.stage import assert_same, batch_fill, old_rows
 from tests.older.releases import recorded, rows_of
 from zae_limiter.backends.dynamodb.provision import create_table_request
 from zae_limiter.backends.dynamodb.transport import ServiceError

@@ -7,7 +7,7 @@ import pytest
 from tests.cli.conftest import Run
 from tests.cli.test_commands import data_of, done
 from tests.cli.test_guards import scripted
-from tests.infra.stage import NO_STACK
+from tests.infra.scripted_aws import NO_STACK
 from zae_limiter.backends.dynamodb.transport import ServiceError
 
 LED = {

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.cli.conftest import Run
-from tests.records.stage import count_usage
+from tests.records.store import count_usage
 from zae_limiter import Limit, SyncRateLimiter
 from zae_limiter.cli.output import grid
 from zae_limiter.runtime.colour import run_sync

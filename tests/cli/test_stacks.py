@@ -18,7 +18,8 @@ from rich.console import Console
 
 from tests.cli.conftest import STORE, Run
 from tests.engines import emulator
-from tests.infra.stage import NO_STACK, ScriptedAws, deployed, place, sync_manager
+from tests.infra.emulated import deployed, place, sync_manager
+from tests.infra.scripted_aws import NO_STACK, ScriptedAws
 from zae_limiter import StackOptions, SyncRateLimiter, SyncRepository
 from zae_limiter.cli import stacks
 from zae_limiter.cli.deploy import OPTIONS

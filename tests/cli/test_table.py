@@ -9,7 +9,7 @@ from click.testing import Result
 
 from tests.cli.conftest import Run
 from tests.engines import dynamodb_local, emulator
-from tests.infra.stage import deployed
+from tests.infra.emulated import deployed
 from zae_limiter import StackOptions
 
 Ask = Callable[..., Result]

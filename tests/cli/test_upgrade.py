@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Run
-from tests.dynamodb.stage import driver, open_table
+from tests.dynamodb.tables import driver, open_table
 from tests.engines import dynamodb_local
+from tests.migrations.old_store import OldStore, assert_same, fill, old_rows
 from tests.migrations.older import NOW_MS, SHAPES, Table, composite_table, single_table
-from tests.migrations.stage import Stage, assert_same, fill, old_rows
 from tests.migrations.test_indexes import older_table
 from tests.patience import PATIENCE_SECONDS
 from zae_limiter import (
@@ -37,13 +37,13 @@ from zae_limiter.testing import ManualClock
 FOREIGN = Key("CUSTOMER#1", "#PROFILE")
 
 
-def file_stage(path: Path, table: Table | None = None) -> Stage:
+def file_stage(path: Path, table: Table | None = None) -> OldStore:
     """The file that commands use, full of old records."""
 
     def opened() -> SqliteBackend:
         return SqliteBackend(path / "limits.db", sync=True, timeout_ms=10_000, world=World())
 
-    stage = Stage("sqlite", opened, ManualClock(NOW_MS))
+    stage = OldStore("sqlite", opened, ManualClock(NOW_MS))
     run_sync(stage.backend.setup())
     if table is not None:
         stage.fill(table)
@@ -248,9 +248,9 @@ def test_the_function_alone(
 # DynamoDB.
 
 
-def dynamodb_stage(table: str) -> Stage:
+def dynamodb_stage(table: str) -> OldStore:
     clock = ManualClock(NOW_MS)
-    return Stage("dynamodb", lambda: open_table(True, table, clock.world), clock)
+    return OldStore("dynamodb", lambda: open_table(True, table, clock.world), clock)
 
 
 def test_a_table_of_the_first_shape(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

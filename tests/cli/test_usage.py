@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Run
-from tests.records.stage import count_usage
+from tests.records.store import count_usage
 from zae_limiter import Limit, SyncRateLimiter
 from zae_limiter.cli import usage as usage_module
 from zae_limiter.cli.usage import moment

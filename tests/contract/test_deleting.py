@@ -1,6 +1,6 @@
 """Deleting what is not there is no error, and says that nothing was deleted."""
 
-from tests.records.stage import Store
+from tests.records.store import Store
 from zae_limiter import Limit, SyncRepository
 
 RPM = Limit.per_minute("rpm", 60)

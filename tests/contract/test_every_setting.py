@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.dynamodb.stage import make_table, session
+from tests.dynamodb.tables import make_table, session
 from tests.engines import dynamodb_local
 from zae_limiter import Limit, Settings, SyncRateLimiter, SyncRepository
 from zae_limiter.schema import bucket_key, pk_audit

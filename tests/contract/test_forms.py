@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import zae_limiter
-from tests.records.stage import Store
+from tests.records.store import Store
 from zae_limiter import (
     AuditEvent,
     Availability,

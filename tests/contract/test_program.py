@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.dynamodb.stage import make_table
+from tests.dynamodb.tables import make_table
 from tests.engines import dynamodb_local
 
 ROOT = Path(__file__).resolve().parents[2]

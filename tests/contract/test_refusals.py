@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.records.stage import Store
+from tests.records.store import Store
 from zae_limiter import Limit, LimitStatus, RateLimiter, RateLimitExceeded
 
 SECRETS = ("sk-secret-key", "org-secret", "777")

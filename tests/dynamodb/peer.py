@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
-from tests.dynamodb.stage import session
+from tests.dynamodb.tables import session
 from tests.patience import PATIENCE_SECONDS
 from zae_limiter.backends.dynamodb import DynamoDBBackend, open_backend, open_transport
 from zae_limiter.backends.dynamodb.access import Access

@@ -2,7 +2,9 @@
 
 import pytest
 
-from tests.dynamodb.stage import Script, drive, driver, make_table, opened
+from tests.dynamodb.scripted import Script
+from tests.dynamodb.tables import driver, make_table, opened
+from tests.stores import drive
 from zae_limiter.backends.dynamodb.transport import ServiceError
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.repository_protocol import (

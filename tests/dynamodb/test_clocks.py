@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.dynamodb.stage import drive, make_table, session
+from tests.dynamodb.tables import make_table, session
 from tests.engines import dynamodb_local
+from tests.stores import drive
 from zae_limiter import Limit, RateLimiter, RateLimitExceeded, Repository
 from zae_limiter.runtime.world import World
 

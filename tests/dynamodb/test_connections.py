@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.dynamodb.peer import CLOSE, Peer, answer, ask, connected, happens, refusal, store
-from tests.dynamodb.stage import drive
 from tests.patience import PATIENCE_SECONDS, growing_ms
+from tests.stores import drive
 from zae_limiter.backends.dynamodb import open_transport
 from zae_limiter.backends.dynamodb.access import Access
 from zae_limiter.backends.dynamodb.http import pool

@@ -3,9 +3,10 @@
 import pytest
 
 from tests.dynamodb.peer import Peer, answer
-from tests.dynamodb.stage import drive, make_table, session
+from tests.dynamodb.tables import make_table, session
 from tests.dynamodb.test_clocks import DAY_MS, wall_ms, wrong_by
 from tests.engines import dynamodb_local
+from tests.stores import drive
 from zae_limiter.backends.dynamodb import open_backend
 from zae_limiter.backends.dynamodb.dates import Dates, seconds_of
 from zae_limiter.repository_protocol import Key, Update

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from tests.dynamodb.peer import Peer
-from tests.dynamodb.stage import Script, drive, session
+from tests.dynamodb.scripted import Script
+from tests.dynamodb.tables import session
 from tests.flow.test_cancellation import TurnLoop
+from tests.stores import drive
 from zae_limiter.backends.dynamodb import open_driver
 from zae_limiter.backends.dynamodb.access import Access
 from zae_limiter.backends.dynamodb.http.blocking import BlockingWire

@@ -13,7 +13,7 @@ from botocore import UNSIGNED
 from botocore.config import Config
 
 from tests.dynamodb.peer import Peer, answer
-from tests.dynamodb.stage import drive
+from tests.stores import drive
 from zae_limiter.backends.dynamodb import open_backend, open_transport
 from zae_limiter.backends.dynamodb.access import Access
 from zae_limiter.backends.dynamodb.http.endpoint import Obstacle, find_target

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.dynamodb.stage import Script, drive, make_table, opened, session
+from tests.dynamodb.scripted import Script
+from tests.dynamodb.tables import make_table, opened, session
 from tests.engines import dynamodb_local
 from tests.engines.proxy import (
     BROKEN,
@@ -27,6 +28,7 @@ from tests.engines.proxy import (
     ResetReply,
 )
 from tests.patience import PATIENCE_SECONDS, growing_ms
+from tests.stores import drive
 from zae_limiter.backends.dynamodb import open_driver, open_transport
 from zae_limiter.backends.dynamodb.access import Access
 from zae_limiter.backends.dynamodb.expressions import batch_get_request

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.dynamodb.peer import Peer
-from tests.dynamodb.stage import session
+from tests.dynamodb.tables import session
 from zae_limiter.backends.dynamodb import open_driver, open_transport
 from zae_limiter.backends.dynamodb.access import Access
 from zae_limiter.backends.dynamodb.transport import Transport

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.dynamodb.peer import CLOSE, Peer, answer, ask, connected, refusal, store
-from tests.dynamodb.stage import drive
+from tests.stores import drive
 from zae_limiter.backends.dynamodb.transport import ServiceError
 from zae_limiter.repository_protocol import Key, Outcome, Update
 

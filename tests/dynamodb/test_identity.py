@@ -15,8 +15,8 @@ from aiobotocore.session import AioSession
 from botocore.credentials import RefreshableCredentials
 
 from tests.dynamodb.peer import Peer, answer
-from tests.dynamodb.stage import drive
 from tests.patience import PATIENCE_SECONDS
+from tests.stores import drive
 from zae_limiter.backends.dynamodb import open_backend, open_transport
 from zae_limiter.backends.dynamodb.access import Access
 from zae_limiter.backends.dynamodb.transport import NoReply, NotConfigured, Transport

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.dynamodb import worker
-from tests.dynamodb.stage import driver, make_table, opened
+from tests.dynamodb.tables import driver, make_table, opened
 from tests.engines import dynamodb_local
 from tests.engines.proxy import Answer, DropReply, DropRequest, Fault, Proxy
 from zae_limiter import Limit, RateLimiter, RateLimiterUnavailable, Repository

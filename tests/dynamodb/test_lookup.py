@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tests.dynamodb.peer import Peer, ask, connected, happens
-from tests.dynamodb.stage import drive, session
+from tests.dynamodb.tables import session
 from tests.patience import PATIENCE_SECONDS
+from tests.stores import drive
 from zae_limiter.backends.dynamodb import open_transport
 from zae_limiter.backends.dynamodb.access import Access
 from zae_limiter.backends.dynamodb.transport import NoReply

@@ -10,8 +10,9 @@ import pytest
 from botocore.config import Config
 
 from tests.dynamodb.peer import Peer
-from tests.dynamodb.stage import drive, make_table, session
+from tests.dynamodb.tables import make_table, session
 from tests.engines import dynamodb_local
+from tests.stores import drive
 from zae_limiter import Repository
 from zae_limiter.backends import open_backend as open_any
 from zae_limiter.backends.dynamodb import DynamoDBBackend, open_backend, parse_url

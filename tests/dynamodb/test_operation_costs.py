@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.dynamodb.stage import make_table, session
+from tests.dynamodb.tables import make_table, session
 from tests.engines import dynamodb_local
 from zae_limiter import Limit, RateLimitExceeded, SyncRateLimiter, SyncRepository
 from zae_limiter.backends.dynamodb import DynamoDBBackend

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
-from tests.dynamodb.stage import Script, drive, driver, make_table, opened
+from tests.dynamodb.scripted import Script
+from tests.dynamodb.tables import driver, make_table, opened
 from tests.engines import dynamodb_local
 from tests.engines.proxy import Answer, DropReply, Proxy
+from tests.stores import drive
 from zae_limiter.backends.dynamodb.table import create_table_request, problems
 from zae_limiter.backends.dynamodb.transport import NoReply, ServiceError
 from zae_limiter.exceptions import (

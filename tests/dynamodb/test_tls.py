@@ -11,8 +11,8 @@ from botocore.config import Config
 
 from tests.dynamodb.papers import served
 from tests.dynamodb.peer import CLOSE, Peer, answer
-from tests.dynamodb.stage import drive
 from tests.patience import growing_ms
+from tests.stores import drive
 from zae_limiter.backends.dynamodb import open_backend
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.repository_protocol import Key, Outcome, Update

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.stage import (
+from tests.engine.fake_store import (
     KEY,
     OTHER,
     RATE,
@@ -25,9 +25,7 @@ from zae_limiter.engine.acquire import ATTEMPTS_MAX, SOON_SECONDS, demands_on
 from zae_limiter.engine.bucket_view import Account, Meter, Terms
 from zae_limiter.engine.group_commit import BucketWriter
 from zae_limiter.engine.line import Order
-from zae_limiter.engine.settle import (
-    Demand,
-)
+from zae_limiter.engine.settle import Demand
 from zae_limiter.repository_protocol import Key, Outcome
 from zae_limiter.schema import bucket_key
 

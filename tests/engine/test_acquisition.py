@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.stage import Store, account_of, image_of, writer_of
+from tests.engine.fake_store import Store, account_of, image_of, writer_of
 from zae_limiter import Limit, OnUnavailable, RateLimiterUnavailable
 from zae_limiter.engine.bucket_view import Account
 from zae_limiter.engine.plan import Plan

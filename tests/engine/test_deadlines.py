@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.engine.stage import (
+from tests.engine.fake_store import (
     KEY,
     Scripted,
     Store,

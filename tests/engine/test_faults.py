@@ -16,7 +16,7 @@ from unittest import mock
 
 import pytest
 
-from tests.engine.stage import (
+from tests.engine.fake_store import (
     KEY,
     OTHER,
     Scripted,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.stage import (
+from tests.engine.fake_store import (
     KEY,
     NOW,
     OTHER,

@@ -5,7 +5,7 @@ Nothing runs at the same time here. A test changes the store while a write is on
 
 import pytest
 
-from tests.engine.stage import (
+from tests.engine.fake_store import (
     KEY,
     NOW,
     OTHER,

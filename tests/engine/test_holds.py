@@ -5,7 +5,18 @@ from dataclasses import replace
 
 import pytest
 
-from tests.engine.stage import KEY, OTHER, Store, account_of, calls, demand, image_of, take, waits, writer_of
+from tests.engine.fake_store import (
+    KEY,
+    OTHER,
+    Store,
+    account_of,
+    calls,
+    demand,
+    image_of,
+    take,
+    waits,
+    writer_of,
+)
 from zae_limiter import RateLimitExceeded
 from zae_limiter.engine.acquire import LOOKS_MAX
 from zae_limiter.engine.bucket_view import Meter

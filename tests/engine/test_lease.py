@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.stage import KEY, OTHER, RATE, Store, account_of, image_of, writer_of
+from tests.engine.fake_store import KEY, OTHER, RATE, Store, account_of, image_of, writer_of
 from zae_limiter import OnUnavailable, ValidationError
 from zae_limiter.engine.bucket_view import Account, Terms
 from zae_limiter.engine.bucket_writes import Posting

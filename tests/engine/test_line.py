@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.engine.stage import (
+from tests.engine.fake_store import (
     KEY,
     NOW,
     OTHER,

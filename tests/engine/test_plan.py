@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.engine.stage import NOW, RATE, Scripted, claim, is_busy, release
+from tests.engine.fake_store import NOW, RATE, Scripted, claim, is_busy, release
 from zae_limiter import OnUnavailable, RateLimitExceeded
 from zae_limiter.backends.memory import MemoryBackend, Shelf
 from zae_limiter.bucket import Rate

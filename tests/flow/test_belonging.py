@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dynamodb.stage import make_table
+from tests.dynamodb.tables import make_table
 from tests.engines import dynamodb_local
 from tests.patience import PATIENCE_SECONDS
 from zae_limiter import LeaseExpiredError, Limit, RateLimiter, SyncRateLimiter, ZAELimiterError

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.flow.stage import EMBEDDED, RESOURCE, Store
+from tests.flow.clients import EMBEDDED, RESOURCE, Store
 from zae_limiter import (
     Limit,
     RateLimiter,

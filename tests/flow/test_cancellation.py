@@ -20,13 +20,14 @@ from typing import Any
 
 import pytest
 
-from tests.flow.stage import RESOURCE, Client, Slow, Store, rpm
+from tests.flow.clients import EMBEDDED, RESOURCE, Client, Store, rpm
+from tests.odd_stores import Slow
 from tests.simulation.readers import Steps
 from zae_limiter import Lease, LeaseExpiredError, RateLimitExceeded
 from zae_limiter.runtime.colour import Asyncio
 from zae_limiter.runtime.kept import _running
 
-STORES = ("memory", "sqlite")
+embedded = pytest.mark.parametrize("store", EMBEDDED, indirect=True)
 """A store on the wire answers in its own time, not after some turns."""
 
 CAPACITY = 100
@@ -198,6 +199,7 @@ async def expect(store: Store, used: int, *entity_ids: str) -> None:
             assert found == (used, CAPACITY - used), entity_id
 
 
+@embedded
 @pytest.mark.parametrize("how", INTERRUPTS)
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: body.__name__)
 async def test_lease_interrupted_at_every_turn(store: Store, body: Body, how: str) -> None:
@@ -225,6 +227,7 @@ async def test_lease_interrupted_at_every_turn(store: Store, body: Body, how: st
 SETTINGS = ["first", "cold", "cascade", "cascade cold", "transacted", "transacted cascade", "new config"]
 
 
+@embedded
 @pytest.mark.parametrize("how", INTERRUPTS)
 @pytest.mark.parametrize("setting", SETTINGS)
 async def test_acquire_interrupted_at_every_turn(store: Store, setting: str, how: str) -> None:
@@ -261,6 +264,7 @@ async def test_acquire_interrupted_at_every_turn(store: Store, setting: str, how
     assert await at_every_turn(prepare, how) >= 4
 
 
+@embedded
 @pytest.mark.parametrize("how", INTERRUPTS)
 @pytest.mark.parametrize("broke", ["key", "parent"])
 async def test_refusal_interrupted_at_every_turn(store: Store, broke: str, how: str) -> None:
@@ -288,6 +292,7 @@ async def test_refusal_interrupted_at_every_turn(store: Store, broke: str, how: 
     assert await at_every_turn(prepare, how) >= 4
 
 
+@embedded
 @pytest.mark.parametrize("how", ["cancel", "timeout", "throw away"])
 @pytest.mark.parametrize("victim", [0, 2, 4])
 async def test_one_of_a_crowd_interrupted_at_every_turn(store: Store, victim: int, how: str) -> None:
@@ -331,6 +336,7 @@ async def test_one_of_a_crowd_interrupted_at_every_turn(store: Store, victim: in
     assert await at_every_turn(prepare, how) >= 4
 
 
+@embedded
 @pytest.mark.parametrize("admitted", [3, 4])
 async def test_crowd_that_is_cancelled_together(store: Store, admitted: int) -> None:
     """All tasks of a process are cancelled at once, at every turn, with room for only some of them."""
@@ -357,6 +363,7 @@ async def test_crowd_that_is_cancelled_together(store: Store, admitted: int) -> 
     assert turns >= 8
 
 
+@embedded
 async def test_consume_that_outlives_its_failed_lease(store: Store) -> None:
     """A consume still on its way when the work fails is given back, and its task is told."""
     client = await store.client(wrap=partial(Slow, turns=3))
@@ -372,6 +379,7 @@ async def test_consume_that_outlives_its_failed_lease(store: Store) -> None:
     await expect(store, 0, "key")
 
 
+@embedded
 async def test_timeout_around_the_work_alone(store: Store) -> None:
     """A timeout inside the block, caught inside the block, leaves the lease in order."""
     client = await store.client(wrap=partial(Slow, turns=2))
@@ -389,6 +397,7 @@ async def test_timeout_around_the_work_alone(store: Store) -> None:
     await expect(store, cost, "key")
 
 
+@embedded
 async def test_cancelled_reader_does_not_fail_the_others(store: Store) -> None:
     """Tasks that wait for a record which a cancelled task was fetching fetch it themselves."""
     admin = await store.client()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.flow.stage import RESOURCE, Client, Store, rpm, tpm
+from tests.flow.clients import RESOURCE, Client, Store, rpm, tpm
 from zae_limiter import OnUnavailable, RateLimiterUnavailable, ValidationError
 from zae_limiter.repository_protocol import Backend, Outcome, Write
 from zae_limiter.testing import Fault

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from tests.flow.stage import RESOURCE, Client, Store, rpm
+from tests.flow.clients import RESOURCE, Client, Store, rpm
 from zae_limiter import Limit, RateLimitExceeded
 from zae_limiter.records.connection import Options
 from zae_limiter.repository_protocol import Outcome, Update, Write

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dynamodb.stage import make_table
+from tests.dynamodb.tables import make_table
 from tests.engines import dynamodb_local
 from zae_limiter import ClosedError, Limit, RateLimiter, Repository, SyncRateLimiter, ZAELimiterError
 

@@ -8,7 +8,7 @@ import contextlib
 
 import pytest
 
-from tests.flow.stage import RESOURCE, Client, Store, rpm, tpm
+from tests.flow.clients import RESOURCE, Client, Store, rpm, tpm
 from zae_limiter import Limit, RateLimitExceeded, ValidationError
 
 SLOW = 10**6

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.flow.stage import RESOURCE, Store, rpm
+from tests.flow.clients import RESOURCE, Store, rpm
 from zae_limiter import RateLimiterUnavailable
 from zae_limiter.repository_protocol import Backend, Outcome, Write
 from zae_limiter.testing.stores import Wrapper

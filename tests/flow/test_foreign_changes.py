@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.dynamodb.stage import make_table
+from tests.dynamodb.tables import make_table
 from tests.engines import dynamodb_local
-from tests.flow.stage import EMBEDDED, RESOURCE, Client, Store
+from tests.flow.clients import EMBEDDED, RESOURCE, Client, Store
 from zae_limiter import Limit, RateLimiter, RateLimitExceeded, Repository, SyncRateLimiter
 from zae_limiter.engine.seen_buckets import REFUSAL_MS_MAX
 

@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from tests.flow.stage import RESOURCE, Client, Store, rpm, tpm
+from tests.flow.clients import RESOURCE, Client, Store, rpm, tpm
 from zae_limiter import LeaseExpiredError, Limit, OnUnavailable, RateLimitExceeded, ValidationError
 from zae_limiter.testing import Fault
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.flow.stage import RESOURCE, rpm
+from tests.flow.clients import RESOURCE, rpm
 from zae_limiter import RateLimiter, RateLimiterUnavailable, Repository, SyncRateLimiter, SyncRepository
 from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.repository_protocol import Backend, Outcome, Write

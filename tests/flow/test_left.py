@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from tests.flow.stage import RESOURCE, Slow, Store
+from tests.flow.clients import RESOURCE, Store
+from tests.odd_stores import Slow
 from tests.simulation.readers import Steps
 from zae_limiter import (
     Limit,

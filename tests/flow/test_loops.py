@@ -13,7 +13,7 @@ from unittest import mock
 
 import pytest
 
-from tests.dynamodb.stage import make_table, open_table
+from tests.dynamodb.tables import make_table, open_table
 from zae_limiter import Limit, RateLimiter, RateLimiterUnavailable, Repository
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.backends.sqlite import SqliteBackend

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.dynamodb.stage import make_table
+from tests.dynamodb.tables import make_table
 from tests.engines import dynamodb_local
-from tests.hot.stage import RESOURCE, HotMemory, key_of
+from tests.flow.hot import RESOURCE, key_of
+from tests.odd_stores import HotMemory
 from zae_limiter import Limit, RateLimiter, RateLimitExceeded, Repository, SyncRateLimiter
 from zae_limiter.engine.bucket_view import Account, Terms
 from zae_limiter.engine.split import doubled, split

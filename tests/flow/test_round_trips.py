@@ -9,7 +9,8 @@ from functools import partial
 
 import pytest
 
-from tests.flow.stage import EMBEDDED, RESOURCE, Client, Slow, Store, rpm, tpm
+from tests.flow.clients import EMBEDDED, RESOURCE, Client, Store, rpm, tpm
+from tests.odd_stores import Slow
 from zae_limiter import Limit, RateLimitExceeded
 from zae_limiter.records.connection import Options
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.flow.stage import RESOURCE, Store, rpm
+from tests.flow.clients import RESOURCE, Store, rpm
 from zae_limiter import LeaseExpiredError, Limit, SyncLease, SyncRateLimiter
 
 LIMIT = Limit("rpm", 1_000, 1, 86_400)

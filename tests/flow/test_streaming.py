@@ -18,7 +18,7 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 import pytest
 import uvicorn
 
-from tests.flow.stage import RESOURCE, Store, rpm
+from tests.flow.clients import RESOURCE, Store, rpm
 from zae_limiter import RateLimiter, SyncRateLimiter, SyncRepository
 
 CHUNKS = 6

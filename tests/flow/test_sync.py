@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import pytest
 
-from tests.flow.stage import RESOURCE, Store, rpm, tpm
+from tests.flow.clients import RESOURCE, Store, rpm, tpm
 from tests.patience import PATIENCE_SECONDS
 from zae_limiter import (
     Lease,

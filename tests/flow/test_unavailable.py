@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.flow.stage import RESOURCE, Client, Store, rpm
+from tests.flow.clients import RESOURCE, Client, Store, rpm
 from tests.patience import PATIENCE_SECONDS
 from zae_limiter import (
     LimiterConfig,

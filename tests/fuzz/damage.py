@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from tests.fuzz.stage import ABROAD, ENTITIES, HOME, LIMITS, RESOURCES, Contents, Stage, outcome, template
+from tests.fuzz.outcomes import outcome
 from tests.fuzz.surface import REPOSITORY, usual_arguments
+from tests.fuzz.tenants import ABROAD, ENTITIES, HOME, LIMITS, RESOURCES, Contents, Tenants, template
 from tests.fuzz.values import HOSTILE_TEXTS
 from zae_limiter import SyncRateLimiter, SyncRepository
 from zae_limiter.exceptions import DamagedRecordError
@@ -139,7 +140,7 @@ def damages(draw: DrawFn, what: SearchStrategy[Any] = values) -> Damage:
     return Damage(key, item)
 
 
-def use_everything(stage: Stage, rng: random.Random) -> None:
+def use_everything(stage: Tenants, rng: random.Random) -> None:
     """Every method once, in any order, on what is there; each works or raises an error of ours."""
     names = sorted(REPOSITORY)
     rng.shuffle(names)
@@ -150,7 +151,7 @@ def use_everything(stage: Stage, rng: random.Random) -> None:
         outcome(lambda name=name, given=given: getattr(stage.repository, name)(**given))
 
 
-def use_buckets(stage: Stage) -> None:
+def use_buckets(stage: Tenants) -> None:
     """Take from every bucket, and look at it."""
     limiter = stage.limiter
     for entity_id in ENTITIES[:-1]:
@@ -213,7 +214,7 @@ def of_namespace(contents: Contents, namespace_id: str) -> dict[Key, Item]:
     return {key: item for key, item in contents.items() if key.partition.startswith(f"{namespace_id}/")}
 
 
-def check_tenants(stage: Stage, ids: Mapping[str, str]) -> None:
+def check_tenants(stage: Tenants, ids: Mapping[str, str]) -> None:
     """Both tenants are still there, and whoever nothing happened to works in each."""
     names = {one.namespace_name: one.namespace_id for one in stage.tenants[0].repository.list_namespaces()}
     assert names.get(ABROAD) == ids[ABROAD]

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.stage import Stage, template
+from tests.fuzz.tenants import Tenants, template
 from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.repository_protocol import Key, Put
 from zae_limiter.runtime.colour import run_sync
@@ -23,7 +23,7 @@ def furnish_file(path: Path) -> Path:
 
 
 @contextmanager
-def in_file(furnished: Path) -> Iterator[tuple[Stage, Path]]:
+def in_file(furnished: Path) -> Iterator[tuple[Tenants, Path]]:
     """A stage on a copy of it."""
     path = furnished.with_name("copy.db")
     shutil.copyfile(furnished, path)
@@ -31,7 +31,7 @@ def in_file(furnished: Path) -> Iterator[tuple[Stage, Path]]:
     backend = SqliteBackend(path, sync=True, timeout_ms=10_000, world=clock.world)
     run_sync(backend.setup())
     try:
-        yield Stage("sync", backend, clock.world, template().ids), path
+        yield Tenants("sync", backend, clock.world, template().ids), path
     finally:
         run_sync(backend.close())
         path.unlink()

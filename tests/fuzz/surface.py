@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from tests.fuzz.stage import HOME, LIMITS, LOST, RPM, template
+from tests.fuzz.tenants import HOME, LIMITS, LOST, RPM, template
 from tests.fuzz.values import anything
 from zae_limiter import LimiterConfig, OnUnavailable, SyncRateLimiter, SyncRepository, UsageWindow
 from zae_limiter.repository_protocol import Absent, Check, Delete, Equal, Key, Put, Update

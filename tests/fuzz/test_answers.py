@@ -12,9 +12,10 @@ import pytest
 from hypothesis import strategies as st
 
 from tests.dynamodb.peer import Peer, answer, connected
-from tests.dynamodb.stage import Clock, drive
+from tests.dynamodb.scripted import Clock
 from tests.fuzz.answers import OPERATIONS, hostile, objects, readable
 from tests.fuzz.figures import cases
+from tests.stores import drive
 from zae_limiter import Limit, RateLimiter, RateLimiterUnavailable, Repository
 from zae_limiter.backends.dynamodb import DynamoDBBackend, retries
 from zae_limiter.backends.dynamodb.access import Access

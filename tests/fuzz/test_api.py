@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from tests.fuzz.damage import NEIGHBOUR, check_neighbour
 from tests.fuzz.figures import cases
-from tests.fuzz.stage import LIMITS, Stage, check_refused, contents, in_memory, outcome, template
+from tests.fuzz.outcomes import outcome
 from tests.fuzz.surface import LIMITER, REPOSITORY, arguments, calls
+from tests.fuzz.tenants import LIMITS, Tenants, check_refused, contents, in_memory, template
 from tests.fuzz.values import amounts, anything
 from zae_limiter import LeaseExpiredError, SyncRateLimiter, ZAELimiterError
 from zae_limiter.runtime.colour import run_sync
@@ -73,7 +74,7 @@ def drive(returned: Any) -> Any:
     return run_sync(returned) if inspect.iscoroutine(returned) else returned
 
 
-def hold(stage: Stage, acquisition: Any, done: list[Any]) -> dict[str, int]:
+def hold(stage: Tenants, acquisition: Any, done: list[Any]) -> dict[str, int]:
     """Enter an acquisition, take some steps on its lease, leave; what it has cost in the end.
 
     A step that is refused leaves the lease and the store as they were.
@@ -119,7 +120,7 @@ def test_any_amounts_while_the_store_is_down(colour: str, needs: Any, done: list
     _, backend = in_memory(colour)
     faulty = FaultyBackend(backend)
     faulty.always = Fault.UNREACHABLE
-    stage = Stage(colour, faulty, ManualClock().world, template().ids)
+    stage = Tenants(colour, faulty, ManualClock().world, template().ids)
     stage.backend = backend
     before = contents(backend)
     acquire = stage.limiter.acquire

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from tests.fuzz.damage import Damage, damages, stored_texts
 from tests.fuzz.figures import cases
 from tests.fuzz.files import in_file, overwrite, stored
-from tests.fuzz.stage import HOME, LOST, patience, template
+from tests.fuzz.outcomes import patience
+from tests.fuzz.tenants import HOME, LOST, template
 from tests.fuzz.values import texts
 from zae_limiter.cli.app import program
 from zae_limiter.repository_protocol import Key

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import strategies as st
 
 from tests.fuzz.figures import cases
-from tests.fuzz.stage import RPM, outcome
+from tests.fuzz.outcomes import outcome
+from tests.fuzz.tenants import RPM
 from tests.fuzz.values import anything, numbers, texts
 from tests.names import is_allowed
 from zae_limiter import (

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from tests.fuzz.damage import damages, values
 from tests.fuzz.figures import cases
-from tests.fuzz.stage import contents, in_memory, outcome
+from tests.fuzz.outcomes import outcome
+from tests.fuzz.tenants import contents, in_memory
 from tests.fuzz.values import texts
 from zae_limiter import ZAELimiterError
 from zae_limiter.operate.manifest import (

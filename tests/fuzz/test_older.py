@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.fuzz.damage import values
 from tests.fuzz.figures import cases
-from tests.fuzz.stage import outcome
+from tests.fuzz.outcomes import outcome
+from tests.migrations.old_store import OldStore, balances, said_by
 from tests.migrations.older import NOW_MS, SHAPES, Truth
-from tests.migrations.stage import Stage, balances, said_by
 from zae_limiter import ZAELimiterError
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.repository_protocol import Item, Key
@@ -75,7 +75,7 @@ def test_damage_in_an_older_table(shape: str, data: Any, seed: int) -> None:
     """All that belongs to others arrives as it was, and a second run finds nothing more to do for them."""
     table = SHAPES[shape](6, seed)
     clock = ManualClock(NOW_MS)
-    stage = Stage("memory", lambda: MemoryBackend(clock.world), clock)
+    stage = OldStore("memory", lambda: MemoryBackend(clock.world), clock)
     stage.fill(table)
     wrong = data.draw(wrong_items(table.items))
     stage.backend._shelf.items.update(wrong)  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.fuzz.damage import is_whole
 from tests.fuzz.figures import cases
-from tests.fuzz.stage import outcome
+from tests.fuzz.outcomes import outcome
 from tests.fuzz.values import anything, texts
 from tests.infra.chosen import EVERYTHING
 from zae_limiter import (

@@ -20,8 +20,8 @@ from tests.fuzz.damage import (
     use_everything,
 )
 from tests.fuzz.figures import cases
-from tests.fuzz.stage import ABROAD, LIMITS, RESOURCES, RPM, contents, in_memory
-from tests.hot.stage import HotMemory
+from tests.fuzz.tenants import ABROAD, LIMITS, RESOURCES, RPM, contents, in_memory
+from tests.odd_stores import HotMemory
 from zae_limiter.backends.memory import MemoryBackend
 
 seeds = st.integers(0, 2**32 - 1)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from tests.dynamodb.stage import driver, make_table, open_table
+from tests.dynamodb.tables import driver, make_table, open_table
 from tests.fuzz.damage import (
     Damage,
     check_tenants,
@@ -21,7 +21,7 @@ from tests.fuzz.damage import (
 )
 from tests.fuzz.figures import cases
 from tests.fuzz.files import in_file, overwrite, stored
-from tests.fuzz.stage import ABROAD, HOME, Contents, Stage, template
+from tests.fuzz.tenants import ABROAD, HOME, Contents, Tenants, template
 from zae_limiter.backends.dynamodb.expressions import decode_key, encode, encode_key
 from zae_limiter.repository_protocol import BATCH_KEYS_MAX, Item, Key
 from zae_limiter.runtime.colour import run_sync
@@ -132,7 +132,7 @@ def test_damage_in_a_table(table: str, first: Damage, then: Damage, odd: dict[st
     moved = renamed(known.contents, {known.ids[name]: ids[name] for name in ids})
     put_all(table, moved)
     clock = ManualClock(known.now_ms)
-    stage = Stage("sync", open_table(True, table, clock.world), clock.world, ids)
+    stage = Tenants("sync", open_table(True, table, clock.world), clock.world, ids)
     abroad = of_table(table, moved, ids[ABROAD])
     for damage, raw in ((first, {}), (then, {rng.choice(sorted(then.item) or ["odd"]): odd})):
         changed = renamed(dict([damage]), {known.ids[name]: ids[name] for name in ids})

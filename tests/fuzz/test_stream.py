@@ -13,15 +13,15 @@ import pytest
 from hypothesis import strategies as st
 
 from tests.aggregator.images import NOW, Step, bucket, expired, history, record, records_of
+from tests.aggregator.known_usage import unpack, usage_rows
 from tests.aggregator.poison import Strict, full_of_gaps, many_limits, plant, size_of
-from tests.aggregator.stage import unpack, usage_rows
-from tests.dynamodb.stage import make_table
+from tests.dynamodb.tables import make_table
 from tests.engines import dynamodb_local
 from tests.fuzz.damage import unlikely, values
 from tests.fuzz.figures import cases
-from tests.fuzz.stage import outcome, patience
+from tests.fuzz.outcomes import outcome, patience
 from tests.fuzz.values import anything
-from tests.hot.stage import HotMemory
+from tests.odd_stores import HotMemory
 from zae_limiter import ValidationError
 from zae_limiter.backends.dynamodb import DynamoDBBackend, open_backend
 from zae_limiter.backends.dynamodb.expressions import encode, encode_key

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.dynamodb.stage import open_table
+from tests.dynamodb.tables import open_table
 from tests.infra.permissions import Request
 from tests.infra.rendering import STREAM_ARN, TABLE_ARN
 from zae_limiter import (

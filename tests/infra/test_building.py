@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from tests.dynamodb.stage import session
+from tests.dynamodb.tables import session
 from tests.engines import emulator
-from tests.infra.stage import deployed, drive, manager, place, sync_manager
+from tests.infra.emulated import deployed, manager, place, sync_manager
+from tests.stores import drive
 from zae_limiter import (
     LimiterConfig,
     Repository,

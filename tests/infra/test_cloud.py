@@ -9,7 +9,8 @@ import pytest
 from botocore.config import Config
 
 from tests.engines import emulator
-from tests.infra.stage import ScriptedAws, drive
+from tests.infra.scripted_aws import ScriptedAws
+from tests.stores import drive
 from zae_limiter.backends.dynamodb.transport import ServiceError
 from zae_limiter.exceptions import InfrastructureError, StackOperationError
 from zae_limiter.infra.cloud import Cloud, Patience, open_cloud

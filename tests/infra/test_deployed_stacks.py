@@ -4,7 +4,8 @@ import pytest
 
 from tests.engines import emulator
 from tests.infra.chosen import KEY, PRINCIPALS
-from tests.infra.stage import deployed, drive, manager, place, sync_manager
+from tests.infra.emulated import deployed, manager, place, sync_manager
+from tests.stores import drive
 from zae_limiter import SyncRepository
 from zae_limiter.backends.dynamodb.table import create_table_request
 from zae_limiter.exceptions import StackAlreadyExistsError, StackOperationError

@@ -2,7 +2,9 @@
 
 import asyncio
 
-from tests.infra.stage import DENIED, NO_ANSWER, NO_TABLE, ScriptedAws, deployed, drive, place, stacks
+from tests.infra.emulated import deployed, place
+from tests.infra.scripted_aws import DENIED, NO_ANSWER, NO_TABLE, ScriptedAws, stacks
+from tests.stores import drive
 from zae_limiter import RateLimiter, StackOptions, SyncRateLimiter, SyncRepository
 from zae_limiter.infra.cloud import Cloud
 from zae_limiter.infra.discovery import list_deployed

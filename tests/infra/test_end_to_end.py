@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.aggregator.stage import unpack
+from tests.aggregator.known_usage import unpack
 from tests.engines import emulator
-from tests.infra.stage import place
+from tests.infra.emulated import place
 from zae_limiter import AuditAction, RateLimiter, SyncRateLimiter, SyncRepository
 from zae_limiter.backends.dynamodb.expressions import encode_key
 from zae_limiter.cli.app import program

@@ -2,15 +2,7 @@
 
 import pytest
 
-from tests.infra.stage import (
-    DENIED,
-    NO_ANSWER,
-    NO_STACK,
-    Reply,
-    ScriptedAws,
-    recorded,
-    stacks,
-)
+from tests.infra.scripted_aws import DENIED, NO_ANSWER, NO_STACK, Reply, ScriptedAws, recorded, stacks
 from zae_limiter.backends.dynamodb.transport import ServiceError
 from zae_limiter.exceptions import IncompatibleSchemaError, StackOperationError, VersionMismatchError
 from zae_limiter.infra import stack_manager

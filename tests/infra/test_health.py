@@ -5,19 +5,11 @@ from typing import Any
 import pytest
 from botocore.config import Config
 
-from tests.dynamodb.stage import make_table
+from tests.dynamodb.tables import make_table
 from tests.engines import dynamodb_local, emulator
-from tests.infra.stage import (
-    DENIED,
-    NO_STACK,
-    ScriptedAws,
-    deployed,
-    drive,
-    manager,
-    place,
-    stacks,
-    sync_manager,
-)
+from tests.infra.emulated import deployed, manager, place, sync_manager
+from tests.infra.scripted_aws import DENIED, NO_STACK, ScriptedAws, stacks
+from tests.stores import drive
 from zae_limiter import SyncRepository
 from zae_limiter.backends.dynamodb.table import create_table_request
 from zae_limiter.backends.dynamodb.transport import ServiceError

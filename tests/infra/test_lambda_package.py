@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.aggregator.images import NOW, Step, history, records_of
-from tests.dynamodb.stage import driver, make_table
+from tests.dynamodb.tables import driver, make_table
 from tests.engines import dynamodb_local
 from tests.patience import PATIENCE_SECONDS
 from zae_limiter.infra.lambda_builder import HANDLER, build, code_sha256, describe, needed_sources

@@ -16,7 +16,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.aggregator.images import NOW, bucket, expired, record
-from tests.dynamodb.stage import driver, make_table, open_table
+from tests.dynamodb.tables import driver, make_table, open_table
 from tests.engines import dynamodb_local
 from tests.infra import flows
 from tests.infra.chosen import KEY

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 import yaml
 
-from tests.infra.stage import NAME, stacks
+from tests.infra.scripted_aws import NAME, stacks
 from zae_limiter.infra.stack import (
     DEPLOYED,
     NEVER_MADE,

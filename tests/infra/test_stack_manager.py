@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.infra.stage import (
+from tests.infra.scripted_aws import (
     DENIED,
     NO_STACK,
     STACK_ID,

@@ -13,8 +13,8 @@ from cfnlint.config import ManualArgs
 from hatchling.builders.wheel import WheelBuilder
 
 from tests.aggregator.images import expired, record
-from tests.aggregator.stage import Stream
-from tests.dynamodb.stage import make_table
+from tests.aggregator.known_usage import Stream
+from tests.dynamodb.tables import make_table
 from tests.infra import flows
 from tests.infra.chosen import BOUNDARY, CODE, EVERYTHING, KEY, PRINCIPALS, ROLE, TOPIC
 from tests.infra.rendering import MADE, NAME, TEMPLATE, Refused, load, render

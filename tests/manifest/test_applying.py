@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.manifest.wishes import levels, manifests, places, wanted
-from tests.records.stage import RPM, TPM, Store, everything
+from tests.records.store import RPM, TPM, Store, everything
 from zae_limiter import (
     AuditAction,
     InvalidIdentifierError,

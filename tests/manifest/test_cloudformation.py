@@ -13,7 +13,7 @@ import yaml
 from cfnlint.api import lint
 from cfnlint.config import ManualArgs
 
-from tests.dynamodb.stage import make_table, open_table
+from tests.dynamodb.tables import make_table, open_table
 from tests.engines import dynamodb_local, emulator
 from tests.infra.flows import recorded
 from tests.infra.permissions import Request, is_allowed, unused

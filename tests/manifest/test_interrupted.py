@@ -9,7 +9,7 @@ from textwrap import dedent
 
 import pytest
 
-from tests.records.stage import RPM, TPM, Store
+from tests.records.store import RPM, TPM, Store
 from tests.records.test_crashes import CALLS_MAX, crash_everywhere
 from zae_limiter import RateLimiterUnavailable, Repository
 from zae_limiter.operate.manifest import Action, Manifest, Place, StoredLimits, parse

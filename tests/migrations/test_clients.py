@@ -5,9 +5,9 @@ import random
 
 import pytest
 
+from tests.migrations.old_store import OldStore, fill, is_old, old_rows, said_by
 from tests.migrations.older import NOW_MS, SHAPES, Table
-from tests.migrations.stage import Stage, Yielding, fill, is_old, old_rows, said_by
-from tests.records.stage import Crash, Crashing
+from tests.odd_stores import Crash, Crashing, Yielding
 from zae_limiter import IncompatibleSchemaError, Limit, RateLimitExceeded, Repository
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.bucket import balance
@@ -28,7 +28,7 @@ SEEDS = 12
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.parametrize("shape", SHAPES)
-def test_clients_between_two_runs(in_memory: Stage, shape: str, seed: int) -> None:
+def test_clients_between_two_runs(in_memory: OldStore, shape: str, seed: int) -> None:
     """What they take from buckets that were moved, or were not yet, counts once and is not lost."""
     dice = random.Random(seed)
     table = SHAPES[shape](30, seed)
@@ -57,7 +57,9 @@ def test_clients_between_two_runs(in_memory: Stage, shape: str, seed: int) -> No
             assert left == before - taken.get((name, resource, limit_name), 0)
 
 
-def take(stage: Stage, table: Table, place: tuple[str, str], taken: dict[tuple[str, str, str], int]) -> None:
+def take(
+    stage: OldStore, table: Table, place: tuple[str, str], taken: dict[tuple[str, str, str], int]
+) -> None:
     """Let a client take what it can get of one token, under the limits of the old bucket."""
     limits = [
         Limit(
@@ -82,7 +84,7 @@ def take(stage: Stage, table: Table, place: tuple[str, str], taken: dict[tuple[s
         taken[(*place, limit.name)] = taken.get((*place, limit.name), 0) + 3_000
 
 
-def test_what_newer_clients_made_is_not_overwritten(embedded: Stage) -> None:
+def test_what_newer_clients_made_is_not_overwritten(embedded: OldStore) -> None:
     """An entity and limits that are there win; both buckets count; a moved one is left alone for good."""
     table = SHAPES["composite"](30)
     embedded.fill(table)
@@ -101,7 +103,7 @@ def test_what_newer_clients_made_is_not_overwritten(embedded: Stage) -> None:
     assert old_rows(embedded.rows()) == set()
 
 
-def test_an_older_client_that_goes_on_writing(in_memory: Stage) -> None:
+def test_an_older_client_that_goes_on_writing(in_memory: OldStore) -> None:
     """Its bucket is not taken for a new one: the numbers in it are those that were moved already."""
     table = SHAPES["single"](10)
     in_memory.fill(table)
@@ -118,7 +120,7 @@ def test_an_older_client_that_goes_on_writing(in_memory: Stage) -> None:
     }
 
 
-def test_an_old_record_that_never_holds_still_is_told(in_memory: Stage) -> None:
+def test_an_old_record_that_never_holds_still_is_told(in_memory: OldStore) -> None:
     """It stays, the migration is not called done, and the next one moves it."""
     table = SHAPES["composite"](10)
     in_memory.fill(table)
@@ -142,7 +144,7 @@ async def _run(migration: Migration) -> None:
     await migration.run()
 
 
-def test_an_old_record_whose_new_one_is_gone_stays(in_memory: Stage) -> None:
+def test_an_old_record_whose_new_one_is_gone_stays(in_memory: OldStore) -> None:
     """Unless it would have expired by now: nobody can tell who took it away."""
     table = SHAPES["composite"](10)
     in_memory.fill(table)
@@ -168,7 +170,7 @@ def older_client(record: Item) -> set[bool]:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_who_is_let_in_and_when(stage: Stage, shape: str) -> None:
+def test_who_is_let_in_and_when(stage: OldStore, shape: str) -> None:
     """Older clients before, nobody while buckets are moved, newer ones as soon as limits and buckets are."""
     table = SHAPES[shape](10)
     stage.fill(table)
@@ -214,7 +216,7 @@ class Backstage(Yielding):
         pass
 
 
-def test_a_table_in_use_is_not_closed_again(in_memory: Stage) -> None:
+def test_a_table_in_use_is_not_closed_again(in_memory: OldStore) -> None:
     """Clients of this version may be at work while what an older one left is moved."""
     repository = run_sync(Repository.over(Backstage(in_memory.backend), world=in_memory.clock.world))
     run_sync(repository.set_version_record(lambda_version="0.1.0"))
@@ -228,7 +230,7 @@ def test_a_table_in_use_is_not_closed_again(in_memory: Stage) -> None:
     assert (record.lambda_version, record.schema_version) == ("0.1.0", SCHEMA_VERSION)
 
 
-def test_a_moved_bucket_is_no_usage(in_memory: Stage) -> None:
+def test_a_moved_bucket_is_no_usage(in_memory: OldStore) -> None:
     """What it consumed was counted by the older table; what comes after counts."""
     table = SHAPES["composite"](10)
     in_memory.fill(table)

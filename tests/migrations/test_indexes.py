@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from tests.dynamodb.stage import Script, driver, make_table, open_table, opened
+from tests.dynamodb.scripted import Script
+from tests.dynamodb.tables import driver, make_table, open_table, opened
+from tests.migrations.old_store import OldStore
 from tests.migrations.older import NOW_MS, single_table
-from tests.migrations.stage import Stage
 from zae_limiter import IncompatibleSchemaError, InfrastructureNotFoundError
 from zae_limiter.backends.dynamodb.table import create_table_request, problems
 from zae_limiter.backends.dynamodb.transport import ServiceError
@@ -149,7 +150,7 @@ def test_records_are_moved_after_that() -> None:
     """From a table of the first shape to one that answers questions through all indexes."""
     table, old = older_table("GSI1", "GSI2"), single_table(20)
     clock = ManualClock(NOW_MS)
-    stage = Stage("dynamodb", lambda: open_table(True, table, clock.world), clock)
+    stage = OldStore("dynamodb", lambda: open_table(True, table, clock.world), clock)
     stage.fill(old)
     run_sync(add_missing_indexes(stage.backend, lambda *_: None))  # type: ignore[arg-type]
     stage.migrate()

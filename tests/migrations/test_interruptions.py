@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from tests.migrations.old_store import OldStore, assert_same, fill, old_rows
 from tests.migrations.older import SHAPES, Truth
-from tests.migrations.stage import Stage, Yielding, assert_same, fill, old_rows
-from tests.records.stage import Crash, Crashing
+from tests.odd_stores import Crash, Crashing, Yielding
 from zae_limiter import RateLimiterUnavailable
 from zae_limiter.operate.migrations import Migration, moving
 from zae_limiter.repository_protocol import Row
@@ -19,7 +19,7 @@ SEEDS = 12
 """How many interrupted migrations each shape goes through."""
 
 
-def finished(stage: Stage, attempt: Callable[[], Migration], attempts_max: int = 60) -> int:
+def finished(stage: OldStore, attempt: Callable[[], Migration], attempts_max: int = 60) -> int:
     """Run migration after migration until one comes to its end; returns how many did not."""
     for broken in range(attempts_max):
         try:
@@ -32,7 +32,7 @@ def finished(stage: Stage, attempt: Callable[[], Migration], attempts_max: int =
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.parametrize("shape", SHAPES)
-def test_killed_again_and_again(in_memory: Stage, shape: str, seed: int) -> None:
+def test_killed_again_and_again(in_memory: OldStore, shape: str, seed: int) -> None:
     """Before or after any call: the next run goes on, and the table is what one run would have made."""
     dice = random.Random(seed)
     table = SHAPES[shape](40, seed)
@@ -50,7 +50,7 @@ def test_killed_again_and_again(in_memory: Stage, shape: str, seed: int) -> None
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_killed_on_a_real_store(stage: Stage, shape: str) -> None:
+def test_killed_on_a_real_store(stage: OldStore, shape: str) -> None:
     """The same where transactions are real."""
     dice = random.Random(1)
     table = SHAPES[shape](12)
@@ -69,7 +69,7 @@ def test_killed_on_a_real_store(stage: Stage, shape: str) -> None:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.parametrize("shape", SHAPES)
-def test_requests_and_replies_are_lost(in_memory: Stage, shape: str, seed: int) -> None:
+def test_requests_and_replies_are_lost(in_memory: OldStore, shape: str, seed: int) -> None:
     """A transaction whose reply was lost may have happened; the next run finds out."""
     dice = random.Random(seed)
     table = SHAPES[shape](30, seed)
@@ -88,7 +88,7 @@ def test_requests_and_replies_are_lost(in_memory: Stage, shape: str, seed: int) 
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_two_at_once(in_memory: Stage, shape: str) -> None:
+def test_two_at_once(in_memory: OldStore, shape: str) -> None:
     """Call by call in turns: each record is moved by one of them."""
     table = SHAPES[shape](120)
     in_memory.fill(table)
@@ -108,7 +108,7 @@ def test_two_at_once(in_memory: Stage, shape: str) -> None:
 @pytest.mark.parametrize("keep_old", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_what_was_read_before_another_one_moved_it(
-    in_memory: Stage, shape: str, keep_old: bool, monkeypatch: pytest.MonkeyPatch
+    in_memory: OldStore, shape: str, keep_old: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each record as it was, beside a table where everything is done: nothing is done again."""
     monkeypatch.setattr(moving, "TRANSACT_WRITES_MAX", 1)  # no record is saved by another's conditions
@@ -130,7 +130,7 @@ def test_what_was_read_before_another_one_moved_it(
     assert_same(rows, table.truth)
 
 
-def test_children_are_counted_once(in_memory: Stage) -> None:
+def test_children_are_counted_once(in_memory: OldStore) -> None:
     """By two that count at the same time, and nothing but children to count."""
     table = SHAPES["composite"](60)
     entities = {key: item for key, item in table.items.items() if key.sort == "#META"}

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from tests.migrations.old_store import OldStore, assert_same, fill, old_rows
 from tests.migrations.older import NOW_MS, RESOURCES, SHAPES, Truth
-from tests.migrations.stage import Stage, assert_same, fill, old_rows
 from zae_limiter import Limit, Repository
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.operate.migrations import Kind, Migration, Progress
@@ -18,7 +18,7 @@ ENTITIES = 1_000
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_everything_arrives(stage: Stage, shape: str) -> None:
+def test_everything_arrives(stage: OldStore, shape: str) -> None:
     """Entities, limits, balances at several instants, usage, audit events and counts; nothing is left."""
     table = SHAPES[shape](ENTITIES)
     stage.fill(table)
@@ -31,7 +31,7 @@ def test_everything_arrives(stage: Stage, shape: str) -> None:
     assert_answers(stage, table.truth)
 
 
-def assert_answers(stage: Stage, truth: Truth) -> None:
+def assert_answers(stage: OldStore, truth: Truth) -> None:
     """What a client asks through the indexes is answered as if it had always been there."""
     repository = stage.repository()
     for name in random.Random(1).sample(sorted(truth.entities), 15):
@@ -62,7 +62,7 @@ def assert_answers(stage: Stage, truth: Truth) -> None:
     assert len(daily) == sum(r == "gpt-4" and w == "daily" for _, r, w, _ in truth.usage)
 
 
-def test_new_records_are_like_those_that_clients_write(in_memory: Stage) -> None:
+def test_new_records_are_like_those_that_clients_write(in_memory: OldStore) -> None:
     """Attribute for attribute, so that nothing treats them differently."""
     items: dict[Key, Item] = {
         Key("ENTITY#a", "#META"): {"entity_id": "a", "name": "A", "created_at": "x"},
@@ -111,7 +111,7 @@ def _in_namespace(key: Key, one: str, other: str) -> Key:
 # Looking first.
 
 
-def test_a_survey_counts_and_writes_nothing(embedded: Stage) -> None:
+def test_a_survey_counts_and_writes_nothing(embedded: OldStore) -> None:
     """By kind; and what is not ours, by name."""
     table = SHAPES["single"](50)
     foreign = {Key("CUSTOMER#1", "#META"): {"x": 1}, Key("ENTITY#a#b", "#META"): {"y": 2}}
@@ -131,7 +131,7 @@ def test_a_survey_counts_and_writes_nothing(embedded: Stage) -> None:
     assert seen[-1] == Progress("looking", survey.rows, survey.rows, is_over=True)
 
 
-def test_progress_is_told_and_never_beyond_the_end(in_memory: Stage) -> None:
+def test_progress_is_told_and_never_beyond_the_end(in_memory: OldStore) -> None:
     """For each pass, in rows of the table."""
     in_memory.fill(SHAPES["composite"](100))
     seen: list[Progress] = []
@@ -148,7 +148,7 @@ def test_progress_is_told_and_never_beyond_the_end(in_memory: Stage) -> None:
     assert all(0 <= one.done <= one.total for one in seen)
 
 
-def test_what_is_not_ours_is_reported_and_stays(embedded: Stage) -> None:
+def test_what_is_not_ours_is_reported_and_stays(embedded: OldStore) -> None:
     """Items of others, records that cannot be used, and the reason for each."""
     foreign: dict[Key, Item] = {
         Key("CUSTOMER#1", "#META"): {"name": "somebody else's"},
@@ -167,7 +167,7 @@ def test_what_is_not_ours_is_reported_and_stays(embedded: Stage) -> None:
     assert run_sync(embedded.migration().state()).stage is Step.DONE
 
 
-def test_old_records_can_be_kept(embedded: Stage) -> None:
+def test_old_records_can_be_kept(embedded: OldStore) -> None:
     """They say where they went; a later run moves nothing twice, and may delete them."""
     table = SHAPES["single"](40)
     embedded.fill(table)

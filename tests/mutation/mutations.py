@@ -25,7 +25,7 @@ FLOW = tuple(
         "sync",
     )
 )
-HOT = ("tests/hot/test_refusals.py", "tests/hot/test_groups.py", "tests/hot/test_shards.py")
+HOT = ("tests/flow/test_refusals.py", "tests/flow/test_groups.py", "tests/flow/test_shards.py")
 EXHAUSTIVE = tuple(
     f"tests/simulation/test_exhaustive.py::test_no_order_breaks_a_promise[{story}]"
     for story in (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.dynamodb.stage import driver
+from tests.dynamodb.tables import driver
 from tests.engines import dynamodb_local
 from tests.engines.dynamodb_local import AWS_ENVIRONMENT
 from zae_limiter.backends.dynamodb.expressions import decode_item, decode_key

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.migrations.stage import fill
+from tests.migrations.old_store import fill
 from tests.older.releases import recorded
 from zae_limiter import (
     DamagedRecordError,

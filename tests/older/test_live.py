@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tests.dynamodb.stage import open_table
+from tests.dynamodb.tables import open_table
 from tests.engines import dynamodb_local
 from tests.older import fill
 from tests.older.releases import VERSIONS, ask, rows_of

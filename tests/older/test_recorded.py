@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.migrations.conftest import STORES
-from tests.migrations.stage import Stage, Yielding, fill
+from tests.migrations.old_store import OldStore, fill, old_store
 from tests.migrations.test_interruptions import finished
+from tests.odd_stores import Crash, Crashing, Yielding
 from tests.older.releases import VERSIONS, recorded
-from tests.records.stage import Crash, Crashing
+from tests.stores import STORES
 from zae_limiter import IncompatibleSchemaError
 from zae_limiter.bucket import Rate, balance
 from zae_limiter.operate.migrations import Kind, Migration, moving
@@ -34,15 +34,15 @@ def clock(rows: Rows) -> ManualClock:
     return ManualClock(max(number(item, "rf") for item in rows.values()) + 1000)
 
 
-def staged(name: str, rows: Rows, tmp_path) -> Stage:  # type: ignore[no-untyped-def]
-    it = STORES[name](tmp_path, clock(rows))
+def filled(name: str, rows: Rows, tmp_path) -> OldStore:  # type: ignore[no-untyped-def]
+    it = old_store(name, tmp_path, clock(rows))
     run_sync(it.backend.setup()) if name != "dynamodb" else None
     fill(it.backend, rows)
     return it
 
 
 def undisturbed(version: str, tmp_path) -> Rows:  # type: ignore[no-untyped-def]
-    it = staged("memory", recorded(version), tmp_path)
+    it = filled("memory", recorded(version), tmp_path)
     report = it.migrate()
     assert (report.late, len(report.findings)) == (0, 0)
     return it.rows()
@@ -52,7 +52,7 @@ def undisturbed(version: str, tmp_path) -> Rows:  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize("store", STORES)
 def test_every_store_ends_the_same(store: str, version: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
     """Nothing is left of the older shape, a second run has nothing to do, and a survey says so."""
-    it = staged(store, recorded(version), tmp_path)
+    it = filled(store, recorded(version), tmp_path)
     survey = run_sync(it.migration().survey())
     assert not len(survey.obstacles)
     assert survey.unmoved[Kind.BUCKET] == 12
@@ -79,7 +79,7 @@ def test_killed_at_every_write(version: str, late: bool, tmp_path, monkeypatch) 
     rows, expected = recorded(version), undisturbed(version, tmp_path)
     monkeypatch.setattr(moving, "TRANSACT_WRITES_MAX", 1)  # each record goes on its own
     for at in range(1, CALLS_MAX):
-        it = staged("memory", rows, tmp_path)
+        it = filled("memory", rows, tmp_path)
         crashing = Crashing(it.backend)
         crashing.arm(at, late=late)
         try:
@@ -98,7 +98,7 @@ def test_killed_at_every_write(version: str, late: bool, tmp_path, monkeypatch) 
 def test_requests_and_replies_are_lost(version: str, seed: int, tmp_path) -> None:  # type: ignore[no-untyped-def]
     """A transaction whose reply was lost may have happened; the next run finds out."""
     dice = random.Random(seed)
-    it = staged("memory", recorded(version), tmp_path)
+    it = filled("memory", recorded(version), tmp_path)
 
     def attempt() -> Migration:
         faults = [dice.choice([None, *Fault]) if dice.random() < 0.2 else None for _ in range(40)]
@@ -111,7 +111,7 @@ def test_requests_and_replies_are_lost(version: str, seed: int, tmp_path) -> Non
 @pytest.mark.parametrize("version", VERSIONS)
 def test_two_at_once(version: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
     """Call by call in turns."""
-    it = staged("memory", recorded(version), tmp_path)
+    it = filled("memory", recorded(version), tmp_path)
     two = [it.migration(Yielding) for _ in range(2)]
 
     async def race() -> None:
@@ -129,7 +129,7 @@ def test_what_was_read_before_another_one_moved_it(  # type: ignore[no-untyped-d
     """Each record as it was, beside a table where everything is done: nothing is done again."""
     monkeypatch.setattr(moving, "TRANSACT_WRITES_MAX", together_max)
     rows = recorded(version)
-    it = staged("memory", rows, tmp_path)
+    it = filled("memory", rows, tmp_path)
     it.migrate()
 
     async def as_it_was() -> AsyncIterator[Row]:
@@ -151,7 +151,7 @@ def test_the_python_api_refuses_too(tmp_path) -> None:  # type: ignore[no-untype
         key: {**rows[key], "disabled": True},
         Key(f"{key.partition.partition('/')[0]}/SYSTEM#", "#HOLIDAYS"): {"days": 3},
     }
-    it = staged("memory", rows | strange, tmp_path)
+    it = filled("memory", rows | strange, tmp_path)
     before = it.rows()
     with pytest.raises(IncompatibleSchemaError, match=r"2 records are in the way.*it is disabled") as caught:
         it.migrate()
@@ -162,7 +162,7 @@ def test_the_python_api_refuses_too(tmp_path) -> None:  # type: ignore[no-untype
 def test_an_older_client_that_makes_an_obstacle_meanwhile(tmp_path) -> None:  # type: ignore[no-untyped-def]
     """It is told as written late, and the upgrade is not over."""
     rows = recorded("0.17")
-    it = staged("memory", rows, tmp_path)
+    it = filled("memory", rows, tmp_path)
     migration = it.migration()
     run_sync(migration.move())
     key = next(key for key in rows if key.sort == "#CONFIG#gpt-4")
@@ -182,7 +182,7 @@ def test_shards_beyond_one_transaction(tmp_path) -> None:  # type: ignore[no-unt
     for shard in range(1, shards):
         key = Key(f"{first.partition.removesuffix('0')}{shard}", "#STATE")
         more[key] = image if shard % 2 else {"shard_count": 512}
-    it = staged("memory", rows | more, tmp_path)
+    it = filled("memory", rows | more, tmp_path)
     it.migrate()
     found = it.rows()
     assert [key for key in found if key.partition.startswith(first.partition.removesuffix("0"))] == [first]
@@ -242,7 +242,7 @@ def test_a_shard_from_before_a_split_lacks_what_it_lacked() -> None:
 
 def test_a_mark_that_was_lost_is_no_second_count(tmp_path) -> None:  # type: ignore[no-untyped-def]
     """A table that says its schema is old, and is not: what is of today stays as it is."""
-    it = staged("memory", recorded("0.17"), tmp_path)
+    it = filled("memory", recorded("0.17"), tmp_path)
     it.migrate()
     rows = it.rows()
     run_sync(

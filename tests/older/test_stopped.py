@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.dynamodb.stage import make_table, open_table
+from tests.dynamodb.tables import make_table, open_table
 from tests.engines import dynamodb_local
+from tests.migrations.old_store import OldStore, assert_same, batch_fill, old_rows
 from tests.migrations.older import NOW_MS, SHAPES
-from tests.migrations.stage import Stage, assert_same, batch_fill, old_rows
 from tests.older.releases import ROOT, VERSIONS, recorded, rows_of
 from tests.older.test_recorded import Rows, clock
-from tests.records.stage import take
+from tests.records.store import take
 from zae_limiter.repository_protocol import TRANSACT_WRITES_MAX
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.testing import ManualClock
@@ -67,7 +67,7 @@ class Upgrades:
 
     def use(self, table: str) -> None:
         """A client of this version takes something, of a bucket that had shards and of a family."""
-        stage = Stage("dynamodb", lambda: open_table(True, table, self._still.world), self._still)
+        stage = OldStore("dynamodb", lambda: open_table(True, table, self._still.world), self._still)
         limiter = stage.limiter()
         run_sync(take(limiter, "hot", "gpt-4", rpd=5))
         run_sync(take(limiter, "user-2", "gpt-4", rpd=1))

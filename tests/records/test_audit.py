@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.records.stage import RPM, TPM, Store, everything
+from tests.records.store import RPM, TPM, Store, everything
 from zae_limiter import AuditAction, Limit, LimiterConfig, OnUnavailable, ValidationError
 from zae_limiter.records.connection import Options
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.records.stage import RPM, TPM, Store, take
+from tests.records.store import RPM, TPM, Store, take
 from zae_limiter import (
     ConfigSource,
     Limit,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.records.stage import RPM, TPM, Store, take
+from tests.records.store import RPM, TPM, Store, take
 from zae_limiter import EntityCapacity, Limit, RateLimiter, ResourceCapacity, ValidationError
 from zae_limiter.repository_protocol import Exists, Item, Put, Update
 from zae_limiter.schema import (

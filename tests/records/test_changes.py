@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.records.stage import RPM, Store, take
+from tests.records.store import RPM, Store, take
 from zae_limiter import Limit, RateLimiter, RateLimitExceeded, Repository, ValidationError
 from zae_limiter.records.connection import Options
 from zae_limiter.records.resolution import combined_version

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.records.stage import RPM, TPM, Store, everything, take
+from tests.records.store import RPM, TPM, Store, everything, take
 from zae_limiter import (
     AuditAction,
     ConfigSource,

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.records.stage import RPM, TPM, Crash, Crashing, Store, count_usage, everything, take
+from tests.odd_stores import Crash, Crashing
+from tests.records.store import RPM, TPM, Store, count_usage, everything, take
 from zae_limiter import (
     AuditAction,
     EntityExistsError,

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from tests.records.stage import Store, everything, take
+from tests.records.store import Store, everything, take
 from zae_limiter import (
     Limit,
     NamespaceNotFoundError,

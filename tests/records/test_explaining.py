@@ -1,6 +1,6 @@
 """Why an acquire goes by which limits, on every store."""
 
-from tests.records.stage import RPM, TPM, Store
+from tests.records.store import RPM, TPM, Store
 from zae_limiter import ConfigSource, Explanation, Limit, OnUnavailable, RateLimiter, SyncRateLimiter
 from zae_limiter.records.connection import Options
 

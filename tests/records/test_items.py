@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.records.stage import Store, everything
+from tests.records.store import Store, everything
 from tests.records.test_namespaces import fill
 from zae_limiter import (
     AuditAction,

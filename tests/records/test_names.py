@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests import names as valid
 from tests.names import PEOPLE
-from tests.records.stage import Store, count_usage
+from tests.records.store import Store, count_usage
 from zae_limiter import (
     InvalidIdentifierError,
     Limit,

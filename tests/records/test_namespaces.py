@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.records.stage import RPM, TPM, Store, count_usage, everything, take
+from tests.records.store import RPM, TPM, Store, count_usage, everything, take
 from zae_limiter import (
     LimiterConfig,
     NamespaceNotFoundError,

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from tests.records.stage import RPM, TPM, Store
+from tests.records.store import RPM, TPM, Store
 from zae_limiter import (
     EntityConflictError,
     EntityError,

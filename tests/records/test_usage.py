@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.records.stage import Store, count_usage
+from tests.records.store import Store, count_usage
 from zae_limiter import UsageSnapshot, UsageSummary, UsageWindow, ValidationError
 from zae_limiter.records.items import window_of
 

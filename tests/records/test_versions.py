@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.records.stage import RPM, Store
+from tests.records.store import RPM, Store
 from zae_limiter import (
     IncompatibleSchemaError,
     LimiterConfig,
@@ -34,10 +34,10 @@ async def test_whoever_opens_writes_the_record(store: Store) -> None:
 
 async def test_whoever_connects_writes_nothing(store: Store) -> None:
     """A record that is missing stays so, and lets everybody in."""
-    backend = store.open_backend(False)
+    backend = store.open_backend()
     await (await store.repository()).ping()
     await backend.write_each([Delete(version_key())])
-    connected = await Repository.over(store.open_backend(False), world=store.clock.world, register=False)
+    connected = await Repository.over(store.open_backend(), world=store.clock.world, register=False)
     assert await connected.get_version_record() is None
     await connected.close()
     await backend.close()
@@ -49,7 +49,7 @@ async def test_a_record_binds_whoever_opens_next(store: Store) -> None:
     await repository.set_version_record("2.0.0", updated_by="admin")
     for register in (True, False):
         with pytest.raises(IncompatibleSchemaError, match="install a newer zae-limiter"):
-            await Repository.over(store.open_backend(False), world=store.clock.world, register=register)
+            await Repository.over(store.open_backend(), world=store.clock.world, register=register)
     await repository.set_version_record(SCHEMA_VERSION)
     await (await store.repository()).ping()
 
@@ -71,7 +71,7 @@ class Guarded(Wrapper):
 async def test_an_older_table_is_not_taken_for_an_empty_one(store: Store, denied: bool) -> None:
     """Who may not look for older records is let in; who gets no answer is not, and writes nothing."""
     repository = await store.repository()
-    backend = store.open_backend(False)
+    backend = store.open_backend()
     await backend.write_each([Delete(version_key())])
     misconfigured = "permission" if denied else ""
     guarded = Guarded(backend, RateLimiterUnavailable("no answer", misconfigured=misconfigured))
@@ -89,7 +89,7 @@ async def test_whoever_is_refused_registers_nothing(store: Store) -> None:
     repository = await store.repository()
     await repository.set_version_record("2.0.0")
     with pytest.raises(IncompatibleSchemaError):
-        await Repository.over(store.open_backend(False), "new", world=store.clock.world)
+        await Repository.over(store.open_backend(), "new", world=store.clock.world)
     assert await repository.get_namespace("new") is None
 
 

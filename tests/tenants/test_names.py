@@ -13,17 +13,11 @@ from hypothesis import strategies as st
 
 from tests.fuzz.damage import is_whole
 from tests.fuzz.figures import cases
-from tests.fuzz.stage import ABROAD, HOME, RPM, Stage, contents, in_memory, outcome, template
+from tests.fuzz.outcomes import outcome
 from tests.fuzz.surface import REPOSITORY, arguments, parameters_of, usual
+from tests.fuzz.tenants import ABROAD, HOME, RPM, Tenants, contents, in_memory, template
 from tests.fuzz.values import HOSTILE_TEXTS, texts
-from tests.tenants.stage import (
-    ABOUT_THE_STORE,
-    REGISTRY,
-    of_tenant,
-    places_of,
-    places_written,
-    writes_of,
-)
+from tests.tenants.places import ABOUT_THE_STORE, REGISTRY, of_tenant, places_of, places_written, writes_of
 from zae_limiter import Limit, ValidationError, ZAELimiterError
 from zae_limiter.naming import validate_limit_name, validate_resource
 from zae_limiter.records.view import cursor_text
@@ -96,11 +90,11 @@ IDENTIFIERS = {
 }
 
 
-def recorded(colour: str = "sync") -> tuple[Stage, RecordingBackend, Any]:
+def recorded(colour: str = "sync") -> tuple[Tenants, RecordingBackend, Any]:
     _, backend = in_memory(colour)
     recorder = RecordingBackend(backend)
     clock = ManualClock(template().now_ms, seed=1)
-    return Stage(colour, recorder, clock.world, template().ids), recorder, backend
+    return Tenants(colour, recorder, clock.world, template().ids), recorder, backend
 
 
 @pytest.mark.parametrize("name", sorted(set(REPOSITORY) - ABOUT_THE_STORE))
@@ -275,7 +269,7 @@ def test_forged_index_entries_are_not_followed(seed: int, index: str) -> None:
     assert of_tenant(contents(backend), abroad) == theirs
 
 
-def told(stage: Stage) -> list[Any]:
+def told(stage: Tenants) -> list[Any]:
     """All that the lists of a tenant say."""
     home = stage.repository
     return [

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.fuzz.stage import ABROAD, HOME, Stage, contents
-from tests.tenants.stage import of_tenant
+from tests.fuzz.tenants import ABROAD, HOME, Tenants, contents
+from tests.tenants.places import of_tenant
 from tests.tenants.test_names import recorded
 from zae_limiter import DamagedRecordError, EntityError, SyncRepository
 from zae_limiter.models import UsageWindow
@@ -90,7 +90,7 @@ WHOLE = {
 }
 
 
-def plant(stage: Stage, backend: Any, where: Planted, count: int = PLANTED) -> None:
+def plant(stage: Tenants, backend: Any, where: Planted, count: int = PLANTED) -> None:
     """Rows of one tenant with index entries of another; the library would refuse to write them."""
     home, abroad = stage.ids[HOME], stage.ids[ABROAD]
     for number in range(count):

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.dynamodb.stage import driver, make_table, open_table
+from tests.dynamodb.tables import driver, make_table, open_table
 from tests.fuzz.files import stored
-from tests.fuzz.stage import ENTITIES, LIMITS, RESOURCES, furnish
-from tests.tenants.stage import of_tenant, registered, view_of
+from tests.fuzz.tenants import ENTITIES, LIMITS, RESOURCES, furnish
+from tests.tenants.places import of_tenant, registered, view_of
 from zae_limiter import NamespaceStateError, SyncRateLimiter, SyncRepository
 from zae_limiter.backends.dynamodb.expressions import decode_key
 from zae_limiter.backends.memory import MemoryBackend

@@ -20,7 +20,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.dynamodb.peer import Peer
-from tests.dynamodb.stage import make_table
+from tests.dynamodb.tables import make_table
 from tests.engines import dynamodb_local
 from tests.engines.proxy import THROTTLE, Answer, Delay, DropReply, DropRequest, Proxy
 from zae_limiter import Limit, RateLimiter, Repository, SyncRateLimiter, SyncRepository, ZAELimiterError

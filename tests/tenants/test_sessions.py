@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from tests.fuzz.figures import EXAMPLES
-from tests.fuzz.stage import ABROAD, ENTITIES, HOME, RESOURCES, contents, in_memory, outcome, template
+from tests.fuzz.outcomes import outcome
 from tests.fuzz.surface import REPOSITORY, usual_arguments
-from tests.hot.stage import HotMemory
-from tests.tenants.stage import (
+from tests.fuzz.tenants import ABROAD, ENTITIES, HOME, RESOURCES, contents, in_memory, template
+from tests.odd_stores import HotMemory
+from tests.tenants.places import (
     ABOUT_THE_STORE,
     ENDING,
     REGISTRY,

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from tests.aggregator.known_usage import usage_rows
 from tests.aggregator.poison import Strict, full_of_gaps, heavy_row, many_limits, plant
-from tests.aggregator.stage import usage_rows
-from tests.hot.stage import HotMemory
+from tests.odd_stores import HotMemory
 from zae_limiter import Limit, RateLimitExceeded, SyncRateLimiter, SyncRepository
 from zae_limiter.operate.change_log import log_of
 from zae_limiter.records.connection import Connection, Options

@@ -1,4 +1,4 @@
-"""What the tests of one writer share: a store that is watched, a bucket of ten tokens, orders on it."""
+"""One writer under test: a store that is watched, a bucket of ten tokens, orders on it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.hot.stage import RESOURCE, SLOW, all_bucket_writes
+from tests.flow.hot import RESOURCE, SLOW, all_bucket_writes
 from zae_limiter import Limit, RateLimiter, RateLimitExceeded, Repository
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.engine import seen_buckets

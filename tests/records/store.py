@@ -1,21 +1,17 @@
-"""What the tests of records share: a fresh store, a clock, and repositories that stand for processes.
-
-A ``Crashing`` store lets a process die at its nth call, before the call takes effect or after it.
-"""
+"""A fresh store, a clock, and repositories on it that stand for processes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
+from tests.stores import OpenBackend
 from zae_limiter import Limit, RateLimiter, Repository
 from zae_limiter.models import UsageWindow
 from zae_limiter.records.connection import Options
 from zae_limiter.records.items import usage_counter, usage_row
-from zae_limiter.repository_protocol import Backend, Item, Key, Outcome, Page, Query, Update, Write
+from zae_limiter.repository_protocol import Backend, Item, Key, Query, Update
 from zae_limiter.testing import ManualClock, RecordingBackend
-from zae_limiter.testing.stores import Wrapper
 
 RPM = Limit.per_minute("rpm", 100)
 TPM = Limit.per_minute("tpm", 1000)
@@ -30,7 +26,7 @@ class Store:
     """A fresh store of some kind, and everybody who opened it."""
 
     name: str
-    open_backend: Callable[[bool], Backend]
+    open_backend: OpenBackend
     clock: ManualClock
     opened: list[Repository] = field(default_factory=list)
 
@@ -41,7 +37,7 @@ class Store:
         wrap: Callable[[Backend], Backend] = unwrapped,
     ) -> Repository:
         """One more process that uses the store."""
-        backend = wrap(self.open_backend(False))
+        backend = wrap(self.open_backend())
         repository = await Repository.over(backend, namespace, options, self.clock.world)
         self.opened.append(repository)
         return repository
@@ -61,45 +57,6 @@ class Store:
     async def close(self) -> None:
         for repository in self.opened:
             await repository.close()
-
-
-class Crash(BaseException):
-    """The process died."""
-
-
-class Crashing(Wrapper):
-    """Dies at call number ``at``, counted from ``arm``; ``late`` lets that call take effect first."""
-
-    def __init__(self, inner: Backend) -> None:
-        super().__init__(inner)
-        self.calls, self.at, self.late = 0, 0, False
-
-    def arm(self, at: int, *, late: bool) -> None:
-        self.calls, self.at, self.late = 0, at, late
-
-    async def _call(self, call: Coroutine[Any, Any, Any]) -> Any:
-        self.calls += 1
-        if not self.at or self.calls < self.at:
-            return await call
-        if self.late and self.calls == self.at:
-            await call
-        else:
-            call.close()
-        raise Crash
-
-    async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
-        return await self._call(self.inner.batch_get(keys))  # type: ignore[no-any-return]
-
-    async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
-        if len(writes) > 1:  # each write is on its own, so a crash may part them
-            return [(await self.write_each([write]))[0] for write in writes]
-        return await self._call(self.inner.write_each(writes))  # type: ignore[no-any-return]
-
-    async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
-        return await self._call(self.inner.transact_write(writes))  # type: ignore[no-any-return]
-
-    async def query(self, query: Query) -> Page:
-        return await self._call(self.inner.query(query))  # type: ignore[no-any-return]
 
 
 async def take(limiter: RateLimiter, entity_id: str, resource: str, **amounts: int) -> None:

@@ -5,10 +5,7 @@ Both tenants have the same names everywhere, so that whatever reaches the wrong 
 """
 
 import functools
-import inspect
-import signal
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from zae_limiter import (
@@ -25,7 +22,6 @@ from zae_limiter.models import UsageWindow
 from zae_limiter.records.connection import Connection, Options
 from zae_limiter.records.items import usage_counter, usage_row
 from zae_limiter.repository_protocol import Backend, Item, Key, Update
-from zae_limiter.runtime.colour import run_sync
 from zae_limiter.runtime.world import World
 from zae_limiter.testing import ManualClock
 
@@ -36,9 +32,6 @@ ENTITIES = ("org-1", "user-1", "user-2", "neighbour")
 RESOURCES = ("gpt-4", "other")
 
 Contents = Mapping[Key, Item]
-
-CPU_SECONDS_MAX = 5.0
-"""More work than any call of ours is worth; whoever takes longer will never end."""
 
 
 class Template(NamedTuple):
@@ -94,7 +87,7 @@ def furnish(repository: SyncRepository, now_ms: int) -> None:
             repository.write_each([Update(key, counted, {**attributes, "ttl": 2**31})])
 
 
-class Stage:
+class Tenants:
     """Both tenants as one process of one colour sees them, over a store of its own."""
 
     def __init__(self, colour: str, backend: Backend, world: World, ids: Mapping[str, str]) -> None:
@@ -106,62 +99,18 @@ class Stage:
         self.tenants = tuple(SyncRateLimiter(SyncRepository(view)) for view in views.values())
 
 
-def in_memory(colour: str, kind: type[MemoryBackend] = MemoryBackend) -> tuple[Stage, MemoryBackend]:
+def in_memory(colour: str, kind: type[MemoryBackend] = MemoryBackend) -> tuple[Tenants, MemoryBackend]:
     """A stage on a copy of the furnished store."""
     known = template()
     shelf = Shelf()
     shelf.items = dict(known.contents)  # a store replaces items, it never changes one
     clock = ManualClock(known.now_ms, seed=1)
     backend = kind(clock.world, shelf)
-    return Stage(colour, backend, clock.world, known.ids), backend
+    return Tenants(colour, backend, clock.world, known.ids), backend
 
 
 def contents(backend: MemoryBackend) -> Contents:
     return dict(backend._shelf.items)
-
-
-class Endless(Exception):
-    """A call that would not come to an end."""
-
-
-@contextmanager
-def patience() -> Iterator[None]:
-    """Fail a call that takes more of the processor than any should; a busy machine is not to blame."""
-
-    def give_up(*_: Any) -> None:
-        raise Endless(f"more than {CPU_SECONDS_MAX} s of work")
-
-    before = signal.signal(signal.SIGVTALRM, give_up)
-    signal.setitimer(signal.ITIMER_VIRTUAL, CPU_SECONDS_MAX)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
-
-
-def outcome(call: Callable[[], Any]) -> Any:
-    """What a call comes to: its result, or the error of ours that it raised. Others are not caught."""
-    with patience():
-        try:
-            return entered(call())
-        except ZAELimiterError as error:
-            refusal = error
-    assert str(refusal), "an error says something"
-    assert repr(refusal)
-    return refusal
-
-
-def entered(returned: Any) -> Any:
-    """What a call came to: coroutines are run, acquisitions entered and left."""
-    if hasattr(returned, "__enter__"):
-        with returned as value:
-            return value
-    if hasattr(returned, "__aenter__"):
-        value = run_sync(returned.__aenter__())
-        run_sync(returned.__aexit__(None, None, None))
-        return value
-    return run_sync(returned) if inspect.iscoroutine(returned) else returned
 
 
 def without_buckets(contents: Contents) -> dict[Key, Item]:

@@ -6,11 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.dynamodb.stage import opened
-from tests.hot.stage import (
+from tests.dynamodb.tables import opened
+from tests.flow.hot import (
     RESOURCE,
     SLOW,
-    HeldUp,
     all_bucket_writes,
     bucket_writes,
     held_up,
@@ -18,6 +17,7 @@ from tests.hot.stage import (
     settled,
     turns,
 )
+from tests.odd_stores import HeldUp
 from zae_limiter import (
     Limit,
     RateLimiter,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.fuzz.stage import Contents
+from tests.fuzz.tenants import Contents
 from zae_limiter import Namespace, SyncRepository
 from zae_limiter.records.items import namespace_item
 from zae_limiter.repository_protocol import Item, Key, Put, Query, Update, Write

@@ -1,22 +1,17 @@
-"""What the tests of stacks share: a scripted AWS with a clock of its own, and stacks on the emulator."""
+"""An AWS that replays answers by operation, with a clock of its own, and the answers it may give."""
 
-import asyncio
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
-from tests.dynamodb.stage import Clock, session
-from tests.engines import emulator
+from tests.dynamodb.scripted import Clock
 from zae_limiter.backends.dynamodb.transport import NoReply, ServiceError
 from zae_limiter.infra.cloud import Cloud
-from zae_limiter.infra.stack_manager import StackManager, SyncStackManager
+from zae_limiter.infra.stack_manager import SyncStackManager
 from zae_limiter.infra.template import tags
 from zae_limiter.models import StackOptions, VersionRecord
 from zae_limiter.records.items import version_item
-from zae_limiter.runtime.colour import Colour, run_sync
-
-T = TypeVar("T")
+from zae_limiter.runtime.colour import Colour
 
 NAME = "limits"
 STACK_ID = f"arn:aws:cloudformation:eu-west-1:123456789012:stack/{NAME}/1"
@@ -26,10 +21,6 @@ NO_ANSWER = NoReply("connection reset", ambiguous=True)
 DENIED = ServiceError("AccessDenied", "you shall not pass")
 
 Reply = dict[str, Any] | Exception | Callable[[dict[str, Any]], dict[str, Any]]
-
-
-def drive(sync: bool, coroutine: Coroutine[Any, Any, T]) -> T:
-    return run_sync(coroutine) if sync else asyncio.run(coroutine)
 
 
 class ScriptedAws:
@@ -158,28 +149,3 @@ def change_set(*changes: tuple[str, str, bool], more: str = "") -> dict[str, Any
 
 def failed_change_set(reason: str) -> dict[str, Any]:
     return {"Status": "FAILED", "StackId": STACK_ID, "StatusReason": reason}
-
-
-def manager(sync: bool, name: str) -> StackManager:
-    """The manager of a stack on the emulator, in one of the two colours, to be driven as it is."""
-    return sync_manager(name)._async if sync else StackManager(name, **place(), session=session(False))
-
-
-def sync_manager(name: str) -> SyncStackManager:
-    return SyncStackManager(name, **place(), session=session(True))
-
-
-def place() -> dict[str, str]:
-    """Where the emulator is, as most of our functions take it."""
-    return {"region": emulator.REGION, "endpoint_url": emulator.endpoint()}
-
-
-@contextmanager
-def deployed(options: StackOptions | None = None) -> Iterator[str]:
-    """A stack on the emulator, which is gone in the end."""
-    name = emulator.fresh_name()
-    with sync_manager(name) as stack:
-        stack.create(options)
-        yield name
-        if stack.describe() is not None:
-            stack.delete()

@@ -1,64 +1,21 @@
-"""What the tests of hot buckets share: a store that can be held up, one with hot partitions, a table."""
+"""Limiters on a store that can be held up and on a table, and what they wrote to the buckets."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
-from tests.dynamodb.stage import opened
+from tests.dynamodb.tables import opened
+from tests.odd_stores import HeldUp
 from zae_limiter import Limit, RateLimiter, Repository
 from zae_limiter.backends.memory import MemoryBackend
-from zae_limiter.repository_protocol import Backend, Key, Outcome, Write
-from zae_limiter.runtime.colour import Asyncio
+from zae_limiter.repository_protocol import Key, Write
 from zae_limiter.schema import bucket_key, sk_state
 from zae_limiter.testing import ManualClock, RecordingBackend
-from zae_limiter.testing.stores import Wrapper
 
 TURNS = 100
 RESOURCE = "gpt-4"
 SLOW = [Limit.custom("rpm", 100, 1, 86_400)]
 """A hundred, and nothing more while a test runs."""
-
-
-class HeldUp(Wrapper):
-    """A store whose writes wait at a gate."""
-
-    def __init__(self, inner: Backend, timeout_ms: int = 60_000) -> None:
-        super().__init__(inner)
-        self._capabilities = replace(inner.capabilities, timeout_ms=timeout_ms)
-        self._colour = Asyncio()
-        self.gate = asyncio.Event()
-        self.gate.set()
-        self.at_gate = 0
-
-    @property
-    def capabilities(self):
-        return self._capabilities
-
-    @property
-    def colour(self):
-        return self._colour
-
-    def hold(self) -> None:
-        """Close the gate, and count anew who stands before it."""
-        self.gate.clear()
-        self.at_gate = 0
-
-    def let_pass(self) -> None:
-        """Open the gate for those who stand before it, and close it behind them."""
-        self.gate.set()
-        self.hold()
-
-    async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
-        self.at_gate += 1
-        await self.gate.wait()
-        return await super().write_each(writes)
-
-
-class HotMemory(MemoryBackend):
-    """A store in memory that pretends to have partitions which can run hot."""
-
-    capabilities = replace(MemoryBackend.capabilities, hot_partitions=True)
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""What the tests of the flow share: one store, a clock, and any number of clients of it.
+"""One store, a clock, and any number of clients of it.
 
 A ``Client`` stands for one process: a limiter with caches of its own, over a store that keeps count
 of what it is asked and fails on command. Time moves only when a test says so.
@@ -6,22 +6,20 @@ of what it is asked and fails on command. Time moves only when a test says so.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
+from tests.stores import OpenBackend
 from zae_limiter import BucketState, Limit, RateLimiter, RateLimitExceeded, Repository
 from zae_limiter.bucket import calculate_available
 from zae_limiter.records.connection import Options
-from zae_limiter.repository_protocol import Backend, Item, Key, Outcome, Page, Query, Write
-from zae_limiter.runtime.colour import Asyncio, Colour
+from zae_limiter.repository_protocol import Backend
 from zae_limiter.runtime.world import World
 from zae_limiter.testing import Fault, FaultyBackend, ManualClock, RecordingBackend
-from zae_limiter.testing.stores import Wrapper
 
 T = TypeVar("T")
 
@@ -37,52 +35,6 @@ def rpm(capacity: int, refill: int | None = None, seconds: int = 60) -> Limit:
 
 def tpm(capacity: int) -> Limit:
     return Limit.per_minute("tpm", capacity)
-
-
-class Slow(Wrapper):
-    """Each call takes some turns on the way to the store and as many back."""
-
-    def __init__(self, inner: Backend, turns: int) -> None:
-        super().__init__(inner)
-        self._turns = turns
-
-    @property
-    def colour(self) -> Colour:
-        return Asyncio()
-
-    async def _travel(self) -> None:
-        for _ in range(self._turns):
-            await asyncio.sleep(0)
-
-    async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
-        await self._travel()
-        items = await super().batch_get(keys)
-        await self._travel()
-        return items
-
-    async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
-        await self._travel()
-        outcomes = await super().write_each(writes)
-        await self._travel()
-        return outcomes
-
-    async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
-        await self._travel()
-        outcomes = await super().transact_write(writes)
-        await self._travel()
-        return outcomes
-
-    async def query(self, query: Query) -> Page:
-        await self._travel()
-        page = await super().query(query)
-        await self._travel()
-        return page
-
-
-class OpenBackend(Protocol):
-    """Opens one more client of the store under test."""
-
-    def __call__(self, *, sync: bool = False) -> Backend: ...
 
 
 @dataclass

@@ -1,13 +1,15 @@
-"""What the tests of migrations share: stores full of old records, and what the new records say."""
+"""Stores full of old records, and what the new records say."""
 
-import asyncio
+import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from tests.dynamodb.stage import driver
+from tests.dynamodb.tables import driver
 from tests.migrations.older import NOW_MS, Old, Table, Truth
+from tests.stores import STORES
 from zae_limiter import RateLimiter, Repository
 from zae_limiter.backends.dynamodb import DynamoDBBackend
 from zae_limiter.backends.dynamodb.expressions import encode, encode_key
@@ -16,23 +18,22 @@ from zae_limiter.operate.migrations import Migration, Report, scan_of
 from zae_limiter.operate.migrations.scanning import Scan
 from zae_limiter.records.connection import Connection, Options
 from zae_limiter.records.items import audit_event_of, config_of, entity_of, usage_snapshot_of
-from zae_limiter.repository_protocol import Backend, Item, Key, Outcome, Put, Write
+from zae_limiter.repository_protocol import Backend, Item, Key, Put, Write
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import bucket_states, namespace_key, number, parse_bucket_pk
 from zae_limiter.testing import ManualClock
-from zae_limiter.testing.stores import Wrapper
 
 INSTANTS_MS = (0, 1, 999, 60_000, 3_600_000, 86_400_000)
 """How long after the migration balances are compared."""
 
 
 @dataclass
-class Stage:
+class OldStore:
     """A store of some kind under a clock that stands still."""
 
     name: str
     open_backend: Callable[[], Backend]
-    clock: ManualClock = field(default_factory=lambda: ManualClock(NOW_MS))
+    clock: ManualClock
 
     def __post_init__(self) -> None:
         self.backend = self.open_backend()
@@ -59,6 +60,12 @@ class Stage:
 
     def limiter(self) -> RateLimiter:
         return RateLimiter(repository=self.repository())
+
+
+def old_store(name: str, folder: Path, clock: ManualClock | None = None) -> OldStore:
+    """A fresh store of a kind."""
+    clock = clock or ManualClock(NOW_MS)
+    return OldStore(name, functools.partial(STORES[name](folder, clock.world), sync=True), clock)
 
 
 async def _collected(scan: Scan) -> dict[Key, Item]:
@@ -171,19 +178,3 @@ def children(rows: dict[Key, Item]) -> Counter[str]:
 
 def _is_meta(key: Key) -> bool:
     return key.sort == "#META" and not is_old(key)
-
-
-class Yielding(Wrapper):
-    """Lets others go first at every call, so that two programs on one event loop interleave."""
-
-    async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
-        await asyncio.sleep(0)
-        return await self.inner.batch_get(keys)
-
-    async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
-        await asyncio.sleep(0)
-        return await self.inner.write_each(writes)
-
-    async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
-        await asyncio.sleep(0)
-        return await self.inner.transact_write(writes)

@@ -1,4 +1,4 @@
-"""What the tests of the aggregator share: a client with books on a real table, and its stream."""
+"""A client that knows what it used, on a real table; the stream of it, and the rows of usage."""
 
 import asyncio
 import gzip
@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from tests.dynamodb.stage import session
+from tests.dynamodb.tables import session
 from tests.engines import dynamodb_local
 from zae_limiter import Limit, RateLimiter, RateLimitExceeded, Repository
 from zae_limiter.backends.dynamodb import open_backend

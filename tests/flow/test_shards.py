@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.hot.stage import RESOURCE, HotMemory, all_bucket_writes, key_of, on_dynamodb
+from tests.flow.hot import RESOURCE, all_bucket_writes, key_of, on_dynamodb
+from tests.odd_stores import HotMemory
 from zae_limiter import InvalidNameError, Limit, RateLimiter, RateLimitExceeded, Repository
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.bucket import Rate

@@ -1,30 +1,17 @@
-"""What the tests of the DynamoDB store share: tables on the engine, both colours, a scripted wire."""
+"""Tables on DynamoDB Local: made by the engine itself, opened in both colours."""
 
-import asyncio
 import functools
-import random
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import botocore.session
 from aiobotocore.session import AioSession
 
 from tests.engines import dynamodb_local
 from zae_limiter.backends.dynamodb import DynamoDBBackend, open_backend
-from zae_limiter.backends.dynamodb.expressions import Payload
-from zae_limiter.backends.dynamodb.retries import Calls
 from zae_limiter.backends.dynamodb.table import create_table_request
-from zae_limiter.backends.dynamodb.transport import TransportError
-from zae_limiter.runtime.colour import Blocking, run_sync
 from zae_limiter.runtime.world import World
-
-T = TypeVar("T")
-
-
-def drive(sync: bool, coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a scenario in one of the two colours."""
-    return run_sync(coroutine) if sync else asyncio.run(coroutine)
 
 
 @functools.cache
@@ -75,49 +62,3 @@ def open_table(sync: bool, table: str, world: World) -> DynamoDBBackend:
     tokens of transactions on all its tables."""
     url = dynamodb_local.url(table, timeout_ms=60_000)
     return open_backend(url, sync=sync, world=World(world.now_ms), session=session(sync))
-
-
-class Clock(Blocking):
-    """A colour whose sleeps take no time but are remembered, and the clock that they move."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now_ms = 0.0
-        self.slept_ms: list[float] = []
-
-    async def sleep(self, seconds: float) -> None:
-        self.slept_ms.append(seconds * 1000)
-        self.now_ms += seconds * 1000
-
-    @property
-    def world(self) -> World:
-        return World(ticks_ms=lambda: self.now_ms, random=random.Random(1))
-
-
-class Script:
-    """A transport that replays answers; the last one is repeated. Each call takes ``call_ms``."""
-
-    def __init__(self, *answers: Payload | TransportError, call_ms: float = 1) -> None:
-        self.clock = Clock()
-        self.colour = self.lanes = self.clock
-        self.sent: list[tuple[str, Payload, float]] = []
-        self._answers = list(answers)
-        self._call_ms = call_ms
-
-    async def call(self, operation: str, payload: Payload, timeout_ms: float) -> Payload:
-        self.sent.append((operation, payload, timeout_ms))
-        self.clock.now_ms += self._call_ms
-        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
-        if isinstance(answer, TransportError):
-            raise answer
-        return answer
-
-    async def close(self) -> None:
-        pass
-
-    @property
-    def operations(self) -> list[str]:
-        return [operation for operation, _, _ in self.sent]
-
-    def backend(self, timeout_ms: int = 1000) -> DynamoDBBackend:
-        return DynamoDBBackend(Calls("table", self, self.clock.world, timeout_ms))

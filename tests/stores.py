@@ -1,0 +1,95 @@
+"""The kinds of store that tests run on, and tests that are coroutines on the loop of such a store.
+
+A new kind is one line in ``STORES``. A ``conftest.py`` imports what it needs of the fixtures below; where
+it has a fixture ``store``, each test that asks for it runs once for every kind.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import pytest
+
+from zae_limiter.backends.memory import MemoryBackend, Shelf
+from zae_limiter.backends.sqlite import SqliteBackend
+from zae_limiter.repository_protocol import Backend
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import World
+from zae_limiter.testing import ManualClock
+
+T = TypeVar("T")
+
+
+class OpenBackend(Protocol):
+    """Opens one more client of the store under test."""
+
+    def __call__(self, *, sync: bool = False) -> Backend: ...
+
+
+def memory(path: Path, world: World) -> OpenBackend:
+    del path
+    shelf = Shelf()
+
+    def open_backend(*, sync: bool = False) -> Backend:
+        del sync
+        return MemoryBackend(world, shelf)
+
+    return open_backend
+
+
+def sqlite(path: Path, world: World) -> OpenBackend:
+    def open_backend(*, sync: bool = False) -> Backend:
+        return SqliteBackend(path / "limits.db", sync=sync, timeout_ms=60_000, world=world)
+
+    return open_backend
+
+
+def dynamodb(path: Path, world: World) -> OpenBackend:
+    # Whoever leaves this kind out does without its drivers.
+    from tests.dynamodb.tables import make_table, open_table
+
+    del path
+    table = make_table()
+
+    def open_backend(*, sync: bool = False) -> Backend:
+        return open_table(sync, table, world)
+
+    return open_backend
+
+
+STORES: dict[str, Callable[[Path, World], OpenBackend]] = {
+    "memory": memory,
+    "sqlite": sqlite,
+    "dynamodb": dynamodb,
+}
+"""How to open client after client of one fresh store in a folder."""
+
+
+def drive(sync: bool, coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a scenario in one of the two colours."""
+    return run_sync(coroutine) if sync else asyncio.run(coroutine)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as it:
+        yield it
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine, on the loop of its store if it has one."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    asked = inspect.signature(pyfuncitem.obj).parameters
+    coroutine = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in asked})
+    it = pyfuncitem.funcargs.get("runner")
+    (asyncio.run if it is None else it.run)(coroutine)
+    return True
