@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from tests.cli.conftest import STORE, Run
 from zae_limiter import RateLimiterUnavailable, SyncRateLimiter
 from zae_limiter.cli.app import program
-from zae_limiter.operate.manifest import SyncStoredLimits, parse, stored_limits
+from zae_limiter.operate.manifest import StoredLimits, SyncStoredLimits, parse
 from zae_limiter.operate.manifest.template import HANDLER
 
 MANIFEST = """\
@@ -209,7 +209,7 @@ def test_the_namespace_of_a_file(run: Run, file: Path, monkeypatch: pytest.Monke
 @pytest.mark.usefixtures("file")
 def test_an_apply_that_is_interrupted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says how far it came, and that it can be run again."""
-    perform = stored_limits.Ledger.perform
+    perform = StoredLimits._perform
     steps: list[object] = []
 
     async def failing(self: Any, step: Any, principal: str | None) -> bool:
@@ -218,7 +218,7 @@ def test_an_apply_that_is_interrupted(run: Run, monkeypatch: pytest.MonkeyPatch)
             raise RateLimiterUnavailable("the store did not answer")
         return await perform(self, step, principal)
 
-    monkeypatch.setattr(stored_limits.Ledger, "perform", failing)
+    monkeypatch.setattr(StoredLimits, "_perform", failing)
     broken = run("limits", "apply")
     assert (broken.exit_code, broken.stdout) == (1, "")
     assert broken.stderr == (

@@ -20,12 +20,12 @@ from zae_limiter import (
 )
 from zae_limiter.operate.manifest import (
     Action,
+    LevelAddress,
     Manifest,
-    Place,
     StoredLimits,
     SyncStoredLimits,
-    ledger,
     parse,
+    stored_limits,
     to_yaml,
 )
 from zae_limiter.repository_protocol import Key, Put
@@ -58,13 +58,13 @@ async def claims_of(repository: Repository) -> set[str]:
     return {key.sort for key in await everything(repository) if key.sort.startswith("#CLAIM#")}
 
 
-async def put(repository: Repository, place: Place, config: LimiterConfig) -> None:
+async def put(repository: Repository, place: LevelAddress, config: LimiterConfig) -> None:
     """Write a level as somebody does who knows of no manifest."""
     identifier = place.entity_id if place.level == "entity" else None
     await repository.set_config(place.level, config, identifier, place.resource)
 
 
-async def take_away(repository: Repository, place: Place) -> None:
+async def take_away(repository: Repository, place: LevelAddress) -> None:
     if place.level == "system":
         await repository.delete_system_defaults()
     elif place.level == "resource":
@@ -87,7 +87,7 @@ async def test_a_file_that_changes(store: Store) -> None:
     assert [limit["name"] for limit in event.details["limits"]] == ["rpm", "tpm"]
 
     changed = await stored.apply(read(SECOND), "ops")
-    assert [(change.action, str(change.place)) for change in changed] == [
+    assert [(change.action, str(change.address)) for change in changed] == [
         (Action.UPDATE, "resource gpt-4"),
         (Action.CREATE, "resource gpt-5"),
         (Action.DELETE, "system"),
@@ -132,14 +132,14 @@ async def test_what_others_made_is_theirs(store: Store) -> None:
     await repository.set_limits("user-1", [TPM], "gpt-4")
     await repository.set_limits("user-1", [TPM], "_default_")  # a change is no new life
     left = await stored.difference(read("{}"))
-    assert [str(change.place) for change in left.changes if change.action is Action.LEAVE] == [
+    assert [str(change.address) for change in left.changes if change.action is Action.LEAVE] == [
         "resource gpt-3",
         "resource gpt-4",
         "entity other gpt-4",
         "entity user-1 gpt-4",
     ]
     changed = await stored.apply(read("{}"))
-    assert [str(change.place) for change in changed] == ["system", "entity user-1 _default_"]
+    assert [str(change.address) for change in changed] == ["system", "entity user-1 _default_"]
     assert await repository.get_limits("user-1", "gpt-4") == [TPM]
     assert await repository.get_limits("other", "gpt-4") == [RPM]
     assert await repository.list_resources_with_defaults() == ["gpt-3", "gpt-4"]
@@ -155,14 +155,14 @@ async def test_what_is_deleted_by_hand_comes_back(store: Store) -> None:
     await repository.delete_resource_defaults("gpt-3")
     await repository.delete_entity("user-1")
     changed = await stored.apply(read(FIRST))
-    assert [str(change.place) for change in changed] == [
+    assert [str(change.address) for change in changed] == [
         "resource gpt-3",
         "entity user-1 _default_",
         "entity user-1 gpt-4",
     ]
     await repository.delete_resource_defaults("gpt-3")
     await repository.delete_entity("user-1")
-    assert [str(change.place) for change in await stored.apply(read("{}"))] == ["system", "resource gpt-4"]
+    assert [str(change.address) for change in await stored.apply(read("{}"))] == ["system", "resource gpt-4"]
     assert await claims_of(repository) == set()
 
 
@@ -176,7 +176,7 @@ async def test_the_system_keeps_what_no_manifest_says(store: Store) -> None:
     config = await repository.get_config("system")
     assert config is not None
     assert (config.auto_update, config.on_unavailable) == (False, OnUnavailable.BLOCK)
-    assert "system" in [str(change.place) for change in await stored.apply(read(SECOND))]
+    assert "system" in [str(change.address) for change in await stored.apply(read(SECOND))]
     assert await repository.get_config("system") == LimiterConfig(auto_update=False, config_version=3)
     assert (await stored.plan(read(SECOND))).is_empty
 
@@ -191,11 +191,11 @@ async def test_a_bad_principal_changes_nothing(store: Store) -> None:
 
 async def test_many_entities_come_in_pages(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """An export has all of them, and a plan finds nothing to do."""
-    monkeypatch.setattr(ledger, "READ_MAX", 7)
+    monkeypatch.setattr(stored_limits, "READ_MAX", 7)
     repository = await store.repository()
     stored = StoredLimits(repository)
     own = {
-        Place("entity", f"user-{n:02}", resource): LimiterConfig((RPM,))
+        LevelAddress("entity", f"user-{n:02}", resource): LimiterConfig((RPM,))
         for n in range(20)
         for resource in ("gpt-4", "_default_")
     }
@@ -210,9 +210,11 @@ async def test_many_entities_come_in_pages(store: Store, monkeypatch: pytest.Mon
 async def test_applies_at_the_same_time(store: Store) -> None:
     """The last write to a level wins; no level is a mixture; whatever is left, the next apply settles it."""
     names = [f"r{n}" for n in range(6)]
-    one = Manifest({Place("resource", None, n): LimiterConfig((RPM,), OnUnavailable.ALLOW) for n in names})
+    one = Manifest(
+        {LevelAddress("resource", None, n): LimiterConfig((RPM,), OnUnavailable.ALLOW) for n in names}
+    )
     other = Manifest(
-        {Place("resource", None, n): LimiterConfig((TPM,), OnUnavailable.BLOCK) for n in names[3:]}
+        {LevelAddress("resource", None, n): LimiterConfig((TPM,), OnUnavailable.BLOCK) for n in names[3:]}
     )
     repositories = [await store.repository() for _ in range(4)]
     applies = [StoredLimits(repositories[n]).apply((one, other)[n % 2]) for n in range(4)]
@@ -235,17 +237,17 @@ async def test_what_happens_between_a_plan_and_its_turn(store: Store) -> None:
     await stored.apply(read(FIRST))
     await repository.delete_resource_defaults("gpt-3")
     planned = await stored.plan(read(SECOND))
-    assert list(planned.lapsed) == [Place("resource", None, "gpt-3")]
+    assert list(planned.lapsed) == [LevelAddress("resource", None, "gpt-3")]
     # Somebody remakes what is to go, another apply makes what is to be made and claims what had lapsed.
     await repository.delete_system_defaults()
     await repository.set_system_defaults([TPM])
-    other = {**read(SECOND).levels, Place("resource", None, "gpt-3"): LimiterConfig((TPM,))}
+    other = {**read(SECOND).levels, LevelAddress("resource", None, "gpt-3"): LimiterConfig((TPM,))}
     await StoredLimits(await store.repository()).apply(Manifest(other))
     before = await everything(repository)
     assert await stored.carry_out(planned) == []
     assert await everything(repository) == before
     # With its claim the level goes when a file without it is applied next.
-    assert [str(change.place) for change in await stored.apply(read(SECOND))] == ["resource gpt-3"]
+    assert [str(change.address) for change in await stored.apply(read(SECOND))] == ["resource gpt-3"]
     assert await repository.get_system_defaults() == ([TPM], None)
 
 
@@ -263,7 +265,7 @@ def test_the_sync_twin() -> None:
     with SyncRepository.open(store="memory://") as repository:
         stored = SyncStoredLimits(repository)
         told: list[str] = []
-        stored.carry_out(stored.plan(read(FIRST)), "ops", lambda change: told.append(str(change.place)))
+        stored.carry_out(stored.plan(read(FIRST)), "ops", lambda change: told.append(str(change.address)))
         assert len(told) == 5
         assert stored.apply(read(FIRST)) == []
         assert stored.difference(read(FIRST)).is_empty
@@ -276,7 +278,9 @@ by_hand = st.lists(st.tuples(places, st.none() | levels), max_size=8)
 @settings(max_examples=60)
 @given(wanted, by_hand, manifests)
 def test_random_stores_and_manifests(
-    first: dict[Place, LimiterConfig], hands: list[tuple[Place, LimiterConfig | None]], second: Manifest
+    first: dict[LevelAddress, LimiterConfig],
+    hands: list[tuple[LevelAddress, LimiterConfig | None]],
+    second: Manifest,
 ) -> None:
     """An export plans to nothing; an apply exports as it was read; what hands made is never deleted."""
 
@@ -285,7 +289,7 @@ def test_random_stores_and_manifests(
             stored = StoredLimits(repository)
             await stored.apply(Manifest(first))
             assert (await stored.export()).levels.keys() == first.keys()
-            foreign: set[Place] = set()
+            foreign: set[LevelAddress] = set()
             for place, config in hands:
                 present = place in (await stored.export()).levels
                 if config is None:

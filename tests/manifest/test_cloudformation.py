@@ -22,8 +22,8 @@ from zae_limiter import Limit, LimiterConfig, SyncRepository, ValidationError
 from zae_limiter.backends.dynamodb.table import create_table_request
 from zae_limiter.infra.lambda_builder import build
 from zae_limiter.operate.manifest import (
+    LevelAddress,
     Manifest,
-    Place,
     SyncStoredLimits,
     parse,
     parse_json,
@@ -59,7 +59,8 @@ def test_the_template_is_sound(manifest: Manifest, as_json: bool) -> None:
 def test_a_manifest_that_is_too_large_is_refused() -> None:
     """A function is not told more than one event holds."""
     many = {
-        Place("resource", None, f"r{n}"): LimiterConfig((Limit.per_minute("rpm", 1),)) for n in range(2000)
+        LevelAddress("resource", None, f"r{n}"): LimiterConfig((Limit.per_minute("rpm", 1),))
+        for n in range(2000)
     }
     with pytest.raises(ValidationError, match=f"at most {MANIFEST_BYTES_MAX}; let the pipeline run"):
         template(Manifest(many))

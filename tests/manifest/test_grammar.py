@@ -9,7 +9,7 @@ from textwrap import dedent
 import pytest
 
 from zae_limiter import Limit, LimiterConfig, OnUnavailable, ValidationError
-from zae_limiter.operate.manifest import ManifestError, Place, load, parse, parse_json
+from zae_limiter.operate.manifest import LevelAddress, ManifestError, load, parse, parse_json
 from zae_limiter.operate.manifest import grammar as grammar_module
 from zae_limiter.operate.manifest import tree as tree_module
 
@@ -47,11 +47,15 @@ def test_a_whole_manifest() -> None:
     manifest = parse(dedent(WHOLE))
     assert manifest.namespace == "team-a"
     assert manifest.levels == {
-        Place("system"): level(Limit.per_second("rpm", 50, 100), policy=OnUnavailable.BLOCK),
-        Place("resource", None, "gpt-4"): level(Limit.per_minute("rpm", 60), Limit.per_minute("tpm", 10_000)),
-        Place("resource", None, "openai/o1:mini"): level(policy=OnUnavailable.ALLOW),
-        Place("entity", "user-1", "gpt-4"): level(Limit("rpm", 5, 5, 3600), policy=OnUnavailable.ALLOW),
-        Place("entity", "user-1", "_default_"): level(Limit.per_minute("rpm", 7)),
+        LevelAddress("system"): level(Limit.per_second("rpm", 50, 100), policy=OnUnavailable.BLOCK),
+        LevelAddress("resource", None, "gpt-4"): level(
+            Limit.per_minute("rpm", 60), Limit.per_minute("tpm", 10_000)
+        ),
+        LevelAddress("resource", None, "openai/o1:mini"): level(policy=OnUnavailable.ALLOW),
+        LevelAddress("entity", "user-1", "gpt-4"): level(
+            Limit("rpm", 5, 5, 3600), policy=OnUnavailable.ALLOW
+        ),
+        LevelAddress("entity", "user-1", "_default_"): level(Limit.per_minute("rpm", 7)),
     }
 
 
@@ -73,7 +77,7 @@ def test_names_are_what_is_written(name: str) -> None:
     """Nothing is taken for a number, a date or a truth value, with quotes or without."""
     for written in (name, f'"{name}"'):
         manifest = parse(f"entities: {{{written}: {{resources: {{r: {{on_unavailable: allow}}}}}}}}")
-        assert list(manifest.levels) == [Place("entity", name, "r")]
+        assert list(manifest.levels) == [LevelAddress("entity", name, "r")]
 
 
 def test_aliases_repeat_what_was_anchored() -> None:
@@ -154,7 +158,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
     """Mistakes in it bear its name."""
     file = tmp_path / "limits.yaml"
     file.write_text("system: {on_unavailable: allow}\n", encoding="utf-8-sig")
-    assert load(file).levels == {Place("system"): level(policy=OnUnavailable.ALLOW)}
+    assert load(file).levels == {LevelAddress("system"): level(policy=OnUnavailable.ALLOW)}
     file.write_text("sytem: {}\n")
     with pytest.raises(ManifestError) as caught:
         load(file)

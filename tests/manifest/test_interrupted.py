@@ -12,7 +12,7 @@ import pytest
 from tests.records.store import RPM, TPM, Store
 from tests.records.test_crashes import CALLS_MAX, crash_everywhere
 from zae_limiter import RateLimiterUnavailable, Repository
-from zae_limiter.operate.manifest import Action, Manifest, Place, StoredLimits, parse
+from zae_limiter.operate.manifest import Action, LevelAddress, Manifest, StoredLimits, parse
 from zae_limiter.repository_protocol import Backend
 from zae_limiter.testing import Fault, FaultyBackend
 
@@ -44,9 +44,9 @@ AFTER = parse(
     )
 )
 THEIRS = {
-    Place("resource", None, "kept"),
-    Place("resource", None, "theirs"),
-    Place("entity", "user-3", "gpt-4"),
+    LevelAddress("resource", None, "kept"),
+    LevelAddress("resource", None, "theirs"),
+    LevelAddress("entity", "user-3", "gpt-4"),
 }
 CHANGED = Counter(
     {
@@ -81,12 +81,12 @@ async def change(repository: Repository) -> None:
 async def check(repository: Repository) -> None:
     """Whatever the interrupted one did, the next one does the rest and not more."""
     stored = StoredLimits(repository)
-    theirs = THEIRS | {Place("entity", "user-1", "_default_")}
+    theirs = THEIRS | {LevelAddress("entity", "user-1", "_default_")}
     assert theirs <= (await stored.export()).levels.keys()
     await change(repository)
     left = await stored.difference(AFTER)
     assert {change.action for change in left.changes} == {Action.LEAVE}
-    assert {change.place for change in left.changes} == theirs - AFTER.levels.keys()
+    assert {change.address for change in left.changes} == theirs - AFTER.levels.keys()
     assert left.lapsed == {}
     assert await stored.apply(AFTER) == []
     events = {name: await repository.get_audit_events(name) for name in CHANGED}

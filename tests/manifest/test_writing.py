@@ -7,7 +7,7 @@ from hypothesis import given
 
 from tests.manifest.wishes import manifests
 from zae_limiter import Limit, LimiterConfig, OnUnavailable
-from zae_limiter.operate.manifest import Manifest, Place, parse, parse_json, to_data, to_json, to_yaml
+from zae_limiter.operate.manifest import LevelAddress, Manifest, parse, parse_json, to_data, to_json, to_yaml
 
 WRITTEN = """\
 namespace: team-a
@@ -33,9 +33,9 @@ def test_a_manifest_for_people() -> None:
     tpm, rpm = Limit.per_second("tpm", 5, 100), Limit.per_minute("rpm", 60)
     manifest = Manifest(
         {
-            Place("entity", "007", "_default_"): LimiterConfig((Limit.per_hour("rpm", 1),)),
-            Place("resource", None, "gpt-4"): LimiterConfig((tpm, rpm), OnUnavailable.ALLOW),
-            Place("system"): LimiterConfig((), OnUnavailable.BLOCK),
+            LevelAddress("entity", "007", "_default_"): LimiterConfig((Limit.per_hour("rpm", 1),)),
+            LevelAddress("resource", None, "gpt-4"): LimiterConfig((tpm, rpm), OnUnavailable.ALLOW),
+            LevelAddress("system"): LimiterConfig((), OnUnavailable.BLOCK),
         },
         "team-a",
     )

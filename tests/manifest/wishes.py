@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from tests import names
 from zae_limiter import Limit, LimiterConfig, OnUnavailable
 from zae_limiter.models import PERIOD_SECONDS_MAX, TOKENS_MAX
-from zae_limiter.operate.manifest import Manifest, Place
+from zae_limiter.operate.manifest import LevelAddress, Manifest
 
 RESOURCES = ("gpt-4", "gpt-4.1", "openai/o1:mini", "on", "limits", "/v1/chat", "$x", "🦄")
 ENTITIES = ("user-1", "007", "null", "a:b@c.d", "1e3", "2024-01-01", "capacity", "auth0|a b", "~", "<<", "🦄")
@@ -25,9 +25,9 @@ levels = st.builds(LimiterConfig, limits, policies).filter(lambda c: c.limits or
 resources = st.sampled_from(RESOURCES) | names.resources
 entities = st.sampled_from(ENTITIES) | names.entities
 places = (
-    st.just(Place("system"))
-    | st.builds(Place, st.just("resource"), st.none(), resources)
-    | st.builds(Place, st.just("entity"), entities, resources | st.just("_default_"))
+    st.just(LevelAddress("system"))
+    | st.builds(LevelAddress, st.just("resource"), st.none(), resources)
+    | st.builds(LevelAddress, st.just("entity"), entities, resources | st.just("_default_"))
 )
 wanted = st.dictionaries(places, levels, max_size=8)
 manifests = st.builds(Manifest, wanted, st.none() | st.sampled_from(("team-a", "1.5", "no")))

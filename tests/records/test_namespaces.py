@@ -14,7 +14,7 @@ from zae_limiter import (
     Repository,
     ValidationError,
 )
-from zae_limiter.operate.manifest import Manifest, Place, StoredLimits
+from zae_limiter.operate.manifest import LevelAddress, Manifest, StoredLimits
 from zae_limiter.records import namespaces
 from zae_limiter.repository_protocol import Delete, Key
 
@@ -119,7 +119,7 @@ async def fill(repository: Repository, tag: str) -> None:
     await repository.set_resource_defaults("gpt-4", [RPM], principal=f"admin-{tag}")
     await repository.create_entity("org", f"org of {tag}")
     await repository.create_entity("key-1", f"key of {tag}", "org", True)
-    own = {Place("entity", "key-1", "gpt-4"): LimiterConfig((RPM, TPM))}
+    own = {LevelAddress("entity", "key-1", "gpt-4"): LimiterConfig((RPM, TPM))}
     await StoredLimits(repository).apply(Manifest(own))
     await repository.set_limits("key-1", [RPM])
     await take(RateLimiter(repository), "key-1", "gpt-4", rpm=1)

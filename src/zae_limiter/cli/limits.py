@@ -13,7 +13,16 @@ from rich.text import Text
 
 from ..exceptions import RateLimiterUnavailable
 from ..models import Limit, LimiterConfig
-from ..operate.manifest import Action, Change, Manifest, Plan, SyncStoredLimits, parse, to_json, to_yaml
+from ..operate.manifest import (
+    Action,
+    LevelChange,
+    Manifest,
+    ManifestPlan,
+    SyncStoredLimits,
+    parse,
+    to_json,
+    to_yaml,
+)
 from ..operate.manifest.template import HANDLER, template, to_text
 from ..operate.manifest.writing import level_lines
 from .errors import AWS, DIFFERENT, ERROR, NOT_FOUND, Failure
@@ -94,7 +103,7 @@ def apply(session: Session, file: str, quiet: bool, yes: bool, principal: str | 
         if not yes:
             console(stderr=True).print(plan_table(planned))
         make_sure(yes, f"Delete {counted(deleted, 'level')} that earlier applies have made?")
-    done: list[Change] = []
+    done: list[LevelChange] = []
     try:
         stored.carry_out(planned, principal, done.append)
     except RateLimiterUnavailable as error:
@@ -103,7 +112,7 @@ def apply(session: Session, file: str, quiet: bool, yes: bool, principal: str | 
             "run it again: it goes on where it stopped",
             AWS if session.is_dynamodb else ERROR,
         ) from error
-    made = Plan(tuple(done), planned.unchanged)
+    made = ManifestPlan(tuple(done), planned.unchanged)
     if not (session.output.is_json or made.is_empty or quiet):
         console().print(plan_table(made))
     session.output.done(
@@ -214,38 +223,38 @@ def read(file: str) -> Manifest:
     return parse(data, "standard input" if file == STANDARD else file)
 
 
-def plan_data(plan: Plan, namespace: str) -> dict[str, Any]:
+def plan_data(plan: ManifestPlan, namespace: str) -> dict[str, Any]:
     """A plan as JSON: every level that changes, before and after."""
     changes = [_change_data(change) for change in plan.changes]
     return {"namespace": namespace, "changes": changes, "counts": plan.counts}
 
 
-def plan_table(plan: Plan) -> Table:
+def plan_table(plan: ManifestPlan) -> Table:
     """A row for every limit and policy that changes."""
     rows: list[tuple[object, ...]] = []
     for change in plan.changes:
-        head: tuple[object, ...] = (change.action, change.place)
+        head: tuple[object, ...] = (change.action, change.address)
         for what, old, new in changed_values(change):
             rows.append((*head, what, old, new))
             head = ("", "")
     return grid(["change", "level", "limit", "stored", "file"], rows)
 
 
-def changed_values(change: Change) -> list[tuple[str, str | None, str | None]]:
+def changed_values(change: LevelChange) -> list[tuple[str, str | None, str | None]]:
     """What differs in one level: each limit and the policy, before and after."""
     before, after = _values(change.before), _values(change.after)
     names = [*before, *(name for name in after if name not in before)]
     return [(n, before.get(n), after.get(n)) for n in names if before.get(n) != after.get(n)]
 
 
-def diff_text(plan: Plan, namespace: str, file: str) -> Text:
+def diff_text(plan: ManifestPlan, namespace: str, file: str) -> Text:
     """The levels that differ, in the manner of a patch from the store to the file."""
     text = Text()
     text.append(f"--- stored in namespace {namespace!r}\n", "bold")
     text.append(f"+++ {printable(file)}\n", "bold")
     for change in plan.changes:
         left = ", which apply leaves alone" if change.action is Action.LEAVE else ""
-        text.append(f"@@ {change.place}{left} @@\n", "cyan")
+        text.append(f"@@ {change.address}{left} @@\n", "cyan")
         before = level_lines(change.before) if change.before else []
         after = level_lines(change.after) if change.after and change.action is not Action.LEAVE else []
         for line in before:
@@ -270,12 +279,12 @@ def _rate(limit: Limit) -> str:
     return limit_text(limit).removeprefix(f"{limit.name}:")
 
 
-def _change_data(change: Change) -> dict[str, Any]:
+def _change_data(change: LevelChange) -> dict[str, Any]:
     return {
         "action": change.action,
-        "level": change.place.level,
-        "entity_id": change.place.entity_id,
-        "resource": change.place.resource,
+        "level": change.address.level,
+        "entity_id": change.address.entity_id,
+        "resource": change.address.resource,
         "before": _level_data(change.before),
         "after": _level_data(change.after),
     }
@@ -288,11 +297,11 @@ def _level_data(config: LimiterConfig | None) -> dict[str, Any] | None:
     return {"limits": data["limits"], "on_unavailable": data["on_unavailable"]}
 
 
-def _alike(plan: Plan) -> str:
+def _alike(plan: ManifestPlan) -> str:
     return f"{counted(plan.unchanged, 'level')} {'is' if plan.unchanged == 1 else 'are'} as the file says"
 
 
-def _counted(plan: Plan, *words: str) -> str:
+def _counted(plan: ManifestPlan, *words: str) -> str:
     """How many levels become what, in these words."""
     return ", ".join(
         f"{n} {word}" for word, n in zip((*words, "unchanged"), plan.counts.values(), strict=True)

@@ -5,22 +5,22 @@
     plan = await stored.plan(manifest)      # wanted, stored -> what has to change
     await stored.carry_out(plan)            # level by level, each with its audit event
 
-The decisions are pure (``grammar``, ``planning``, ``writing``); ``ledger`` is the only part that knows
-a store. It needs PyYAML to read YAML, and nothing at all to read JSON.
+The decisions are pure (``grammar``, ``planning``, ``writing``); ``stored_limits`` is the only part that
+knows a store. It needs PyYAML to read YAML, and nothing at all to read JSON.
 """
 
 from .grammar import load, parse, parse_json
-from .model import Action, Change, Manifest, ManifestError, Place, Plan, Problem
+from .model import Action, LevelAddress, LevelChange, Manifest, ManifestError, ManifestPlan, Problem
 from .stored_limits import StoredLimits, SyncStoredLimits
 from .writing import to_data, to_json, to_yaml
 
 __all__ = [
     "Action",
-    "Change",
+    "LevelAddress",
+    "LevelChange",
     "Manifest",
     "ManifestError",
-    "Place",
-    "Plan",
+    "ManifestPlan",
     "Problem",
     "StoredLimits",
     "SyncStoredLimits",

@@ -1,7 +1,7 @@
 """What a manifest wants, what is stored, and the difference between them, as values.
 
-A *place* is where one level of configuration lives. A manifest maps places to what they are to say:
-limits and a policy, and nothing else a level may hold. A level is compared and changed as a whole.
+A manifest maps the addresses of levels to what these are to say: limits and a policy, and nothing else a
+level may hold. A level is compared and changed as a whole.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 from ...exceptions import ValidationError
 from ...models import LimiterConfig
 
-SYSTEM, RESOURCE, ENTITY = "system", "resource", "entity"
-ORDER = (SYSTEM, RESOURCE, ENTITY)
+LEVELS = SYSTEM, RESOURCE, ENTITY = "system", "resource", "entity"
+"""From the general to the particular."""
 
 PROBLEMS_SHOWN_MAX = 20
 
 
-class Place(NamedTuple):
+class LevelAddress(NamedTuple):
     """Where a level is: the system, a resource, or an entity and a resource."""
 
     level: str
@@ -38,10 +38,10 @@ class Place(NamedTuple):
     @property
     def order(self) -> tuple[int, tuple[str, ...]]:
         """General levels come first, then names by the alphabet."""
-        return ORDER.index(self.level), self.names
+        return LEVELS.index(self.level), self.names
 
 
-class Stored(NamedTuple):
+class StoredLevel(NamedTuple):
     """What a level says now, and the event that gave it limits or a policy."""
 
     config: LimiterConfig
@@ -50,9 +50,9 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a namespace is to say, place by place; ``namespace`` is ``None`` where the file names none."""
+    """What a namespace is to say, level by level; ``namespace`` is ``None`` where the file names none."""
 
-    levels: Mapping[Place, LimiterConfig]
+    levels: Mapping[LevelAddress, LimiterConfig]
     namespace: str | None = None
 
 
@@ -66,11 +66,11 @@ class Action(StrEnum):
     """It is stored, the file does not name it, and no apply made it."""
 
 
-class Change(NamedTuple):
+class LevelChange(NamedTuple):
     """A level before and after; ``None`` where it has neither limits nor a policy."""
 
     action: Action
-    place: Place
+    address: LevelAddress
     before: LimiterConfig | None
     after: LimiterConfig | None
     born: str | None = None
@@ -78,24 +78,27 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ManifestPlan:
     """How a namespace becomes what a manifest says.
 
-    Claims that have ``lapsed`` because their levels are gone are forgotten on the way; that changes no
-    limit.
+    Claims that have ``lapsed`` because their levels are gone are forgotten on the way.
     """
 
-    changes: tuple[Change, ...]
+    changes: tuple[LevelChange, ...]
     unchanged: int = 0
-    lapsed: Mapping[Place, str] = field(default_factory=dict)
+    lapsed: Mapping[LevelAddress, str] = field(default_factory=dict)
+
+    @property
+    def steps(self) -> list[LevelChange]:
+        """What to do; all that is to be there before anything goes, so that nobody is without limits."""
+        steps = [change for change in self.changes if change.action is not Action.LEAVE]
+        return sorted(steps, key=lambda change: change.action is Action.DELETE)
 
     @property
     def counts(self) -> dict[str, int]:
         """How many levels are created, updated, deleted and unchanged."""
         actions = [change.action for change in self.changes]
-        counted = {
-            f"{action.value}d": actions.count(action) for action in Action if action is not Action.LEAVE
-        }
+        counted = {f"{action}d": actions.count(action) for action in Action if action is not Action.LEAVE}
         return {**counted, "unchanged": self.unchanged}
 
     @property
@@ -121,12 +124,12 @@ class Problem(NamedTuple):
 class ManifestError(ValidationError):
     """A manifest cannot be used; ``problems`` has everything that is wrong with it."""
 
-    def __init__(self, source: str, problems: tuple[Problem, ...]) -> None:
+    def __init__(self, source: str, *problems: Problem) -> None:
         super().__init__("manifest", source, "it has mistakes")
         self.source, self.problems = source, problems
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.source, self.problems)
+        return type(self), (self.source, *self.problems)
 
     def __str__(self) -> str:
         lines = [problem.told(self.source) for problem in self.problems[:PROBLEMS_SHOWN_MAX]]

@@ -19,7 +19,7 @@ from ...exceptions import InfrastructureNotFoundError, NamespaceNotFoundError, V
 from ...naming import validate_namespace
 from ...sync import SyncRepository
 from .grammar import parse_json
-from .model import Change, Manifest
+from .model import LevelChange, Manifest
 from .stored_limits import SyncStoredLimits
 
 TIMEOUT_MS = 10_000
@@ -61,21 +61,22 @@ def physical_id(event: Mapping[str, Any]) -> str:
     return f"{properties.get('TableName')}/{properties.get('Namespace')}"
 
 
-def perform(event: Mapping[str, Any]) -> list[Change]:
+def perform(event: Mapping[str, Any]) -> list[LevelChange]:
     """What a request changes."""
     properties: Mapping[str, Any] = event["ResourceProperties"]
     namespace, principal = validate_namespace(properties["Namespace"]), properties.get("Principal")
-    if event["RequestType"] == "Delete":
-        try:
-            with opened(properties, namespace) as repository:
-                return SyncStoredLimits(repository).apply(Manifest({}), principal)
-        except (InfrastructureNotFoundError, NamespaceNotFoundError):
+    is_deletion, manifest = event["RequestType"] == "Delete", Manifest({})
+    if not is_deletion:
+        manifest = parse_json(properties["Manifest"], "Manifest")
+        if manifest.namespace not in (None, namespace):
+            raise ValidationError("Namespace", namespace, f"the manifest is for {manifest.namespace!r}")
+    try:
+        with opened(properties, namespace) as repository:
+            return SyncStoredLimits(repository).apply(manifest, principal)
+    except (InfrastructureNotFoundError, NamespaceNotFoundError):
+        if is_deletion:
             return []
-    manifest = parse_json(properties["Manifest"], "Manifest")
-    if manifest.namespace not in (None, namespace):
-        raise ValidationError("Namespace", namespace, f"the manifest is for {manifest.namespace!r}")
-    with opened(properties, namespace) as repository:
-        return SyncStoredLimits(repository).apply(manifest, principal)
+        raise
 
 
 def opened(properties: Mapping[str, Any], namespace: str) -> SyncRepository:
@@ -93,7 +94,7 @@ def opened(properties: Mapping[str, Any], namespace: str) -> SyncRepository:
     return repository
 
 
-def told(changes: list[Change]) -> str:
+def told(changes: list[LevelChange]) -> str:
     counted = [change.action for change in changes]
     return ", ".join(f"{counted.count(action)} {action}d" for action in dict.fromkeys(counted)) or "nothing"
 

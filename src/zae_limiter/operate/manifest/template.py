@@ -15,6 +15,8 @@ from typing import Any
 
 from ...exceptions import ValidationError
 from ...naming import validate_namespace_id
+from ...schema import REGISTRY, pk_system
+from ...settings import DEFAULT_NAMESPACE
 from .model import Manifest
 from .writing import to_json
 
@@ -22,14 +24,7 @@ HANDLER = "zae_limiter.operate.manifest.provider.handler"
 MANIFEST_BYTES_MAX = 200_000
 """What a custom resource is told must fit into one event of a function, which is 256 KB."""
 
-NAMESPACE = "default"
 TIMEOUT_SECONDS = 900
-
-REGISTRY_KEY = "_/SYSTEM#"
-"""Where the names and ids of namespaces are looked up."""
-WRITTEN = ("SYSTEM#", "RESOURCE#*", "ENTITY#*")
-AUDIT = "AUDIT#*"
-LEADING_KEYS = "dynamodb:LeadingKeys"
 
 
 def template(
@@ -37,10 +32,10 @@ def template(
 ) -> dict[str, Any]:
     """The template as data; ``table_name`` and ``namespace_id`` are the defaults of its parameters."""
     text = to_json(manifest, ascii_only=True)  # CloudFormation makes question marks of other letters
-    if len(text.encode()) > MANIFEST_BYTES_MAX:
+    if len(text) > MANIFEST_BYTES_MAX:
         raise ValidationError(
             "manifest",
-            f"of {len(text.encode())} bytes",
+            f"of {len(text)} bytes",
             f"a template holds at most {MANIFEST_BYTES_MAX}; let the pipeline run `zae-limiter limits apply`",
         )
     return {
@@ -49,15 +44,23 @@ def template(
         "Parameters": _parameters(table_name, namespace_id),
         "Conditions": {"OwnKey": {"Fn::Not": [{"Fn::Equals": [{"Ref": "KmsKeyArn"}, ""]}]}},
         "Resources": {
-            "ProviderLogGroup": _log_group(),
-            "ProviderRole": _role(),
-            "ProviderFunction": _function(),
-            "Limits": _limits(manifest, text),
+            "ProviderLogGroup": {
+                "Type": "AWS::Logs::LogGroup",
+                **GOES,
+                "Properties": {"RetentionInDays": 30},
+            },
+            "ProviderRole": {"Type": "AWS::IAM::Role", "Properties": _role()},
+            "ProviderFunction": {"Type": "AWS::Lambda::Function", "Properties": _function()},
+            "Limits": {"Type": "Custom::ZaeLimiterLimits", **GOES, "Properties": _limits(manifest, text)},
         },
         "Outputs": {
             "Applied": {"Description": "What the last apply changed.", "Value": _get("Limits.Applied")}
         },
     }
+
+
+GOES = {"DeletionPolicy": "Delete", "UpdateReplacePolicy": "Delete"}
+"""With "Retain" the limits would outlive the stack."""
 
 
 def to_text(data: dict[str, Any], *, as_json: bool = False) -> str:
@@ -79,154 +82,127 @@ def to_text(data: dict[str, Any], *, as_json: bool = False) -> str:
 
 
 def _parameters(table_name: str | None, namespace_id: str | None) -> dict[str, Any]:
+    if namespace_id is not None:
+        validate_namespace_id(namespace_id)
     return {
-        "TableName": {
-            "Type": "String",
-            "Description": "The table of the limiter, which has the name of its stack.",
-            "AllowedPattern": "^[A-Za-z0-9_.-]{3,255}$",
-            **({} if table_name is None else {"Default": table_name}),
-        },
-        "NamespaceId": {
-            "Type": "String",
-            "Description": "The id of the namespace, as `zae-limiter namespace show` tells it.",
-            "AllowedPattern": "^[A-Za-z0-9_.-]*[A-Za-z0-9.-][A-Za-z0-9_.-]*$",
-            **({} if namespace_id is None else {"Default": validate_namespace_id(namespace_id)}),
-        },
-        "KmsKeyArn": {
-            "Type": "String",
-            "Default": "",
-            "Description": "The key of the table, if it has one of yours.",
-        },
-        "CodeBucket": {"Type": "String", "Description": "The bucket that holds the function's package."},
-        "CodeKey": {
-            "Type": "String",
-            "Description": "The package in that bucket. A new package needs a new key to be noticed.",
-        },
+        "TableName": _parameter(
+            "The table of the limiter, which has the name of its stack.",
+            table_name,
+            AllowedPattern="^[A-Za-z0-9_.-]{3,255}$",
+        ),
+        "NamespaceId": _parameter(
+            "The id of the namespace, as `zae-limiter namespace show` tells it.",
+            namespace_id,
+            AllowedPattern="^[A-Za-z0-9_.-]*[A-Za-z0-9.-][A-Za-z0-9_.-]*$",
+        ),
+        "KmsKeyArn": _parameter("The key of the table, if it has one of yours.", ""),
+        "CodeBucket": _parameter("The bucket that holds the function's package."),
+        "CodeKey": _parameter("The package in that bucket. A new package needs a new key to be noticed."),
     }
 
 
-def _log_group() -> dict[str, Any]:
-    return {
-        "Type": "AWS::Logs::LogGroup",
-        "DeletionPolicy": "Delete",
-        "UpdateReplacePolicy": "Delete",
-        "Properties": {"RetentionInDays": 30},
-    }
+def _parameter(description: str, default: str | None = None, **more: str) -> dict[str, Any]:
+    by_default = {} if default is None else {"Default": default}
+    return {"Type": "String", "Description": description, **more, **by_default}
 
 
 def _role() -> dict[str, Any]:
-    lambda_itself = {"Effect": "Allow", "Principal": {"Service": "lambda.amazonaws.com"}}
+    service = {
+        "Effect": "Allow",
+        "Principal": {"Service": "lambda.amazonaws.com"},
+        "Action": "sts:AssumeRole",
+    }
     return {
-        "Type": "AWS::IAM::Role",
-        "Properties": {
-            "AssumeRolePolicyDocument": {
-                "Version": "2012-10-17",
-                "Statement": [{**lambda_itself, "Action": "sts:AssumeRole"}],
-            },
-            "Policies": [
-                {
-                    "PolicyName": "limits",
-                    "PolicyDocument": {"Version": "2012-10-17", "Statement": _statements()},
-                }
-            ],
-        },
+        "AssumeRolePolicyDocument": {"Version": "2012-10-17", "Statement": [service]},
+        "Policies": [
+            {
+                "PolicyName": "limits",
+                "PolicyDocument": {"Version": "2012-10-17", "Statement": _statements()},
+            }
+        ],
     }
 
 
 def _statements() -> list[dict[str, Any]]:
     """What the function may do: read and write one namespace, and look up its id."""
     table = "arn:${AWS::Partition}:dynamodb:${AWS::Region}:${AWS::AccountId}:table/${TableName}"
+    writes = ["ConditionCheckItem", "DeleteItem", "PutItem", "UpdateItem"]
+    use_key = {
+        "Sid": "UseKey",
+        "Effect": "Allow",
+        "Action": "kms:Decrypt",
+        "Resource": {"Ref": "KmsKeyArn"},
+        "Condition": {"StringEquals": {"kms:ViaService": _sub("dynamodb.${AWS::Region}.amazonaws.com")}},
+    }
     return [
         _allow("Describe", ["DescribeTable"], [table]),
-        _allow("Read", ["BatchGetItem"], [table], [REGISTRY_KEY, "${NamespaceId}/*"]),
-        _allow("List", ["Query"], [table, f"{table}/index/*"], ["${NamespaceId}/*"]),
-        _allow(
-            "Write",
-            ["ConditionCheckItem", "DeleteItem", "PutItem", "UpdateItem"],
-            [table],
-            [f"${{NamespaceId}}/{key}" for key in WRITTEN],
-        ),
+        _allow("Read", ["BatchGetItem"], [table], [pk_system(REGISTRY), _own("*")]),
+        _allow("List", ["Query"], [table, f"{table}/index/*"], [_own("*")]),
+        _allow("Write", writes, [table], [_own("SYSTEM#"), _own("RESOURCE#*"), _own("ENTITY#*")]),
         # Buckets are told that the limits of their entity are others now.
-        _allow("StampBuckets", ["UpdateItem"], [table], ["${NamespaceId}/BUCKET#*"]),
-        _allow("AddToAudit", ["PutItem"], [table], [f"${{NamespaceId}}/{AUDIT}"]),
+        _allow("StampBuckets", ["UpdateItem"], [table], [_own("BUCKET#*")]),
+        _allow("AddToAudit", ["PutItem"], [table], [_own("AUDIT#*")]),
         {
             "Sid": "Log",
             "Effect": "Allow",
             "Action": ["logs:CreateLogStream", "logs:PutLogEvents"],
             "Resource": _get("ProviderLogGroup.Arn"),
         },
-        {"Fn::If": ["OwnKey", _use_key(), {"Ref": "AWS::NoValue"}]},
+        {"Fn::If": ["OwnKey", use_key, {"Ref": "AWS::NoValue"}]},
     ]
 
 
 def _allow(
-    sid: str, actions: Sequence[str], resources: Sequence[str], keys: Sequence[str] = ()
+    sid: str, actions: Sequence[str], resources: Sequence[str], keys: Sequence[str | dict[str, str]] = ()
 ) -> dict[str, Any]:
     statement: dict[str, Any] = {
         "Sid": sid,
         "Effect": "Allow",
         "Action": [f"dynamodb:{action}" for action in actions],
-        "Resource": [{"Fn::Sub": resource} for resource in resources],
+        "Resource": [_sub(resource) for resource in resources],
     }
     if keys:
         # A condition on all leading keys holds when there are none, so one has to be there, too.
-        statement["Condition"] = {
-            "Null": {LEADING_KEYS: "false"},
-            "ForAllValues:StringLike": {LEADING_KEYS: [_key(key) for key in keys]},
-        }
+        leading = "dynamodb:LeadingKeys"
+        is_one_of = {"Null": {leading: "false"}, "ForAllValues:StringLike": {leading: list(keys)}}
+        statement["Condition"] = is_one_of
     return statement
-
-
-def _key(pattern: str) -> str | dict[str, Any]:
-    return {"Fn::Sub": pattern} if "$" in pattern else pattern
-
-
-def _use_key() -> dict[str, Any]:
-    return {
-        "Sid": "UseKey",
-        "Effect": "Allow",
-        "Action": "kms:Decrypt",
-        "Resource": {"Ref": "KmsKeyArn"},
-        "Condition": {
-            "StringEquals": {"kms:ViaService": {"Fn::Sub": "dynamodb.${AWS::Region}.amazonaws.com"}}
-        },
-    }
 
 
 def _function() -> dict[str, Any]:
     return {
-        "Type": "AWS::Lambda::Function",
-        "Properties": {
-            "Description": "Applies manifests of zae-limiter.",
-            "Runtime": "python3.13",
-            "Architectures": ["arm64"],
-            "Handler": HANDLER,
-            "Code": {"S3Bucket": {"Ref": "CodeBucket"}, "S3Key": {"Ref": "CodeKey"}},
-            "Role": _get("ProviderRole.Arn"),
-            "Timeout": TIMEOUT_SECONDS,
-            "MemorySize": 256,
-            "LoggingConfig": {"LogGroup": {"Ref": "ProviderLogGroup"}},
-        },
+        "Description": "Applies manifests of zae-limiter.",
+        "Runtime": "python3.13",
+        "Architectures": ["arm64"],
+        "Handler": HANDLER,
+        "Code": {"S3Bucket": {"Ref": "CodeBucket"}, "S3Key": {"Ref": "CodeKey"}},
+        "Role": _get("ProviderRole.Arn"),
+        "Timeout": TIMEOUT_SECONDS,
+        "MemorySize": 256,
+        "LoggingConfig": {"LogGroup": {"Ref": "ProviderLogGroup"}},
     }
 
 
 def _limits(manifest: Manifest, text: str) -> dict[str, Any]:
     return {
-        "Type": "Custom::ZaeLimiterLimits",
-        # With "Retain" the limits would outlive the stack.
-        "DeletionPolicy": "Delete",
-        "UpdateReplacePolicy": "Delete",
-        "Properties": {
-            "ServiceToken": _get("ProviderFunction.Arn"),
-            "ServiceTimeout": TIMEOUT_SECONDS,
-            "TableName": {"Ref": "TableName"},
-            "Namespace": manifest.namespace or NAMESPACE,
-            "Principal": {"Fn::Sub": "cloudformation:${AWS::StackName}"},
-            "NamespaceId": {"Ref": "NamespaceId"},
-            "Manifest": text,
-        },
+        "ServiceToken": _get("ProviderFunction.Arn"),
+        "ServiceTimeout": TIMEOUT_SECONDS,
+        "TableName": {"Ref": "TableName"},
+        "Namespace": manifest.namespace or DEFAULT_NAMESPACE,
+        "Principal": _sub("cloudformation:${AWS::StackName}"),
+        "NamespaceId": {"Ref": "NamespaceId"},
+        "Manifest": text,
     }
 
 
 def _get(attribute: str) -> dict[str, Any]:
     return {"Fn::GetAtt": attribute.split(".", 1)}
+
+
+def _sub(text: str) -> dict[str, str]:
+    return {"Fn::Sub": text}
+
+
+def _own(keys: str) -> dict[str, str]:
+    """Keys of the namespace that the stack is for."""
+    return _sub(f"${{NamespaceId}}/{keys}")

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...models import Limit, LimiterConfig
-from .model import ENTITY, RESOURCE, SYSTEM, Manifest
+from .model import RESOURCE, SYSTEM, Manifest
 
 _SAFE = re.compile(r"[A-Za-z_][A-Za-z0-9_./\-]*(?::[A-Za-z0-9_./\-]+)*")
 _WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
@@ -22,16 +22,15 @@ _WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 def to_data(manifest: Manifest) -> dict[str, Any]:
     """A manifest as plain dictionaries, general levels first, names by the alphabet."""
     data: dict[str, Any] = {} if manifest.namespace is None else {"namespace": manifest.namespace}
-    for place in sorted(manifest.levels, key=lambda place: place.order):
-        level = _level_data(manifest.levels[place])
-        if place.level == SYSTEM:
+    for address in sorted(manifest.levels, key=lambda address: address.order):
+        level = _level_data(manifest.levels[address])
+        if address.level == SYSTEM:
             data["system"] = level
-        elif place.level == RESOURCE:
-            data.setdefault("resources", {})[place.resource] = level
+        elif address.level == RESOURCE:
+            data.setdefault("resources", {})[address.resource] = level
         else:
-            assert place.level == ENTITY, place
-            of_entity = data.setdefault("entities", {}).setdefault(place.entity_id, {"resources": {}})
-            of_entity["resources"][place.resource] = level
+            of_entity = data.setdefault("entities", {}).setdefault(address.entity_id, {"resources": {}})
+            of_entity["resources"][address.resource] = level
     return data
 
 
@@ -45,19 +44,10 @@ def to_json(manifest: Manifest, *, ascii_only: bool = False) -> str:
     return json.dumps(to_data(manifest), indent=2, ensure_ascii=ascii_only)
 
 
-def limit_data(limit: Limit) -> dict[str, int]:
-    """What is written under the name of a limit."""
-    return {
-        "capacity": limit.capacity,
-        "refill_amount": limit.refill_amount,
-        "refill_period": limit.refill_period_seconds,
-    }
-
-
 def level_lines(config: LimiterConfig) -> list[str]:
     """What one level says, a line for its policy and for each limit."""
     policy = [] if config.on_unavailable is None else [f"on_unavailable: {config.on_unavailable.value}"]
-    return policy + [f"{quoted(limit.name)}: {_flow(limit_data(limit))}" for limit in config.limits]
+    return policy + [f"{quoted(limit.name)}: {_flow(_limit_data(limit))}" for limit in config.limits]
 
 
 def quoted(name: str) -> str:
@@ -73,13 +63,15 @@ def quoted(name: str) -> str:
 
 
 def _level_data(config: LimiterConfig) -> dict[str, Any]:
-    data: dict[str, Any] = {}
-    if config.on_unavailable is not None:
-        data["on_unavailable"] = config.on_unavailable.value
-    if config.limits:
-        by_name = sorted(config.limits, key=lambda limit: limit.name)
-        data["limits"] = {limit.name: limit_data(limit) for limit in by_name}
-    return data
+    policy = {} if config.on_unavailable is None else {"on_unavailable": config.on_unavailable.value}
+    by_name = sorted(config.limits, key=lambda limit: limit.name)
+    limits = {"limits": {limit.name: _limit_data(limit) for limit in by_name}} if config.limits else {}
+    return {**policy, **limits}
+
+
+def _limit_data(limit: Limit) -> dict[str, int]:
+    numbers = (limit.capacity, limit.refill_amount, limit.refill_period_seconds)
+    return dict(zip(("capacity", "refill_amount", "refill_period"), numbers, strict=True))
 
 
 def _lines(data: Mapping[str, Any], indent: str = "") -> Iterator[str]:
