@@ -41,9 +41,9 @@ LAYERS = (
     Layer("config", "config_cache", "facts waist schema world"),
     Layer("engine", "engine.*", CORE),
     # One layer for each store, so that no store can import another.
-    Layer("diary", "backends.diary", BACKEND),
-    Layer("memory", "backends.memory backends.memory.*", f"{BACKEND} diary"),
-    Layer("sqlite", "backends.sqlite backends.sqlite.*", f"{BACKEND} diary"),
+    Layer("change_log", "backends.change_log", BACKEND),
+    Layer("memory", "backends.memory backends.memory.*", f"{BACKEND} change_log"),
+    Layer("sqlite", "backends.sqlite backends.sqlite.*", f"{BACKEND} change_log"),
     Layer(
         "dynamodb",
         "backends.dynamodb backends.dynamodb.*",
@@ -64,7 +64,6 @@ LAYERS = (
     Layer("package", "__init__", f"{PUBLIC} limiter sync"),
     # What users test their own programs with.
     Layer("testing", "testing testing.*", f"{PUBLIC} sync memory"),
-    Layer("change_log", "operate operate.change_log operate.change_log.*", f"{BACKEND} memory sqlite"),
     # It knows the records, and what is pure about buckets and shards, but no limiter.
     Layer(
         "aggregator",
@@ -76,7 +75,7 @@ LAYERS = (
     Layer("manifest", "operate.manifest operate.manifest.*", f"{PUBLIC} dynamodb sync", packages="yaml"),
     Layer("migrations", "operate.migrations operate.migrations.*", f"{PUBLIC} memory sqlite dynamodb sync"),
     Layer("visualization", "visualization visualization.*", "facts", packages="rich"),
-    Layer("local", "operate.local operate.local.*", "facts world"),
+    Layer("local", "operate operate.local operate.local.*", "facts world"),
     Layer(
         "cli",
         "cli cli.*",

@@ -1,7 +1,7 @@
 """The aggregator as a program: follow a store until somebody says stop.
 
 Any store that can be opened by URL is followed: a DynamoDB table by its stream, an embedded store by the
-diary that it keeps. A store that does not answer is asked again, ever more slowly. A record that
+change log that it keeps. A store that does not answer is asked again, ever more slowly. A record that
 cannot be processed ends the program with its name, for going on would lose it. So does a file that was
 replaced: going on would follow one that nobody uses any more.
 """
@@ -15,13 +15,13 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from zae_limiter.backends import open_backend, store_world
+from zae_limiter.backends.change_log import log_of
 from zae_limiter.exceptions import (
     InfrastructureError,
     InfrastructureNotFoundError,
     RateLimiterUnavailable,
     ValidationError,
 )
-from zae_limiter.operate.change_log import log_of
 from zae_limiter.repository_protocol import Backend
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.runtime.world import World
@@ -106,6 +106,8 @@ def follow(source: Source, *, until_idle: bool, stop: threading.Event, tell: Tel
                     started = True
                 last = run_sync(source.step())
             except RateLimiterUnavailable as error:
+                if error.misconfigured == "file":  # which waiting does not bring back
+                    raise
                 last, trouble = Tally(), str(error)
             if last.failed:
                 sequence, reason = next(iter(last.failed.items()))

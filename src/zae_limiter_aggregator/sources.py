@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
-from zae_limiter.operate.change_log import ChangeLog
+from zae_limiter.backends.change_log import ChangeLog
 from zae_limiter.repository_protocol import Backend
 from zae_limiter.runtime.world import World
 from zae_limiter.schema import bucket_address
@@ -43,7 +43,7 @@ class LogSource:
         self._settings = replace(settings, tend_buckets=False)
 
     async def start(self) -> None:
-        """The store keeps its diary by itself."""
+        """The store keeps its log by itself."""
 
     async def step(self) -> Tally:
         entries = self._log.read(BATCH_RECORDS_MAX)

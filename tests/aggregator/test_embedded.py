@@ -18,10 +18,10 @@ from tests.aggregator.known_usage import usage_rows
 from tests.patience import PATIENCE_SECONDS
 from zae_limiter import Limit, SyncRateLimiter
 from zae_limiter.backends import open_backend
+from zae_limiter.backends.change_log import LogEntry, log_of
+from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.exceptions import InfrastructureError, RateLimiterUnavailable, ValidationError
 from zae_limiter.models import BackendCapabilities
-from zae_limiter.operate.change_log import Entry, log_of
-from zae_limiter.operate.change_log.sqlite import SqliteLog
 from zae_limiter.repository_protocol import Backend, Key, Put
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.runtime.world import World
@@ -141,14 +141,14 @@ def test_asking_whether_something_waits_counts_nothing(url: str, backend: Backen
 
 def test_entries_of_nothing_that_is_counted_are_progress(url: str, backend: Backend) -> None:
     """Whoever counts until nothing is left goes on behind them."""
-    odd = [Entry(n, Key(f"odd-{n}", "#STATE"), None, {}, 0) for n in range(5)]
+    odd = [LogEntry(n, Key(f"odd-{n}", "#STATE"), None, {}, 0) for n in range(5)]
     use(url, 3)
 
     class Odd:
         def __init__(self) -> None:
             self.log = log_of(backend)
 
-        def read(self, entries_max: int) -> list[Entry]:
+        def read(self, entries_max: int) -> list[LogEntry]:
             return odd[:1] or self.log.read(entries_max)
 
         def trim(self, position: int) -> None:
@@ -173,7 +173,7 @@ def test_a_store_without_a_log_says_so() -> None:
 
 def test_a_broken_log_is_unavailable(tmp_path: Path) -> None:
     """As every store that does not answer."""
-    log = SqliteLog(tmp_path / "limits.db")
+    log = log_of(SqliteBackend(tmp_path / "limits.db", sync=True, timeout_ms=1_000, world=World()))
     assert log.read(1) == []
     with sqlite3.connect(tmp_path / "limits.db") as file:
         file.execute("DROP TABLE changes")
@@ -200,6 +200,7 @@ def test_a_file_that_is_replaced_ends_the_program(tmp_path: Path, end: str, unti
                 file.unlink()
             if end == "replaced":
                 use(url, 6)
+            time.sleep(0.002)  # a look at the path is trusted for a millisecond
 
     with pytest.raises(InfrastructureError, match=r"limits\.db' was deleted or replaced .* start"):
         aggregate(url, until_idle=until_idle, stop=stop, tell=replace)

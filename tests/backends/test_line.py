@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from zae_limiter.backends.sqlite import SqliteBackend, backend
-from zae_limiter.backends.sqlite.line import _ENTRY, PLACES, SEEN_US_MAX, Line
+from zae_limiter.backends.sqlite.line import _ENTRY, PLACES, SEEN_US_MAX, WaitingLine
 from zae_limiter.repository_protocol import Key, Update
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.runtime.world import World
@@ -28,8 +28,8 @@ class TestLine:
         (tmp_path / "limits.db").touch()
         return tmp_path / "limits.db"
 
-    def line(self, path: Path, now_ms: list[float], seed: int = 1) -> Line:
-        return Line(path, World(ticks_ms=lambda: now_ms[0], random=Random(seed)))
+    def line(self, path: Path, now_ms: list[float], seed: int = 1) -> WaitingLine:
+        return WaitingLine(path, World(ticks_ms=lambda: now_ms[0], random=Random(seed)))
 
     def test_in_the_order_in_which_they_came(self, path: Path, now_ms: list[float]) -> None:
         """Who has waited longest is first, whenever it was last seen; who leaves makes room."""

@@ -309,7 +309,7 @@ def plant(leaks: list[str]) -> None:
     """Let something leak that must be found."""
     _leaks.update({leak: [] for leak in leaks})
     if "log" in leaks:
-        mock.patch("zae_limiter.operate.change_log.sqlite.SqliteLog.trim", mock.Mock()).start()
+        mock.patch("zae_limiter.backends.sqlite.backend.SqliteLog.trim", mock.Mock()).start()
     if "cache" in leaks:
         mock.patch(f"{__name__}.OPTIONS", replace(OPTIONS, remembered_max=10**6)).start()
     if "loop" in leaks:  # signals that another loop does not hear, and nobody who takes over

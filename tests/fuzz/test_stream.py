@@ -23,9 +23,9 @@ from tests.fuzz.outcomes import outcome, patience
 from tests.fuzz.values import anything
 from tests.odd_stores import HotMemory
 from zae_limiter import ValidationError
+from zae_limiter.backends.change_log import log_of
 from zae_limiter.backends.dynamodb import DynamoDBBackend, open_backend
 from zae_limiter.backends.dynamodb.expressions import encode, encode_key
-from zae_limiter.operate.change_log import log_of
 from zae_limiter.repository_protocol import Delete, Item, Key, Put
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import bucket_key

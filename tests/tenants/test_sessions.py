@@ -20,8 +20,8 @@ from tests.tenants.places import (
     writes_of,
 )
 from zae_limiter import SyncRateLimiter, SyncRepository
+from zae_limiter.backends.change_log import log_of
 from zae_limiter.backends.memory import MemoryBackend
-from zae_limiter.operate.change_log import log_of
 from zae_limiter.operate.manifest import SyncStoredLimits, parse
 from zae_limiter.records.connection import Connection, Options
 from zae_limiter.repository import Repository

@@ -9,7 +9,7 @@ from tests.aggregator.known_usage import usage_rows
 from tests.aggregator.poison import Strict, full_of_gaps, heavy_row, many_limits, plant
 from tests.odd_stores import HotMemory
 from zae_limiter import Limit, RateLimitExceeded, SyncRateLimiter, SyncRepository
-from zae_limiter.operate.change_log import log_of
+from zae_limiter.backends.change_log import log_of
 from zae_limiter.records.connection import Connection, Options
 from zae_limiter.repository import Repository
 from zae_limiter.repository_protocol import Key

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
@@ -34,7 +35,7 @@ from ..repository_protocol import (
 from ..runtime.colour import Blocking, Colour, at_fork
 from ..runtime.world import World
 from ..schema import is_deleted, is_remembered, sk_state
-from .diary import HOUR_MS, Diary, Mark
+from .change_log import HOUR_MS, MARKS_MAX, LogEntry, says_other_things
 
 _STATE = sk_state()
 
@@ -43,16 +44,22 @@ SWEEP_EVERY_WRITES = 1000
 SWEEP_AGAIN_WRITES = 100
 """How soon a sweep that left something comes again: twice as fast as writes could make new items."""
 
-
 Watcher: TypeAlias = Callable[[Key, Item | None, Item | None], None]
 """Is told the key of a write, the image before it and the one after."""
-
 
 _shelves: WeakSet[Shelf] = WeakSet()
 
 
+class Mark(NamedTuple):
+    """What a bucket was before a write, and when; ``gone`` if it was swept then."""
+
+    image: Item | None
+    at_ms: int
+    gone: bool = False
+
+
 class Shelf:
-    """The items of one store, however many views of it are open."""
+    """The items of one store and its change log, however many views of it are open."""
 
     def __init__(self) -> None:
         self.items: dict[Key, Item] = {}
@@ -62,8 +69,69 @@ class Shelf:
         self.changes = 0
         """How often a record was changed that clients remember."""
         self.watchers: list[Watcher] = []
-        self.diary = Diary()
-        self.hours = self.diary.hours
+        self.marks: dict[Key, list[Mark]] = {}
+        self.hours: dict[Key, int] = {}
+        """In which hour a bucket was last marked; in none if it is to be marked again."""
+        self._marks_length = self._position = 0
+        self._entries: deque[LogEntry] = deque()
+
+    # The change log, for its readers.
+
+    def read(self, entries_max: int) -> list[LogEntry]:
+        with self.lock:
+            if not self._entries:
+                for key, old, new, at_ms in self._became():
+                    self._position += 1
+                    self._entries.append(LogEntry(self._position, key, old, new, at_ms))
+                self.marks.clear()
+                self.hours.clear()  # so that the next write to each bucket marks it again
+                self._marks_length = 0
+            return list(islice(self._entries, entries_max))
+
+    def waits(self) -> bool:
+        with self.lock:
+            return bool(self._entries) or any(True for _ in self._became())
+
+    def trim(self, position: int) -> None:
+        with self.lock:
+            while self._entries and self._entries[0].position <= position:
+                self._entries.popleft()
+
+    def close(self) -> None:
+        """The log lives as long as the store."""
+
+    # The change log, for its writers, who hold the lock.
+
+    def note(self, key: Key, old: Item | None, new: Item | None, now_ms: int) -> None:
+        """Note a write to a bucket, before it is made."""
+        if new is None or is_deleted(new):
+            self._unmark(key)
+            if self._entries:
+                self._entries = deque(entry for entry in self._entries if entry.key != key)
+        elif old is None:
+            self.mark(key, Mark(None, now_ms))
+            self.hours.pop(key)  # what is made may have been used elsewhere, and is told from its use here
+        elif self.hours.get(key) != now_ms // HOUR_MS or says_other_things(old, new):
+            self.mark(key, Mark(old, now_ms))
+
+    def mark(self, key: Key, mark: Mark) -> None:
+        if self._marks_length >= MARKS_MAX:  # before it is marked, for it may be the oldest itself
+            self._unmark(next(iter(self.marks)))
+        self.marks.setdefault(key, []).append(mark)
+        self.hours[key] = mark.at_ms // HOUR_MS
+        self._marks_length += 1
+
+    def _unmark(self, key: Key) -> None:
+        self._marks_length -= len(self.marks.pop(key, ()))
+        self.hours.pop(key, None)
+
+    def _became(self) -> Iterator[tuple[Key, Item | None, Item, int]]:
+        """What became of the buckets that were marked: before, after, and when."""
+        for key, marks in self.marks.items():
+            images = [*(mark.image for mark in marks[1:]), self.items.get(key)]
+            for mark, after in zip(marks, images, strict=True):
+                if after is not None and after is not mark.image and not mark.gone:
+                    yield key, mark.image, after, mark.at_ms
 
 
 def _unlock_shelves() -> None:
@@ -129,7 +197,7 @@ class MemoryBackend:
                 self._count(0)
             now_ms = self._world.now_ms()
             if shelf.hours.get(key) != now_ms // HOUR_MS and key.sort == _STATE:
-                shelf.diary.mark(key, Mark(image, now_ms))
+                shelf.mark(key, Mark(image, now_ms))
             for watcher in shelf.watchers:
                 watcher(key, image, new)
             shelf.items[key] = new
@@ -164,21 +232,9 @@ class MemoryBackend:
         with self._shelf.lock:
             return {key: _own(item) for key, item in self._shelf.items.items()}
 
-    def read_diary(self, entries_max: int) -> list[tuple[int, Key, Item | None, Item, int]]:
-        """What became of the buckets, the oldest first: a number, the bucket, before, after, and when."""
-        with self._shelf.lock:
-            if not self._shelf.diary.entries:
-                self._shelf.diary.take(self._shelf.items)
-            return list(islice(self._shelf.diary.entries, entries_max))
-
-    def diary_waits(self) -> bool:
-        """Whether something was used that is not counted."""
-        with self._shelf.lock:
-            return self._shelf.diary.waits(self._shelf.items)
-
-    def trim_diary(self, position: int) -> None:
-        with self._shelf.lock:
-            self._shelf.diary.trim(position)
+    def change_log(self) -> Shelf:
+        """What became of the buckets, through whichever view."""
+        return self._shelf
 
     @property
     def watchers(self) -> list[Watcher]:
@@ -225,7 +281,7 @@ class MemoryBackend:
             for watcher in self._shelf.watchers:
                 watcher(key, old, item)
             if key.sort == _STATE:
-                self._shelf.diary.note(key, old, item, self._world.now_ms())
+                self._shelf.note(key, old, item, self._world.now_ms())
             if is_remembered(key):
                 self._shelf.changes += 1
                 self._own_changes += 1
@@ -247,7 +303,7 @@ class MemoryBackend:
         swept = list(islice(expired, SWEEP_ITEMS_MAX))
         for key in swept:
             if key.sort == _STATE and not is_deleted(self._shelf.items[key]):
-                self._shelf.diary.mark(key, Mark(self._shelf.items[key], now_ms, gone=True))
+                self._shelf.mark(key, Mark(self._shelf.items[key], now_ms, gone=True))
             del self._shelf.items[key]
         return len(swept)
 

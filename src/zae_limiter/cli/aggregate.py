@@ -55,7 +55,7 @@ def aggregate(
 ) -> None:
     """Follow the store and write usage snapshots.
 
-    A DynamoDB table is followed by its stream, an embedded store by a diary that it keeps from its first
+    A DynamoDB table is followed by its stream, an embedded store by a log that it keeps from its first
     acquire on. Stop it with Ctrl-C or a TERM signal: it finishes what it is doing, and goes
     on from there next time. All namespaces are counted.
     """

@@ -12,7 +12,7 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -20,17 +20,19 @@ from typing import TypeVar
 from ...exceptions import RateLimiterUnavailable, ValidationError, ZAELimiterError
 from ...models import BackendCapabilities, check_count
 from ...repository_protocol import Item, Key, Outcome, Page, Query, Write
-from ...runtime.colour import Asyncio, Blocking, Colour, ForkSafe, in_thread
+from ...runtime.colour import Asyncio, Blocking, Colour, ForkSafe, in_thread, run_sync
 from ...runtime.world import World
-from . import statements
-from .database import Busy, Database
-from .line import Line
+from ..change_log import LogEntry
+from . import change_log, statements
+from .database import Busy, Database, Work
+from .line import WaitingLine
 
 A = TypeVar("A")
 T = TypeVar("T")
 
 TIMEOUT_MS = 2_000
 TIMEOUT_MS_MAX = 600_000
+LOG_TIMEOUT_MS = 5_000
 PAUSE_MS_MIN = 0.05
 PAUSE_MS_MAX = 5.0
 PAUSE_PART = 20
@@ -68,7 +70,7 @@ class SqliteBackend:
         # Absolute, so that the store stays the same when the process changes its directory.
         self._database = Database(Path(text).absolute(), world)
         self._threads = ForkSafe(lambda: ThreadPoolExecutor(THREADS_MAX, "zae-limiter-sqlite"))
-        self._line = Line(self._database.path, world)
+        self._line = WaitingLine(self._database.path, world)
         self._writes = self._turn_writes = 0
         self._turn_since_ms = 0.0
         """Since when this process had waited for the turn it has; nobody who came later goes first."""
@@ -84,21 +86,22 @@ class SqliteBackend:
         await self._run(statements.sweep, self._world.now_ms())
 
     async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
-        return await self._ask(statements.batch_get, keys)
+        return await self.ask(statements.batch_get, keys)
 
     async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
         """All in one transaction, which costs as much as one write."""
         try:
-            outcomes = await self._ask(self._write_each, writes, is_turn_over=self._is_turn_over())
+            return await self._write(statements.write_each, writes)
         except RateLimiterUnavailable as failure:
             return [Outcome(False, None, failure=failure) for _ in writes]
-        self._count(len(writes))
-        return outcomes
+
+    async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
+        return await self._write(statements.transact_write, writes)
 
     def swap(
         self, key: Key, image: Item, changed: Mapping[str, int], changes: int | None = None
     ) -> Item | None:
-        if not isinstance(image, statements.Stored):
+        if not isinstance(image, statements.StoredItem):
             return None
         body = statements.changed_body(image, changed)
         if body is None or self._is_turn_over():
@@ -113,21 +116,15 @@ class SqliteBackend:
         except Busy:
             return None
         self._count(1)
-        new = statements.Stored(image)
+        new = statements.StoredItem(image, body)
         new.update(changed)
-        new.body = body
         return new
 
-    async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
-        outcomes = await self._ask(self._transact_write, writes, is_turn_over=self._is_turn_over())
-        self._count(len(writes))
-        return outcomes
-
     async def changes(self) -> int:
-        return await self._ask(self._changes, None)
+        return await self.ask(lambda file, _: statements.changes(file, None) - self._own_changes, None)
 
     async def query(self, query: Query) -> Page:
-        return await self._ask(statements.query, query)
+        return await self.ask(statements.query, query)
 
     async def close(self) -> None:
         """Close the connection; the store opens it again if it is used again."""
@@ -137,22 +134,23 @@ class SqliteBackend:
         else:
             await in_thread(self._threads.get(), self._database.close)
 
-    def _changes(self, connection: sqlite3.Connection, _: None) -> int:
-        return statements.changes(connection, None) - self._own_changes
+    def change_log(self) -> SqliteLog:
+        """What became of the buckets, read over a connection of its own: this one is busy."""
+        return SqliteLog(SqliteBackend(self.path, sync=True, timeout_ms=LOG_TIMEOUT_MS, world=self._world))
 
-    def _write_each(self, connection: sqlite3.Connection, writes: Sequence[Write]) -> list[Outcome]:
-        outcomes = statements.write_each(connection, writes)
-        self._own_changes += statements.is_change(writes, outcomes)
+    async def _write(
+        self, work: Work[Sequence[Write], list[Outcome]], writes: Sequence[Write]
+    ) -> list[Outcome]:
+        def and_count(connection: sqlite3.Connection, writes: Sequence[Write]) -> list[Outcome]:
+            outcomes = work(connection, writes)
+            self._own_changes += statements.is_change(writes, outcomes)
+            return outcomes
+
+        outcomes = await self.ask(and_count, writes, is_turn_over=self._is_turn_over())
+        self._count(len(writes))
         return outcomes
 
-    def _transact_write(self, connection: sqlite3.Connection, writes: Sequence[Write]) -> list[Outcome]:
-        outcomes = statements.transact_write(connection, writes)
-        self._own_changes += statements.is_change(writes, outcomes)
-        return outcomes
-
-    async def _ask(
-        self, work: Callable[[sqlite3.Connection, A], T], argument: A, *, is_turn_over: bool = False
-    ) -> T:
+    async def ask(self, work: Work[A, T], argument: A, *, is_turn_over: bool = False) -> T:
         """Run it for a caller who expects nothing but an answer or ``RateLimiterUnavailable``."""
         try:
             return await self._run(work, argument, is_turn_over=is_turn_over)
@@ -161,9 +159,7 @@ class SqliteBackend:
         except ZAELimiterError as error:
             raise RateLimiterUnavailable(str(error), misconfigured="file") from error
 
-    async def _run(
-        self, work: Callable[[sqlite3.Connection, A], T], argument: A, *, is_turn_over: bool = False
-    ) -> T:
+    async def _run(self, work: Work[A, T], argument: A, *, is_turn_over: bool = False) -> T:
         if not is_turn_over:
             with contextlib.suppress(Busy):
                 return self._database.attempt(work, argument)
@@ -183,9 +179,7 @@ class SqliteBackend:
         self._turn_writes = 0
         return False
 
-    def _wait(
-        self, since_ms: float, work: Callable[[sqlite3.Connection, A], T], argument: A, is_turn_over: bool
-    ) -> T:
+    def _wait(self, since_ms: float, work: Work[A, T], argument: A, is_turn_over: bool) -> T:
         """Try until it works or the time is over, and at least once."""
         place = self._line.stand(self._turn_since_ms) if is_turn_over else None
         slept_ms = polite_ms = 0.0
@@ -198,10 +192,13 @@ class SqliteBackend:
                 if not ahead or not left_ms or polite_ms >= POLITE_MS:
                     polite_ms = 0.0
                     try:
-                        return self._database.attempt_within(left_ms / 1000, work, argument)
+                        return self._database.attempt(work, argument, left_ms / 1000)
                     except Busy as busy:
                         if not left_ms:
-                            raise self._was_busy(busy) from busy
+                            waited = f"was busy for {self._timeout_ms} ms: {busy}"
+                            raise RateLimiterUnavailable(
+                                f"sqlite store {str(self.path)!r} {waited}"
+                            ) from busy
                 place = place or self._line.stand(self._turn_since_ms)
                 pause_ms = max(PAUSE_MS_MIN, AHEAD_MS * ahead, waited_ms / PAUSE_PART)
                 # Unequal sleeps keep processes that wait for the same lock from meeting again.
@@ -212,11 +209,6 @@ class SqliteBackend:
         finally:
             if place is not None:
                 place.leave()
-
-    def _was_busy(self, obstacle: Busy) -> RateLimiterUnavailable:
-        return RateLimiterUnavailable(
-            f"sqlite store {str(self.path)!r} was busy for {self._timeout_ms} ms: {obstacle}"
-        )
 
     def _count(self, writes: int) -> None:
         self._turn_writes += 1
@@ -235,3 +227,22 @@ class SqliteBackend:
             more = self._database.attempt(statements.tidy, self._world.now_ms())
         if more:
             self._writes = TIDY_EVERY_WRITES - TIDY_AGAIN_WRITES
+
+
+class SqliteLog:
+    """The change log of a file, through a store of its own."""
+
+    def __init__(self, backend: SqliteBackend) -> None:
+        self._backend = backend
+
+    def read(self, entries_max: int) -> list[LogEntry]:
+        return run_sync(self._backend.ask(change_log.read, entries_max))
+
+    def waits(self) -> bool:
+        return run_sync(self._backend.ask(change_log.waits, None))
+
+    def trim(self, position: int) -> None:
+        run_sync(self._backend.ask(change_log.trim, position))
+
+    def close(self) -> None:
+        run_sync(self._backend.close())

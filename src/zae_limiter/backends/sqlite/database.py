@@ -20,33 +20,29 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import NoReturn, TypeAlias, TypeVar
 
 from ...exceptions import RateLimiterUnavailable
 from ...runtime.colour import at_fork, taken
 from ...runtime.world import World
-from . import diary
-from .file import FileId, file_id, make_file, open_file
+from .file import DAY_MS, EPOCH_DAY, FileId, file_id, make_file, open_file
 from .statements import LostCommit
 
 A = TypeVar("A")
 T = TypeVar("T")
+Work: TypeAlias = Callable[[sqlite3.Connection, A], T]
+"""What is done with the connection while nobody else has it."""
 
 FORK_WAIT_SECONDS = 1.0
 LOOK_EVERY_MS = 1
 """How long after a look a call still trusts that the path names the file that is open."""
 
-UNUSABLE_CODES = frozenset(
-    {
-        sqlite3.SQLITE_AUTH,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_NOTADB,
-        sqlite3.SQLITE_PERM,
-        sqlite3.SQLITE_READONLY,
-    }
-)
+BUSY_CODES = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
+UNUSABLE_CODES = {
+    *(sqlite3.SQLITE_AUTH, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY),
+    *(sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOTADB),
+}
 """What the file or its place is not, and will not be by waiting."""
-BUSY_CODES = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
 
 
 class Busy(Exception):
@@ -67,22 +63,16 @@ class Database:
         with _registering:
             _databases.add(self)
 
-    def attempt(self, work: Callable[[sqlite3.Connection, A], T], argument: A) -> T:
-        """Do it now, or raise ``Busy`` if that would mean to wait or to open the file."""
-        for _ in taken(self._lock, 0):
-            try:
-                if self._connection is None:
-                    raise Busy("the file is not open")
-                return self._do(self._connection, work, argument)
-            finally:
-                self._lock.release()
-        raise Busy("another thread has the connection")
+    def attempt(self, work: Work[A, T], argument: A, wait_seconds: float | None = None) -> T:
+        """Do it now, or raise ``Busy``; other processes are not waited for.
 
-    def attempt_within(self, seconds: float, work: Callable[[sqlite3.Connection, A], T], argument: A) -> T:
-        """Wait for the connection, open the file if need be, but do not wait for other processes."""
-        for _ in taken(self._lock, seconds):
+        Only with ``wait_seconds`` other threads are, and the file is opened if need be.
+        """
+        for _ in taken(self._lock, wait_seconds or 0):
             try:
                 if self._connection is None:
+                    if wait_seconds is None:
+                        raise Busy("the file is not open")
                     self._connection = self._open()
                 return self._do(self._connection, work, argument)
             finally:
@@ -100,7 +90,11 @@ class Database:
             make_file(self.path)
             file = file_id(self.path)
             connection = open_file(self.path)
-            diary.follow(connection, self._world)
+            if self._world.now_ms != World().now_ms:
+                # Triggers take the machine's time by themselves, which costs less than to ask for it.
+                connection.execute("PRAGMA trusted_schema = ON")  # some builds let triggers call nobody
+                now_days = lambda _: EPOCH_DAY + self._world.now_ms() / DAY_MS  # noqa: E731
+                connection.create_function("julianday", 1, now_days)
         except sqlite3.Error as error:
             self._refuse(error)
         # Looked at before its first use: it may have been replaced while it was opened.
@@ -113,13 +107,11 @@ class Database:
         if self._replaced:
             raise RateLimiterUnavailable(
                 f"sqlite store {str(self.path)!r} was deleted or replaced while it was in use; "
-                "open the limiter again to use what is there now",
+                "start again, or open the limiter again, to use what is there now",
                 misconfigured="file",
             )
 
-    def _do(
-        self, connection: sqlite3.Connection, work: Callable[[sqlite3.Connection, A], T], argument: A
-    ) -> T:
+    def _do(self, connection: sqlite3.Connection, work: Work[A, T], argument: A) -> T:
         if self._replaced or self._ticks_ms() - self._looked_ms >= LOOK_EVERY_MS:
             self._look()
         try:

@@ -1,9 +1,14 @@
-"""Opening the file: recognise it, refuse what is not ours, and leave no trace when refusing.
+"""The file: its layout, how it is recognised, and why one is refused without leaving a trace in it.
 
-The file is looked at through SQLite only. Opening it in any other way would, on closing, drop the
-locks that other connections of this process hold on it: POSIX gives locks to processes, not to
-file descriptors. Only a file that is missing is made without it, since SQLite would let everybody
-read it; its log and shared memory get the mode of the file from SQLite.
+It is looked at through SQLite only. Opening it in any other way would, on closing, drop the locks that other
+connections of this process hold on it: POSIX gives locks to processes, not to file descriptors. Only a file
+that is missing is made without it, since SQLite would let everybody read it; its log and shared memory get
+the mode of the file from SQLite.
+
+Triggers keep the marks of the change log, in the transaction of the write itself, whoever writes, and cost a
+write one search in an index. Positions of its entries start at the time in microseconds, so that those of
+another file under the same name are larger than all before. Tables and triggers have the names, and triggers
+the text, that other versions know.
 """
 
 from __future__ import annotations
@@ -14,12 +19,13 @@ import sqlite3
 import stat
 import threading
 from pathlib import Path
-from typing import NamedTuple
+from typing import TypeAlias
 from urllib.parse import quote
 
 from ...exceptions import IncompatibleSchemaError, InfrastructureError, ValidationError
 from ...runtime.colour import ForkSafe
-from . import diary
+from ...schema import INDEXES, sk_state
+from ..change_log import HOUR_MS, MARKS_MAX
 
 APPLICATION_ID = 0x7A61656C
 """The letters ``zael``, in the header of every file that is ours."""
@@ -31,9 +37,49 @@ CHECKPOINT_PAGES = 4000
 FILE_MODE = 0o600
 """A new file is its owner's alone: it names customers and what they use. An existing one keeps its mode."""
 
-INDEXES = ("GSI1", "GSI2", "GSI3", "GSI4")
+TRIM_EVERY = 100
+DAY_MS, EPOCH_DAY = 86_400_000, 2_440_587.5
+"""1970 began so many days after day nought of SQLite."""
+NOW_MS = f"CAST((julianday('now') - {EPOCH_DAY}) * {DAY_MS} AS INTEGER)"
+STATE = sk_state()
+OLDEST = "SELECT {} FROM diary ORDER BY position LIMIT {}"
+
 INDEXED = tuple(f"{index}{half}" for index in INDEXES for half in ("PK", "SK"))
 COLUMNS = tuple(name.lower() for name in INDEXED)
+
+_HOUR = f"{NOW_MS} / {HOUR_MS}"
+_TOO_MANY = f"max(0, (SELECT count(*) FROM diary) - {MARKS_MAX})"
+_MARK = "INSERT INTO diary (pk, image, at_ms) VALUES (NEW.pk, {}, " + NOW_MS + ")"
+_TRIGGERS = {
+    # What is made may have been used elsewhere before, so its first use here marks it again.
+    "changes_insert": f"AFTER INSERT ON items WHEN NEW.sk = '{STATE}' "
+    f"BEGIN {_MARK.format('NULL')}; DELETE FROM marked WHERE pk = NEW.pk; END",
+    # No OR REPLACE: the conflict clause of whatever sets the trigger off would overrule it.
+    "changes_update": f"AFTER UPDATE OF body ON items WHEN NEW.sk = '{STATE}' "
+    f"AND (SELECT hour FROM marked WHERE pk = NEW.pk) IS NOT {_HOUR} "
+    f"BEGIN {_MARK.format('OLD.body')}; DELETE FROM marked WHERE pk = NEW.pk; "
+    f"INSERT INTO marked VALUES (NEW.pk, {_HOUR}); END",
+    # Who loses a mark is marked again by its next write, for it may have been the only one.
+    "diary_trim": f"AFTER INSERT ON diary WHEN NEW.position % {TRIM_EVERY} = 0 "
+    f"BEGIN DELETE FROM marked WHERE pk IN ({OLDEST.format('pk', _TOO_MANY)}); "
+    f"DELETE FROM diary WHERE position IN ({OLDEST.format('position', _TOO_MANY)}); END",
+}
+_MADE = [f"CREATE TRIGGER {name} {text}" for name, text in _TRIGGERS.items()]
+LOG_LAYOUT = (
+    "CREATE TABLE IF NOT EXISTS diary (position INTEGER PRIMARY KEY AUTOINCREMENT, pk TEXT NOT NULL, "
+    "image TEXT, at_ms INTEGER NOT NULL, gone INTEGER NOT NULL DEFAULT 0)",
+    "CREATE INDEX IF NOT EXISTS diary_of_bucket ON diary (pk)",
+    # Apart from the marks, so that the one search of a write touches no images.
+    "CREATE TABLE IF NOT EXISTS marked (pk TEXT NOT NULL PRIMARY KEY, hour INTEGER NOT NULL) WITHOUT ROWID",
+    # Other versions kept a log of all writes under this name.
+    "CREATE TABLE IF NOT EXISTS changes (position INTEGER PRIMARY KEY AUTOINCREMENT, "
+    "pk TEXT NOT NULL, sk TEXT NOT NULL, old TEXT, new TEXT NOT NULL, at_ms INTEGER NOT NULL)",
+    f"INSERT INTO sqlite_sequence (name, seq) SELECT 'changes', {NOW_MS} * 1000 "
+    "WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'changes')",
+    *(f"DROP TRIGGER IF EXISTS {name}" for name in _TRIGGERS),
+    *_MADE,
+)
+"""What makes a change log of nothing, or of what another version kept."""
 
 LAYOUT = (
     f"""CREATE TABLE items (
@@ -47,18 +93,13 @@ LAYOUT = (
         for index in map(str.lower, INDEXES)
     ),
     "CREATE INDEX expiry ON items (ttl) WHERE ttl IS NOT NULL",
-    *diary.LAYOUT,
+    *LOG_LAYOUT,
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {LAYOUT_VERSION}",
 )
 
-
-class FileId(NamedTuple):
-    """Which file a path names."""
-
-    device: int
-    inode: int
-
+FileId: TypeAlias = tuple[int, int]
+"""Device and inode."""
 
 _making = ForkSafe(threading.Lock)
 
@@ -69,7 +110,7 @@ def file_id(path: Path) -> FileId | None:
         found = os.stat(path)
     except OSError:
         return None
-    return FileId(found.st_dev, found.st_ino)
+    return found.st_dev, found.st_ino
 
 
 def make_file(path: Path) -> None:
@@ -95,13 +136,9 @@ def open_file(path: Path) -> sqlite3.Connection:
     ``sqlite3.Error`` passes through: the caller knows which of them are worth another try.
     """
     make_file(path)
+    # SQLite's own waiting polls up to every 100 ms, which starves whoever came late.
     connection = sqlite3.connect(
-        f"file:{quote(str(path))}?mode=rw",
-        uri=True,
-        # SQLite's own waiting polls up to every 100 ms, which starves whoever came late.
-        timeout=0,
-        isolation_level=None,
-        check_same_thread=False,
+        f"file:{quote(str(path))}?mode=rw", uri=True, timeout=0, isolation_level=None, check_same_thread=False
     )
     try:
         _check_owner(connection, path)
@@ -115,8 +152,11 @@ def open_file(path: Path) -> sqlite3.Connection:
                 f"cannot use {str(path)!r}: its file system cannot share memory between processes "
                 "(SQLite's WAL mode); put the file on a local disk"
             )
-        if _pragma(connection, "application_id") != APPLICATION_ID or not diary.is_there(connection):
-            _lay_out(connection)
+        if _missing(connection):
+            connection.execute("BEGIN IMMEDIATE")
+            for statement in _missing(connection):  # nothing, if another process was faster
+                connection.execute(statement)
+            connection.execute("COMMIT")
     except BaseException as error:
         connection.close()
         if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB:
@@ -131,11 +171,10 @@ def _check_place(path: Path) -> None:
     """Answer what SQLite would only call 'unable to open database file'."""
     shown, parent = str(path), path.parent
     if not parent.is_dir():
+        problem = f"its directory does not exist; create it: mkdir -p {shlex.quote(str(parent))}"
         if parent.exists():
-            raise ValidationError("store", shown, f"{str(parent)!r} is not a directory")
-        raise ValidationError(
-            "store", shown, f"its directory does not exist; create it: mkdir -p {shlex.quote(str(parent))}"
-        )
+            problem = f"{str(parent)!r} is not a directory"
+        raise ValidationError("store", shown, problem)
     try:
         kind = path.stat().st_mode
     except FileNotFoundError:
@@ -144,9 +183,8 @@ def _check_place(path: Path) -> None:
         raise InfrastructureError(f"cannot use {shown!r}: {error.strerror}; check the path") from error
     else:
         if stat.S_ISDIR(kind):
-            raise ValidationError(
-                "store", shown, f"it is a directory; name a file: {str(path / 'limits.db')!r}"
-            )
+            problem = f"it is a directory; name a file: {str(path / 'limits.db')!r}"
+            raise ValidationError("store", shown, problem)
         if not stat.S_ISREG(kind):
             raise ValidationError("store", shown, "it is not a regular file; choose another path")
         if not _may(path, os.R_OK | os.W_OK):
@@ -169,32 +207,26 @@ def _check_owner(connection: sqlite3.Connection, path: Path) -> None:
     """Refuse the database of another program before anything in it is changed."""
     # One transaction, for another process may be laying the file out at this moment.
     connection.execute("BEGIN")
-    owner = _pragma(connection, "application_id")
-    version = _pragma(connection, "user_version")
+    owner, version = (_pragma(connection, name) for name in ("application_id", "user_version"))
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     connection.execute("COMMIT")
-    if owner == APPLICATION_ID:
-        if version > LAYOUT_VERSION:
-            raise IncompatibleSchemaError(
-                f"{str(path)!r} was written by a newer version of zae-limiter (layout {version}, this one "
-                f"knows {LAYOUT_VERSION}); install that version or a later one"
-            )
-    elif owner or version or tables:
+    if owner != APPLICATION_ID and (owner or version or tables):
         raise ValidationError(
             "store", str(path), "it is the SQLite database of another program; choose another path"
         )
+    if version > LAYOUT_VERSION:
+        raise IncompatibleSchemaError(
+            f"{str(path)!r} was written by a newer version of zae-limiter (layout {version}, this one "
+            f"knows {LAYOUT_VERSION}); install that version or a later one"
+        )
 
 
-def _lay_out(connection: sqlite3.Connection) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    # Another process may have been faster.
+def _missing(connection: sqlite3.Connection) -> tuple[str, ...]:
+    """What a file lacks of the layout: all of it, or a change log as this version keeps it."""
     if _pragma(connection, "application_id") != APPLICATION_ID:
-        for statement in LAYOUT:
-            connection.execute(statement)
-    elif not diary.is_there(connection):  # a file of a version that kept none, or otherwise
-        for statement in diary.LAYOUT:
-            connection.execute(statement)
-    connection.execute("COMMIT")
+        return LAYOUT
+    found = connection.execute("SELECT sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
+    return () if {(made,) for made in _MADE} <= set(found) else LOG_LAYOUT
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from ...repository_protocol import (
     PAGE_ROWS_MAX,
@@ -25,9 +25,9 @@ from ...repository_protocol import (
     apply,
     apply_all,
 )
-from ...schema import changes_key, is_remembered, sk_state
-from . import diary
-from .file import COLUMNS, INDEXED, INDEXES
+from ...schema import INDEXES, changes_key, is_deleted, is_remembered
+from ..change_log import says_other_things
+from .file import COLUMNS, INDEXED, NOW_MS, STATE
 
 SWEEP_ITEMS_MAX = 200
 SCAN_ROWS_MAX = 10_000
@@ -51,13 +51,18 @@ UPSERT = (
 )
 _EXPIRED = f"SELECT pk, sk FROM items WHERE ttl < ? ORDER BY ttl LIMIT {SWEEP_ITEMS_MAX}"
 SWEEP = f"DELETE FROM items WHERE (pk, sk) IN ({_EXPIRED})"
-NOTE_SWEPT = diary.GONE.format(_EXPIRED)
 
-_STATE = sk_state()
+# What triggers cannot note in the change log: what expires, other limits or another family, what is deleted.
+MARK_SWEPT = (
+    f"INSERT INTO diary (pk, image, at_ms, gone) SELECT pk, body, {NOW_MS}, 1 FROM items "
+    f"WHERE sk = '{STATE}' AND (pk, sk) IN ({_EXPIRED}) AND body NOT LIKE '%\"status\":\"deleted\"%'"
+)
+MARK = f"INSERT INTO diary (pk, image, at_ms) SELECT pk, body, {NOW_MS} FROM items WHERE pk = ? AND sk = ?"
+UNMARK = ("DELETE FROM diary WHERE pk = ?", "DELETE FROM marked WHERE pk = ?")
+FORGET = (*UNMARK, "DELETE FROM changes WHERE pk = ?")  # there are few at a time, so they need no index
+
 IN_COLUMNS = frozenset((*INDEXED, "ttl"))
 """The attributes that have a column of their own beside the body."""
-
-TTL_MAX = 2**63 - 1
 
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False, allow_nan=False).encode
 
@@ -68,19 +73,18 @@ def _refuse(word: str) -> None:
 
 _decode = json.JSONDecoder(parse_constant=_refuse).raw_decode
 
-
-HARMLESS_CODES = frozenset(
-    {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY}
-)
+HARMLESS_CODES = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY}
 """Errors of a statement on its own after which nothing has happened."""
 
 
-class Stored(dict[str, Any]):
+class StoredItem(dict[str, Any]):
     """An item together with the text that it was read from or written as."""
 
     __slots__ = ("body",)
 
-    body: str
+    def __init__(self, item: Item, body: str) -> None:
+        super().__init__(item)
+        self.body = body
 
 
 class LostCommit(Exception):
@@ -101,7 +105,7 @@ def swap(connection: sqlite3.Connection, swapped: tuple[str, ...]) -> bool:
         raise LostCommit from error
 
 
-def changed_body(image: Stored, changed: Mapping[str, int]) -> str | None:
+def changed_body(image: StoredItem, changed: Mapping[str, int]) -> str | None:
     """The text of an item after some of its integers changed, without encoding all of it again.
 
     An attribute's name with its quotes and colon stands in the text of a flat item where its value is:
@@ -122,12 +126,9 @@ def changed_body(image: Stored, changed: Mapping[str, int]) -> str | None:
 def read_body(body: str) -> dict[str, Any]:
     """The item that a text stands for. Whatever is no object of JSON is an item that says nothing."""
     try:
-        item = _decode(body)[0]
+        item = _decode(body.lstrip())[0]
     except (ValueError, RecursionError):
-        try:
-            item = _decode(body.lstrip())[0]
-        except (ValueError, RecursionError):
-            item = None
+        return {}
     return item if isinstance(item, dict) else {}
 
 
@@ -152,25 +153,15 @@ def write_each(connection: sqlite3.Connection, writes: Sequence[Write]) -> list[
     outcomes = []
     for write in writes:
         item = _get(connection, write.key)
-        outcome = apply(write, item)
-        outcomes.append(_keep(connection, write, item, outcome) if outcome.applied else outcome)
-    if is_change(writes, outcomes):
-        connection.execute(COUNT_CHANGE)
-    _commit(connection)
-    return outcomes
+        outcomes.append(_keep(connection, write, item, apply(write, item)))
+    return _committed(connection, writes, outcomes)
 
 
 def transact_write(connection: sqlite3.Connection, writes: Sequence[Write]) -> list[Outcome]:
     connection.execute("BEGIN IMMEDIATE")
     items = [_get(connection, write.key) for write in writes]
-    outcomes = [
-        _keep(connection, write, item, outcome) if outcome.applied else outcome
-        for write, item, outcome in zip(writes, items, apply_all(writes, items), strict=True)
-    ]
-    if is_change(writes, outcomes):
-        connection.execute(COUNT_CHANGE)
-    _commit(connection)
-    return outcomes
+    decided = zip(writes, items, apply_all(writes, items), strict=True)
+    return _committed(connection, writes, [_keep(connection, *one) for one in decided])
 
 
 def batch_get(connection: sqlite3.Connection, keys: Sequence[Key]) -> list[Item | None]:
@@ -213,7 +204,7 @@ def sweep(connection: sqlite3.Connection, now_ms: int) -> bool:
     connection.execute("BEGIN IMMEDIATE")
     # A ttl has passed when its second lies wholly in the past: ttl * 1000 < now_ms.
     before = (-(-now_ms // 1000),)
-    connection.execute(NOTE_SWEPT, before)
+    connection.execute(MARK_SWEPT, before)
     swept = connection.execute(SWEEP, before).rowcount
     _commit(connection)
     return swept == SWEEP_ITEMS_MAX
@@ -249,38 +240,30 @@ QUERIES = {
 
 def _get(connection: sqlite3.Connection, key: Key) -> Item | None:
     row = connection.execute(SELECT, key).fetchone()
-    return None if row is None else _stored(row[0], read_body(row[0]))
-
-
-def _stored(body: str, item: Item) -> Stored:
-    stored = Stored(item)
-    stored.body = body
-    return stored
+    return None if row is None else StoredItem(read_body(row[0]), row[0])
 
 
 def _keep(connection: sqlite3.Connection, write: Write, old: Item | None, outcome: Outcome) -> Outcome:
-    new = outcome.item
-    if new is old:
+    """Store what a write decided, if it changes anything."""
+    key, new = write.key, outcome.item
+    if not outcome.applied or new is old:
         return outcome
-    is_bucket = write.key.sort == _STATE
-    if is_bucket:
-        diary.before(connection, write.key, old, new)
+    is_bucket = key.sort == STATE
+    if is_bucket and old is not None and new is not None and says_other_things(old, new):
+        connection.execute(MARK, key)
     if new is None:
-        connection.execute(DELETE, write.key)
+        connection.execute(DELETE, key)
     else:
-        outcome = _put(connection, write, old, new)
-    if is_bucket:
-        diary.after(connection, write.key, new)
+        body = _encode(new)
+        if old is not None and _same_columns(write, old, new):
+            connection.execute(UPDATE_BODY, (body, *key))
+        else:
+            connection.execute(UPSERT, (*key, body, *_columns(new)))
+        outcome = Outcome(True, StoredItem(new, body))
+    if is_bucket and (new is None or is_deleted(new)):  # with what a trigger marked just now
+        for statement in FORGET:
+            connection.execute(statement, key[:1])
     return outcome
-
-
-def _put(connection: sqlite3.Connection, write: Write, old: Item | None, new: Item) -> Outcome:
-    body = _encode(new)
-    if old is not None and _same_columns(write, old, new):
-        connection.execute(UPDATE_BODY, (body, *write.key))
-    else:
-        connection.execute(UPSERT, (*write.key, body, *_columns(new)))
-    return Outcome(True, _stored(body, new))
 
 
 def _same_columns(write: Write, old: Item, new: Item) -> bool:
@@ -294,22 +277,27 @@ def _columns(item: Item) -> list[str | int | None]:
     columns: list[str | int | None] = []
     for index in INDEXES:
         pk, sk = item.get(f"{index}PK"), item.get(f"{index}SK")
-        if isinstance(pk, str) and isinstance(sk, str) and _is_text(pk) and _is_text(sk):
-            columns += (pk, sk)
-        else:
-            columns += (None, None)
+        columns += (pk, sk) if _is_text(pk) and _is_text(sk) else (None, None)
     ttl = item.get("ttl")
-    columns.append(ttl if type(ttl) is int and abs(ttl) <= TTL_MAX else None)
+    columns.append(ttl if type(ttl) is int and abs(ttl) < 2**63 else None)
     return columns
 
 
-def _is_text(text: str) -> bool:
+def _is_text(value: object) -> TypeGuard[str]:
     """Whether SQLite can keep it: there are texts that JSON can write and nobody can encode."""
     try:
-        text.encode()
+        return isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:
         return False
-    return True
+
+
+def _committed(
+    connection: sqlite3.Connection, writes: Sequence[Write], outcomes: list[Outcome]
+) -> list[Outcome]:
+    if is_change(writes, outcomes):
+        connection.execute(COUNT_CHANGE)
+    _commit(connection)
+    return outcomes
 
 
 def _commit(connection: sqlite3.Connection) -> None:

@@ -1,4 +1,4 @@
-"""The diary of an embedded store: what was used by the hour from the first write on, as a log would say."""
+"""The change log of an embedded store: what was used by the hour, as a log of all writes would say."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zae_limiter.backends.diary import MARKS_MAX, Mark
-from zae_limiter.backends.memory import MemoryBackend
-from zae_limiter.backends.sqlite import SqliteBackend, diary
-from zae_limiter.operate.change_log import ChangeLog, Entry, log_of
+from zae_limiter.backends.change_log import MARKS_MAX, ChangeLog, LogEntry, log_of
+from zae_limiter.backends.memory import Mark, MemoryBackend
+from zae_limiter.backends.sqlite import SqliteBackend
+from zae_limiter.backends.sqlite.change_log import MARKS_AT_ONCE
+from zae_limiter.backends.sqlite.file import TRIM_EVERY
 from zae_limiter.repository_protocol import Backend, Delete, Item, Key, Put, Update
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.runtime.world import World
@@ -52,8 +53,8 @@ class Stage:
         self.clock.advance(hours * HOUR)
         self.hours += hours
 
-    def read(self) -> list[Entry]:
-        found: list[Entry] = []
+    def read(self) -> list[LogEntry]:
+        found: list[LogEntry] = []
         while entries := self.log.read(3):
             self.log.trim(entries[-1].position)
             found += entries
@@ -63,7 +64,7 @@ class Stage:
         return +self.used_exactly()
 
     def used_exactly(self) -> Counter[tuple[Key, str, int]]:
-        """What the diary says by bucket, limit and hour, counted from now backwards."""
+        """What the log says by bucket, limit and hour, counted from now backwards."""
         counted: Counter[tuple[Key, str, int]] = Counter()
         for entry in self.read():
             ago = (self.clock.now_ms // (HOUR * 1000)) - entry.at_ms // (HOUR * 1000)
@@ -198,7 +199,7 @@ def test_looking_takes_nothing(store: Stage) -> None:
 
 def test_nothing_is_read_only_when_nothing_is_there(store: Stage) -> None:
     """Marks that tell of no use, of which there may be many, are passed over at once."""
-    fill(store, 3 * diary.MARKS_AT_ONCE)
+    fill(store, 3 * MARKS_AT_ONCE)
     store.write(Put(A, bucket(1)))
     assert store.log.waits()
     assert [entry.key for entry in store.log.read(10)] == [A]
@@ -232,10 +233,10 @@ def test_a_reader_who_dies_finds_the_same_again(store: Stage) -> None:
 
 
 def fill(store: Stage, marks: int) -> None:
-    """The marks of other buckets, which were deleted since by somebody who knows of no diary."""
+    """The marks of other buckets, which were deleted since by somebody who knows of no log."""
     if store.path is None:
         for n in range(marks):
-            store.backend._shelf.diary.mark(other(n), Mark(bucket(1), 0))  # type: ignore[attr-defined]
+            store.backend._shelf.mark(other(n), Mark(bucket(1), 0))  # type: ignore[attr-defined]
         return
     with contextlib.closing(sqlite3.connect(store.path)) as file, file:
         marked = ((other(n).partition,) for n in range(marks))
@@ -248,18 +249,18 @@ def other(n: int) -> Key:
 
 def marks_of(store: Stage) -> int:
     if store.path is None:
-        return sum(map(len, store.backend._shelf.diary.marks.values()))  # type: ignore[attr-defined]
+        return sum(map(len, store.backend._shelf.marks.values()))  # type: ignore[attr-defined]
     with contextlib.closing(sqlite3.connect(store.path)) as file:
         ((length,),) = file.execute("SELECT count(*) FROM diary").fetchall()
     return int(length)
 
 
-def test_an_unread_diary_has_an_end(store: Stage) -> None:
+def test_an_unread_log_has_an_end(store: Stage) -> None:
     """The newest marks are kept for a reader who may still come; who lost all of his is marked again."""
     store.write(Put(A, bucket(1)))
     swapped(store, A, 2)
-    fill(store, MARKS_MAX + diary.TRIM_EVERY)
-    assert MARKS_MAX <= marks_of(store) < MARKS_MAX + diary.TRIM_EVERY
+    fill(store, MARKS_MAX + TRIM_EVERY)
+    assert MARKS_MAX <= marks_of(store) < MARKS_MAX + TRIM_EVERY
     for used in (3, 9):
         swapped(store, A, used)
     assert store.used() == {(A, "rpm", 0): 7}
@@ -276,7 +277,7 @@ def test_only_marks_that_nobody_has_read_take_room(tmp_path: Path) -> None:
         assert store.used() == {(A, "rpm", 0): 1}
 
 
-def test_a_full_diary_still_marks_whom_it_has_known_longest(store: Stage) -> None:
+def test_a_full_log_still_marks_whom_it_has_known_longest(store: Stage) -> None:
     """His older marks go to make room, not the one that he gets."""
     store.write(Put(A, bucket(1, ttl=store.clock.world.now_ms() // 1000 + 60)))
     store.clock.advance(120)
@@ -292,11 +293,11 @@ def test_the_oldest_marks_are_worked_out_first(tmp_path: Path) -> None:
     last = bucket_key("ns", "zoe", "api")
     with stage("sqlite", tmp_path) as store:
         store.write(Put(last, bucket(1)))
-        store.write(*(Put(other(n), bucket(1)) for n in range(diary.MARKS_AT_ONCE + 1)))
+        store.write(*(Put(other(n), bucket(1)) for n in range(MARKS_AT_ONCE + 1)))
         assert last in {entry.key for entry in store.log.read(1000)}
 
 
-def test_a_diary_that_was_kept_otherwise_goes_on_as_now(tmp_path: Path) -> None:
+def test_a_log_that_was_kept_otherwise_goes_on_as_now(tmp_path: Path) -> None:
     """A trigger of another version is replaced, and what was marked stays."""
     with stage("sqlite", tmp_path) as store:
         store.write(Put(A, bucket(3)))
@@ -310,7 +311,7 @@ def test_a_diary_that_was_kept_otherwise_goes_on_as_now(tmp_path: Path) -> None:
         assert store.used() == {(A, "rpm", 1): 3, (A, "rpm", 0): 2}
 
 
-def test_a_file_of_an_older_version_gets_its_diary(tmp_path: Path) -> None:
+def test_a_file_of_an_older_version_gets_its_log(tmp_path: Path) -> None:
     """When it is opened; what stood in a log of all writes is read first."""
     with stage("sqlite", tmp_path) as store:
         store.write(Put(A, bucket(1)))
@@ -345,13 +346,13 @@ acts = st.lists(
 @given(acts=acts)
 @settings(max_examples=60, deadline=None)
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-def test_a_diary_says_what_a_log_would(
+def test_marks_say_what_a_log_of_all_writes_would(
     kind: str, acts: list[Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Whatever is written when: by bucket, limit and hour, read now and then or only at the end."""
     said: Counter[tuple[Key, str, int]] = Counter()
     logged: Counter[tuple[Key, str, int]] = Counter()
-    with stage(kind, tmp_path_factory.mktemp("diary")) as store:
+    with stage(kind, tmp_path_factory.mktemp("log")) as store:
         known: dict[Key, Item] = {}
 
         def write(key: Key, new: dict[str, Any]) -> None:
