@@ -11,6 +11,7 @@ import ast
 import base64
 import hashlib
 import io
+import re
 import zipfile
 from collections.abc import Iterator
 from importlib.resources import files
@@ -22,10 +23,6 @@ HANDLER = "zae_limiter_aggregator.handler.handler"
 PACKAGES = ("zae_limiter", "zae_limiter_aggregator")
 LEFT_OUT = "zae_limiter.infra"
 """A repository can deploy a stack; a function in one has no business to."""
-
-TIME = (1980, 1, 1, 0, 0, 0)
-UNIX = 3
-READABLE = 0o100644 << 16
 
 
 class PackageInfo(NamedTuple):
@@ -48,8 +45,8 @@ def build(handler: str = HANDLER) -> bytes:
     package = io.BytesIO()
     with zipfile.ZipFile(package, "w") as archive:
         for name in sorted(content):
-            entry = zipfile.ZipInfo(name, TIME)
-            entry.create_system, entry.external_attr = UNIX, READABLE
+            entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            entry.create_system, entry.external_attr = 3, 0o100644 << 16  # a file of Unix, for all to read
             archive.writestr(entry, content[name], zipfile.ZIP_DEFLATED, compresslevel=9)
     return package.getvalue()
 
@@ -58,7 +55,9 @@ def describe(package: bytes) -> PackageInfo:
     """Size, hash, version and files of a package."""
     with zipfile.ZipFile(io.BytesIO(package)) as archive:
         names = tuple(archive.namelist())
-    return PackageInfo(len(package), code_sha256(package), _version_of(names), HANDLER, names)
+    metadata = (re.fullmatch(r"zae_limiter-(.*)\.dist-info/METADATA", name) for name in names)
+    version = next((found[1] for found in metadata if found), None)
+    return PackageInfo(len(package), code_sha256(package), version, HANDLER, names)
 
 
 def code_sha256(package: bytes) -> str:
@@ -87,13 +86,12 @@ def needed_sources(module: str) -> dict[str, bytes]:
 
 def _place(module: str) -> tuple[str, bytes] | None:
     """The path and the source of one of our modules; ``None`` if it is something else."""
-    top, *rest = module.split(".")
-    if top not in PACKAGES:
-        return None
-    for parts in ((*rest[:-1], f"{rest[-1]}.py"), (*rest, "__init__.py")) if rest else (("__init__.py",),):
-        file = files(top).joinpath(*parts)
+    path = module.replace(".", "/")
+    top, _, rest = path.partition("/")
+    for end in (".py", "/__init__.py") if top in PACKAGES else ():
+        file = files(top).joinpath(f"{rest}{end}".lstrip("/"))
         if file.is_file():
-            return "/".join((top, *parts)), file.read_bytes()
+            return f"{path}{end}", file.read_bytes()
     return None
 
 
@@ -107,12 +105,3 @@ def _imports(tree: ast.AST, package: str) -> Iterator[str]:
             origin = ".".join([*above, *([node.module] if node.module else [])])
             yield origin
             yield from (f"{origin}.{alias.name}" for alias in node.names)
-
-
-def _version_of(names: tuple[str, ...]) -> str | None:
-    """The version that a package says it is."""
-    for name in names:
-        folder, _, file = name.partition("/")
-        if file == "METADATA" and folder.startswith("zae_limiter-"):
-            return folder.removeprefix("zae_limiter-").removesuffix(".dist-info")
-    return None
