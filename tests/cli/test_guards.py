@@ -14,7 +14,6 @@ from tests.older.releases import recorded, rows_of
 from zae_limiter.backends.dynamodb.provision import create_table_request
 from zae_limiter.backends.dynamodb.transport import ServiceError
 from zae_limiter.infra import stack_manager
-from zae_limiter.infra.cloud import Cloud
 
 EXPIRED = ServiceError("ExpiredToken", "The security token included in the request is expired")
 THROTTLED = ServiceError("Throttling", "Rate exceeded")
@@ -25,7 +24,7 @@ SILENCE = [DENIED, EXPIRED, THROTTLED, NO_ANSWER]
 def scripted(monkeypatch: pytest.MonkeyPatch, **answers: Exception) -> ScriptedAws:
     """What answers wherever a command asks about stacks; the table itself is real."""
     aws = ScriptedAws(**answers)
-    monkeypatch.setattr(stack_manager, "open_cloud", lambda **_: Cloud(aws))
+    monkeypatch.setattr(stack_manager, "open_cloud", lambda **_: aws)
     return aws
 
 

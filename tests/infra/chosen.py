@@ -1,14 +1,14 @@
 """A deployment with every option said, for the tests of what becomes of them."""
 
 from zae_limiter import StackOptions, UsageWindow
-from zae_limiter.infra.template import CodeLocation
 
 ROLE = "arn:aws:iam::123456789012:role/mine"
 TOPIC = "arn:aws:sns:eu-west-1:123456789012:alarms"
 BOUNDARY = "arn:aws:iam::123456789012:policy/bound"
 KEY = "arn:aws:kms:eu-west-1:123456789012:key/1234abcd-12ab"
 PRINCIPALS = ("arn:aws:iam::123456789012:role/team-*", "arn:aws:iam::123456789012:user/ann")
-CODE = CodeLocation("bucket", "package.zip", "3")
+CODE = {"CodeBucket": "bucket", "CodeKey": "package.zip", "CodeVersion": "3"}
+"""No option, but said to the template by whoever deploys without us."""
 
 EVERYTHING = StackOptions(
     snapshot_windows=(UsageWindow.DAILY, UsageWindow.MONTHLY),

@@ -23,13 +23,14 @@ DENIED = ServiceError("AccessDenied", "you shall not pass")
 Reply = dict[str, Any] | Exception | Callable[[dict[str, Any]], dict[str, Any]]
 
 
-class ScriptedAws:
+class ScriptedAws(Cloud):
     """Replays answers by operation; the last one of each is repeated. Sleeping moves its clock only."""
+
+    region = "eu-west-1"
 
     def __init__(self, **answers: Reply | list[Reply]) -> None:
         self.clock = Clock()
         self.colour: Colour = self.clock
-        self.region = "eu-west-1"
         self.sent: list[tuple[str, dict[str, Any]]] = []
         self._answers = {
             name: list(said) if isinstance(said, list) else [said]
@@ -63,7 +64,7 @@ class ScriptedAws:
 
     @property
     def manager(self) -> SyncStackManager:
-        return SyncStackManager(NAME, world=self.clock.world, cloud=Cloud(self))
+        return SyncStackManager(NAME, world=self.clock.world, cloud=self)
 
 
 DEPLOYED_FUNCTION: dict[str, Reply | list[Reply]] = {

@@ -191,6 +191,6 @@ def test_a_session_reaches_the_stack_too() -> None:
                 assert await stack.describe() is not None
             whole = await Repository.open(stack=name, session=session(False), **place())
             async with whole, whole._stack_manager() as found:
-                assert found._cloud._wire._session is session(False)  # type: ignore[attr-defined]
+                assert found._cloud._session is session(False)  # type: ignore[attr-defined]
 
         drive(False, scenario())

@@ -13,7 +13,7 @@ from tests.infra.scripted_aws import ScriptedAws
 from tests.stores import drive
 from zae_limiter.backends.dynamodb.transport import ServiceError
 from zae_limiter.exceptions import InfrastructureError, StackOperationError
-from zae_limiter.infra.cloud import Cloud, Patience, open_cloud
+from zae_limiter.infra.cloud import Patience, open_cloud
 
 BOTH = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
 UNKNOWN = ServiceError("ExpiredToken", "the token is expired")
@@ -30,7 +30,7 @@ LIMITED = ServiceError("LimitExceededException", "too many stacks")
 )
 def test_a_refusal_says_what_to_do(answer: Exception, said: str) -> None:
     """Unless the caller expects it; then it comes as it is."""
-    cloud = Cloud(ScriptedAws(GetFunction=answer))
+    cloud = ScriptedAws(GetFunction=answer)
     with pytest.raises(StackOperationError, match=said):
         drive(True, cloud.ask("lambda", "GetFunction"))
     assert isinstance(answer, ServiceError)
@@ -114,7 +114,7 @@ def test_services_are_asked_together(sync: bool) -> None:
 def test_patience_ends_on_time() -> None:
     """However long the pauses have become."""
     aws = ScriptedAws()
-    patience = Patience(Cloud(aws), aws.clock.world, 7)
+    patience = Patience(aws, aws.clock.world, 7)
 
     async def scenario() -> None:
         while await patience.lasts():

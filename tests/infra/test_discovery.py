@@ -6,7 +6,6 @@ from tests.infra.emulated import deployed, place
 from tests.infra.scripted_aws import DENIED, NO_ANSWER, NO_TABLE, ScriptedAws, stacks
 from tests.stores import drive
 from zae_limiter import RateLimiter, StackOptions, SyncRateLimiter, SyncRepository
-from zae_limiter.infra.cloud import Cloud
 from zae_limiter.infra.discovery import list_deployed
 from zae_limiter.version import SCHEMA_VERSION, client_version
 
@@ -24,7 +23,7 @@ def test_every_page_is_read_and_strangers_are_left_out() -> None:
     ]
     pages[0]["Stacks"][1]["Tags"] = []  # type: ignore[index]
     aws = ScriptedAws(DescribeStacks=list(pages))
-    found = drive(True, list_deployed(Cloud(aws)))
+    found = drive(True, list_deployed(aws))
     assert [one.stack_name for one in found] == ["a", "b"]
     assert [request.get("NextToken") for request in aws.requests("DescribeStacks")] == [None, "2", "3"]
     assert {one.region for one in found} == {"eu-west-1"}
@@ -34,7 +33,7 @@ def test_a_table_that_cannot_be_read_is_listed_by_its_tags() -> None:
     """Whoever may list stacks may not be allowed to read tables, and a table may be gone."""
     for trouble in (DENIED, NO_ANSWER, NO_TABLE):
         aws = ScriptedAws(DescribeStacks={"Stacks": named("a")}, GetItem=trouble)
-        (found,) = drive(True, list_deployed(Cloud(aws)))
+        (found,) = drive(True, list_deployed(aws))
         assert (found.schema_version, found.lambda_version) == (SCHEMA_VERSION, client_version())
 
 
@@ -42,13 +41,13 @@ def test_many_stacks_are_all_listed() -> None:
     """Some at a time."""
     names = [f"stack-{number:02}" for number in range(40)]
     aws = ScriptedAws(DescribeStacks={"Stacks": named(*names)})
-    assert [one.stack_name for one in drive(True, list_deployed(Cloud(aws)))] == names
+    assert [one.stack_name for one in drive(True, list_deployed(aws))] == names
 
 
 def test_a_region_without_stacks_is_an_empty_list() -> None:
     """Not an error."""
     aws = ScriptedAws(DescribeStacks={"Stacks": []})
-    assert drive(True, list_deployed(Cloud(aws))) == []
+    assert drive(True, list_deployed(aws)) == []
 
 
 def test_limiters_find_what_is_deployed() -> None:

@@ -15,7 +15,7 @@ from zae_limiter.backends.dynamodb.table import create_table_request
 from zae_limiter.backends.dynamodb.transport import ServiceError
 from zae_limiter.exceptions import InfrastructureNotFoundError, StackOperationError
 from zae_limiter.infra import health
-from zae_limiter.infra.health import Check, Health, Report
+from zae_limiter.infra.health import Health, HealthCheck, HealthReport
 from zae_limiter.infra.stack import Stack
 from zae_limiter.infra.stack_manager import SyncStackManager
 from zae_limiter.models import StackOptions, VersionRecord
@@ -32,57 +32,57 @@ def index_state(state: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("check", "expected", "said"),
+    ("judged", "expected", "said"),
     [
-        (health.stack_check(None), "off", "none around"),
-        (health.stack_check(None, "not permitted"), "yellow", "unknown: not permitted"),
-        (health.stack_check(Stack("a", "id", "CREATE_COMPLETE")), "green", "CREATE_COMPLETE"),
-        (health.stack_check(Stack("a", "id", "UPDATE_IN_PROGRESS")), "yellow", "wait"),
-        (health.stack_check(Stack("a", "id", "UPDATE_ROLLBACK_COMPLETE")), "yellow", "taken back"),
-        (health.stack_check(Stack("a", "id", "UPDATE_ROLLBACK_FAILED")), "red", "continue-update-rollback"),
-        (health.stack_check(Stack("a", "id", "ROLLBACK_COMPLETE")), "red", "delete it first"),
-        (health.table_check(TABLE), "green", "about 7 items"),
-        (health.table_check(TABLE | {"TableStatus": "DELETING"}), "red", "DELETING"),
-        (health.table_check(None), "red", "does not exist"),
-        (health.indexes_check(index_state("ACTIVE")), "green", "4 active"),
-        (health.indexes_check(index_state("CREATING")), "red", "GSI1, GSI2, GSI3, GSI4 cannot be used"),
-        (health.indexes_check(TABLE | {"GlobalSecondaryIndexes": []}), "red", "index GSI1 is missing"),
-        (health.ttl_check({"TimeToLiveStatus": "ENABLED", "AttributeName": "ttl"}), "green", "'ttl'"),
-        (health.ttl_check({"TimeToLiveStatus": "ENABLED", "AttributeName": "x"}), "yellow", "stays"),
-        (health.ttl_check({"TimeToLiveStatus": "DISABLED"}), "yellow", "stays in the table"),
-        (health.stream_check(TABLE), "green", "images"),
-        (health.stream_check({}), "red", "cannot be counted"),
-        (health.stream_check({"StreamSpecification": {"StreamViewType": "KEYS_ONLY"}}), "red", "lacks"),
-        (health.function_check(None, CURRENT), "red", "does not exist"),
-        (health.function_check({"State": "Active"}, CURRENT), "green", client_version()),
-        (health.function_check({"State": "Inactive"}, CURRENT), "green", "Inactive"),
-        (health.function_check({"State": "Active"}, None), "red", "repeat zae-limiter deploy"),
-        (health.function_check({"State": "Active"}, VersionRecord("1.0.0")), "red", "not uploaded"),
-        (health.function_check({"State": "Failed", "StateReason": "no role"}, CURRENT), "red", "no role"),
-        (health.function_check({"State": "Pending"}, CURRENT), "yellow", "being changed"),
-        (health.function_check({"LastUpdateStatus": "InProgress"}, CURRENT), "yellow", "being changed"),
-        (health.mapping_check(None), "red", "does not exist"),
-        (health.mapping_check({"State": "Enabled"}), "green", "nothing yet"),
-        (health.mapping_check({"State": "Enabled", "LastProcessingResult": "PROBLEM: x"}), "red", "x"),
-        (health.mapping_check({"State": "Disabled"}), "red", "told of nothing"),
-        (health.mapping_check({"State": "Creating"}), "yellow", "Creating"),
-        (health.queue_check({"ApproximateNumberOfMessages": "0"}), "green", "none"),
-        (health.queue_check({"ApproximateNumberOfMessages": "1200"}), "yellow", "processed: 1,200"),
-        (health.alarms_check([{"AlarmName": "a", "StateValue": "OK"}], 1), "green", "none raised"),
-        (health.alarms_check([{"AlarmName": "a", "StateValue": "ALARM"}], 1), "red", "raised: a"),
-        (health.alarms_check([], 2), "red", "2 of 2 do not exist"),
-        (health.version_check(CURRENT), "green", "schema 1.0.0"),
-        (health.version_check(None), "yellow", "none recorded"),
-        (health.version_check(None, "denied"), "yellow", "denied"),
-        (health.version_check(VersionRecord("1.0.0", "0.0.1")), "yellow", "zae-limiter upgrade"),
-        (health.version_check(VersionRecord("9.0.0")), "red", "newer zae-limiter"),
-        (health.version_check(VersionRecord("soon")), "red", "unreadable"),
+        (health.stack_health(None), "off", "none around"),
+        (health.stack_health(None, "not permitted"), "yellow", "unknown: not permitted"),
+        (health.stack_health(Stack("a", "id", "CREATE_COMPLETE")), "green", "CREATE_COMPLETE"),
+        (health.stack_health(Stack("a", "id", "UPDATE_IN_PROGRESS")), "yellow", "wait"),
+        (health.stack_health(Stack("a", "id", "UPDATE_ROLLBACK_COMPLETE")), "yellow", "taken back"),
+        (health.stack_health(Stack("a", "id", "UPDATE_ROLLBACK_FAILED")), "red", "continue-update-rollback"),
+        (health.stack_health(Stack("a", "id", "ROLLBACK_COMPLETE")), "red", "delete it first"),
+        (health.table_health(TABLE), "green", "about 7 items"),
+        (health.table_health(TABLE | {"TableStatus": "DELETING"}), "red", "DELETING"),
+        (health.table_health(None), "red", "does not exist"),
+        (health.indexes_health(index_state("ACTIVE")), "green", "4 active"),
+        (health.indexes_health(index_state("CREATING")), "red", "GSI1, GSI2, GSI3, GSI4 cannot be used"),
+        (health.indexes_health(TABLE | {"GlobalSecondaryIndexes": []}), "red", "index GSI1 is missing"),
+        (health.ttl_health({"TimeToLiveStatus": "ENABLED", "AttributeName": "ttl"}), "green", "'ttl'"),
+        (health.ttl_health({"TimeToLiveStatus": "ENABLED", "AttributeName": "x"}), "yellow", "stays"),
+        (health.ttl_health({"TimeToLiveStatus": "DISABLED"}), "yellow", "stays in the table"),
+        (health.stream_health(TABLE), "green", "images"),
+        (health.stream_health({}), "red", "cannot be counted"),
+        (health.stream_health({"StreamSpecification": {"StreamViewType": "KEYS_ONLY"}}), "red", "lacks"),
+        (health.function_health(None, CURRENT), "red", "does not exist"),
+        (health.function_health({"State": "Active"}, CURRENT), "green", client_version()),
+        (health.function_health({"State": "Inactive"}, CURRENT), "green", "Inactive"),
+        (health.function_health({"State": "Active"}, None), "red", "repeat zae-limiter deploy"),
+        (health.function_health({"State": "Active"}, VersionRecord("1.0.0")), "red", "not uploaded"),
+        (health.function_health({"State": "Failed", "StateReason": "no role"}, CURRENT), "red", "no role"),
+        (health.function_health({"State": "Pending"}, CURRENT), "yellow", "being changed"),
+        (health.function_health({"LastUpdateStatus": "InProgress"}, CURRENT), "yellow", "being changed"),
+        (health.mapping_health(None), "red", "does not exist"),
+        (health.mapping_health({"State": "Enabled"}), "green", "nothing yet"),
+        (health.mapping_health({"State": "Enabled", "LastProcessingResult": "PROBLEM: x"}), "red", "x"),
+        (health.mapping_health({"State": "Disabled"}), "red", "told of nothing"),
+        (health.mapping_health({"State": "Creating"}), "yellow", "Creating"),
+        (health.queue_health({"ApproximateNumberOfMessages": "0"}), "green", "none"),
+        (health.queue_health({"ApproximateNumberOfMessages": "1200"}), "yellow", "processed: 1,200"),
+        (health.alarms_health([{"AlarmName": "a", "StateValue": "OK"}], 1), "green", "none raised"),
+        (health.alarms_health([{"AlarmName": "a", "StateValue": "ALARM"}], 1), "red", "raised: a"),
+        (health.alarms_health([], 2), "red", "2 of 2 do not exist"),
+        (health.version_health(CURRENT), "green", "schema 1.0.0"),
+        (health.version_health(None), "yellow", "none recorded"),
+        (health.version_health(None, "denied"), "yellow", "denied"),
+        (health.version_health(VersionRecord("1.0.0", "0.0.1")), "yellow", "zae-limiter upgrade"),
+        (health.version_health(VersionRecord("9.0.0")), "red", "newer zae-limiter"),
+        (health.version_health(VersionRecord("soon")), "red", "unreadable"),
     ],
 )
-def test_a_part_is_judged(check: Check, expected: str, said: str) -> None:
+def test_a_part_is_judged(judged: tuple[Health, str], expected: str, said: str) -> None:
     """Green works, yellow wants to be looked at, red does not work, off was not asked for."""
-    assert check.health == expected
-    assert said in check.detail
+    assert judged[0] == expected
+    assert said in judged[1]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_part_is_judged(check: Check, expected: str, said: str) -> None:
 def test_recovery_is_judged_by_what_was_asked_for(enabled: bool, days: str | None, expected: str) -> None:
     """What nobody wanted is not missed."""
     status = {"PointInTimeRecoveryStatus": "ENABLED" if enabled else "DISABLED"}
-    assert health.recovery_check({"PointInTimeRecoveryDescription": status}, days).health == expected
+    assert health.recovery_health({"PointInTimeRecoveryDescription": status}, days)[0] == expected
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,8 @@ def test_recovery_is_judged_by_what_was_asked_for(enabled: bool, days: str | Non
 )
 def test_the_whole_is_as_well_as_its_worst_part(found: str, worst: str) -> None:
     """What is off does not count."""
-    checks = tuple(Check("part", Health(one), "") for one in found.split())
-    assert Report("limits", checks).health == worst
+    checks = tuple(HealthCheck("part", Health(one), "") for one in found.split())
+    assert HealthReport("limits", checks).health == worst
 
 
 def answers(**more: Any) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def answers(**more: Any) -> dict[str, Any]:
     }
 
 
-def by_part(report: Report) -> dict[str, Check]:
+def by_part(report: HealthReport) -> dict[str, HealthCheck]:
     return {check.part: check for check in report.checks}
 
 
@@ -185,7 +185,7 @@ def test_a_deployment_is_examined(sync: bool) -> None:
     with deployed() as name:
         heal(name)
 
-        async def report() -> Report:
+        async def report() -> HealthReport:
             async with manager(sync, name) as stack:
                 return await stack.report()
 
@@ -202,10 +202,10 @@ def test_a_deployment_is_examined(sync: bool) -> None:
         emulator.client("sqs").send_message(QueueUrl=queue, MessageBody="a batch")
         emulator.client("lambda").delete_function(FunctionName=function)
         ill = by_part(drive(sync, report()))
-        assert ill["alarms"] == Check("alarms", Health.RED, f"raised: {function}-errors")
+        assert ill["alarms"] == HealthCheck("alarms", Health.RED, f"raised: {function}-errors")
         assert ill["dead letters"].health == Health.YELLOW
         assert ill["dead letters"].detail.endswith(": 1")
-        assert ill["function"] == Check("function", Health.RED, "it does not exist")
+        assert ill["function"] == HealthCheck("function", Health.RED, "it does not exist")
         still_green = {check.part for check in ill.values() if check.health == Health.GREEN}
         assert still_green >= {"stack", "table", "ttl", "versions"}
 

@@ -13,7 +13,7 @@ from tests.infra.chosen import BOUNDARY, CODE, EVERYTHING, KEY, PRINCIPALS, ROLE
 from tests.infra.rendering import NAME, PARAMETERS, Refused, render
 from zae_limiter import InvalidNameError, StackOptions, UsageWindow, ValidationError
 from zae_limiter.infra import template
-from zae_limiter.infra.template import CodeLocation, names, parameters, tags
+from zae_limiter.infra.template import names, parameter_of, parameters, tags
 from zae_limiter.models.deployments import COUNTS, LOG_RETENTION_DAYS, SWITCHES
 from zae_limiter.version import SCHEMA_VERSION, client_version
 
@@ -31,7 +31,7 @@ def test_every_option_has_a_parameter_and_every_parameter_an_option() -> None:
         assert value is not None, f"name a value of {field.name} in EVERYTHING"
         said = parameters(StackOptions(**{field.name: value}), deployed={"RolePrincipals": "somebody"})
         assert bool(said) == (field.name not in NO_PARAMETER), field.name
-    assert parameters(EVERYTHING, CODE).keys() == PARAMETERS.keys()
+    assert parameters(EVERYTHING).keys() | CODE.keys() == PARAMETERS.keys()
     assert parameters(StackOptions()) == {}, "what is not said is left to the template, or as it is"
 
 
@@ -51,12 +51,11 @@ def test_the_guide_knows_every_option_with_its_default() -> None:
 
 def test_options_and_template_agree_on_ranges_and_defaults() -> None:
     """So that what one of them refuses the other does, too."""
-    for option, parameter in template.COUNTS.items():
-        found = PARAMETERS[parameter]
-        assert (found["MinValue"], found["MaxValue"]) == COUNTS[option], parameter
-    assert set(template.SWITCHES) == set(SWITCHES)
-    for parameter in template.SWITCHES.values():
-        assert PARAMETERS[parameter]["AllowedValues"] == ["true", "false"]
+    for option in set(template.PLAIN) & set(COUNTS):
+        found = PARAMETERS[parameter_of(option)]
+        assert (found["MinValue"], found["MaxValue"]) == COUNTS[option], option
+    for option in SWITCHES:
+        assert PARAMETERS[parameter_of(option)]["AllowedValues"] == ["true", "false"]
     assert tuple(PARAMETERS["LogRetentionDays"]["AllowedValues"]) == LOG_RETENTION_DAYS
     assert PARAMETERS["LambdaTimeout"]["Default"] == template.TIMEOUT_SECONDS
     slow = template.TIMEOUT_SECONDS * 10 * template.SLOW_PCT
@@ -171,12 +170,6 @@ def test_what_is_deployed_counts_when_options_are_judged() -> None:
         )
 
 
-@pytest.mark.parametrize("code", [CodeLocation("B", "k"), CodeLocation("bucket", ""), CodeLocation("", "k")])
-def test_a_bad_place_of_code_is_told(code: CodeLocation) -> None:
-    with pytest.raises(ValidationError, match="code"):
-        parameters(StackOptions(), code)
-
-
 def maybe(values: Any) -> Any:
     return st.none() | values
 
@@ -209,14 +202,14 @@ OPTIONS = st.builds(
 )
 
 
-@given(OPTIONS, maybe(st.just(CODE)))
-def test_the_template_takes_what_the_options_allow(options: StackOptions, code: CodeLocation | None) -> None:
+@given(OPTIONS, st.sampled_from([CODE, {}]))
+def test_the_template_takes_what_the_options_allow(options: StackOptions, code: dict[str, str]) -> None:
     """And everything is called what it was said to be called, wherever it is made."""
     try:
-        said = parameters(options, code)
+        said = parameters(options) | code
     except ValidationError:
         # Only contradictions are left to be refused, and the template refuses these as well.
-        switches = {parameter: getattr(options, name) for name, parameter in template.SWITCHES.items()}
+        switches = {parameter_of(name): getattr(options, name) for name in SWITCHES}
         stated = {name: str(value).lower() for name, value in switches.items() if value is not None}
         if options.aggregator_role_arn is not None:
             stated["AggregatorRoleArn"] = options.aggregator_role_arn

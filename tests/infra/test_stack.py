@@ -14,14 +14,9 @@ from zae_limiter.infra.stack import (
     changes_of,
     failed_reasons,
     missing_stack,
-    parameter_list,
-    parameter_names,
-    retained_in,
-    stack_of,
-    way_out,
 )
-from zae_limiter.infra.stack_request import NAME_OF_THE_TABLE, Wishes
-from zae_limiter.infra.template import template_text
+from zae_limiter.infra.stack_request import NAME_OF_THE_TABLE, StackRequest
+from zae_limiter.infra.template import parameter_names, retained_in, template_text
 from zae_limiter.models import StackOptions, VersionRecord
 
 
@@ -37,6 +32,8 @@ def test_the_parameters_of_the_template_are_found_without_reading_yaml() -> None
     """Not every installation can, so its text is searched; it says the same."""
     assert parameter_names(template_text()) == set(TEMPLATE["Parameters"])
     assert parameter_names("Resources:\n  Table:\n") == set()
+    body = "Parameters:\n  A:\n    Type: String\n  # a comment\n\n  B:\n    Type: String\n\nResources: {}\n"
+    assert parameter_names(body) == {"A", "B"}
 
 
 def test_what_the_template_retains_is_found_without_reading_yaml() -> None:
@@ -52,26 +49,28 @@ def test_what_the_template_retains_is_found_without_reading_yaml() -> None:
 
 def test_a_table_is_taken_over_by_its_name_only() -> None:
     """The rest of the template stays as it is."""
-    wishes = Wishes(NAME, StackOptions())
-    body = wishes.adoption()["TemplateBody"]
+    request = StackRequest(NAME, StackOptions())
+    body = request.adoption()["TemplateBody"]
     assert yaml.load(body, Reader)["Resources"]["Table"]["Properties"]["TableName"] == NAME
-    assert body.replace(f"TableName: {NAME}", NAME_OF_THE_TABLE) == wishes.template
+    assert body.replace(f"TableName: {NAME}", NAME_OF_THE_TABLE) == request.template
 
 
 def test_parameters_that_are_not_said_are_left_alone() -> None:
     """In a new stack they have their defaults, in one that is there their values."""
-    body = "Parameters:\n  A:\n    Type: String\n  # a comment\n\n  B:\n    Type: String\n\nResources: {}\n"
-    assert parameter_list(body, {"A": "1"}) == [{"ParameterKey": "A", "ParameterValue": "1"}]
-    assert parameter_list(body, {"A": "1"}, {"A": "0", "B": "2", "C": "3"}) == [
-        {"ParameterKey": "A", "ParameterValue": "1"},
-        {"ParameterKey": "B", "UsePreviousValue": True},
+    request = StackRequest(NAME, StackOptions(lambda_memory=512))
+    said = {"ParameterKey": "LambdaMemory", "ParameterValue": "512"}
+    assert request.creation()["Parameters"] == [said]
+    deployed = {"LambdaMemory": "256", "LambdaTimeout": "9", "NoLongerKnown": "3"}
+    assert request.change(Stack(NAME, "id", "CREATE_COMPLETE", parameters=deployed))["Parameters"] == [
+        said,
+        {"ParameterKey": "LambdaTimeout", "UsePreviousValue": True},
     ]
 
 
 def test_times_are_told_in_utc() -> None:
     """Drivers give them in the zone of the machine."""
     noon = datetime(2026, 6, 1, 14, 0, 0, 5_000, timezone(timedelta(hours=2)))
-    found = stack_of(stacks("CREATE_COMPLETE", CreationTime=noon)["Stacks"][0])
+    found = Stack.of(stacks("CREATE_COMPLETE", CreationTime=noon)["Stacks"][0])
     assert (found.created, found.updated) == ("2026-06-01T12:00:00.005Z", None)
 
 
@@ -94,7 +93,7 @@ def test_what_ends_by_itself_is_busy(status: str, is_busy: bool) -> None:
 @pytest.mark.parametrize("status", sorted(NEVER_MADE))
 def test_what_was_never_made_has_to_be_deleted(status: str) -> None:
     """The way out of each of these is the same."""
-    assert way_out(Stack(NAME, "id", status)).endswith("delete it first: zae-limiter delete --name limits")
+    assert Stack(NAME, "id", status).way_out.endswith("delete it first: zae-limiter delete --name limits")
     assert status not in DEPLOYED
 
 
@@ -148,7 +147,7 @@ def test_likely_names_are_offered() -> None:
 
 def test_versions_in_a_list_are_those_of_the_table() -> None:
     """Tags are as old as the last deployment."""
-    stack = stack_of(stacks("CREATE_COMPLETE")["Stacks"][0])
+    stack = Stack.of(stacks("CREATE_COMPLETE")["Stacks"][0])
     record = VersionRecord("1.2.0", "9.9.9")
     assert stack.info("eu-west-1", record).lambda_version == "9.9.9"
     assert stack.info("eu-west-1", record).schema_version == "1.2.0"

@@ -19,7 +19,7 @@ from zae_limiter.infra.lambda_builder import build, code_sha256
 from zae_limiter.infra.older_stack import IDS, fitted, loses_table, translated
 from zae_limiter.infra.stack import Stack, StackChange
 from zae_limiter.infra.stack_manager import SyncStackManager
-from zae_limiter.infra.stack_request import Wishes
+from zae_limiter.infra.stack_request import StackRequest
 from zae_limiter.infra.template import template_text
 
 RELEASES = {"0.10": ("0.10.3", "0.9.0"), "0.17": ("0.17.0", "0.10.0")}
@@ -210,7 +210,7 @@ def test_parameters_mean_what_they_meant() -> None:
         "PermissionBoundaryName": "edge",
         "LambdaTimeout": "9",
     }
-    said = Wishes("limits", StackOptions(lambda_timeout=7)).change(stack)["Parameters"]
+    said = StackRequest("limits", StackOptions(lambda_timeout=7)).change(stack)["Parameters"]
     assert {"ParameterKey": "LambdaTimeout", "ParameterValue": "7"} in said
     assert not any("UsePreviousValue" in one for one in said)
     odd = Stack("limits", "", "", parameters={"SchemaVersion": "0.10.0", "AppRoleName": "somebody"})

@@ -26,7 +26,7 @@ from .session import STORE_IN_USE, Session, decorated, json_option, output_of, o
 from .stacks import ENDPOINT, REGION, stack_around
 
 if TYPE_CHECKING:
-    from ..infra.health import Report
+    from ..infra.health import HealthReport
 
 ANY_CLIENT = "0.0.0"
 """The least client of a store that shuts none out."""
@@ -135,7 +135,7 @@ def stored_versions(stored: VersionRecord | None) -> dict[str, object]:
     }
 
 
-def _examined(session: Session) -> Report:
+def _examined(session: Session) -> HealthReport:
     with stack_around(session) as manager:
         try:
             return run_sync(manager.report())
@@ -145,9 +145,9 @@ def _examined(session: Session) -> Report:
             raise Failure(str(error), f"zae-limiter deploy --name {manager.name}", NOT_FOUND) from error
 
 
-def _looked_at(session: Session) -> Report:
+def _looked_at(session: Session) -> HealthReport:
     """An embedded store: it answers or it does not, and has versions."""
-    from ..infra.health import Check, Health, Report, version_check
+    from ..infra.health import Health, HealthCheck, HealthReport, version_health
 
     session.must_exist()
     world = World()
@@ -156,12 +156,15 @@ def _looked_at(session: Session) -> Report:
         stored = session.registry.get_version_record()
         latency_ms = world.ticks_ms() - started_ms
     except RateLimiterUnavailable as error:
-        return Report(session.url, (Check("store", Health.RED, str(error)),))
-    answers = Check("store", Health.GREEN, "it answers")
-    return Report(session.url, (answers, version_check(stored)), record=stored, latency_ms=latency_ms)
+        return HealthReport(session.url, (HealthCheck("store", Health.RED, str(error)),))
+    checks = (
+        HealthCheck("store", Health.GREEN, "it answers"),
+        HealthCheck("versions", *version_health(stored)),
+    )
+    return HealthReport(session.url, checks, record=stored, latency_ms=latency_ms)
 
 
-def _status(session: Session, report: Report) -> Status:
+def _status(session: Session, report: HealthReport) -> Status:
     stored = report.record
     return Status(
         available=report.latency_ms is not None,
@@ -175,12 +178,12 @@ def _status(session: Session, report: Report) -> Status:
     )
 
 
-def _fields(found: Status, report: Report) -> dict[str, object]:
+def _fields(found: Status, report: HealthReport) -> dict[str, object]:
     latency = None if found.latency_ms is None else f"{found.latency_ms:g} ms"
     return {"store": found.store, "health": report.health, "client": found.client_version, "answer": latency}
 
 
-def _checks(report: Report) -> Table:
+def _checks(report: HealthReport) -> Table:
     table = grid(["part"], ())
     table.add_column("health")
     table.add_column("detail", overflow="fold")

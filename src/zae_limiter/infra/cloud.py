@@ -7,11 +7,12 @@ does not expect comes out as an exception of ours that says what to do.
 
 from __future__ import annotations
 
-from types import MappingProxyType
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Collection
+from typing import Any
 
 from ..backends.dynamodb import check_endpoint
-from ..backends.dynamodb.failures import DENIED_CODES, UNKNOWN_CALLER_CODES
+from ..backends.dynamodb.failures import DENIED_CODES, NOT_FOUND, UNKNOWN_CALLER_CODES
 from ..backends.dynamodb.transport import NotConfigured, ServiceError, TransportError
 from ..exceptions import InfrastructureError, StackOperationError, ZAELimiterError
 from ..runtime.colour import Colour
@@ -20,20 +21,16 @@ from ..runtime.world import World
 POLL_SECONDS_MIN = 0.1
 POLL_SECONDS_MAX = 5.0
 POLL_GROWTH = 1.5
-
-NOTHING_EXPECTED: frozenset[str] = frozenset()
+PAGES_MAX = 100
 
 # As people write them, by what botocore calls them.
-SERVICES = MappingProxyType(
-    {
-        "cloudformation": "CloudFormation",
-        "cloudwatch": "CloudWatch",
-        "dynamodb": "DynamoDB",
-        "lambda": "Lambda",
-        "s3": "S3",
-        "sqs": "SQS",
-    }
-)
+SERVICES = {
+    "cloudformation": "CloudFormation",
+    "cloudwatch": "CloudWatch",
+    "dynamodb": "DynamoDB",
+    "lambda": "Lambda",
+    "sqs": "SQS",
+}
 
 
 class NotOffered(InfrastructureError):
@@ -44,51 +41,51 @@ class Unreadable(TransportError):
     """An answer came that is none of this service's."""
 
 
-class Wire(Protocol):
-    """Carries one request to one service and brings its answer, or raises a ``TransportError``."""
-
-    @property
-    def colour(self) -> Colour: ...
-
-    @property
-    def region(self) -> str | None:
-        """Where the requests go, as far as it is known."""
-        ...
-
-    async def send(self, service: str, operation: str, request: dict[str, Any]) -> dict[str, Any]: ...
-
-    async def close(self) -> None: ...
-
-
-class Cloud:
+class Cloud(ABC):
     """One account in one region."""
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+    colour: Colour
 
     @property
-    def colour(self) -> Colour:
-        return self._wire.colour
-
-    @property
+    @abstractmethod
     def region(self) -> str | None:
-        return self._wire.region
+        """Where the requests go, as far as it is known."""
+
+    @abstractmethod
+    async def send(self, service: str, operation: str, request: dict[str, Any]) -> dict[str, Any]:
+        """Carry one request to one service and bring its answer, or raise a ``TransportError``."""
+
+    @abstractmethod
+    async def close(self) -> None: ...
 
     async def ask(
-        self, service: str, operation: str, *, expected: frozenset[str] = NOTHING_EXPECTED, **request: Any
+        self, service: str, operation: str, *, expected: Collection[str] = (), **request: Any
     ) -> dict[str, Any]:
         """The answer to a request; refusals whose code is ``expected`` come out as ``ServiceError``."""
         try:
-            return await self._wire.send(service, operation, request)
-        except ServiceError as error:
-            if error.code in expected:
+            return await self.send(service, operation, request)
+        except TransportError as error:
+            if isinstance(error, ServiceError) and error.code in expected:
                 raise
             raise failure(error, service, operation) from error
-        except TransportError as error:
-            raise failure(error, service, operation) from error
 
-    async def close(self) -> None:
-        await self._wire.close()
+    async def find(
+        self, service: str, operation: str, *, unless: str = NOT_FOUND, **request: Any
+    ) -> dict[str, Any] | None:
+        """The answer to a request; ``None`` if it is refused by this code."""
+        try:
+            return await self.ask(service, operation, expected=(unless,), **request)
+        except ServiceError:
+            return None
+
+    async def pages(self, service: str, operation: str, **request: Any) -> AsyncIterator[dict[str, Any]]:
+        """The answers to a request that takes several, each of which names the next."""
+        for _ in range(PAGES_MAX):
+            reply = await self.ask(service, operation, **request)
+            yield reply
+            if not reply.get("NextToken"):
+                return
+            request["NextToken"] = reply["NextToken"]
 
 
 class Patience:
@@ -110,24 +107,18 @@ class Patience:
 
 
 def open_cloud(
-    *,
-    sync: bool,
-    region: str | None = None,
-    endpoint_url: str | None = None,
-    session: Any = None,
-    config: Any = None,
+    *, sync: bool, region: str | None = None, endpoint_url: str | None = None, **client: Any
 ) -> Cloud:
     """The account that the arguments and the environment name. Nothing is sent yet.
 
-    ``session`` is a boto3 or botocore session, ``config`` a botocore ``Config``.
+    ``client`` is a ``session`` of boto3 or botocore, and a ``config`` of botocore.
     """
     check_endpoint(endpoint_url)
     try:
         from ..backends.dynamodb.access import Access
-        from .clients import AiobotocoreWire, BotocoreWire
+        from .clients import BotocoreCloud
 
-        access = Access(region, endpoint_url, session=session, config=config)
-        return Cloud(BotocoreWire(access) if sync else AiobotocoreWire(access))
+        return BotocoreCloud(Access(region, endpoint_url, **client), sync=sync)
     except ImportError as error:
         if (error.name or "").partition(".")[0] == __name__.partition(".")[0]:
             raise

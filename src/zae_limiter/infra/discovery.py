@@ -11,25 +11,18 @@ from typing import Any
 from ..exceptions import InfrastructureError, VersionError
 from ..models import LimiterInfo, VersionRecord
 from .cloud import Cloud, open_cloud
-from .stack import Stack, stack_of
+from .stack import Stack
 from .version_record import read_version
 
-PAGES_MAX = 100
 TOGETHER_MAX = 16
 """How many tables are asked at the same time."""
 
 
 async def deployed_stacks(cloud: Cloud) -> list[Stack]:
     """Our stacks by name, whatever state they are in."""
-    found: list[Stack] = []
-    request: dict[str, Any] = {}
-    for _ in range(PAGES_MAX):
-        reply = await cloud.ask("cloudformation", "DescribeStacks", **request)
-        found += (stack for stack in map(stack_of, reply["Stacks"]) if stack.is_ours)
-        if not reply.get("NextToken"):
-            break
-        request = {"NextToken": reply["NextToken"]}
-    return sorted(found, key=lambda stack: stack.name)
+    pages = cloud.pages("cloudformation", "DescribeStacks")
+    found = [Stack.of(described) async for page in pages for described in page["Stacks"]]
+    return sorted((stack for stack in found if stack.is_ours), key=lambda stack: stack.name)
 
 
 async def list_deployed(cloud: Cloud) -> list[LimiterInfo]:
@@ -44,15 +37,10 @@ async def list_deployed(cloud: Cloud) -> list[LimiterInfo]:
 
 
 async def discover(
-    region: str | None = None,
-    endpoint_url: str | None = None,
-    *,
-    sync: bool,
-    session: Any = None,
-    config: Any = None,
+    region: str | None, endpoint_url: str | None, *, sync: bool, **client: Any
 ) -> list[LimiterInfo]:
     """Our stacks in the account and region that the arguments and the environment name."""
-    cloud = open_cloud(sync=sync, region=region, endpoint_url=endpoint_url, session=session, config=config)
+    cloud = open_cloud(sync=sync, region=region, endpoint_url=endpoint_url, **client)
     try:
         return await list_deployed(cloud)
     finally:

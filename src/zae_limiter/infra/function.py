@@ -10,9 +10,6 @@ from ..models import VersionRecord
 from ..version import SCHEMA_VERSION, check_compatibility, client_version, parse_version
 from .cloud import Cloud, Patience
 
-NOT_FOUND = frozenset({"ResourceNotFoundException"})
-BUSY = frozenset({"ResourceConflictException"})
-
 
 def code_is_due(deployed: str | None, *, is_current: bool) -> bool:
     """Whether a function should get the code of this client.
@@ -38,20 +35,16 @@ def check_schema(record: VersionRecord | None) -> None:
 
 async def function_config(cloud: Cloud, function: str) -> dict[str, Any] | None:
     """What Lambda knows of a function; ``None`` if there is none."""
-    try:
-        return await cloud.ask(
-            "lambda", "GetFunctionConfiguration", FunctionName=function, expected=NOT_FOUND
-        )
-    except ServiceError:
-        return None
+    return await cloud.find("lambda", "GetFunctionConfiguration", FunctionName=function)
 
 
 async def upload(cloud: Cloud, function: str, package: bytes, patience: Patience) -> None:
     """Replace the code of a function, and wait until it runs."""
+    request = {"FunctionName": function, "ZipFile": package}
     while True:
         try:
             await cloud.ask(
-                "lambda", "UpdateFunctionCode", FunctionName=function, ZipFile=package, expected=BUSY
+                "lambda", "UpdateFunctionCode", expected=("ResourceConflictException",), **request
             )
             break
         except ServiceError as error:
@@ -75,14 +68,9 @@ async def upload(cloud: Cloud, function: str, package: bytes, patience: Patience
 
 async def switch(cloud: Cloud, function: str, on: bool, patience: Patience) -> None:
     """Let a function be told of changes to its table, or of none, and wait until that is so."""
-    try:
-        reply = await cloud.ask(
-            "lambda", "ListEventSourceMappings", FunctionName=function, expected=NOT_FOUND
-        )
-    except ServiceError:
-        return  # there is no function
+    found = await cloud.find("lambda", "ListEventSourceMappings", FunctionName=function) or {}
     wanted = "Enabled" if on else "Disabled"
-    for mapping in reply.get("EventSourceMappings", ()):
+    for mapping in found.get("EventSourceMappings", ()):
         state, which = mapping["State"], {"UUID": mapping["UUID"]}
         while state != wanted:
             if not state.endswith("ing"):

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 from ..exceptions import StackOperationError
@@ -88,31 +89,25 @@ def translated(stack: Stack) -> Stack:
     if boundary := theirs.get("PermissionBoundary"):
         said["PermissionBoundaryArn" if boundary.startswith("arn:") else "PermissionBoundaryName"] = boundary
     for parameter, known in NAMES.items():
-        for name, kind in known:
-            if theirs.get(name):
-                said |= _affixes(stack, parameter, theirs[name], kind)
-                break
+        custom = next(((theirs[name], kind) for name, kind in known if theirs.get(name)), None)
+        if custom is not None:
+            said |= _affixes(stack.name, parameter, *custom)
     if said.get("CreateIam") == "false":
         said["CreateIamRoles"] = "false"
-    if said.get("CreateIamRoles") == "true":
-        said["RolePrincipals"] = _account(stack)
+    if said.get("CreateIamRoles") == "true":  # the roles of the older product trust the whole account
+        _, partition, _, _, account, _ = stack.stack_id.split(":", 5)
+        said["RolePrincipals"] = f"arn:{partition}:iam::{account}:*"
     return replace(stack, parameters=said)
 
 
-def _affixes(stack: Stack, parameter: str, custom: str, kind: str) -> dict[str, str]:
-    prefix, found, suffix = custom.partition(f"{stack.name}-{kind}")
+def _affixes(stack: str, parameter: str, custom: str, kind: str) -> dict[str, str]:
+    prefix, found, suffix = custom.partition(f"{stack}-{kind}")
     if not found:
         raise StackOperationError(
-            f"stack {stack.name!r} calls something {custom!r}, which has no {stack.name}-{kind} in it; "
+            f"stack {stack!r} calls something {custom!r}, which has no {stack}-{kind} in it; "
             "deploy it under names that have"
         )
     return {f"{parameter}Prefix": prefix, f"{parameter}Suffix": suffix}
-
-
-def _account(stack: Stack) -> str:
-    """Everybody of the account, whom the roles of the older product trust."""
-    _, partition, _, _, account, *_ = (*stack.stack_id.split(":"), "", "", "", "", "")
-    return f"arn:{partition}:iam::{account}:*"
 
 
 def fitted(body: str, table: Mapping[str, Any], deployed: str | Mapping[str, Any]) -> str:
@@ -123,8 +118,7 @@ def fitted(body: str, table: Mapping[str, Any], deployed: str | Mapping[str, Any
         body = re.sub(rf"\$\{{{ours}(?=[.}}])", f"${{{theirs}", body)
     for policy in POLICIES:
         if (said := _description(deployed, policy)) is not None:
-            block = re.compile(rf"(?<=^  {policy}:\n)((?:    .*\n)*?      Description: ).*", re.MULTILINE)
-            body = block.sub(lambda found: f"{found[1]}{said}", body)
+            body = _described(policy).sub(lambda found: f"{found[1]}{said}", body)
     shape = "".join(f"      {name}: {json.dumps(said)}\n" for name, said in _shape(table).items())
     body, count = TABLE_SHAPE.subn(lambda _: shape, body)
     assert count == 1, "the template has one table"
@@ -132,29 +126,28 @@ def fitted(body: str, table: Mapping[str, Any], deployed: str | Mapping[str, Any
     return body.replace("StartingPosition: TRIM_HORIZON", "StartingPosition: LATEST")
 
 
+def _described(policy: str) -> re.Pattern[str]:
+    """A policy in a template up to its description, and that."""
+    return re.compile(rf"(^  {policy}:\n(?:    .*\n)*?      Description: )(.*)", re.MULTILINE)
+
+
 def _description(deployed: str | Mapping[str, Any], policy: str) -> str | None:
     """What a policy says of itself, which cannot be changed: as it stands in the template."""
-    if not isinstance(deployed, str):
-        said = deployed.get("Resources", {}).get(policy, {}).get("Properties", {}).get("Description")
-        return None if said is None else json.dumps(said)
-    found = re.search(rf"^  {policy}:\n(?:    .*\n)*?      Description: (.*)", deployed, re.MULTILINE)
-    return None if found is None else found[1]
+    if isinstance(deployed, str):
+        found = _described(policy).search(deployed)
+        return None if found is None else found[2]
+    said = deployed.get("Resources", {}).get(policy, {}).get("Properties", {}).get("Description")
+    return None if said is None else json.dumps(said)
 
 
 def _shape(table: Mapping[str, Any]) -> dict[str, Any]:
     """What of a table cannot be changed, or not all at once."""
-    shape: dict[str, Any] = {
-        "AttributeDefinitions": _sorted(table["AttributeDefinitions"], "AttributeName"),
-        "KeySchema": table["KeySchema"],
-    }
+    attributes = sorted(table["AttributeDefinitions"], key=itemgetter("AttributeName"))
+    shape: dict[str, Any] = {"AttributeDefinitions": attributes, "KeySchema": table["KeySchema"]}
     for kind in ("GlobalSecondaryIndexes", "LocalSecondaryIndexes"):
         if indexes := table.get(kind):
             shape[kind] = [
                 {name: index[name] for name in ("IndexName", "KeySchema", "Projection")}
-                for index in _sorted(indexes, "IndexName")
+                for index in sorted(indexes, key=itemgetter("IndexName"))
             ]
     return shape
-
-
-def _sorted(described: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    return sorted(described, key=lambda one: str(one[name]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -9,29 +10,15 @@ from typing import Any, NamedTuple
 from ..backends.dynamodb.transport import ServiceError
 from ..exceptions import InfrastructureError, StackOperationError
 from ..runtime.world import World
-from .cloud import NOTHING_EXPECTED, Cloud, Patience, failure
-from .stack import (
-    DELETED,
-    OURS,
-    STACK,
-    Resource,
-    Stack,
-    StackChange,
-    StackEvent,
-    changes_of,
-    event_of,
-    is_missing,
-    resource_of,
-    says_nothing_changes,
-    stack_of,
-)
+from .cloud import Cloud, Patience, failure
+from .stack import DELETED, OURS, STACK, Resource, Stack, StackChange, StackEvent, changes_of
 
 CAPABILITIES = ["CAPABILITY_NAMED_IAM"]
 CALLABLE = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,127}|arn:.*")
 """What CloudFormation takes for the name of a stack, or its id; tables have other names too."""
 
-EVENT_PAGES_MAX = 50
-RESOURCE_PAGES_MAX = 10
+NO_CHANGES = ("didn't contain changes", "No updates are to be performed")
+"""Why a change set fails that has nothing to do, which is fine."""
 
 Progress = Callable[[StackEvent], None]
 """Is told of each thing that happens to a resource, once and in order."""
@@ -49,7 +36,8 @@ class Operations:
     """The stack of one name."""
 
     def __init__(self, name: str, cloud: Cloud, world: World) -> None:
-        self.name, self._cloud, self._world = name, cloud, world
+        self.name, self._cloud, self._token = name, cloud, world.new_ulid
+        self._ask = functools.partial(cloud.ask, "cloudformation")
         self._seen: set[str] = set()
 
     async def look(self, name_or_id: str) -> Stack | None:
@@ -57,30 +45,25 @@ class Operations:
         if not CALLABLE.fullmatch(name_or_id):
             return None
         try:
-            reply = await self._ask(
-                "DescribeStacks", StackName=name_or_id, expected=frozenset({"ValidationError"})
-            )
+            reply = await self._ask("DescribeStacks", StackName=name_or_id, expected=("ValidationError",))
         except ServiceError as error:
-            if is_missing(error.code, error.message):
+            if "does not exist" in error.message:  # CloudFormation has no code for that
                 return None
             raise failure(error, "cloudformation", "DescribeStacks") from error
-        return stack_of(reply["Stacks"][0])
+        return Stack.of(reply["Stacks"][0])
 
     async def create(self, request: Mapping[str, Any]) -> str | None:
         """Begin a stack; its id, or ``None`` if there is one already."""
-        try:
-            reply = await self._ask(
-                "CreateStack",
-                StackName=self.name,
-                Capabilities=CAPABILITIES,
-                ClientRequestToken=self._token(),
-                expected=frozenset({"AlreadyExistsException"}),
-                **request,
-            )
-        except ServiceError:
-            return None
-        stack_id: str = reply["StackId"]
-        return stack_id
+        reply = await self._cloud.find(
+            "cloudformation",
+            "CreateStack",
+            StackName=self.name,
+            Capabilities=CAPABILITIES,
+            ClientRequestToken=self._token(),
+            unless="AlreadyExistsException",
+            **request,
+        )
+        return None if reply is None else reply["StackId"]
 
     async def propose(self, stack: str, request: Mapping[str, Any], patience: Patience) -> ChangeSet | None:
         """What an operation would do; ``None`` if there is nothing to do."""
@@ -99,7 +82,7 @@ class Operations:
             if described["Status"] == "FAILED":
                 await self.discard(change_set_id)
                 reason = described.get("StatusReason", "")
-                if says_nothing_changes(reason):
+                if any(text in reason for text in NO_CHANGES):
                     return None
                 raise StackOperationError(f"stack {self.name!r} cannot be changed so: {reason}", [reason])
             if not await patience.lasts():
@@ -115,18 +98,15 @@ class Operations:
         return ChangeSet(change_set_id, described["StackId"], tuple(changes))
 
     async def execute(self, change_set: ChangeSet) -> None:
-        await self.skip_events(change_set.stack_id)
-        await self._ask(
-            "ExecuteChangeSet",
-            ChangeSetName=change_set.change_set_id,
-            ClientRequestToken=self._token(),
-        )
+        await self._news(change_set.stack_id)  # what has happened so far does not belong to what comes next
+        request = {"ChangeSetName": change_set.change_set_id, "ClientRequestToken": self._token()}
+        await self._ask("ExecuteChangeSet", **request)
 
     async def discard(self, change_set_id: str) -> None:
         await self._ask("DeleteChangeSet", ChangeSetName=change_set_id)
 
     async def delete(self, stack_id: str) -> None:
-        await self.skip_events(stack_id)
+        await self._news(stack_id)
         await self._ask("DeleteStack", StackName=stack_id, ClientRequestToken=self._token())
 
     async def follow(
@@ -139,15 +119,14 @@ class Operations:
         """
         events: list[StackEvent] = []
         while True:
-            now, news = await self._step(stack)
-            for event in news:
-                if progress is not None:
+            stack, news = await self._step(stack)
+            if progress is not None:
+                for event in news:
                     progress(event)
             events += news
-            has_ended = any(event.kind == STACK and event.status == now.status for event in events)
-            if now.status == DELETED or (has_ended and not now.is_busy):
-                return now, events
-            stack = now
+            has_ended = any(event.kind == STACK and event.status == stack.status for event in events)
+            if stack.status == DELETED or (has_ended and not stack.is_busy):
+                return stack, events
             if not await patience.lasts():
                 raise StackOperationError(
                     f"stack {stack.name!r} is still {stack.status} after {patience.seconds:g} seconds; "
@@ -169,44 +148,26 @@ class Operations:
 
     async def resources(self, stack_id: str) -> list[Resource]:
         """What a stack consists of."""
-        found: list[Resource] = []
-        request: dict[str, Any] = {}
-        for _ in range(RESOURCE_PAGES_MAX):
-            reply = await self._ask("ListStackResources", StackName=stack_id, **request)
-            found += map(resource_of, reply["StackResourceSummaries"])
-            if not reply.get("NextToken"):
-                break
-            request = {"NextToken": reply["NextToken"]}
-        return [one for one in found if one.physical_id]
+        return [
+            Resource(one["LogicalResourceId"], one["ResourceType"], one["PhysicalResourceId"])
+            async for page in self._cloud.pages("cloudformation", "ListStackResources", StackName=stack_id)
+            for one in page["StackResourceSummaries"]
+            if one.get("PhysicalResourceId")
+        ]
 
     async def template(self, stack_id: str) -> str | Mapping[str, Any]:
         """The template that a stack was last deployed with; one in JSON comes as what it stands for."""
         body: str | Mapping[str, Any] = (await self._ask("GetTemplate", StackName=stack_id))["TemplateBody"]
         return body
 
-    async def skip_events(self, stack_id: str) -> None:
-        """What has happened so far does not belong to what comes next."""
-        await self._news(stack_id)
-
     async def _news(self, stack_id: str) -> list[StackEvent]:
         """Events that were not returned before, the oldest first. CloudFormation lists the newest first."""
         news: list[StackEvent] = []
-        request: dict[str, Any] = {}
-        for _ in range(EVENT_PAGES_MAX):
-            reply = await self._ask("DescribeStackEvents", StackName=stack_id, **request)
-            page = [event_of(one) for one in reply["StackEvents"]]
-            fresh = [event for event in page if event.event_id not in self._seen]
+        async for page in self._cloud.pages("cloudformation", "DescribeStackEvents", StackName=stack_id):
+            events = [StackEvent.of(one) for one in page["StackEvents"]]
+            fresh = [event for event in events if event.event_id not in self._seen]
             news += fresh
-            if len(fresh) < len(page) or not reply.get("NextToken"):
+            if len(fresh) < len(events):
                 break
-            request = {"NextToken": reply["NextToken"]}
         self._seen |= {event.event_id for event in news}
         return news[::-1]
-
-    async def _ask(
-        self, operation: str, *, expected: frozenset[str] = NOTHING_EXPECTED, **request: Any
-    ) -> dict[str, Any]:
-        return await self._cloud.ask("cloudformation", operation, expected=expected, **request)
-
-    def _token(self) -> str:
-        return self._world.new_ulid()

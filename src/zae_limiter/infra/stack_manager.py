@@ -9,13 +9,10 @@ first cause first, and with the way out.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
 from ..backends.dynamodb import parse_url
-from ..backends.dynamodb.failures import NOT_FOUND
-from ..backends.dynamodb.transport import ServiceError
 from ..exceptions import (
     InfrastructureError,
     InfrastructureNotFoundError,
@@ -33,28 +30,12 @@ from . import template
 from .cloud import Cloud, Patience, open_cloud
 from .discovery import deployed_stacks
 from .function import check_schema, code_is_due, function_config, switch, upload
-from .health import Report, examine
+from .health import HealthReport, examine
 from .lambda_builder import build, code_sha256
 from .older_stack import is_older, loses_table
-from .operations import Operations, Progress
-from .stack import (
-    DELETED,
-    DEPLOYED,
-    MANAGED_BY,
-    OURS,
-    Stack,
-    StackChange,
-    StackEvent,
-    already,
-    check_deletable,
-    is_newer,
-    missing_stack,
-    not_usable,
-    operation_failed,
-    owned,
-    retained_in,
-)
-from .stack_request import Wishes
+from .operations import ChangeSet, Operations, Progress
+from .stack import DELETED, MANAGED_BY, OURS, Stack, StackChange, StackEvent, missing_stack
+from .stack_request import StackRequest
 from .version_record import read_version, write_lambda_version
 
 __all__ = ["Deployment", "StackChange", "StackEvent", "StackManager", "SyncStackManager"]
@@ -63,9 +44,6 @@ logger = logging.getLogger("zae_limiter")
 
 TIMEOUT_SECONDS = 1_800.0
 TIMEOUT_SECONDS_MAX = 86_400.0
-
-FUNCTION = "AWS::Lambda::Function"
-SUCCESS = frozenset({"CREATE_COMPLETE", "UPDATE_COMPLETE"})
 
 Approve = Callable[[Sequence[StackChange]], bool]
 """Is asked before an update is carried out."""
@@ -134,8 +112,9 @@ class StackManager:
         """The stack as it is now, which must be there and one of ours."""
         stack = await self.describe()
         if stack is None:
-            raise missing_stack(self.name, await self._names_deployed())
-        return owned(stack)
+            raise await self._missing()
+        stack.check_ours()
+        return stack
 
     async def create(
         self,
@@ -149,16 +128,16 @@ class StackManager:
 
         A table that an earlier stack of ours left behind becomes part of the new one, with its data.
         """
-        wishes, patience = Wishes(self.name, options), self._patience(timeout_seconds)
+        request, patience = StackRequest(self.name, options), self._patience(timeout_seconds)
         if (there := await self.describe()) is not None:
-            raise already(there)
+            raise there.exists()
         if await self._table_was_left():
-            stack_id = await self._adopt(wishes, patience)
+            stack_id: str | None = await self._adopt(request, patience)
         else:
-            begun = await self._operations.create(wishes.creation())
-            if begun is None:  # somebody was faster
-                raise already(await self.describe() or Stack(self.name, "", "CREATE_IN_PROGRESS"))
-            stack_id = begun
+            stack_id = await self._operations.create(request.creation())
+        if stack_id is None:  # somebody was faster
+            there = await self.describe() or Stack(self.name, "", "CREATE_IN_PROGRESS")
+            raise there.exists()
         stack = Stack(self.name, stack_id, "CREATE_IN_PROGRESS")
         return await self._complete(Deployment(stack, is_new=True), wait, patience, progress)
 
@@ -172,11 +151,10 @@ class StackManager:
         approve: Approve | None = None,
     ) -> Deployment:
         """Bring the stack up to date with the options and with this version; what is not said stays."""
-        wishes, patience = Wishes(self.name, options), self._patience(timeout_seconds)
+        request, patience = StackRequest(self.name, options), self._patience(timeout_seconds)
         stack = await self.ours()
-        if stack.status not in DEPLOYED:
-            raise not_usable(stack)
-        if is_newer(stack):
+        stack.check_deployed()
+        if stack.is_newer:
             raise VersionMismatchError(
                 f"stack {self.name!r} was deployed by zae-limiter {stack.version}, and this is "
                 f"{client_version()}: install the newer version",
@@ -185,41 +163,36 @@ class StackManager:
             )
         if is_older(stack):  # its function could not read the table, nor the other one
             check_schema(await read_version(self._cloud, self.name))
-        await self._fit(wishes, stack)
-        proposed = await self._operations.propose(stack.stack_id, wishes.change(stack), patience)
+        proposed = await self._propose(request, stack, patience)
         if proposed is None:
             return Deployment(stack, code_updated=await self.update_lambda())
-        if is_older(stack) and (lost := [change for change in proposed.changes if loses_table(change)]):
+        lost = [change for change in proposed.changes if is_older(stack) and loses_table(change)]
+        if lost or (approve is not None and not approve(proposed.changes)):
             await self._operations.discard(proposed.change_set_id)
-            raise StackOperationError(f"stack {self.name!r} was left as it is: it would {lost[0]}")
-        if approve is not None and not approve(proposed.changes):
-            await self._operations.discard(proposed.change_set_id)
-            raise StackOperationError(f"stack {self.name!r} was left as it is: nobody approved its changes")
+            why = f"it would {lost[0]}" if lost else "nobody approved its changes"
+            raise StackOperationError(f"stack {self.name!r} was left as it is: {why}")
         await self._operations.execute(proposed)
-        begun = Deployment(stack, changes=proposed.changes)
-        return await self._complete(begun, wait, patience, progress)
+        return await self._complete(Deployment(stack, changes=proposed.changes), wait, patience, progress)
 
     async def preview(self, options: StackOptions | None = None) -> tuple[StackChange, ...]:
         """What an update would do to the stack. Nothing is done."""
-        wishes, patience = Wishes(self.name, options), self._patience(TIMEOUT_SECONDS)
-        stack = await self.ours()
-        await self._fit(wishes, stack)
-        proposed = await self._operations.propose(stack.stack_id, wishes.change(stack), patience)
+        request, patience = StackRequest(self.name, options), self._patience(TIMEOUT_SECONDS)
+        proposed = await self._propose(request, await self.ours(), patience)
         if proposed is None:
             return ()
         await self._operations.discard(proposed.change_set_id)
         return proposed.changes
 
+    async def _propose(self, request: StackRequest, stack: Stack, patience: Patience) -> ChangeSet | None:
+        if is_older(stack):
+            reply = await self._cloud.ask("dynamodb", "DescribeTable", TableName=self.name)
+            request.fit(reply["Table"], await self._operations.template(stack.stack_id))
+        return await self._operations.propose(stack.stack_id, request.change(stack), patience)
+
     async def switch_aggregator(self, on: bool) -> None:
         """Let the function be told of changes to the table, or of none for now, and wait until that is so."""
         function = template.names(self.name).function
         await switch(self._cloud, function, on, self._patience(TIMEOUT_SECONDS))
-
-    async def _fit(self, wishes: Wishes, stack: Stack) -> None:
-        """Let the template fit a stack that the older product made."""
-        if is_older(stack):
-            reply = await self._cloud.ask("dynamodb", "DescribeTable", TableName=self.name)
-            wishes.fit(reply["Table"], await self._operations.template(stack.stack_id))
 
     async def deploy(
         self,
@@ -231,7 +204,7 @@ class StackManager:
         approve: Approve | None = None,
     ) -> Deployment:
         """Create the stack, or update the one that is there."""
-        Wishes(self.name, options)  # whatever is wrong with them is told before anything is asked
+        StackRequest(self.name, options)  # whatever is wrong with them is told before anything is asked
         if await self.describe() is None:
             return await self.create(options, wait=wait, timeout_seconds=timeout_seconds, progress=progress)
         return await self.update(
@@ -246,7 +219,7 @@ class StackManager:
         A program may do this whenever it starts, in many processes at once: usually it looks once. What
         a newer version of the template would change is left to ``deploy``.
         """
-        wishes, patience = Wishes(self.name, options), self._patience(timeout_seconds)
+        request, patience = StackRequest(self.name, options), self._patience(timeout_seconds)
         stack = await self.describe()
         if stack is None:
             try:
@@ -255,13 +228,13 @@ class StackManager:
                 stack = await self.describe()  # another process may have been faster
                 if stack is None:
                     raise
-        if owned(stack).is_busy:
+        stack.check_ours()
+        if stack.is_busy:
             stack, _ = await self._operations.follow(stack, patience)
-        if stack.status not in DEPLOYED:
-            raise not_usable(stack)
-        if wishes.are_met_by(stack):
+        stack.check_deployed()
+        if request.is_met_by(stack):
             return Deployment(stack)
-        if is_newer(stack):
+        if stack.is_newer:
             logger.warning("stack %r is left to zae-limiter %s, which deployed it", self.name, stack.version)
             return Deployment(stack)
         return await self.update(options, timeout_seconds=timeout_seconds)
@@ -269,18 +242,14 @@ class StackManager:
     async def losses(self) -> Losses:
         """What a deletion would take and what it would leave; an error if it would be refused."""
         stack = await self.ours()
-        check_deletable(stack)
+        stack.check_deletable()
         resources = await self._operations.resources(stack.stack_id)
-        retained = retained_in(await self._operations.template(stack.stack_id))
+        retained = template.retained_in(await self._operations.template(stack.stack_id))
         kept = [one for one in resources if one.logical_id in retained]
         return Losses(len(resources) - len(kept), tuple(str(one) for one in kept))
 
     async def delete(
-        self,
-        *,
-        wait: bool = True,
-        timeout_seconds: float = TIMEOUT_SECONDS,
-        progress: Progress | None = None,
+        self, *, wait: bool = True, timeout_seconds: float = TIMEOUT_SECONDS, progress: Progress | None = None
     ) -> list[StackEvent]:
         """Delete the stack. What its template retains, table and archive, stays with all its data.
 
@@ -288,13 +257,13 @@ class StackManager:
         """
         patience = self._patience(timeout_seconds)
         stack = await self.ours()
-        check_deletable(stack)
+        stack.check_deletable()
         await self._operations.delete(stack.stack_id)
         if not wait:
             return []
         stack, events = await self._operations.follow(stack, patience, progress)
         if stack.status != DELETED:
-            raise operation_failed(stack, events)
+            raise stack.failed(events)
         return [event for event in events if event.status == "DELETE_SKIPPED"]
 
     async def version_record(self) -> VersionRecord | None:
@@ -302,13 +271,13 @@ class StackManager:
         try:
             return await read_version(self._cloud, self.name)
         except InfrastructureNotFoundError as error:
-            raise missing_stack(self.name, await self._names_deployed()) from error
+            raise await self._missing() from error
 
-    async def report(self) -> Report:
+    async def report(self) -> HealthReport:
         """How the table and everything around it are doing."""
         found = await examine(self._cloud, self.name, self._world)
         if found is None:
-            raise missing_stack(self.name, await self._names_deployed())
+            raise await self._missing()
         return found
 
     async def update_lambda(self, force: bool = False) -> bool:
@@ -329,8 +298,7 @@ class StackManager:
         if not force and not code_is_due(deployed, is_current=is_current):
             return False
         if force or not is_current:
-            patience = self._patience(TIMEOUT_SECONDS)
-            await upload(self._cloud, function["FunctionName"], package, patience)
+            await upload(self._cloud, function["FunctionName"], package, self._patience(TIMEOUT_SECONDS))
         await write_lambda_version(self._cloud, self.name, record, self._world)
         return True
 
@@ -356,12 +324,7 @@ class StackManager:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def _patience(self, seconds: float) -> Patience:
@@ -376,16 +339,16 @@ class StackManager:
         if not wait:
             return begun._replace(is_finished=False)
         stack, events = await self._operations.follow(begun.stack, patience, progress)
-        if stack.status not in SUCCESS:
-            raise operation_failed(stack, events)
+        if stack.status not in {"CREATE_COMPLETE", "UPDATE_COMPLETE"}:
+            raise stack.failed(events)
         # A function that was just made has no code yet, whatever the table remembers of an earlier one.
-        is_made = begun.is_new or any(change.makes(FUNCTION) for change in begun.changes)
+        is_made = begun.is_new or any(change.makes("AWS::Lambda::Function") for change in begun.changes)
         return begun._replace(stack=stack, code_updated=await self.update_lambda(force=is_made))
 
-    async def _adopt(self, wishes: Wishes, patience: Patience) -> str:
+    async def _adopt(self, request: StackRequest, patience: Patience) -> str:
         """Begin a stack around the table that is there."""
         try:
-            proposed = await self._operations.propose(self.name, wishes.adoption(), patience)
+            proposed = await self._operations.propose(self.name, request.adoption(), patience)
             assert proposed is not None, "a new stack has something to do"
         except StackOperationError:
             # Else its name would stay behind as a stack under review.
@@ -396,14 +359,12 @@ class StackManager:
 
     async def _table_was_left(self) -> bool:
         """Whether a table of this name is left from a stack of ours; somebody else's is an error."""
-        try:
-            reply = await self._cloud.ask(
-                "dynamodb", "DescribeTable", TableName=self.name, expected=frozenset({NOT_FOUND})
-            )
-        except ServiceError:
+        found = await self._cloud.find("dynamodb", "DescribeTable", TableName=self.name)
+        if found is None:
             return False
-        arn = reply["Table"]["TableArn"]
-        if {"Key": MANAGED_BY, "Value": OURS} in await self._tags_of(arn):
+        arn = found["Table"]["TableArn"]
+        tags = await self._cloud.ask("dynamodb", "ListTagsOfResource", ResourceArn=arn)
+        if {"Key": MANAGED_BY, "Value": OURS} in tags.get("Tags", []):
             check_schema(await read_version(self._cloud, self.name))
             return True
         raise StackAlreadyExistsError(
@@ -413,17 +374,13 @@ class StackManager:
             stack_name=self.name,
         )
 
-    async def _tags_of(self, arn: str) -> list[Mapping[str, str]]:
-        reply = await self._cloud.ask("dynamodb", "ListTagsOfResource", ResourceArn=arn)
-        tags: list[Mapping[str, str]] = reply.get("Tags", [])
-        return tags
-
-    async def _names_deployed(self) -> list[str]:
-        """For a hint: whoever may not list stacks gets none."""
+    async def _missing(self) -> InfrastructureNotFoundError:
+        """With a hint at others of a similar name; whoever may not list stacks gets none."""
         try:
-            return [stack.name for stack in await deployed_stacks(self._cloud)]
+            names = [stack.name for stack in await deployed_stacks(self._cloud)]
         except InfrastructureError:
-            return []
+            names = []
+        return missing_stack(self.name, names)
 
 
 class _OfTable(StackManager):
@@ -489,10 +446,5 @@ class SyncStackManager:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

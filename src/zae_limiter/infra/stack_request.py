@@ -9,13 +9,12 @@ from typing import Any
 from ..exceptions import ValidationError
 from ..models import StackOptions
 from . import older_stack, template
-from .stack import OURS, Stack, parameter_list, tag_list
+from .stack import OURS, Stack
 
-AGGREGATOR = "EnableAggregator"
 NAME_OF_THE_TABLE = "TableName: !Ref AWS::StackName"
 
 
-class Wishes:
+class StackRequest:
     """What a deployment asks for, checked."""
 
     def __init__(self, name: str, options: StackOptions | None) -> None:
@@ -25,14 +24,10 @@ class Wishes:
         template.names(name, options)
         self.name, self._options = name, options
         self.template = template.template_text()
-        self.parameters = template.parameters(options)
+        self._parameters = template.parameters(options)
 
     def creation(self) -> dict[str, Any]:
-        return {
-            "TemplateBody": self.template,
-            "Parameters": parameter_list(self.template, self.parameters),
-            "Tags": tag_list(template.tags(self.name, self._options)),
-        }
+        return self._request(self._parameters, {}, template.tags(self.name, self._options))
 
     def adoption(self) -> dict[str, Any]:
         """CloudFormation looks for a table to take over only if the template spells its name out."""
@@ -49,9 +44,9 @@ class Wishes:
         """What is not said stays as it is deployed, tags too."""
         is_older, is_first = older_stack.is_older(stack), older_stack.MARK in stack.parameters
         stack = older_stack.translated(stack)
-        has_aggregator = {"true": True, "false": False}.get(stack.parameters.get(AGGREGATOR, ""))
-        if self._options.enable_aggregator is not None:
-            has_aggregator = self._options.enable_aggregator
+        has_aggregator = self._options.enable_aggregator
+        if has_aggregator is None:
+            has_aggregator = stack.parameters.get("EnableAggregator") != "false"
         tags = template.tags(self.name, replace(self._options, enable_aggregator=has_aggregator))
         if self._options.tags is None:
             theirs = {k: v for k, v in stack.tags.items() if not k.startswith((f"{OURS}:", "aws:"))}
@@ -61,15 +56,24 @@ class Wishes:
             said, kept = {**kept, **said}, {}
         if is_older:
             tags[older_stack.LAYOUT] = older_stack.OLDER
-        return {
-            "ChangeSetType": "UPDATE",
-            "TemplateBody": self.template,
-            "Parameters": parameter_list(self.template, said, kept),
-            "Tags": tag_list(tags),
-        }
+        return {"ChangeSetType": "UPDATE", **self._request(said, kept, tags)}
 
-    def are_met_by(self, stack: Stack) -> bool:
+    def is_met_by(self, stack: Stack) -> bool:
         return self._changed(stack).items() <= stack.parameters.items()
 
     def _changed(self, stack: Stack) -> dict[str, str]:
         return template.parameters(self._options, deployed=stack.parameters)
+
+    def _request(
+        self, said: Mapping[str, str], deployed: Mapping[str, str], tags: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """What is said, and what stays as it is deployed; the rest has the template's defaults."""
+        kept = template.parameter_names(self.template) & deployed.keys() - said.keys()
+        return {
+            "TemplateBody": self.template,
+            "Parameters": [
+                *({"ParameterKey": name, "ParameterValue": value} for name, value in sorted(said.items())),
+                *({"ParameterKey": name, "UsePreviousValue": True} for name in sorted(kept)),
+            ],
+            "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
+        }

@@ -10,19 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..exceptions import InvalidNameError, ValidationError, shown
 from ..models import StackOptions, check_mapping
 from ..naming import validate_stack_name
 from ..version import SCHEMA_VERSION, client_version
 
-TEMPLATE = "cfn_template.yaml"
 TEMPLATE_BYTES_MAX = 51_200
 """What CloudFormation takes in a request; a longer one would need a bucket."""
-
-RETAINED = "DeletionPolicy: RetainExceptOnCreate"
-DELETED = "DeletionPolicy: Delete"
 
 ROLES = ("aggr", "app", "admin", "read")
 POLICIES = ("acq", "full", "read", "ns-acq", "ns-full", "ns-read")
@@ -33,23 +29,13 @@ POLICY_NAME_MAX = 128
 TAGS_MAX = 50
 OWN_TAG = "zae-limiter:"
 
-SWITCHES = {
-    "enable_aggregator": "EnableAggregator",
-    "enable_alarms": "EnableAlarms",
-    "enable_audit_archival": "EnableAuditArchival",
-    "enable_tracing": "EnableTracing",
-    "enable_deletion_protection": "EnableDeletionProtection",
-    "create_iam": "CreateIam",
-    "create_iam_roles": "CreateIamRoles",
-}
-
-COUNTS = {
-    "usage_retention_days": "UsageRetentionDays",
-    "pitr_recovery_days": "PitrRecoveryDays",
-    "lambda_timeout": "LambdaTimeout",
-    "lambda_memory": "LambdaMemory",
-    "audit_archive_glacier_days": "AuditArchiveGlacierDays",
-}
+PLAIN = (
+    *("enable_aggregator", "enable_alarms", "enable_audit_archival", "enable_tracing", "create_iam"),
+    *("create_iam_roles", "enable_deletion_protection", "usage_retention_days", "pitr_recovery_days"),
+    *("lambda_timeout", "lambda_memory", "audit_archive_glacier_days", "log_retention_days"),
+    "snapshot_windows",
+)
+"""Options that are parameters as they are, called the same but for the spelling."""
 
 ARNS = {
     "alarm_sns_topic": ("AlarmSnsTopicArn", "arn:aws[a-z-]*:sns:[a-z0-9-]+:[0-9]{12}:.+", "an SNS topic"),
@@ -63,16 +49,7 @@ TIMEOUT_SECONDS, SLOW_PCT = 60, 80
 POLICY_ARN = re.compile("arn:aws[a-z-]*:iam::(?:aws|[0-9]{12}):policy/.+")
 PRINCIPAL_ARN = re.compile("arn:aws[a-z-]*:iam::[0-9]{12}:[^,\\s]+")
 IAM_NAME = re.compile(r"[A-Za-z0-9_+=,.@-]+")
-BUCKET_NAME = re.compile("[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 TAG_TEXT = re.compile(r"[\w\s.:/=+\-@]*")
-
-
-class CodeLocation(NamedTuple):
-    """An object of S3 that holds the aggregator's package."""
-
-    bucket: str
-    key: str
-    version: str | None = None
 
 
 class Names(NamedTuple):
@@ -89,63 +66,72 @@ class Names(NamedTuple):
 
 def template_text(*, retain: bool = True) -> str:
     """The template; unless ``retain``, deleting the stack deletes table and archive with all their data."""
-    text = files(__package__).joinpath(TEMPLATE).read_text(encoding="utf-8")
-    return text if retain else text.replace(RETAINED, DELETED)
+    text = files(__package__).joinpath("cfn_template.yaml").read_text(encoding="utf-8")
+    return text if retain else text.replace("DeletionPolicy: RetainExceptOnCreate", "DeletionPolicy: Delete")
 
 
-def parameters(
-    options: StackOptions, code: CodeLocation | None = None, deployed: Mapping[str, str] | None = None
-) -> dict[str, str]:
+def parameter_names(body: str) -> set[str]:
+    """What a template can be told. It is read as text: not every installation can read YAML."""
+    section = re.search(r"^Parameters:\n((?:[ #].*\n|\n)*)", body, re.MULTILINE)
+    return set(re.findall(r"^  (\w+):", section[1], re.MULTILINE)) if section else set()
+
+
+def retained_in(body: str | Mapping[str, Any]) -> set[str]:
+    """The resources that outlive a stack of this template."""
+    if not isinstance(body, str):
+        resources = body.get("Resources", {})
+        return {name for name, one in resources.items() if "Retain" in str(one.get("DeletionPolicy"))}
+    pattern = r"^  (\w+):\n(?:(?:    .*)?\n)*?    DeletionPolicy: Retain"
+    return set(re.findall(pattern, body, re.MULTILINE))
+
+
+def parameters(options: StackOptions, deployed: Mapping[str, str] | None = None) -> dict[str, str]:
     """The parameters of the template that say what the options say, checked.
 
-    Without ``code`` the function is made empty-handed: whoever deploys uploads its package then.
     ``deployed`` are the parameters of the stack that is to be updated: where options depend on each other,
     what they do not say is taken from there.
     """
+    deployed = deployed or {}
     said: dict[str, str] = {}
-    for option, parameter in SWITCHES.items():
-        if (switch := getattr(options, option)) is not None:
-            said[parameter] = "true" if switch else "false"
-    for option, parameter in COUNTS.items():
-        if (count := getattr(options, option)) is not None:
-            said[parameter] = str(count)
+    for option in PLAIN:
+        if (value := getattr(options, option)) is not None:
+            said[parameter_of(option)] = _text(value)
     for option, (parameter, pattern, what) in ARNS.items():
         if (arn := getattr(options, option)) is not None:
-            said[parameter] = _arn(option, arn, pattern, what)
-    if options.log_retention_days is not None:
-        said["LogRetentionDays"] = str(options.log_retention_days)
+            if not isinstance(arn, str) or not re.fullmatch(pattern, arn):
+                raise ValidationError(option, arn, f"pass the ARN of {what}")
+            said[parameter] = arn
     if options.lambda_timeout is not None or options.lambda_duration_threshold_pct is not None:
-        said["LambdaDurationThresholdMs"] = _slow(options, deployed or {})
-    if options.snapshot_windows is not None:
-        said["SnapshotWindows"] = ",".join(options.snapshot_windows)
+        said["LambdaDurationThresholdMs"] = _slow(options, deployed)
     if options.role_principals is not None:
         said["RolePrincipals"] = _principals(options.role_principals)
     if options.permission_boundary is not None:
         said |= _boundary(options.permission_boundary)
-    if options.role_name_format is not None:
-        said |= _affixes("role_name_format", options.role_name_format, "RoleName")
-    if options.policy_name_format is not None:
-        said |= _affixes("policy_name_format", options.policy_name_format, "PolicyName")
-    if code is not None:
-        said |= _code(code)
-    _check_together(said, deployed or {})
+    for option, parameter in (("role_name_format", "RoleName"), ("policy_name_format", "PolicyName")):
+        if (form := getattr(options, option)) is not None:
+            prefix, suffix = _affixes(option, form)
+            said |= {f"{parameter}Prefix": prefix, f"{parameter}Suffix": suffix}
+    _check_together({**deployed, **said})
     return said
 
 
-def tags(name: str, options: StackOptions, *, kind: str = "limiter") -> dict[str, str]:
+def parameter_of(option: str) -> str:
+    return "".join(map(str.capitalize, option.split("_")))
+
+
+def tags(name: str, options: StackOptions) -> dict[str, str]:
     """The tags of a stack, which everything in it inherits: ours, and those of the options."""
     own = {
         "ManagedBy": "zae-limiter",
         f"{OWN_TAG}version": client_version(),
         f"{OWN_TAG}schema-version": SCHEMA_VERSION,
         f"{OWN_TAG}name": validate_stack_name(name),
-        f"{OWN_TAG}type": kind,
+        f"{OWN_TAG}type": "limiter",
     }
     if options.enable_aggregator is not False:
         own[f"{OWN_TAG}lambda-version"] = client_version()
-    given: dict[str, str] = {}
-    if options.tags is not None:
-        given = check_mapping("tags", options.tags, "pass a mapping of texts to texts")
+    said = {} if options.tags is None else options.tags
+    given = check_mapping("tags", said, "pass a mapping of texts to texts")
     for key, value in given.items():
         _check_tag(key, value)
     if len(given) + len(own) > TAGS_MAX:
@@ -159,30 +145,19 @@ def names(name: str, options: StackOptions | None = None) -> Names:
     options = options or StackOptions()
     function = f"{validate_stack_name(name)}-aggregator"
     if options.enable_aggregator is not False and len(function) > FUNCTION_NAME_MAX:
-        room = FUNCTION_NAME_MAX - len("-aggregator")
-        raise InvalidNameError(
-            "stack name",
-            name,
+        reason = (
             f"the function {function!r} would have {len(function)} characters, and AWS allows "
-            f"{FUNCTION_NAME_MAX}; use at most {room}, or deploy without an aggregator",
+            f"{FUNCTION_NAME_MAX}; use at most {FUNCTION_NAME_MAX - len('-aggregator')}, or deploy "
+            "without an aggregator"
         )
-    return Names(
-        stack=name,
-        table=name,
-        function=function,
-        log_group=f"/aws/lambda/{function}",
-        queue=f"{function}-dlq",
-        roles=_formatted("role_name_format", options.role_name_format, name, ROLES, ROLE_NAME_MAX),
-        policies=_formatted(
-            "policy_name_format", options.policy_name_format, name, POLICIES, POLICY_NAME_MAX
-        ),
-    )
+        raise InvalidNameError("stack name", name, reason)
+    roles = _formatted("role_name_format", options.role_name_format, name, ROLES, ROLE_NAME_MAX)
+    policies = _formatted("policy_name_format", options.policy_name_format, name, POLICIES, POLICY_NAME_MAX)
+    return Names(name, name, function, f"/aws/lambda/{function}", f"{function}-dlq", roles, policies)
 
 
-def _arn(option: str, value: str, pattern: str, what: str) -> str:
-    if not isinstance(value, str) or not re.fullmatch(pattern, value):
-        raise ValidationError(option, value, f"pass the ARN of {what}")
-    return value
+def _text(value: int | Sequence[str]) -> str:
+    return str(value).lower() if isinstance(value, int) else ",".join(value)
 
 
 def _slow(options: StackOptions, deployed: Mapping[str, str]) -> str:
@@ -213,30 +188,22 @@ def _boundary(policy: str) -> dict[str, str]:
     raise ValidationError("permission_boundary", policy, "pass the name or the ARN of a managed policy")
 
 
-def _affixes(option: str, form: str, parameter: str) -> dict[str, str]:
+def _affixes(option: str, form: str) -> tuple[str, str]:
     """What stands before and behind a default name; templates cannot put one text into another."""
     prefix, suffix = form.split("{}")
     if not IAM_NAME.fullmatch(f"{prefix}-{suffix}"):
         raise ValidationError(option, form, "names of IAM have letters, digits and '_+=,.@-' only")
-    return {f"{parameter}Prefix": prefix, f"{parameter}Suffix": suffix}
+    return prefix, suffix
 
 
 def _formatted(option: str, form: str | None, name: str, kinds: tuple[str, ...], most: int) -> dict[str, str]:
-    prefix, suffix = _affixes(option, form, "").values() if form is not None else ("", "")
+    prefix, suffix = _affixes(option, form or "{}")
     found = {kind: f"{prefix}{name}-{kind}{suffix}" for kind in kinds}
     longest = max(found.values(), key=len)
     if len(longest) > most:
         reason = f"{longest!r} would have {len(longest)} characters, and AWS allows {most}; shorten it"
         raise ValidationError(option, form, reason)
     return found
-
-
-def _code(code: CodeLocation) -> dict[str, str]:
-    if not BUCKET_NAME.fullmatch(code.bucket):
-        raise ValidationError("code bucket", code.bucket, "it is not the name of a bucket")
-    if not code.key:
-        raise ValidationError("code key", code.key, "name the object that holds the package")
-    return {"CodeBucket": code.bucket, "CodeKey": code.key, "CodeVersion": code.version or ""}
 
 
 def _check_tag(key: str, value: str) -> None:
@@ -248,21 +215,17 @@ def _check_tag(key: str, value: str) -> None:
         raise ValidationError("tag", key, f"'aws:', '{OWN_TAG}' and 'ManagedBy' are reserved")
 
 
-def _check_together(said: Mapping[str, str], deployed: Mapping[str, str]) -> None:
+def _check_together(said: Mapping[str, str]) -> None:
     """Options that contradict each other, or what is deployed; the template has the same rules."""
-    will_be = {"EnableAggregator": "true", "CreateIam": "true", **deployed, **said}
-    with_roles = will_be.get("CreateIamRoles") == "true"
-    if with_roles and not will_be.get("RolePrincipals"):
+    with_roles = said.get("CreateIamRoles") == "true"
+    if with_roles and not said.get("RolePrincipals"):
         raise ValidationError(
             "create_iam_roles", True, "nobody is said to assume the roles; name them by role_principals"
         )
-    if will_be["CreateIam"] == "true":
+    if said.get("CreateIam", "true") == "true":
         return
     if with_roles:
         raise ValidationError("create_iam_roles", True, "create_iam is switched off; leave one of them out")
-    if will_be["EnableAggregator"] == "true" and not will_be.get("AggregatorRoleArn"):
-        raise ValidationError(
-            "create_iam",
-            False,
-            "the aggregator needs a role; pass aggregator_role_arn, or enable_aggregator=False",
-        )
+    if said.get("EnableAggregator", "true") == "true" and not said.get("AggregatorRoleArn"):
+        reason = "the aggregator needs a role; pass aggregator_role_arn, or enable_aggregator=False"
+        raise ValidationError("create_iam", False, reason)

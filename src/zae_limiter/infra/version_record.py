@@ -25,15 +25,9 @@ WRONG_KEYS = "ValidationException"
 
 async def read_version(cloud: Cloud, table: str) -> VersionRecord | None:
     """What a table says about versions; ``None`` if it says nothing."""
+    request = {"TableName": table, "Key": encode_key(version_key()), "ConsistentRead": True}
     try:
-        reply = await cloud.ask(
-            "dynamodb",
-            "GetItem",
-            TableName=table,
-            Key=encode_key(version_key()),
-            ConsistentRead=True,
-            expected=frozenset({NOT_FOUND, WRONG_KEYS}),
-        )
+        reply = await cloud.ask("dynamodb", "GetItem", expected=(NOT_FOUND, WRONG_KEYS), **request)
     except ServiceError as error:
         if error.code == WRONG_KEYS:
             raise IncompatibleSchemaError(
@@ -50,12 +44,8 @@ async def write_lambda_version(cloud: Cloud, table: str, record: VersionRecord |
     if record is None:
         first = VersionRecord(SCHEMA_VERSION, version, updated_at=now)
         _, request = write_request(table, Put(version_key(), version_item(first), when=(Absent(),)))
-        try:
-            await cloud.ask("dynamodb", "PutItem", expected=frozenset({CONDITION_FAILED}), **request)
+        if await cloud.find("dynamodb", "PutItem", unless=CONDITION_FAILED, **request) is not None:
             return
-        except ServiceError:
-            pass  # somebody has opened the table meanwhile, and wrote what it is
-    _, request = write_request(
-        table, Update(version_key(), set={"lambda_version": version, "updated_at": now})
-    )
-    await cloud.ask("dynamodb", "UpdateItem", **request)
+        # Somebody has opened the table meanwhile, and wrote what it is.
+    update = Update(version_key(), set={"lambda_version": version, "updated_at": now})
+    await cloud.ask("dynamodb", "UpdateItem", **write_request(table, update)[1])
