@@ -112,7 +112,7 @@ BANS = (
         "time.time time.time_ns time.monotonic time.monotonic_ns time.perf_counter time.perf_counter_ns"
         " datetime.datetime.now datetime.datetime.utcnow datetime.date.today"
         " random secrets uuid os.urandom",
-        "runtime.world testing.clock",
+        "runtime.world testing.traffic",
         "clocks, randomness and ids come from runtime.world",
     ),
     Ban("print", "cli cli.*", "standard output belongs to the command line"),

@@ -25,7 +25,6 @@ SHOWN = {
     "zae_limiter.limiter",
     "zae_limiter.models",
     "zae_limiter.sync",
-    "zae_limiter.testing.clock",
     "zae_limiter.testing.traffic",
 }
 

@@ -1,29 +1,13 @@
 """Everything that can be raised, in one tree.
 
-    ZAELimiterError
-    ├── RateLimitError
-    │   ├── RateLimitExceeded
-    │   └── LeaseExpiredError
-    ├── InfrastructureError
-    │   ├── RateLimiterUnavailable
-    │   ├── StackOperationError
-    │   ├── StackAlreadyExistsError
-    │   ├── InfrastructureNotFoundError
-    │   ├── NamespaceNotFoundError
-    │   ├── NamespaceStateError
-    │   └── DamagedRecordError
-    ├── EntityError
-    │   ├── EntityNotFoundError
-    │   ├── EntityExistsError
-    │   └── EntityConflictError
-    ├── VersionError
-    │   ├── VersionMismatchError
-    │   └── IncompatibleSchemaError
-    ├── ClosedError
-    └── ValidationError
-        ├── NoLimitsError
-        ├── InvalidIdentifierError
-        └── InvalidNameError
+    ZAELimiterError: RateLimitError, InfrastructureError, EntityError, VersionError, ClosedError,
+        ValidationError
+    RateLimitError: RateLimitExceeded, LeaseExpiredError
+    InfrastructureError: RateLimiterUnavailable, StackOperationError, StackAlreadyExistsError,
+        InfrastructureNotFoundError, NamespaceNotFoundError, NamespaceStateError, DamagedRecordError
+    EntityError: EntityNotFoundError, EntityExistsError, EntityConflictError
+    VersionError: VersionMismatchError, IncompatibleSchemaError
+    ValidationError: NoLimitsError, InvalidIdentifierError, InvalidNameError
 
 Messages show the value and the way out; the data is on the exception, so nobody has to parse text.
 """
@@ -394,22 +378,18 @@ class InvalidNameError(ValidationError):
 
 
 def _own_limit(status: LimitStatus) -> dict[str, Any]:
-    return {
-        "resource": status.resource,
-        "limit_name": status.limit_name,
-        "capacity": status.limit.capacity,
-        "refill_amount": status.limit.refill_amount,
-        "refill_period_seconds": status.limit.refill_period_seconds,
-        "available": status.available,
-        "requested": status.requested,
-        "exceeded": status.exceeded,
-        "retry_after_seconds": _finite(status.retry_after_seconds),
-    }
+    limit = status.limit.to_dict()
+    return (
+        {"resource": status.resource, "limit_name": limit.pop("name")}
+        | limit
+        | {"available": status.available}
+        | _others_limit(status)
+    )
 
 
 def _others_limit(status: LimitStatus) -> dict[str, Any]:
-    shown = ("resource", "limit_name", "requested", "exceeded", "retry_after_seconds")
-    return {name: value for name, value in _own_limit(status).items() if name in shown}
+    found = {"resource": status.resource, "limit_name": status.limit_name, "requested": status.requested}
+    return found | {"exceeded": status.exceeded, "retry_after_seconds": _finite(status.retry_after_seconds)}
 
 
 def _finite(seconds: float) -> float | None:

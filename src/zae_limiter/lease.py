@@ -22,7 +22,7 @@ from .engine.plan import Till, knows_all
 from .engine.settle import Charge, Demand, Take, answered_for, cost_of, give_back, settle, settlement
 from .exceptions import LeaseExpiredError, RateLimiterUnavailable, RateLimitExceeded, shown
 from .models import TOKENS_MAX, Limit, OnUnavailable, check_count
-from .models.amounts import named_amounts, needs_milli
+from .models.checks import named_amounts, needs_milli
 from .records.buckets import BucketRecords
 from .repository_protocol import NOTHING
 from .runtime.colour import ForkSafe, at_fork

@@ -18,7 +18,7 @@ from .established import LimiterForms, deprecated, former_names, refuse_former
 from .exceptions import ValidationError, without_secrets
 from .lease import Acquisition
 from .models import Availability, Limit, LimiterInfo, LimitStatus, OnUnavailable, check_limits
-from .models.amounts import needs_milli
+from .models.checks import needs_milli
 from .naming import validate_entity_id, validate_resource
 from .repository import Repository
 from .runtime.unentered import Unentered

@@ -1,18 +1,11 @@
 """What may be called what.
 
 Entities, their parents, principals and resources are called whatever people call them: an address, a path,
-``auth0|abc``. What is refused is what keys and terminals could not bear, and nothing else:
-
-- ``#``, at which keys are cut
-- what is no text: control characters, line and paragraph separators, marks that turn the direction of writing
-  around, halves of surrogate pairs, and code points that Unicode keeps for no character
-- white space at either end, which nobody sees
-- more than 256 characters, or more than 500 bytes in UTF-8: two such names fit into one sort key of DynamoDB
-- a few words of our own: entities do not begin with ``$``, and no resource is called ``_default_``
-
-The set is spelled out and not asked of Python's tables, so that a name is good on every version of Python.
-Names are compared code point by code point. Limits, namespaces and stacks have narrower rules: their names
-become attributes, parts of other names, and resources of AWS. All are checked once, at the public edge.
+``auth0|abc``. What is refused is what keys and terminals could not bear, and nothing else: ``#``, at which
+keys are cut, what is no text, white space at either end, which nobody sees, and a few words of our own. At
+most 256 characters and 500 bytes in UTF-8: two such names fit into one sort key of DynamoDB. Limits,
+namespaces and stacks have narrower rules: their names become attributes, parts of other names, and resources
+of AWS.
 """
 
 from __future__ import annotations
@@ -31,11 +24,9 @@ DEFAULT_RESOURCE = "_default_"
 
 NAME_LENGTH_MAX = 256
 NAME_BYTES_MAX = 500
-LIMIT_NAME_LENGTH_MAX = 64
 STACK_NAME_LENGTH_MIN = 3
-STACK_NAME_LENGTH_MAX = 55
-NAMESPACE_LENGTH_MAX = 64
 
+# Spelled out and not asked of Python's tables, so that a name is good on every version of Python.
 _NO_TEXT = (
     r"\x00-\x1f\x7f-\x9f"  # control characters
     r"\u2028\u2029"  # separators of lines and paragraphs
@@ -45,22 +36,20 @@ _NO_TEXT = (
     + "".join(rf"\U{plane:04x}fffe\U{plane:04x}ffff" for plane in range(17))
 )
 _WRONG = re.compile(rf"[#{_NO_TEXT}]")
-_LIMIT = re.compile(r"[A-Za-z][A-Za-z0-9_.\-]*")
-_STACK = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
-_NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")
-_NAMESPACE_ID = re.compile(r"(?!_\Z)[A-Za-z0-9_.\-]+")
-
 _NAME_RULE = "use any characters but '#' and control characters"
-_LIMIT_RULE = "start with a letter, then letters, digits, '_', '.' or '-'"
-_STACK_RULE = "start with a letter, then letters, digits or '-'"
-_NAMESPACE_RULE = "start with a letter or digit, then letters, digits, '_', '.' or '-'"
 
-_REMEMBERED = 4096
+# How other names are spelled, as a pattern and as a sentence, and how long they may be.
+_Spelling = tuple[str, str, int]
+_LIMIT = (r"[A-Za-z][A-Za-z0-9_.\-]*", "start with a letter, then letters, digits, '_', '.' or '-'", 64)
+_STACK = (r"[A-Za-z][A-Za-z0-9-]*", "start with a letter, then letters, digits or '-'", 55)
+_NAMESPACE_RULE = "start with a letter or digit, then letters, digits, '_', '.' or '-'"
+_NAMESPACE = (r"[A-Za-z0-9][A-Za-z0-9_.\-]*", _NAMESPACE_RULE, 64)
+_NAMESPACE_ID = (r"(?!_\Z)[A-Za-z0-9_.\-]+", "pass the namespace_id of a namespace", 64)
 
 
 def _remembered(validate: Callable[[str], str]) -> Callable[[str], str]:
     """Valid names recur on every request, so their verdict is kept; errors are not."""
-    known = lru_cache(_REMEMBERED)(validate)
+    known = lru_cache(4096)(validate)
 
     @wraps(validate)
     def check(name: str) -> str:
@@ -96,11 +85,11 @@ def validate_resource(resource: str) -> str:
 def validate_limit_name(name: str) -> str:
     if isinstance(name, str) and name == WCU:
         raise InvalidNameError("limit name", name, "it is reserved for internal use; choose another name")
-    return _checked(InvalidNameError, "limit name", name, _LIMIT, _LIMIT_RULE, LIMIT_NAME_LENGTH_MAX)
+    return _checked(InvalidNameError, "limit name", name, _LIMIT)
 
 
 def validate_stack_name(name: str) -> str:
-    _checked(InvalidNameError, "stack name", name, _STACK, _STACK_RULE, STACK_NAME_LENGTH_MAX)
+    _checked(InvalidNameError, "stack name", name, _STACK)
     if len(name) < STACK_NAME_LENGTH_MIN:  # its table has the same name, and DynamoDB takes no shorter one
         needed = f"it has {len(name)} characters; at least {STACK_NAME_LENGTH_MIN} are needed"
         raise InvalidNameError("stack name", name, needed)
@@ -112,15 +101,12 @@ def validate_namespace(name: str) -> str:
         raise InvalidNameError("namespace", name, "it is reserved for the registry; choose another name")
     if isinstance(name, str) and "://" in name:
         raise InvalidNameError("namespace", name, "this is a store; say open(store=…)")
-    return _checked(InvalidNameError, "namespace", name, _NAMESPACE, _NAMESPACE_RULE, NAMESPACE_LENGTH_MAX)
+    return _checked(InvalidNameError, "namespace", name, _NAMESPACE)
 
 
 def validate_namespace_id(namespace_id: str) -> str:
     """An opaque id, as ``Namespace.namespace_id`` has it; every key of the namespace begins with it."""
-    rule = "pass the namespace_id of a namespace"
-    return _checked(
-        InvalidIdentifierError, "namespace id", namespace_id, _NAMESPACE_ID, rule, NAMESPACE_LENGTH_MAX
-    )
+    return _checked(InvalidIdentifierError, "namespace id", namespace_id, _NAMESPACE_ID)
 
 
 def _checked_entity(field: str, value: str) -> str:
@@ -131,11 +117,9 @@ def _checked_entity(field: str, value: str) -> str:
 
 def _checked_name(error: type[ValidationError], field: str, value: str) -> str:
     _check_length(error, field, value, NAME_LENGTH_MAX, _NAME_RULE)
-    wrong = _WRONG.search(value)
-    if wrong is not None and wrong[0] == "#":
-        raise error(field, value, f"'#' is reserved; {_NAME_RULE}")
-    if wrong is not None:
-        raise error(field, value, f"{wrong[0]!r} is no character of a name; {_NAME_RULE}")
+    if wrong := _WRONG.search(value):
+        why = "is reserved" if wrong[0] == "#" else "is no character of a name"
+        raise error(field, value, f"{wrong[0]!r} {why}; {_NAME_RULE}")
     if value[0].isspace() or value[-1].isspace():
         raise error(field, value, "it begins or ends with white space; strip it")
     if not value.isascii() and (size := len(value.encode())) > NAME_BYTES_MAX:
@@ -152,17 +136,9 @@ def _check_length(error: type[ValidationError], field: str, value: str, length_m
         raise error(field, value, f"it has {len(value)} characters; at most {length_max} are allowed")
 
 
-def _checked(
-    error: type[ValidationError],
-    field: str,
-    value: str,
-    pattern: re.Pattern[str],
-    rule: str,
-    length_max: int,
-) -> str:
+def _checked(error: type[ValidationError], field: str, value: str, spelling: _Spelling) -> str:
+    pattern, rule, length_max = spelling
     _check_length(error, field, value, length_max, rule)
-    if pattern.fullmatch(value):
+    if re.fullmatch(pattern, value):
         return value
-    if "#" in value:
-        raise error(field, value, f"'#' is reserved; {rule}")
-    raise error(field, value, rule)
+    raise error(field, value, f"'#' is reserved; {rule}" if "#" in value else rule)

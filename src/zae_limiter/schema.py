@@ -1,13 +1,10 @@
 """Key text and attribute names: the only place that knows how records are spelled.
 
-How whole records become models and back stands in ``schema_records``.
-
-Every partition key begins with the opaque id of its namespace, every sort key with ``#``. No name
-may contain ``#``, and no id of a namespace a ``/``, so keys parse back without escapes. All records are flat.
-
-Index entries are written when a record is made and never by a token change: GSI1 leads from parents
-to children, GSI2 from resources to buckets and usage, GSI3 from entities to buckets and from
-resources to entities with limits of their own, GSI4 from a namespace to all that it holds.
+How whole records become models and back stands in ``records.items``. Every partition key begins with the
+opaque id of its namespace, every sort key with ``#``. No name may contain ``#``, and no id of a namespace a
+``/``, so keys parse back without escapes. Index entries are written when a record is made, never by a token
+change: GSI1 leads from parents to children, GSI2 from resources to buckets and usage, GSI3 from entities to
+buckets and from resources to entities with limits of their own, GSI4 from a namespace to all that it holds.
 """
 
 from __future__ import annotations
@@ -97,14 +94,6 @@ def sk_nsid(namespace_id: str) -> str:
     return f"#NSID#{namespace_id}"
 
 
-def sk_checkpoint(stream_shard: str) -> str:
-    return f"#CHECKPOINT#{stream_shard}"
-
-
-def sk_migration() -> str:
-    return "#MIGRATION"
-
-
 def sk_claim(*place: str) -> str:
     """``#CLAIM#system``, ``#CLAIM#resource#{resource}``, ``#CLAIM#entity#{id}#{resource}``"""
     return "#".join(("#CLAIM", *place))
@@ -121,8 +110,7 @@ def gsi1_sk_child(entity_id: str) -> str:
     return f"CHILD#{entity_id}"
 
 
-def gsi2_pk_resource(namespace_id: str, resource: str) -> str:
-    return f"{namespace_id}/RESOURCE#{resource}"
+gsi2_pk_resource, gsi3_pk_entity = pk_resource, pk_entity
 
 
 def gsi2_sk_bucket(entity_id: str, shard_id: int) -> str:
@@ -135,10 +123,6 @@ def gsi2_sk_usage(window: str, window_key: str, entity_id: str) -> str:
 
 def gsi3_pk_entity_config(namespace_id: str, resource: str) -> str:
     return f"{namespace_id}/ENTITY_CONFIG#{resource}"
-
-
-def gsi3_pk_entity(namespace_id: str, entity_id: str) -> str:
-    return f"{namespace_id}/ENTITY#{entity_id}"
 
 
 def gsi3_sk_bucket(resource: str, shard_id: int) -> str:
@@ -180,8 +164,13 @@ def audit_key(namespace_id: str, entity_id: str, event_id: str) -> Key:
     return Key(pk_audit(namespace_id, entity_id), sk_audit(event_id))
 
 
+def registry_key(sort: str) -> Key:
+    """A record of the whole store, which belongs to no namespace."""
+    return Key(pk_system(REGISTRY), sort)
+
+
 def version_key() -> Key:
-    return Key(pk_system(REGISTRY), sk_version())
+    return registry_key(sk_version())
 
 
 def older_version_key() -> Key:
@@ -191,20 +180,20 @@ def older_version_key() -> Key:
 
 def migration_key() -> Key:
     """Where it is noted how far a table of an older shape has been brought up to date."""
-    return Key(pk_system(REGISTRY), sk_migration())
+    return registry_key("#MIGRATION")
 
 
 def namespace_key(name: str) -> Key:
-    return Key(pk_system(REGISTRY), sk_namespace(name))
+    return registry_key(sk_namespace(name))
 
 
 def nsid_key(namespace_id: str) -> Key:
-    return Key(pk_system(REGISTRY), sk_nsid(namespace_id))
+    return registry_key(sk_nsid(namespace_id))
 
 
 def changes_key() -> Key:
     """Where an embedded store counts how often a record was changed that clients remember."""
-    return Key(pk_system(REGISTRY), "#CHANGES")
+    return registry_key("#CHANGES")
 
 
 REMEMBERED = (sk_meta(), sk_config(), sk_nsid(""))
@@ -217,7 +206,7 @@ def is_remembered(key: Key) -> bool:
 
 def checkpoint_key(stream_shard: str) -> Key:
     """Where an aggregator notes how far it has read a shard of the store's stream."""
-    return Key(pk_system(REGISTRY), sk_checkpoint(stream_shard))
+    return registry_key(f"#CHECKPOINT#{stream_shard}")
 
 
 def entity_configs_key(namespace_id: str, resource: str) -> Key:

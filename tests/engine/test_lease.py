@@ -17,7 +17,7 @@ from zae_limiter.engine.settle import Demand, Take, settlement
 from zae_limiter.exceptions import LeaseExpiredError
 from zae_limiter.lease import DegradedLease, Lease
 from zae_limiter.models import TOKENS_MAX
-from zae_limiter.models.amounts import named_amounts, needs_milli
+from zae_limiter.models.checks import named_amounts, needs_milli
 from zae_limiter.repository_protocol import Key
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import bucket_key

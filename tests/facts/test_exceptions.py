@@ -6,6 +6,7 @@ import json
 import math
 import pickle
 import pkgutil
+import re
 
 import pytest
 from hypothesis import example, given
@@ -112,17 +113,14 @@ def test_the_tree_is_the_documented_one(parent: type[Exception]) -> None:
     assert {kind for kind in defined if parent in kind.__bases__} == TREE[parent]
 
 
-def test_the_drawing_shows_the_whole_tree() -> None:
-    """The docstring of the module names every exception, at the depth that it has."""
-    drawn = {
-        line.split("── ")[-1].strip(): max(0, (line.find("── ") - 1) // 4)
-        for line in (exceptions.__doc__ or "").splitlines()
-        if line.strip().endswith(("Error", "Exceeded", "Unavailable"))
+def test_the_description_shows_the_whole_tree() -> None:
+    """The docstring of the module names every exception, next to the one that it refines."""
+    described = " ".join((exceptions.__doc__ or "").partition("tree.")[2].partition("Messages")[0].split())
+    parents = re.split(r"\s*(\w+): ", described)[1:]
+    found = {
+        parent: set(named.split(", ")) for parent, named in zip(parents[::2], parents[1::2], strict=True)
     }
-    for kind in {*TREE, *(child for children in TREE.values() for child in children)}:
-        depth = len([base for base in kind.__mro__ if issubclass(base, ZAELimiterError)]) - 1
-        assert drawn.pop(kind.__name__) == depth, kind
-    assert drawn == {}
+    assert found == {kind.__name__: {child.__name__ for child in TREE[kind]} for kind in TREE}
 
 
 def test_nothing_is_raised_from_outside_the_tree() -> None:

@@ -64,8 +64,6 @@ BUILDERS: dict[Callable[..., str], tuple[str, str]] = {
     schema.sk_version: ("#VERSION", ""),
     schema.sk_namespace: ("#NAMESPACE#{}", "name"),
     schema.sk_nsid: ("#NSID#{}", "namespace"),
-    schema.sk_checkpoint: ("#CHECKPOINT#{}", "name"),
-    schema.sk_migration: ("#MIGRATION", ""),
     schema.sk_claim: ("#CLAIM#{}#{}#{}", "name entity level"),
     schema.gsi1_pk_parent: ("{}/PARENT#{}", "namespace entity"),
     schema.gsi1_sk_child: ("CHILD#{}", "entity"),
@@ -108,6 +106,20 @@ def test_keys_are_read_back(build: Callable[..., str], data: st.DataObject) -> N
     text = build(*given_names)
     assert text == template.format(*given_names)
     assert read_back(template, text) == [str(name) for name in given_names]
+
+
+def test_records_of_the_whole_store() -> None:
+    """They belong to no namespace, and each has a place of its own."""
+    registry = {
+        schema.version_key(): "#VERSION",
+        schema.migration_key(): "#MIGRATION",
+        schema.changes_key(): "#CHANGES",
+        schema.namespace_key("a"): "#NAMESPACE#a",
+        schema.nsid_key("a"): "#NSID#a",
+        schema.checkpoint_key("a"): "#CHECKPOINT#a",
+    }
+    assert {key: key.sort for key in registry} == registry
+    assert {key.partition for key in registry} == {"_/SYSTEM#"}
 
 
 @given(*(NAMES[part] for part in ("namespace", "entity", "resource", "shard")))

@@ -1,4 +1,4 @@
-"""Numbers and mappings that callers pass in, checked at the public edge."""
+"""Numbers, mappings and amounts that callers pass in, checked at the public edge."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 from enum import StrEnum
 from typing import Any, Self
 
-from ..exceptions import ValidationError
+from ..exceptions import ValidationError, shown
 
 TOKENS_MAX = 10**12
 """The largest capacity, refill or amount: in millitokens still far from 64 bits, so sums stay exact."""
@@ -50,3 +50,28 @@ def check_mapping(field_name: str, value: Mapping[Any, Any], reason: str) -> dic
         with suppress(Exception):  # whatever a mapping of somebody else's making does instead of answering
             return dict(value)
     raise ValidationError(field_name, value, reason)
+
+
+AMOUNTS_HINT = "pass amounts by limit, such as {'rpm': 1}"
+
+
+def needs_milli(amounts: Mapping[str, int]) -> dict[str, int]:
+    """Amounts to be taken, checked, in millitokens; nothing of a limit is no demand on it."""
+    if type(amounts) is not dict:
+        amounts = check_mapping("consume", amounts, AMOUNTS_HINT)
+    needs = {}
+    for name, amount in amounts.items():
+        if type(amount) is not int or not 0 < amount <= TOKENS_MAX:
+            check_count(f"amount of {shown(name)}", amount, TOKENS_MAX, 0)
+        if amount:
+            needs[name] = amount * 1000
+    return needs
+
+
+def named_amounts(amounts: Mapping[str, int] | None, named: Mapping[str, int]) -> dict[str, int]:
+    """Amounts from a mapping, for names that are no identifiers, and from keywords."""
+    given = {} if amounts is None else check_mapping("amounts", amounts, AMOUNTS_HINT)
+    both = {**given, **named}
+    if twice := sorted(given.keys() & named.keys()):
+        raise ValidationError("amounts", both, f"{', '.join(twice)} given twice")
+    return both

@@ -6,7 +6,6 @@ So there is never one without the other. Events live under the entity they are a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,13 +13,12 @@ from ..exceptions import ValidationError
 from ..models import AuditAction, AuditEvent
 from ..naming import validate_entity_id, validate_principal, validate_resource
 from ..repository_protocol import Absent, Cursor, Put
+from ..runtime.world import ULID
 from ..schema import RESOURCE_AUDIT, SYSTEM_AUDIT, audit_key, iso_time, pk_audit, sk_audit, starting
 from .items import audit_event_of, audit_item
 from .view import View, check_page_size, readable
 
 DAY_SECONDS = 86_400
-
-_ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
 
 
 class AuditRecords(View):
@@ -34,7 +32,7 @@ class AuditRecords(View):
         partition = pk_audit(self._namespace_id, _check_audited(entity_id))
         query = starting(partition, sk_audit(""))._replace(backwards=True, rows_max=check_page_size(limit))
         if start_event_id is not None:
-            if not isinstance(start_event_id, str) or not _ULID.fullmatch(start_event_id):
+            if not isinstance(start_event_id, str) or not ULID.fullmatch(start_event_id):
                 raise ValidationError("start_event_id", start_event_id, "pass the event_id of an event")
             key = audit_key(self._namespace_id, entity_id, start_event_id)
             query = query._replace(after=Cursor(key, key.sort))

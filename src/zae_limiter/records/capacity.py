@@ -15,7 +15,7 @@ from ..engine.bucket_writes import Posting
 from ..engine.line import Order
 from ..exceptions import ValidationError
 from ..models import BucketState, EntityCapacity, Limit, ResourceCapacity, check_limits
-from ..models.amounts import needs_milli
+from ..models.checks import needs_milli
 from ..naming import validate_entity_id, validate_limit_name, validate_resource
 from ..repository_protocol import Item, Outcome, Query, Write
 from ..schema import (

@@ -17,9 +17,7 @@ from ..exceptions import RateLimiterUnavailable
 from ..models import OnUnavailable
 from ..repository_protocol import Backend, Changes, Item, Key
 from ..runtime.colour import LAST_WORDS_SECONDS, ForkSafe, Signal, taken
-from ..runtime.world import World
-
-ULID_LETTERS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+from ..runtime.world import ULID_LETTERS, World
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,21 +1,17 @@
 """All nondeterminism in one value: the clock, randomness and fresh ids.
 
-Nothing else in the package reads a clock or rolls dice, so a test or a simulation that passes its
-own ``World`` decides everything that happens.
-
-There are two clocks. ``ticks_ms`` is for how long something lasts: deadlines and the lifetimes of what is
-remembered. ``now_ms`` is for what others see: the instants in buckets and records. Who sets the clock of
-a machine moves the second, never the first.
-
-The instants in a bucket are compared by everybody who uses it, so they should be the store's. A store that
-has a clock of its own is opened with ``World.for_store()`` and tells its time by ``observe``, with each
-reply; ``now_ms`` is the machine's time, pushed to where the replies say that the store's is.
+Nothing else in the package reads a clock or rolls dice, so who passes a ``World`` of its own decides
+everything that happens. ``ticks_ms`` is for how long something lasts: setting a machine's clock does not move
+it. ``now_ms`` is for the instants in buckets and records. All who use a bucket compare these, so they should
+be the store's: a store with a clock is opened with ``World.for_store()`` and tells its time by ``observe``
+with each reply, to where the machine's time is pushed.
 """
 
 from __future__ import annotations
 
 import math
 import random
+import re
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
@@ -25,21 +21,24 @@ from typing import NamedTuple
 AHEAD_MS_MAX = 5_000
 """How far an instant may lie ahead of the store's time and still be an honest mistake.
 
-The coarsest store tells its time by the second, and a reply may take some seconds more. A clock that goes by
-a store and turns out to be ahead by no more than this stands still until the store's has caught up, so that
-nobody sees time run backwards; if it is further ahead the store has changed its mind, and it goes back.
+The coarsest store tells its time by the second, and a reply may take some seconds more. A clock ahead by no
+more than this stands still until the store's has caught up; one further ahead goes back.
 """
 
 DRIFT = 500e-6
-"""How far the ticks of a machine may stray, as a share of the time that passes: what a daemon that keeps
-the time allows itself, and several times what an oscillator does."""
+"""How far the ticks of a machine may stray: what a daemon that keeps the time allows itself."""
 
 LOOK_MS = 10
 """How long, by itself and by the ticks, the machine's clock is taken at its word before the next look."""
 
-Observe = Callable[[float, float, float, float], None]
+ULID_LETTERS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+ULID = re.compile(f"[{ULID_LETTERS}]{{26}}")
 
-_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+def ulid_of(at_ms: int, rest: int) -> str:
+    """An id of 26 letters that sorts by its millisecond first and then by 80 bits more."""
+    number = at_ms << 80 | rest
+    return "".join(ULID_LETTERS[number >> shift & 31] for shift in range(125, -1, -5))
 
 
 class Bounds(NamedTuple):
@@ -64,25 +63,11 @@ class StoreClock:
     Threads may share it: every step is one assignment, and losing one of two costs a millisecond at most.
     """
 
-    __slots__ = (
-        "_bounds",
-        "_lead_ms",
-        "_look_at_ms",
-        "_looked_ms",
-        "_shift_ms",
-        "_ticks_ms",
-        "_told_ms",
-        "_wall_ns",
-    )
-
     def __init__(self, wall_ns: Callable[[], int], ticks_ms: Callable[[], float]) -> None:
         self._wall_ns, self._ticks_ms = wall_ns, ticks_ms
-        self._shift_ms = 0
-        """What is added to the machine's time."""
-        self._told_ms = 0
-        self._look_at_ms = 0
-        self._lead_ms, self._looked_ms = -math.inf, 0.0
-        """How far this clock was before the ticks, and when."""
+        self._shift_ms = 0  # what is added to the machine's time
+        self._told_ms = self._look_at_ms = 0
+        self._lead_ms, self._looked_ms = -math.inf, 0.0  # how far this clock was before the ticks, and when
         self._bounds: Bounds | None = None
 
     def now_ms(self) -> int:
@@ -146,7 +131,7 @@ class World:
     now_ms: Callable[[], int] = _MACHINE.now_ms
     ticks_ms: Callable[[], float] = _ticks_ms
     random: random.Random = field(default_factory=random.SystemRandom)
-    observe: Observe = _nothing_to_learn
+    observe: Callable[[float, float, float, float], None] = _nothing_to_learn
     """How a store tells its time: its clock showed something between the first two, in milliseconds since
     the epoch, at some instant between the other two, which are ticks."""
 
@@ -157,8 +142,7 @@ class World:
 
     def new_ulid(self) -> str:
         """An id of 26 letters that sorts by the millisecond in which it was made."""
-        number = self.now_ms() << 80 | self.random.getrandbits(80)
-        return "".join(_CROCKFORD[number >> shift & 31] for shift in range(125, -1, -5))
+        return ulid_of(self.now_ms(), self.random.getrandbits(80))
 
     def new_token(self) -> str:
         """Eleven letters that nobody can guess, safe in keys, URLs and commands: none begins with a dash."""

@@ -5,8 +5,7 @@
 command. ``simulate`` tells what limits would do to some traffic.
 """
 
-from .clock import ManualClock
 from .stores import Fault, FaultyBackend, RecordingBackend
-from .traffic import Answer, simulate
+from .traffic import Answer, ManualClock, simulate
 
 __all__ = ["Answer", "Fault", "FaultyBackend", "ManualClock", "RecordingBackend", "simulate"]

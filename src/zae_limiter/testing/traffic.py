@@ -1,15 +1,34 @@
-"""What limits would do to some traffic, without waiting for it."""
+"""Time that moves only when it is told to, and what limits would do to some traffic meanwhile."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..backends.memory import MemoryBackend
 from ..exceptions import RateLimitExceeded, ValidationError
 from ..models import Limit
+from ..runtime.world import World
 from ..sync import SyncRateLimiter, SyncRepository
-from .clock import ManualClock
+
+
+class ManualClock:
+    """A settable clock, and the ``World`` that runs on it.
+
+    >>> clock = ManualClock()
+    >>> before = clock.world.now_ms()
+    >>> clock.advance(1.5)
+    >>> clock.world.now_ms() - before
+    1500
+    """
+
+    def __init__(self, now_ms: int = 1_700_000_000_000, seed: int = 0) -> None:
+        self.now_ms = now_ms
+        self.world = World(lambda: self.now_ms, lambda: float(self.now_ms), random.Random(seed))
+
+    def advance(self, seconds: float) -> None:
+        self.now_ms += round(seconds * 1000)
 
 
 class Answer(NamedTuple):

@@ -12,7 +12,6 @@ records would hold by the law. A limit that had a ``burst`` could hold that much
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
@@ -29,7 +28,6 @@ from ...models import (
     check_limits,
 )
 from ...naming import DEFAULT_RESOURCE, validate_limit_name, validate_parent_id
-from ...records.connection import ULID_LETTERS
 from ...records.items import (
     audit_item,
     config_item,
@@ -37,6 +35,7 @@ from ...records.items import (
     usage_row,
 )
 from ...repository_protocol import Absent, Equal, Item, Key, Put, Query, Update, Value
+from ...runtime.world import ULID, ulid_of
 from ...schema import (
     audit_key,
     entity_config_key,
@@ -55,8 +54,6 @@ from .shapes import Kind, Source, fields, is_system, older_resource_limits
 from .usage import added
 
 Images: TypeAlias = Mapping[Key, Item | None]
-
-_ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
 
 
 def wanted(sources: Sequence[Source], context: Context) -> list[Key]:
@@ -282,11 +279,10 @@ def _audit(source: Source, context: Context) -> tuple[Key, AuditEvent, int | Non
 def _event_id(source: Source, item: Mapping[str, Any]) -> str:
     """The event's own id if events are called so today, else one made of its time and its old key."""
     for known in (item.get("event_id"), source.key.sort.rpartition("#")[2]):
-        if isinstance(known, str) and _ULID.fullmatch(known):
+        if isinstance(known, str) and ULID.fullmatch(known):
             return known
     digest = hashlib.sha256(f"{source.key.partition} {source.key.sort}".encode()).digest()
-    number = _time_ms("timestamp", item.get("timestamp")) << 80 | int.from_bytes(digest[:10])
-    return "".join(ULID_LETTERS[number >> shift & 31] for shift in range(125, -1, -5))
+    return ulid_of(_time_ms("timestamp", item.get("timestamp")), int.from_bytes(digest[:10]))
 
 
 _END_MS = int(datetime(9999, 12, 1, tzinfo=UTC).timestamp() * 1000)
