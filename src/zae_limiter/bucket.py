@@ -170,14 +170,14 @@ def calculate_retry_after(deficit_milli: int, refill_amount_milli: int, refill_p
     """Seconds in which a deficit accrues, whenever one begins to wait."""
     rate = _check_rate(Rate(0, refill_amount_milli, refill_period_ms))
     _check(deficit_milli=deficit_milli)
-    return wait_ms(rate, deficit_milli, 0) / 1000
+    return _seconds(wait_ms(rate, deficit_milli, 0))
 
 
 def calculate_time_until_available(state: BucketState, needed: int, now_ms: int) -> float:
     """Seconds until the request passes: at that millisecond it does, one earlier it does not."""
     rate = rate_of(state)
     _check(needed=needed, now_ms=now_ms)
-    return retry_after_ms(rate, state.tokens_milli, state.last_refill_ms, needed * 1000, now_ms) / 1000
+    return _seconds(retry_after_ms(rate, state.tokens_milli, state.last_refill_ms, needed * 1000, now_ms))
 
 
 def calculate_available(state: BucketState, now_ms: int) -> int:
@@ -215,6 +215,10 @@ def would_refill_satisfy(
         if s.limit_name in wanted
     ]
     return not any(status.exceeded for status in statuses), statuses
+
+
+def _seconds(at_ms: float) -> float:
+    return at_ms / 1000
 
 
 def _refilled(rate: Rate, tokens_milli: int, origin_ms: int, now_ms: int) -> Refill:
