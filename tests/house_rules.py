@@ -126,6 +126,7 @@ MAY_WRITE = {
     "backends.*": "the stores, and what they are made of",
     "engine.group_commit": "looks whether the store has a swap, and hands it on",
     "engine.plan": "asks the writer for the swap, and hands it to the door",
+    "repository": "declares verbs of these names, for callers who build on the store themselves",
     "sync": "twins of the repository's verbs of these names",
     "testing.*": "stores around other stores",
     "aggregator.processor": "rows of usage, which nobody remembers",

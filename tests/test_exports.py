@@ -42,6 +42,7 @@ NOT_EXPORTED: dict[str, str] = {
     "client_of": "shared by the two colours of open",
     "deployed": "shared by the two colours of list_deployed",
     "options_of": "shared by the two colours of open",
+    "scoped": "declares the methods of a repository",
     "settings_of": "shared by the two colours of open",
     "store_url": "shared by the two colours of open",
     "shown": "how values are shown, for the package's own modules",

@@ -134,7 +134,7 @@ class Watched(Wrapper):
         if not any(key.sort == sk_state() for key in keys):
             return
         is_door, caller = frame.f_globals["__name__"] == DOOR, frame
-        while caller.f_globals["__name__"] in (DOOR, "zae_limiter.records.view"):
+        while caller.f_globals["__name__"] in (DOOR, "zae_limiter.records.scope"):
             assert caller.f_back is not None
             caller = caller.f_back
         name = f"{caller.f_globals['__name__']}.{caller.f_code.co_name}"
@@ -277,8 +277,9 @@ ELSEWHERE = {
     ".engine.split._split",
     ".records.buckets._put_right",
     *(f".records.capacity.{name}" for name in ("transact_write", "write_each")),
-    ".records.config._stamp",
-    *(f".records.entities.{name}" for name in ("_mark_buckets", "_tell_buckets")),
+    ".records.levels._stamp",
+    ".records.belongings._mark_buckets",
+    ".records.entities._tell_buckets",
     ".records.namespaces._erase",
     *(f"_aggregator.buckets.{name}" for name in ("_split", "try_refill_bucket")),
     *(f"_aggregator.cooling.{name}" for name in ("_merge", "_sample")),

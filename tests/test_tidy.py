@@ -174,11 +174,11 @@ def functions_of(
 
 
 def parameter_count(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """The parameters a caller sees: all but `self` and `cls`."""
+    """The parameters a caller sees: all but `self`, `cls` and the `scope` that a repository hands in."""
     arguments = function.args
     named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     count = len(named) + (arguments.vararg is not None) + (arguments.kwarg is not None)
-    return count - (bool(named) and named[0].arg in {"self", "cls"})
+    return count - (bool(named) and named[0].arg in {"self", "cls", "scope"})
 
 
 def sizes_exceeded(path: str, source: str) -> dict[str, str]:

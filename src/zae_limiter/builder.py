@@ -12,6 +12,7 @@ from .established import way_out
 from .exceptions import ValidationError, shown, without_secrets
 from .models import LimiterConfig, OnUnavailable, StackOptions, UsageWindow
 from .naming import validate_namespace
+from .records.config import set_policy
 from .repository import Repository
 from .runtime.world import World
 from .settings import Settings, client_of, settings_of
@@ -126,7 +127,7 @@ class RepositoryOptions:
         policy = self._said.get("on_unavailable")
         if policy is not None:  # all who use the system are to agree about it, once whoever says so is let in
             try:
-                await repository._set_policy(OnUnavailable.of(policy))
+                await set_policy(repository._scope, OnUnavailable.of(policy))
             except BaseException:
                 await repository.close()
                 raise

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast
 from urllib.parse import parse_qs, urlsplit
 
 from .backends import open_backend, store_world
-from .exceptions import (
-    InfrastructureError,
-    NamespaceNotFoundError,
-    RateLimiterUnavailable,
-    without_secrets,
-)
+from .exceptions import InfrastructureError, NamespaceNotFoundError, RateLimiterUnavailable, without_secrets
 from .models import BackendCapabilities, StackOptions
 from .naming import validate_namespace
-from .records.capacity import CapacityRecords
-from .records.config import ConfigRecords
+from .records import audit, capacity, config, entities, namespaces, usage, versions
+from .records.buckets import BucketRecords
 from .records.connection import Connection, Options
-from .records.explaining import ExplanationRecords
 from .records.items import namespace_item
-from .records.namespaces import NamespaceRecords
-from .records.usage import UsageRecords
-from .records.versions import VersionRecords
+from .records.scope import Scope
 from .repository_protocol import Backend
 from .runtime.colour import Blocking, Colour
 from .runtime.world import World
@@ -35,10 +29,28 @@ if TYPE_CHECKING:
     from .builder import RepositoryBuilder
     from .infra.stack_manager import StackManager
 
+P = ParamSpec("P")
+T = TypeVar("T")
 
-class Repository(
-    ConfigRecords, CapacityRecords, ExplanationRecords, UsageRecords, NamespaceRecords, VersionRecords
-):
+
+def scoped(function: Callable[Concatenate[Scope, P], T]) -> Callable[Concatenate[Repository, P], T]:
+    """A function over a scope as a method of a repository: same signature, same docstring."""
+    perform: Callable[..., Any] = function
+
+    def call(self: Repository, /, *args: Any, **kwargs: Any) -> Any:
+        return perform(self._scope, *args, **kwargs)
+
+    async def wait(self: Repository, /, *args: Any, **kwargs: Any) -> Any:
+        return await perform(self._scope, *args, **kwargs)
+
+    method: Any = functools.wraps(function)(wait if inspect.iscoroutinefunction(function) else call)
+    _, *seen = inspect.signature(function).parameters.values()
+    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    method.__signature__ = inspect.signature(function).replace(parameters=[own, *seen])
+    return cast("Callable[Concatenate[Repository, P], T]", method)
+
+
+class Repository(BucketRecords):
     """Entities, limits, buckets, usage, audit events, namespaces and versions, as typed records.
 
     Open one with ``await Repository.open(store="sqlite:///limits.db")``.
@@ -55,10 +67,9 @@ class Repository(
         super().__init__(connection, namespace_name, namespace_id)
 
     def __repr__(self) -> str:
-        where = (
-            f"{type(self).__name__} of namespace {self.namespace_name!r} in {without_secrets(self.store)!r}"
-        )
-        return f"<{where}, closed>" if self._is_closed or self._connection.is_closed else f"<{where}>"
+        kind, is_closed = type(self).__name__, self._scope.is_closed or self._connection.is_closed
+        where = f"{kind} of namespace {self.namespace_name!r} in {without_secrets(self.store)!r}"
+        return f"<{where}, closed>" if is_closed else f"<{where}>"
 
     @classmethod
     async def open(cls, namespace: str | None = None, **settings: Unpack[Settings]) -> Self:
@@ -148,7 +159,7 @@ class Repository(
             opened = await registry._enter(name, register=may_register)
             if prepare is not None:
                 await prepare(opened)
-            await opened._check_versions(register=register)
+            await versions.check_versions(opened._scope, register=register)
             return opened
         except BaseException:
             await backend.close()
@@ -167,13 +178,81 @@ class Repository(
         found = await self.get_namespace(name)
         if found is None and register:
             # Whoever is refused leaves nothing, and a namespace that is not there yet has no say in that.
-            await self._check_versions(register=True)
-            found = await self._register(name)
+            await versions.check_versions(self._scope, register=True)
+            found = await namespaces.registered(self._scope, name)
         if found is None:
             message = f"namespace {name!r} does not exist; register_namespace makes it"
             raise NamespaceNotFoundError(message, namespace_name=name)
         self._connection.learn(nsid_key(found.namespace_id), namespace_item(found))
         return type(self)(self._connection, found.namespace_name, found.namespace_id)
+
+    create_entity = scoped(entities.create_entity)
+    get_entity = scoped(entities.get_entity)
+    update_entity = scoped(entities.update_entity)
+    delete_entity = scoped(entities.delete_entity)
+    get_children = scoped(entities.get_children)
+    list_entities = scoped(entities.list_entities)
+
+    set_system_defaults = scoped(config.set_system_defaults)
+    get_system_defaults = scoped(config.get_system_defaults)
+    delete_system_defaults = scoped(config.delete_system_defaults)
+    set_resource_defaults = scoped(config.set_resource_defaults)
+    get_resource_defaults = scoped(config.get_resource_defaults)
+    delete_resource_defaults = scoped(config.delete_resource_defaults)
+    list_resources_with_defaults = scoped(config.list_resources_with_defaults)
+    set_limits = scoped(config.set_limits)
+    get_limits = scoped(config.get_limits)
+    delete_limits = scoped(config.delete_limits)
+    list_entities_with_custom_limits = scoped(config.list_entities_with_custom_limits)
+    list_resources_with_entity_configs = scoped(config.list_resources_with_entity_configs)
+    get_config = scoped(config.get_config)
+    set_config = scoped(config.set_config)
+    batch_get_configs = scoped(config.batch_get_configs)
+    resolve_limits = scoped(config.resolve_limits)
+    invalidate_config_cache = scoped(config.invalidate_config_cache)
+    get_cache_stats = scoped(config.get_cache_stats)
+
+    register_namespace = scoped(namespaces.register_namespace)
+    register_namespaces = scoped(namespaces.register_namespaces)
+    get_namespace = scoped(namespaces.get_namespace)
+    list_namespaces = scoped(namespaces.list_namespaces)
+    list_orphan_namespaces = scoped(namespaces.list_orphan_namespaces)
+    delete_namespace = scoped(namespaces.delete_namespace)
+    recover_namespace = scoped(namespaces.recover_namespace)
+    purge_namespace = scoped(namespaces.purge_namespace)
+
+    get_buckets = scoped(capacity.get_buckets)
+    get_resource_buckets = scoped(capacity.get_resource_buckets)
+    batch_get_buckets = scoped(capacity.batch_get_buckets)
+    get_resource_capacity = scoped(capacity.get_resource_capacity)
+    transact_write = scoped(capacity.transact_write)
+    write_each = scoped(capacity.write_each)
+
+    get_audit_events = scoped(audit.get_audit_events)
+    get_usage_snapshots = scoped(usage.get_usage_snapshots)
+    get_usage_summary = scoped(usage.get_usage_summary)
+    get_version_record = scoped(versions.get_version_record)
+    set_version_record = scoped(versions.set_version_record)
+
+    @property
+    def namespace_name(self) -> str:
+        """The name of the namespace."""
+        return self._namespace_name
+
+    @property
+    def namespace_id(self) -> str:
+        """The opaque prefix of every key of this namespace."""
+        return self._namespace_id
+
+    @property
+    def store(self) -> str:
+        """The URL that was opened."""
+        return self._connection.url
+
+    @property
+    def table_name(self) -> str | None:
+        """The table, if the store is one of DynamoDB's."""
+        return self._scope.table_name
 
     @property
     def capabilities(self) -> BackendCapabilities:
@@ -236,14 +315,14 @@ class Repository(
     async def ping(self) -> bool:
         """Whether the store answers."""
         try:
-            await self._get(version_key())
+            await self._scope.get(version_key())
         except RateLimiterUnavailable:
             return False
         return True
 
     async def close(self) -> None:
         """Let go of the store. Whatever is asked of it afterwards is ``ClosedError``."""
-        self._is_closed = True
+        self._scope.is_closed = True
         self.tills.clear()
         if not self._is_guest:
             await self._connection.close()

@@ -22,7 +22,7 @@ from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.records.items import USAGE_PASSED, usage_row, usage_snapshot_of
-from zae_limiter.records.once import own
+from zae_limiter.records.usage import own
 from zae_limiter.repository_protocol import Backend, Item, Key
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import bucket_key

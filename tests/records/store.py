@@ -83,6 +83,6 @@ async def count_usage(
 async def everything(repository: Repository) -> dict[Key, Item]:
     """All items that a namespace holds, found by its index."""
     query = Query(repository.namespace_id, index="GSI4", rows_max=1000)
-    keys = [row.key async for row in repository._rows(query)]
+    keys = [row.key async for row in repository._scope.rows(query)]
     items = await repository._backend.batch_get(keys) if keys else []
     return {key: item for key, item in zip(keys, items, strict=True) if item is not None}

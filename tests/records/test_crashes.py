@@ -22,7 +22,7 @@ from zae_limiter import (
     RateLimiterUnavailable,
     Repository,
 )
-from zae_limiter.records import entities, namespaces
+from zae_limiter.records import belongings, namespaces
 from zae_limiter.repository_protocol import Backend
 from zae_limiter.testing import Fault, FaultyBackend
 
@@ -37,7 +37,7 @@ CALLS_MAX = 200
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that few records make many pages."""
-    monkeypatch.setattr(entities, "DELETE_PAGE", 2)
+    monkeypatch.setattr(belongings, "DELETE_PAGE", 2)
     monkeypatch.setattr(namespaces, "PURGE_PAGE", 3)
 
 
@@ -229,7 +229,10 @@ async def test_the_registry(store: Store) -> None:
         named, orphans = await repository.get_namespace("team"), await repository.list_orphan_namespaces()
         assert (named is not None) + len(orphans) <= 1
         if named is not None:
-            assert named.namespace_id == (await repository._identified(named.namespace_id)).namespace_id
+            assert (
+                named.namespace_id
+                == (await namespaces.identified(repository._scope, named.namespace_id)).namespace_id
+            )
             orphans = [await repository.delete_namespace("team")]
         for orphan in orphans:
             await repository.purge_namespace(orphan.namespace_id)

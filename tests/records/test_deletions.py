@@ -19,6 +19,7 @@ from zae_limiter import (
     Repository,
     ValidationError,
 )
+from zae_limiter.records.belongings import bucket_keys
 from zae_limiter.repository_protocol import Backend, Item, Key, Outcome, Page, Query, Update, Write
 from zae_limiter.schema import bucket_key, sk_state
 from zae_limiter.testing.stores import Wrapper
@@ -57,7 +58,7 @@ async def test_nobody_is_admitted_on_the_limits_of_a_deleted_entity(store: Store
     image = await bucket(admin)
     assert image is not None
     assert (image["b_rpm_cp"], "ttl" in image) == (5000, True)
-    assert [key async for keys in admin._bucket_keys("key-1") for key in keys]
+    assert [key async for keys in bucket_keys(admin._scope, "key-1") for key in keys]
     await admin.delete_entity("key-1")
 
 
@@ -184,7 +185,7 @@ async def test_the_mark_of_a_deletion_is_no_bucket(store: Store) -> None:
     assert mark is not None
     assert mark["ttl"] == store.clock.now_ms // 1000 + 2 * 86_400
     assert await admin.get_bucket("key-1", "gpt-4") == []
-    assert [key async for keys in admin._bucket_keys("key-1") for key in keys] == []
+    assert [key async for keys in bucket_keys(admin._scope, "key-1") for key in keys] == []
     assert (await admin.get_resource_capacity("gpt-4", "rpm")).entities == ()
     assert bucket_key(admin.namespace_id, "key-1", "gpt-4") in await everything(admin)
     assert await admin.delete_entity("key-1") is False

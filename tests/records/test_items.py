@@ -152,7 +152,7 @@ async def test_the_table_is_true(store: Store) -> None:
     await fill(repository, "x")
     registry: dict[Key, Any] = {}
     for prefix in ("#NAMESPACE#", "#NSID#", "#VERSION"):
-        rows = repository._rows(starting(pk_system(REGISTRY), prefix))
+        rows = repository._scope.rows(starting(pk_system(REGISTRY), prefix))
         registry |= {row.key: row.item async for row in rows}
     kinds = [
         (

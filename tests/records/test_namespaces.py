@@ -234,18 +234,18 @@ async def test_purging_what_is_still_written_to_is_told(
     repository = await store.repository("mine")
     await repository.create_entity("key-1")
     gone = await repository.delete_namespace("mine")
-    erase = repository._erase
+    erase = namespaces._erase
 
-    async def erase_while_somebody_writes(rows: Any) -> int:
-        count = await erase(rows)
+    async def erase_while_somebody_writes(scope: Any, rows: Any) -> int:
+        count = await erase(scope, rows)
         await repository.set_system_defaults([RPM])
         return count
 
     async def not_heard_of_it() -> None:
         pass
 
-    monkeypatch.setattr(repository, "_erase", erase_while_somebody_writes)
-    monkeypatch.setattr(repository, "_check_namespace", not_heard_of_it)
+    monkeypatch.setattr(namespaces, "_erase", erase_while_somebody_writes)
+    monkeypatch.setattr(repository._scope, "check_namespace", not_heard_of_it)
     with pytest.raises(NamespaceStateError, match="still being written to"):
         await repository.purge_namespace(gone.namespace_id)
     monkeypatch.undo()

@@ -21,8 +21,9 @@ from zae_limiter.engine.split import split
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.lease import Acquisition
 from zae_limiter.operate.migrations.shapes import MOVED_TO, Source
+from zae_limiter.records import versions
 from zae_limiter.records.buckets import BucketRecords
-from zae_limiter.records.versions import VersionRecords
+from zae_limiter.records.scope import Scope
 from zae_limiter.repository_protocol import (
     AtLeast,
     AtMost,
@@ -38,7 +39,7 @@ from zae_limiter.repository_protocol import (
 from zae_limiter.runtime.world import StoreClock
 
 look = StoreClock._look
-refuse_older_shape = VersionRecords._refuse_older_shape
+refuse_older_shape = versions._refuse_older_shape
 
 
 def _without_floor(*given: Any) -> Write | None:
@@ -144,10 +145,10 @@ def _mark_again(source: Source, where: str) -> Update:
     return Update(source.key, set={MOVED_TO: where}, when=(Exists(),))
 
 
-async def _enter_blindly(view: VersionRecords) -> None:
+async def _enter_blindly(scope: Scope) -> None:
     """An opening that takes a store which does not answer for one without older records."""
     with suppress(RateLimiterUnavailable):
-        await refuse_older_shape(view)
+        await refuse_older_shape(scope)
 
 
 def _without(write: Update, kind: type[Condition], attributes: set[str]) -> tuple[Condition, ...]:
@@ -185,7 +186,7 @@ BUGS: dict[str, dict[str, Any]] = {
     "no_floor": {"zae_limiter.engine.group_commit.write_for": _without_floor},
     "no_clamp": {"zae_limiter.engine.group_commit.write_for": _without_clamp},
     "till_overdraws": {"zae_limiter.engine.plan.spent": _spent_without_floor},
-    "unstamped": {"zae_limiter.records.config.ConfigRecords._stamp_buckets": _stamp_nothing},
+    "unstamped": {"zae_limiter.records.levels._stamp_buckets": _stamp_nothing},
     "former_parent": {"zae_limiter.records.buckets.BucketRecords.is_moved_by_now": _believe_the_parent},
     "unnoticed": {"zae_limiter.config_cache.ConfigCache.notice": _believe_the_cache},
     "blind_swap": {"zae_limiter.backends.memory.MemoryBackend.swap": _swap_unseen},
@@ -196,7 +197,7 @@ BUGS: dict[str, dict[str, Any]] = {
         "zae_limiter.engine.acquire.give_back": _refund_to_first_shard,
         "zae_limiter.lease.give_back": _refund_to_first_shard,
     },
-    "blind_entry": {"zae_limiter.records.versions.VersionRecords._refuse_older_shape": _enter_blindly},
+    "blind_entry": {"zae_limiter.records.versions._refuse_older_shape": _enter_blindly},
     "deaf_clock": {"zae_limiter.runtime.world.StoreClock.observe": _deaf},
     "clock_set_back": {"zae_limiter.runtime.world.StoreClock._look": _set_back},
     "moved_twice": {"zae_limiter.operate.migrations.moving.mark": _mark_again},

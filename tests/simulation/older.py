@@ -21,6 +21,7 @@ from zae_limiter.models import AuditAction, Limit, UsageWindow
 from zae_limiter.operate.migrations import Kind, Migration, Stage
 from zae_limiter.operate.migrations.scanning import Scan
 from zae_limiter.operate.migrations.shapes import Source, recognise
+from zae_limiter.records.versions import check_versions
 from zae_limiter.repository import Repository
 from zae_limiter.repository_protocol import Backend, Delete, Item, Key, Put, Row, Value, Write
 from zae_limiter.runtime.colour import run_sync
@@ -180,7 +181,7 @@ class Heritage:
             if not self.waiting:
                 return True
             try:
-                await repository._check_versions(register=self._simulation.rng.random() < 0.5)
+                await check_versions(repository._scope, register=self._simulation.rng.random() < 0.5)
             except (IncompatibleSchemaError, RateLimiterUnavailable):
                 await idle(self._simulation, 8)
                 continue
@@ -215,7 +216,7 @@ class Heritage:
         old = [key for key in items if "/" not in key.partition.partition("#")[0]]
         assert old == [older_version_key()], f"{old} were left"
         assert run_sync(Migration(self._store).state()).stage is Stage.DONE
-        run_sync(setup._check_versions(register=False))
+        run_sync(check_versions(setup._scope, register=False))
         for entity_id in (*estate.family, VETERAN):
             assert run_sync(setup.get_entity(entity_id)) is not None, f"{entity_id} is gone"
         veteran = run_sync(setup.get_entity(VETERAN))

@@ -20,7 +20,7 @@ from tests.fuzz.values import HOSTILE_TEXTS, texts
 from tests.tenants.places import ABOUT_THE_STORE, REGISTRY, of_tenant, places_of, places_written, writes_of
 from zae_limiter import Limit, ValidationError, ZAELimiterError
 from zae_limiter.naming import validate_limit_name, validate_resource
-from zae_limiter.records.view import cursor_text
+from zae_limiter.records.scope import cursor_text
 from zae_limiter.repository_protocol import Cursor, Key, Put, Query, Update
 from zae_limiter.schema import INDEXES, gsi3_pk_entities
 from zae_limiter.testing import ManualClock, RecordingBackend

@@ -10,7 +10,7 @@ from tests.tenants.places import of_tenant
 from tests.tenants.test_names import recorded
 from zae_limiter import DamagedRecordError, EntityError, SyncRepository
 from zae_limiter.models import UsageWindow
-from zae_limiter.records import view
+from zae_limiter.records import scope
 from zae_limiter.records.usage import FILTERED_QUERIES_MAX
 from zae_limiter.repository_protocol import PAGE_ROWS_MAX, Page, Query
 from zae_limiter.schema import (
@@ -143,7 +143,7 @@ def test_a_whole_list_takes_others_rows_by_the_thousand(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in WHOLE if name != "get_usage_summary"])
 def test_a_whole_list_gives_up_in_the_end(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With an error that names the index; nobody reads for ever."""
-    monkeypatch.setattr(view, "FOREIGN_ROWS_MAX", 2_500)
+    monkeypatch.setattr(scope, "FOREIGN_ROWS_MAX", 2_500)
     stage, recorder, backend = recorded()
     where = WHOLE[name]
     plant(stage, backend, where)

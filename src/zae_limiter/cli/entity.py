@@ -15,6 +15,7 @@ from ..bucket import balance, rate_of, wait_ms
 from ..exceptions import EntityNotFoundError, InfrastructureError, InvalidNameError
 from ..models import BucketState, Entity, Limit
 from ..naming import DEFAULT_RESOURCE
+from ..records.belongings import has_belongings, resources_with_own_limits
 from ..runtime.colour import run_sync
 from ..sync import SyncRepository
 from ..visualization.bars import Ink, debt_width, level
@@ -149,7 +150,7 @@ def delete(session: Session, entity_id: str, yes: bool, principal: str | None) -
     """Delete an entity with its limits and buckets."""
     known = session.repository.get_entity(entity_id)
     # An entity may have limits and buckets without ever having been created.
-    if known is None and not run_sync(session.repository._async._has_belongings(entity_id)):
+    if known is None and not run_sync(has_belongings(session.repository._async._scope, entity_id)):
         raise EntityNotFoundError(entity_id)
     make_sure(yes, f"Delete entity {entity_id!r} with its limits and buckets?")
     if not session.repository.delete_entity(entity_id, principal):  # somebody else was faster
@@ -186,7 +187,7 @@ def get_limits(session: Session, entity_id: str, resource: str) -> None:
     of_resource = "" if resource == DEFAULT_RESOURCE else f" -r {quote(resource)}"
     elsewhere: list[str] = []
     if not (limits or of_resource or session.output.is_json):
-        own = run_sync(session.repository._async._resources_with_own_limits(entity_id))
+        own = run_sync(resources_with_own_limits(session.repository._async._scope, entity_id))
         elsewhere = [name for name in own if name != DEFAULT_RESOURCE]
     if elsewhere:
         some = ", ".join(f"{name} (-r {quote(name)})" for name in elsewhere)

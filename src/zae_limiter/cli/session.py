@@ -23,6 +23,7 @@ from ..exceptions import RateLimiterUnavailable, ValidationError
 from ..models import Limit
 from ..naming import validate_namespace
 from ..records.connection import Connection
+from ..records.versions import check_versions
 from ..repository import Repository
 from ..runtime.colour import run_sync
 from ..runtime.world import World
@@ -129,7 +130,7 @@ class Session:
             if not (self.is_named or os.environ.get(STORE_VARIABLE) or os.environ.get(STACK_VARIABLE)):
                 self.output.note(f"store: {self.url}")
         # Only the store itself is asked: a namespace that is strict must not lock out whoever sets it right.
-        run_sync(self.registry._async._check_versions(register=self._missing is Missing.MADE))
+        run_sync(check_versions(self.registry._async._scope, register=self._missing is Missing.MADE))
         return self.registry
 
     @cached_property

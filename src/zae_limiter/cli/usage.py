@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..models import UsageSnapshot, UsageSummary, UsageWindow
-from ..records.once import own
+from ..records.usage import own
 from ..schema import iso_time
 from ..visualization.plot import usage_chart
 from ..visualization.timeline import Fold, Timeline, timeline

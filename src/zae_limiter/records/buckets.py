@@ -8,33 +8,51 @@ bucket's last image shows that this process is behind, it reads again before it 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import overload
 
+from ..engine.acquire import demands_on
 from ..engine.bucket_view import Account, Meter, Terms, has_family, is_outdated, life_of, shard_count
+from ..engine.bucket_writes import Posting
 from ..engine.group_commit import BucketWriter
+from ..engine.line import Order
 from ..engine.plan import Plan, Till, knows_all
 from ..engine.split import shard_keys
 from ..exceptions import NoLimitsError, RateLimiterUnavailable, RateLimitExceeded
-from ..models import BucketState, Limit, OnUnavailable, check_count
+from ..models import BucketState, Limit, OnUnavailable, check_count, check_limits
+from ..models.checks import needs_milli
+from ..models.explanation import Explanation
 from ..naming import validate_entity_id, validate_limit_name, validate_resource
-from ..repository_protocol import Equal, Item, Key, Update, Write
+from ..repository_protocol import Backend, Equal, Item, Key, Outcome, Update, Write
 from ..schema import bucket_address, bucket_key, bucket_states, entity_key, is_deleted, nsid_key, number
+from .belongings import bucket_keys
 from .connection import Connection
-from .entities import EntityRecords, copy_family, family_of
+from .entities import copy_family, family_of
+from .explaining import explanation
 from .resolution import LASTING, Resolved, level_keys, resolve
-from .view import check_alive
+from .scope import Scope, check_alive
 
 SHARD_ID_MAX = 999_999_999
 """The largest that a key can say."""
 
 
-class BucketRecords(EntityRecords):
+class BucketRecords:
     def __init__(self, connection: Connection, namespace_name: str, namespace_id: str) -> None:
-        super().__init__(connection, namespace_name, namespace_id)
+        self._scope = Scope(connection, namespace_name, namespace_id)
+        self._connection, self._world = connection, connection.world
+        self._namespace_name, self._namespace_id = namespace_name, namespace_id
         self.tills: OrderedDict[tuple[str, str], Till] = OrderedDict()
         """The plans that may still stand, by entity and resource."""
+
+    @property
+    def _backend(self) -> Backend:
+        return self._scope.backend
+
+    @property
+    def stack_name(self) -> str | None:
+        """The stack around the table, which has the table's name."""
+        return self._scope.table_name
 
     @property
     def writer(self) -> BucketWriter:
@@ -102,8 +120,7 @@ class BucketRecords(EntityRecords):
 
     async def notice_changes(self) -> None:
         """See whether somebody else changed a record, where the store can tell; every acquire begins so."""
-        self._check_open()
-        await self._connection.notice_changes()
+        await self._scope.notice_changes()
 
     def _levels(self, entity_id: str, resource: str) -> tuple[Key, ...]:
         return level_keys(self._namespace_id, entity_id, resource)
@@ -139,6 +156,41 @@ class BucketRecords(EntityRecords):
         validate_limit_name(limit_name)
         return next((state for state in states if state.limit_name == limit_name), None)
 
+    async def explain(self, entity_id: str, resource: str) -> Explanation:
+        """Which limits an acquire would go by, at which level, why, and which of them binds now.
+
+        It is read from the store, not from memory. Nothing is consumed.
+        """
+        validate_entity_id(entity_id)
+        validate_resource(resource)
+        await self.notice_changes()
+        accounts, _ = await self._family(entity_id, resource, None, fresh=True)
+        return await explanation(self._scope, accounts)
+
+    async def speculative_consume(
+        self,
+        entity_id: str,
+        resource: str,
+        consume: Mapping[str, int],
+        limits: Sequence[Limit] | None = None,
+    ) -> Outcome:
+        """Take amounts from one bucket with one conditional write, and say what became of it.
+
+        Nothing is tried again, nothing is charged to a parent, and what was taken is the caller's to
+        give back: ``RateLimiter.acquire`` does all that.
+        """
+        given = None if limits is None else check_limits(limits)
+        validate_entity_id(entity_id)
+        validate_resource(resource)
+        needs = needs_milli(consume)
+        await self.notice_changes()
+        account = (await self.plan(entity_id, resource, given, needs)).accounts[0]
+        demands_on([account], needs)
+        (outcome,), interruption = await self.writer.post([Order(account, Posting(need=needs))])
+        if interruption is not None:
+            raise interruption
+        return outcome
+
     async def _current(
         self, entity_id: str, resource: str, limits: Sequence[Limit] | None
     ) -> tuple[Account, Resolved]:
@@ -169,7 +221,7 @@ class BucketRecords(EntityRecords):
         if seen is not None and is_outdated(account.terms, seen):
             lost = Equal("cv", number(seen, "cv"))
             shards = [account.key]  # which is there even if its index entry is not
-            async for keys in self._bucket_keys(entity_id, resource):
+            async for keys in bucket_keys(self._scope, entity_id, resource):
                 shards += [key for key in keys if key != account.key]
             await self._put_right([Update(k, set={"cv": resolved.version}, when=(lost,)) for k in shards])
             await self._connection.writer.look(shards)
@@ -235,7 +287,7 @@ class BucketRecords(EntityRecords):
     async def _put_right(self, writes: Sequence[Write]) -> None:
         """Repair buckets before anything is taken: if it gets lost, nobody is in doubt about tokens."""
         try:
-            await self._must_write(writes)
+            await self._scope.must_write(writes)
         except RateLimiterUnavailable as error:
             raise RateLimiterUnavailable(str(error), misconfigured=error.misconfigured) from error
 

@@ -7,8 +7,6 @@ only connects leaves it alone.
 
 from __future__ import annotations
 
-import logging
-
 from ..exceptions import (
     IncompatibleSchemaError,
     RateLimiterUnavailable,
@@ -21,76 +19,67 @@ from ..repository_protocol import Absent, Put
 from ..schema import iso_time, older_version_key, system_config_key, text, version_key
 from ..version import SCHEMA_VERSION, check_compatibility, client_version, parse_version
 from .items import UPGRADING, version_item, version_of
-from .view import View
-
-logger = logging.getLogger("zae_limiter")
+from .scope import Scope, logger
 
 
-class VersionRecords(View):
-    async def get_version_record(self) -> VersionRecord | None:
-        """What the store says about versions; ``None`` if it says nothing."""
-        item = await self._get(version_key())
-        return None if item is None else version_of(item)
+async def get_version_record(scope: Scope) -> VersionRecord | None:
+    """What the store says about versions; ``None`` if it says nothing."""
+    item = await scope.get(version_key())
+    return None if item is None else version_of(item)
 
-    async def set_version_record(
-        self,
-        schema_version: str = SCHEMA_VERSION,
-        lambda_version: str | None = None,
-        client_min_version: str | None = None,
-        updated_by: str | None = None,
-    ) -> VersionRecord:
-        """Replace the record; it binds whoever opens the store from now on."""
-        client_min_version = "0.0.0" if client_min_version is None else client_min_version
-        for version in (schema_version, client_min_version):
-            parse_version(version)
-        if lambda_version is not None:
-            parse_version(lambda_version)
-        if updated_by is not None:
-            validate_principal(updated_by)
-        record = self._version_record(schema_version, lambda_version, client_min_version, updated_by)
-        await self._must_write([Put(version_key(), version_item(record))])
-        return record
 
-    async def _check_versions(self, *, register: bool) -> None:
-        """Raise unless this client may use the store; a record that is missing is written if allowed."""
-        item, system = await self._backend.batch_get([version_key(), system_config_key(self._namespace_id)])
-        if item is None:
-            await self._refuse_older_shape()
-            if register:
-                record = self._version_record(SCHEMA_VERSION)
-                await self._must_write([Put(version_key(), version_item(record), when=(Absent(),))])
-            return
-        if UPGRADING in item:
-            raise IncompatibleSchemaError(
-                "the records of the store are being moved to another schema: "
-                "let `zae-limiter upgrade` come to its end, or run it again"
-            )
-        judge(version_of(item), strict=(system or {}).get("strict_version") is True)
+async def set_version_record(
+    scope: Scope,
+    schema_version: str = SCHEMA_VERSION,
+    lambda_version: str | None = None,
+    client_min_version: str | None = None,
+    updated_by: str | None = None,
+) -> VersionRecord:
+    """Replace the record; it binds whoever opens the store from now on."""
+    client_min_version = "0.0.0" if client_min_version is None else client_min_version
+    for version in (schema_version, client_min_version):
+        parse_version(version)
+    if lambda_version is not None:
+        parse_version(lambda_version)
+    if updated_by is not None:
+        validate_principal(updated_by)
+    now = iso_time(scope.world.now_ms())
+    record = VersionRecord(schema_version, lambda_version, client_min_version, now, updated_by)
+    await scope.must_write([Put(version_key(), version_item(record))])
+    return record
 
-    async def _refuse_older_shape(self) -> None:
-        """Raise if the table was made by a version whose records this one does not see."""
-        try:
-            older = await self._get(older_version_key())
-        except RateLimiterUnavailable as error:
-            if not error.denied:
-                raise
-            return  # policies of one namespace do not let everybody look there
-        if older is not None:
-            raise IncompatibleSchemaError(
-                "the store holds the records of an older version: run `zae-limiter upgrade`",
-                client_version=client_version(),
-                schema_version=text(older, "schema_version"),
-            )
 
-    def _version_record(
-        self,
-        schema_version: str,
-        lambda_version: str | None = None,
-        client_min_version: str = "0.0.0",
-        updated_by: str | None = None,
-    ) -> VersionRecord:
-        now = iso_time(self._world.now_ms())
-        return VersionRecord(schema_version, lambda_version, client_min_version, now, updated_by)
+async def check_versions(scope: Scope, *, register: bool) -> None:
+    """Raise unless this client may use the store; a record that is missing is written if allowed."""
+    item, system = await scope.backend.batch_get([version_key(), system_config_key(scope.namespace_id)])
+    if item is None:
+        await _refuse_older_shape(scope)
+        if register:
+            record = VersionRecord(SCHEMA_VERSION, updated_at=iso_time(scope.world.now_ms()))
+            await scope.must_write([Put(version_key(), version_item(record), when=(Absent(),))])
+        return
+    if UPGRADING in item:
+        raise IncompatibleSchemaError(
+            "the records of the store are being moved to another schema: "
+            "let `zae-limiter upgrade` come to its end, or run it again"
+        )
+    judge(version_of(item), strict=(system or {}).get("strict_version") is True)
+
+
+async def _refuse_older_shape(scope: Scope) -> None:
+    """Raise if the table was made by a version whose records this one does not see."""
+    try:
+        older = await scope.get(older_version_key())
+    except RateLimiterUnavailable as error:
+        if not error.denied:
+            raise
+        return  # policies of one namespace do not let everybody look there
+    if older is not None:
+        raise IncompatibleSchemaError(
+            "the store holds the records of an older version: run `zae-limiter upgrade`",
+            client_version=client_version(),
+            schema_version=text(older, "schema_version"),
+        )
 
 
 def judge(record: VersionRecord, *, strict: bool, client: str | None = None) -> None:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from ...exceptions import ValidationError
 from ...models import LimiterConfig
 from ...naming import validate_principal
-from ...records.config import Claim, Level, governs
 from ...records.items import claim_item, config_of
+from ...records.levels import Claim, ConfigLevel, change_level, governs, level_at
 from ...repository import Repository
 from ...repository_protocol import PAGE_ROWS_MAX, Delete, Equal
 from ...runtime.colour import blocking
@@ -44,7 +44,7 @@ class StoredLimits:
     """
 
     def __init__(self, repository: Repository) -> None:
-        self._repository = repository
+        self._repository, self._scope = repository, repository._scope
 
     async def plan(self, manifest: Manifest) -> ManifestPlan:
         """What an apply would change. It reads what the file names and what applies have made."""
@@ -80,7 +80,7 @@ class StoredLimits:
                 changed.append(change)
                 tell(change)
         for address, born in plan.lapsed.items():
-            await self._repository._must_write([Delete(self._claim(address).key, (Equal("born", born),))])
+            await self._scope.must_write([Delete(self._claim(address).key, (Equal("born", born),))])
         return changed
 
     async def export(self) -> Manifest:
@@ -92,7 +92,8 @@ class StoredLimits:
     async def _perform(self, change: LevelChange, principal: str | None) -> bool:
         """Let a level say what is wanted, if it still leads the life that is meant."""
         wanted = change.after or LimiterConfig()
-        return await self._repository._change(
+        return await change_level(
+            self._scope,
             self._level(change.address),
             lambda now, born: revised(now, wanted) if change.born in (None, born) else None,
             principal,
@@ -103,7 +104,7 @@ class StoredLimits:
         """Which levels an apply made, and the events by which it did."""
         query = starting(pk_system(self._repository.namespace_id), sk_claim(""))
         found: dict[LevelAddress, str] = {}
-        async for key, item in self._repository._rows(query._replace(rows_max=PAGE_ROWS_MAX)):
+        async for key, item in self._scope.rows(query._replace(rows_max=PAGE_ROWS_MAX)):
             names = (text(item, "entity_id"), text(item, "resource"))
             address, born = LevelAddress(text(item, "level") or "", *names), text(item, "born")
             try:
@@ -120,7 +121,7 @@ class StoredLimits:
         wanted = list(addresses)
         for at in range(0, len(wanted), READ_MAX):
             part = wanted[at : at + READ_MAX]
-            items = await self._repository._backend.batch_get([self._level(address).key for address in part])
+            items = await self._scope.backend.batch_get([self._level(address).key for address in part])
             for address, item in zip(part, items, strict=True):
                 config = config_of(item or {})
                 if governs(config):
@@ -142,8 +143,8 @@ class StoredLimits:
                 is_over = cursor is None
         return found
 
-    def _level(self, address: LevelAddress) -> Level:
-        return self._repository._level(*address)
+    def _level(self, address: LevelAddress) -> ConfigLevel:
+        return level_at(self._scope, *address)
 
     def _claim(self, address: LevelAddress) -> Claim:
         namespace_id = self._repository.namespace_id

@@ -1,4 +1,4 @@
-"""One namespace of one opened store: what every kind of record builds upon.
+"""One namespace of one opened store: what the functions of every kind of record are given.
 
 Whoever may write items of one namespace can give them index entries of any other, as many as they like. A
 list passes them over, and how much of that it does is bounded: a page ends after some queries with a
@@ -9,23 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 from urllib.parse import urlsplit
 
 from ..engine.door import write_each, write_together
 from ..exceptions import ClosedError, DamagedRecordError, NamespaceNotFoundError, ValidationError
 from ..models import NamespaceStatus, check_count
-from ..repository_protocol import (
-    PAGE_ROWS_MAX,
-    Backend,
-    Cursor,
-    Item,
-    Key,
-    Outcome,
-    Query,
-    Row,
-    Write,
-)
+from ..repository_protocol import PAGE_ROWS_MAX, Backend, Cursor, Item, Key, Outcome, Query, Row, Write
 from ..runtime.world import World
 from ..schema import is_remembered, nsid_key
 from .connection import Connection
@@ -39,120 +30,100 @@ QUERIES_MAX = 10
 """How often the store is asked for one page of a list, while others' rows stand between ours."""
 FOREIGN_ROWS_MAX = 100_000
 """How many rows of others are passed over by what reads a whole index."""
+DAY_SECONDS = 86_400
 TOMBSTONE_DAYS = 2
 """How long what was deleted leaves a stamp or a mark behind: longer than any cache remembers."""
-
 GONE = tuple(status for status in NamespaceStatus if status is not NamespaceStatus.ACTIVE)
 CURSOR_LENGTH_MAX = 8192
 """Longer than three keys of the longest names, in hexadecimal."""
 
 
-class View:
-    """A namespace of a connection. Views are cheap, share everything, and own nothing."""
+class Scope:
+    """A namespace of a connection. Scopes are cheap, share everything, and own nothing."""
 
     def __init__(self, connection: Connection, namespace_name: str, namespace_id: str) -> None:
-        self._connection = connection
-        self._namespace_name, self._namespace_id = namespace_name, namespace_id
-        self._is_closed = False
+        self.connection, self.namespace_name, self.namespace_id = connection, namespace_name, namespace_id
+        self.is_closed = False
 
     @property
-    def namespace_name(self) -> str:
-        """The name of the namespace."""
-        return self._namespace_name
+    def backend(self) -> Backend:
+        self.check_open()
+        return self.connection.backend
+
+    def check_open(self) -> None:
+        if self.is_closed or self.connection.is_closed:
+            raise ClosedError("it was closed before; open another one, or close it later")
 
     @property
-    def namespace_id(self) -> str:
-        """The opaque prefix of every key of this namespace."""
-        return self._namespace_id
-
-    @property
-    def store(self) -> str:
-        """The URL that was opened."""
-        return self._connection.url
+    def world(self) -> World:
+        return self.connection.world
 
     @property
     def table_name(self) -> str | None:
         """The table, if the store is one of DynamoDB's."""
-        parts = urlsplit(self.store)
+        parts = urlsplit(self.connection.url)
         return (
             parts.netloc
             if parts.scheme == "dynamodb"
-            else getattr(self._connection.backend, "table_name", None)
+            else getattr(self.connection.backend, "table_name", None)
         )
 
-    @property
-    def stack_name(self) -> str | None:
-        """The stack around the table, which has the table's name."""
-        return self.table_name
+    def seconds_in(self, days: int) -> int:
+        """The instant in so many days, as a ``ttl``."""
+        return self.world.now_ms() // 1000 + days * DAY_SECONDS
 
-    @property
-    def _backend(self) -> Backend:
-        self._check_open()
-        return self._connection.backend
-
-    def _check_open(self) -> None:
-        if self._is_closed or self._connection.is_closed:
-            raise ClosedError("it was closed before; open another one, or close it later")
-
-    @property
-    def _world(self) -> World:
-        return self._connection.world
-
-    async def _check_namespace(self) -> None:
+    async def check_namespace(self) -> None:
         """Refuse to write to a namespace that somebody deleted, as far as this process knows."""
-        check_alive(self._namespace_name, *await self._connection.fetch([nsid_key(self._namespace_id)]))
+        check_alive(self.namespace_name, *await self.connection.fetch([nsid_key(self.namespace_id)]))
 
-    def _paged(self, query: Query, limit: int, cursor: str | None) -> Query:
-        """A page of a query, behind the cursor of the page before."""
-        query = query._replace(rows_max=check_page_size(limit))
-        if cursor is None:
-            return query
-        after = read_cursor(cursor, query)
-        if after is None:
-            raise ValidationError("cursor", cursor, "pass on what the previous page of this list returned")
-        return query._replace(after=after)
+    async def notice_changes(self) -> None:
+        """See whether somebody else changed a record, where the store can tell."""
+        self.check_open()
+        await self.connection.notice_changes()
 
-    async def _get(self, key: Key) -> Item | None:
-        (item,) = await self._backend.batch_get([key])
+    async def get(self, key: Key) -> Item | None:
+        (item,) = await self.backend.batch_get([key])
         return item
 
-    async def _items(self, keys: Sequence[Key]) -> list[Item]:
-        """The items of keys that an index named, without those that are gone since."""
-        items = await self._backend.batch_get(keys) if keys else []
-        return [item for item in items if item is not None]
+    async def get_all(self, keys: Sequence[Key]) -> dict[Key, Item]:
+        """The items of keys, each once and in order, without those that are not there."""
+        items = await self.backend.batch_get(keys) if keys else []
+        return {key: item for key, item in zip(keys, items, strict=True) if item is not None}
 
-    async def _write_each(self, writes: Sequence[Write]) -> list[Outcome]:
+    async def write(self, writes: Sequence[Write]) -> list[Outcome]:
         """Writes to any records, buckets too, each on its own."""
         try:
-            return await write_each(self._backend, self._connection.writer, writes) if writes else []
+            return await write_each(self.backend, self.connection.writer, writes) if writes else []
         finally:
             self._outdate(writes)
 
-    async def _write_together(self, writes: Sequence[Write]) -> list[Outcome]:
+    async def write_together(self, writes: Sequence[Write]) -> list[Outcome]:
         """Writes to any records, buckets too, all or none."""
         try:
-            return await write_together(self._backend, self._connection.writer, writes) if writes else []
+            return await write_together(self.backend, self.connection.writer, writes) if writes else []
         finally:
             self._outdate(writes)
 
     def _outdate(self, writes: Sequence[Write]) -> None:
         """Whatever this process remembers of records that it has written is read again."""
         if keys := {write.key for write in writes if is_remembered(write.key)}:
-            self._connection.invalidate(keys.__contains__)
+            self.connection.invalidate(keys.__contains__)
 
-    async def _must_write(self, writes: Sequence[Write]) -> None:
-        """Writes that nothing can refuse; a store that fails is told at once."""
-        for outcome in await self._write_each(writes):
+    async def must_write(self, writes: Sequence[Write]) -> list[Outcome]:
+        """Writes, each on its own; a store that fails is told at once."""
+        outcomes = await self.write(writes)
+        for outcome in outcomes:
             if outcome.failure is not None:
                 raise outcome.failure
+        return outcomes
 
-    async def _pages(self, query: Query) -> AsyncIterator[tuple[Row, ...]]:
+    async def pages(self, query: Query) -> AsyncIterator[tuple[Row, ...]]:
         """All rows of a query, at most ``rows_max`` at a time."""
         part, foreign = query.rows_max, 0
         if query.index is not None:
             query = query._replace(rows_max=PAGE_ROWS_MAX)
         while True:
-            page = await self._backend.query(query)
+            page = await self.backend.query(query)
             rows = _ours(query, page.rows)
             for at in range(0, len(rows), part):
                 yield rows[at : at + part]
@@ -167,13 +138,13 @@ class View:
                 )
             query = query._replace(after=page.after)
 
-    async def _rows(self, query: Query) -> AsyncIterator[Row]:
+    async def rows(self, query: Query) -> AsyncIterator[Row]:
         """All rows of a query, page after page."""
-        async for page in self._pages(query):
+        async for page in self.pages(query):
             for row in page:
                 yield row
 
-    async def _first_rows(
+    async def first_rows(
         self, query: Query, queries_max: int = QUERIES_MAX
     ) -> tuple[list[Row], Cursor | None]:
         """As many rows as the query asks for, if so many are found, and where to go on."""
@@ -181,7 +152,7 @@ class View:
         after = query.after
         for _ in range(queries_max):
             left = query.rows_max - len(rows)
-            page = await self._backend.query(query._replace(rows_max=left, after=after))
+            page = await self.backend.query(query._replace(rows_max=left, after=after))
             rows += _ours(query, page.rows)
             after = page.after
             if after is None or len(rows) >= query.rows_max:
@@ -219,6 +190,12 @@ def check_page_size(limit: int) -> int:
     return check_count("limit", limit, PAGE_MAX)
 
 
+def paged(query: Query, limit: int, cursor: str | None) -> Query:
+    """A page of a query, behind the cursor of the page before."""
+    query = query._replace(rows_max=check_page_size(limit))
+    return query if cursor is None else query._replace(after=_read_cursor(cursor, query))
+
+
 def cursor_text(cursor: Cursor | None, query: Query) -> str | None:
     """A cursor as one opaque word that a caller may keep; it goes with the list that it is from."""
     if cursor is None:
@@ -226,15 +203,13 @@ def cursor_text(cursor: Cursor | None, query: Query) -> str | None:
     return "\n".join((query.partition, *cursor.key, cursor.sort)).encode().hex()
 
 
-def read_cursor(text: str, query: Query) -> Cursor | None:
-    """The place in a list that a word means; ``None`` if it is not from that list."""
-    if not isinstance(text, str) or len(text) > CURSOR_LENGTH_MAX:
-        return None
-    try:
-        partition, *key, place = bytes.fromhex(text).decode().split("\n")
-        after = Cursor(Key(*key), place)
-    except (TypeError, ValueError):
-        return None
-    if partition != query.partition or not all(key) or not query.first <= place <= query.last:
-        return None
-    return after if query.index is not None or after.key == (partition, place) else None
+def _read_cursor(text: str, query: Query) -> Cursor:
+    """The place in a list that a word means, which must be from that list."""
+    if isinstance(text, str) and len(text) <= CURSOR_LENGTH_MAX:
+        with suppress(TypeError, ValueError):
+            partition, *key, place = bytes.fromhex(text).decode().split("\n")
+            after = Cursor(Key(*key), place)
+            is_of_list = partition == query.partition and all(key) and query.first <= place <= query.last
+            if is_of_list and (query.index is not None or after.key == (partition, place)):
+                return after
+    raise ValidationError("cursor", text, "pass on what the previous page of this list returned")
