@@ -59,10 +59,6 @@ def _engine(*names: str) -> tuple[str, ...]:
     return tuple(f"tests/engine/test_{name}.py" for name in names)
 
 
-def _facts(*names: str) -> tuple[str, ...]:
-    return tuple(f"tests/facts/test_{name}.py" for name in names)
-
-
 def _backends(*names: str) -> tuple[str, ...]:
     return tuple(f"tests/backends/test_{name}.py" for name in names)
 
@@ -78,7 +74,7 @@ TARGETS = (
         CORE,
     ),
     Target("zae_limiter/engine/plan.py", (*_engine("plan"), *FLOW, HOT[0]), CORE),
-    Target("zae_limiter/bucket.py", (*_facts("bucket"), "tests/fuzz/test_facts.py"), CORE),
+    Target("zae_limiter/bucket.py", ("tests/test_bucket.py", "tests/fuzz/test_facts.py"), CORE),
     Target("zae_limiter/engine/acquire.py", (*_engine("acquire"), *FLOW, *EXHAUSTIVE), CORE),
     Target("zae_limiter/engine/settle.py", (*_engine("settle", "lease"), *FLOW, *EXHAUSTIVE), CORE),
     Target("zae_limiter/lease.py", (*_engine("lease"), *FLOW), CORE),
@@ -96,7 +92,9 @@ TARGETS = (
     Target(
         "zae_limiter/engine/bucket_view.py", (*_engine("bucket_view", "bucket_writes", "split"), HOT[2]), CORE
     ),
-    Target("zae_limiter/repository_protocol.py", (*_facts("waist"), *STORES), (*SQLITE, *CORE)),
+    Target(
+        "zae_limiter/repository_protocol.py", ("tests/test_repository_protocol.py", *STORES), (*SQLITE, *CORE)
+    ),
     Target(
         "zae_limiter/backends/memory.py",
         (*_backends("memory", "open", "expiry", "swap"), *STORES),
@@ -109,7 +107,7 @@ TARGETS = (
     ),
     Target("zae_limiter/engine/shares.py", (*_engine("shares", "split"), HOT[2]), CORE),
     Target("zae_limiter/engine/split.py", (*_engine("split"), HOT[2]), CORE),
-    Target("zae_limiter/config_cache.py", ("tests/records/test_cache.py", *FLOW), CORE),
+    Target("zae_limiter/config_cache.py", ("tests/records/test_config_cache.py", *FLOW), CORE),
     Target(
         "zae_limiter/backends/dynamodb/expressions.py",
         ("tests/dynamodb/test_expressions.py",),

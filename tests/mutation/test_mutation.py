@@ -47,8 +47,8 @@ def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
 
 def cheaply(mutant: Mutant) -> Target:
     """Nothing but the tests that are named after the file."""
-    room = "engine" if "/engine/" in mutant.path else "facts"
-    return Target(mutant.path, (), (f"tests/{room}/test_{Path(mutant.path).name}",))
+    path = Path(mutant.path).relative_to("zae_limiter")
+    return Target(mutant.path, (), (f"tests/{path.with_name(f'test_{path.name}')}",))
 
 
 @pytest.mark.parametrize("name", FATAL)

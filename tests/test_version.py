@@ -18,7 +18,7 @@ from zae_limiter.version import (
     parse_version,
 )
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.mark.parametrize(
