@@ -9,7 +9,7 @@ from tests.dynamodb.tables import make_table, session
 from tests.engines import dynamodb_local
 from zae_limiter.backends.dynamodb import DynamoDBBackend
 from zae_limiter.backends.dynamodb.boto import Access, BotocoreTransport
-from zae_limiter.backends.dynamodb.expressions import Payload
+from zae_limiter.backends.dynamodb.expressions import Payload, Request, fields_of
 from zae_limiter.backends.dynamodb.retries import Calls
 from zae_limiter.models import UsageWindow
 from zae_limiter.runtime.colour import run_sync
@@ -24,8 +24,10 @@ class Metered(BotocoreTransport):
         super().__init__(Access("eu-west-1", dynamodb_local.endpoint(), session=session(True)))
         self.written, self.read, self.calls = 0.0, 0.0, 0
 
-    async def call(self, operation: str, payload: Payload, timeout_ms: float) -> Payload:
-        reply = await super().call(operation, payload | {"ReturnConsumedCapacity": "INDEXES"}, timeout_ms)
+    async def call(self, operation: str, payload: Request, timeout_ms: float) -> Payload:
+        reply = await super().call(
+            operation, fields_of(payload) | {"ReturnConsumedCapacity": "INDEXES"}, timeout_ms
+        )
         bill: Any = reply["ConsumedCapacity"]
         self.calls += 1
         if operation == "BatchGetItem":

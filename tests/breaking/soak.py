@@ -35,7 +35,7 @@ from tests.engines import dynamodb_local
 from zae_limiter import RateLimiter, Repository
 from zae_limiter.backends import open_backend
 from zae_limiter.backends.dynamodb.http.blocking import THREADS_MAX as ASIDE_MAX
-from zae_limiter.backends.dynamodb.http.loop import LoopWire
+from zae_limiter.backends.dynamodb.http.loop import LoopNetwork
 from zae_limiter.backends.dynamodb.table import create_table_request
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.backends.sqlite.backend import THREADS_MAX as TIDYING_MAX
@@ -317,10 +317,10 @@ def plant(leaks: list[str]) -> None:
         mock.patch("zae_limiter.engine.line.Lines.overtake", mock.Mock(return_value=False)).start()
     if "connection" in leaks:
 
-        async def forgetful(self: LoopWire, *args: Any) -> Any:
+        async def forgetful(self: LoopNetwork, *args: Any) -> Any:
             return await asyncio.ensure_future(self._connected(*args))
 
-        mock.patch.object(LoopWire, "connect", forgetful).start()
+        mock.patch.object(LoopNetwork, "connect", forgetful).start()
 
 
 def leak_some() -> None:

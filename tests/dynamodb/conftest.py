@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.dynamodb.papers import make_papers
+from tests.dynamodb.certificates import make_certificates
 
 
 @pytest.fixture(scope="session")
-def papers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an authority, a server that it vouches for, and one whose name is another."""
-    folder = tmp_path_factory.mktemp("papers")
-    make_papers(folder)
+    folder = tmp_path_factory.mktemp("certificates")
+    make_certificates(folder)
     return folder

@@ -3,7 +3,7 @@
 import random
 
 from zae_limiter.backends.dynamodb import DynamoDBBackend
-from zae_limiter.backends.dynamodb.expressions import Payload
+from zae_limiter.backends.dynamodb.expressions import Payload, Request, fields_of
 from zae_limiter.backends.dynamodb.retries import Calls
 from zae_limiter.backends.dynamodb.transport import TransportError
 from zae_limiter.runtime.colour import Blocking
@@ -32,13 +32,13 @@ class Script:
 
     def __init__(self, *answers: Payload | TransportError, call_ms: float = 1) -> None:
         self.clock = Clock()
-        self.colour = self.lanes = self.clock
+        self.colour = self.fanout = self.clock
         self.sent: list[tuple[str, Payload, float]] = []
         self._answers = list(answers)
         self._call_ms = call_ms
 
-    async def call(self, operation: str, payload: Payload, timeout_ms: float) -> Payload:
-        self.sent.append((operation, payload, timeout_ms))
+    async def call(self, operation: str, payload: Request, timeout_ms: float) -> Payload:
+        self.sent.append((operation, fields_of(payload), timeout_ms))
         self.clock.now_ms += self._call_ms
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         if isinstance(answer, TransportError):

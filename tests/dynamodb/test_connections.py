@@ -220,7 +220,7 @@ def test_who_gets_no_connection_in_time_is_told_that_nothing_was_sent(sync: bool
                 hold.set()
                 return "told"
 
-            results = await transport.lanes.together([ask(transport), impatient(), ask(transport)])
+            results = await transport.fanout.together([ask(transport), impatient(), ask(transport)])
             assert results == [{"turn": 1}, "told", {}]
             assert peer.connections == 1
 
@@ -395,14 +395,14 @@ def test_calls_side_by_side_pause_side_by_side(peer: Peer) -> None:
             assert all(outcome.applied for outcome in outcomes)
             assert len(peer.asked) == 24
 
-            lanes, seen = backend.calls.transport.lanes, []
+            fanout, seen = backend.calls.transport.fanout, []
 
             async def pause() -> None:
                 seen.append("begun")
-                await lanes.sleep(0.2)
+                await fanout.sleep(0.2)
                 seen.append("ended")
 
-            await lanes.together([pause() for _ in range(10)])
+            await fanout.together([pause() for _ in range(10)])
             assert seen == ["begun"] * 10 + ["ended"] * 10
 
     run_sync(scenario())
@@ -419,7 +419,7 @@ def test_an_interrupt_between_calls_closes_their_connections(peer: Peer) -> None
         async with connected(True, peer) as transport:
             peer.otherwise = [hold, answer({"turn": "interrupted"})]
             with pytest.raises(KeyboardInterrupt):
-                await transport.lanes.together([ask(transport), ask(transport), interrupted()])
+                await transport.fanout.together([ask(transport), ask(transport), interrupted()])
             hold.set()
             peer.otherwise = [answer({"turn": "next"})]
             assert await ask(transport) == {"turn": "next"}
@@ -436,7 +436,7 @@ def test_a_mistake_in_one_call_lets_the_others_finish(peer: Peer) -> None:
     async def scenario() -> None:
         async with connected(True, peer) as transport:
             with pytest.raises(ZeroDivisionError):
-                await transport.lanes.together([ask(transport), mistaken(), ask(transport)])
+                await transport.fanout.together([ask(transport), mistaken(), ask(transport)])
             assert len(peer.asked) == 2
             assert await ask(transport) == {}
             assert peer.connections == 2

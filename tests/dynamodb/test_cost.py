@@ -8,7 +8,7 @@ from tests.dynamodb.tables import make_table, session
 from tests.engines import dynamodb_local
 from zae_limiter.backends.dynamodb import DynamoDBBackend
 from zae_limiter.backends.dynamodb.boto import Access, BotocoreTransport
-from zae_limiter.backends.dynamodb.expressions import Payload
+from zae_limiter.backends.dynamodb.expressions import Payload, Request, fields_of
 from zae_limiter.backends.dynamodb.retries import Calls
 from zae_limiter.repository_protocol import Absent, AtLeast, AtMost, Equal, Exists, Item, Key, Put, Update
 from zae_limiter.runtime.colour import run_sync
@@ -24,8 +24,10 @@ class Metered(BotocoreTransport):
         super().__init__(access)
         self.bills: list[dict[str, Any]] = []
 
-    async def call(self, operation: str, payload: Payload, timeout_ms: float) -> Payload:
-        reply = await super().call(operation, payload | {"ReturnConsumedCapacity": "INDEXES"}, timeout_ms)
+    async def call(self, operation: str, payload: Request, timeout_ms: float) -> Payload:
+        reply = await super().call(
+            operation, fields_of(payload) | {"ReturnConsumedCapacity": "INDEXES"}, timeout_ms
+        )
         self.bills.append(reply["ConsumedCapacity"])
         return reply
 

@@ -20,9 +20,9 @@ from tests.flow.test_cancellation import TurnLoop
 from tests.stores import drive
 from zae_limiter.backends.dynamodb import open_driver
 from zae_limiter.backends.dynamodb.access import Access
-from zae_limiter.backends.dynamodb.http.blocking import BlockingWire
+from zae_limiter.backends.dynamodb.http.blocking import BlockingNetwork
 from zae_limiter.backends.dynamodb.http.endpoint import Target
-from zae_limiter.backends.dynamodb.http.loop import LoopWire
+from zae_limiter.backends.dynamodb.http.loop import LoopNetwork
 from zae_limiter.backends.dynamodb.transport import NoReply, ServiceError
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.repository_protocol import Key, Update
@@ -96,7 +96,7 @@ class Looks:
 def exchange_sync(target: Target, request: bytes, permits: Permits) -> float:
     """When a call was given up."""
     looks = Looks(permits)
-    wire = BlockingWire(looks)
+    wire = BlockingNetwork(looks)
     connection = run_sync(wire.connect(target, 10_000, 20))
     looks.now_ms = 0
     try:
@@ -116,7 +116,7 @@ def exchange_async(target: Target, request: bytes, permits: Permits) -> float:
         return asyncio.get_running_loop().time() * 1000
 
     async def scenario() -> float:
-        connection: Any = await LoopWire(ticks_ms).connect(target, 100_000, 100)
+        connection: Any = await LoopNetwork(ticks_ms).connect(target, 100_000, 100)
         since_ms = ticks_ms()
         try:
             with pytest.raises(NoReply, match=r"in time|is longer than|more than"):

@@ -16,7 +16,7 @@ from tests.dynamodb.peer import Peer, answer
 from tests.stores import drive
 from zae_limiter.backends.dynamodb import open_backend, open_transport
 from zae_limiter.backends.dynamodb.access import Access
-from zae_limiter.backends.dynamodb.http.endpoint import Obstacle, find_target
+from zae_limiter.backends.dynamodb.http.endpoint import DriverNeeded, find_target
 from zae_limiter.backends.dynamodb.transport import NotConfigured
 
 BOTH = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
@@ -148,7 +148,7 @@ def test_what_only_botocore_does_is_left_to_it(
     """The obstacle is named, without what is secret about it."""
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(Obstacle, match=said) as raised:
+    with pytest.raises(DriverNeeded, match=said) as raised:
         find_target(Access(**{"region": "eu-west-1"} | access), botocore.session.Session(), None)
     assert "secret" not in str(raised.value)
 
@@ -180,7 +180,7 @@ def test_a_handler_of_the_session_is_an_obstacle(event: str) -> None:
     session.register("creating-client-class.dynamodb", lambda **_: None)
     find_target(Access("eu-west-1"), session, None)
     session.register(event, lambda **_: None)
-    with pytest.raises(Obstacle, match="the session has a handler for before-s"):
+    with pytest.raises(DriverNeeded, match="the session has a handler for before-s"):
         find_target(Access("eu-west-1"), session, None)
 
 
@@ -284,4 +284,4 @@ def test_no_driver_is_loaded_without_need() -> None:
 def test_a_retry_of_nothing_is_configured(sync: bool) -> None:
     """The transport is ready to be made without any of botocore's clients."""
     transport = open_transport(Access("eu-west-1"), sync=sync)
-    assert type(transport).__name__ == "LeanTransport"
+    assert type(transport).__name__ == "HttpTransport"

@@ -17,7 +17,7 @@ from tests.dynamodb.tables import session
 from zae_limiter.backends.dynamodb import open_driver, open_transport
 from zae_limiter.backends.dynamodb.access import Access
 from zae_limiter.backends.dynamodb.boto import BotocoreTransport
-from zae_limiter.backends.dynamodb.http.sync_fanout import Lanes, Parked
+from zae_limiter.backends.dynamodb.http.sync_fanout import FanOut, Parked
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.runtime.world import World
 
@@ -106,7 +106,7 @@ def test_while_calls_run_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     """The child may run calls side by side too, and single ones never suspend in it."""
     with monkeypatch.context() as patched:
         patched.setattr(threading, "Lock", SlowLock)
-        lanes = Lanes(World().ticks_ms)
+        fanout = FanOut(World().ticks_ms)
 
     async def one() -> int:
         await Parked(0)
@@ -119,12 +119,12 @@ def test_while_calls_run_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def together(pause: Callable[[], None]) -> None:
         PAUSES.append(pause)
-        run_sync(lanes.together([other(), one()]))
+        run_sync(fanout.together([other(), one()]))
 
     def work() -> None:
-        assert run_sync(lanes.together([one(), one()])) == [1, 1]
-        assert not lanes.are_busy()
-        run_sync(lanes.sleep(0))
+        assert run_sync(fanout.together([one(), one()])) == [1, 1]
+        assert not fanout.is_busy()
+        run_sync(fanout.sleep(0))
 
     with busy(together):
         assert in_child(work) == 0

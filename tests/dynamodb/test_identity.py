@@ -119,14 +119,14 @@ async def ask(transport: Transport, timeout_ms: float = 20_000) -> Any:
 def jobs_of(transport: Any) -> list[Any]:
     """What the transport starts aside from now on."""
     started: list[Any] = []
-    wire = transport._wire
-    start = wire.start
+    network = transport._network
+    start = network.start
 
     def watched(work: Any) -> Any:
         started.append(work)
         return start(work)
 
-    wire.start = watched
+    network.start = watched
     return started
 
 

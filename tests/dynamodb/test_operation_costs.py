@@ -17,7 +17,7 @@ from tests.engines import dynamodb_local
 from zae_limiter import Limit, RateLimitExceeded, SyncRateLimiter, SyncRepository
 from zae_limiter.backends.dynamodb import DynamoDBBackend
 from zae_limiter.backends.dynamodb.boto import Access, BotocoreTransport
-from zae_limiter.backends.dynamodb.expressions import Payload
+from zae_limiter.backends.dynamodb.expressions import Payload, Request, fields_of
 from zae_limiter.backends.dynamodb.retries import Calls
 from zae_limiter.backends.dynamodb.transport import ServiceError
 from zae_limiter.testing import ManualClock, RecordingBackend
@@ -36,9 +36,13 @@ class Metered(BotocoreTransport):
         self.calls: Counter[str] = Counter()
         self.units: Counter[str] = Counter()
 
-    async def call(self, operation: str, payload: Payload, timeout_ms: float) -> Payload:
+    async def call(self, operation: str, payload: Request, timeout_ms: float) -> Payload:
         self.calls[operation] += 1
-        asked = payload if operation == "DescribeTable" else payload | {"ReturnConsumedCapacity": "INDEXES"}
+        asked = (
+            payload
+            if operation == "DescribeTable"
+            else fields_of(payload) | {"ReturnConsumedCapacity": "INDEXES"}
+        )
         try:
             reply = await super().call(operation, asked, timeout_ms)
         except ServiceError as error:

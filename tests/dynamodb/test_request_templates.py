@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zae_limiter.backends.dynamodb import request_templates
-from zae_limiter.backends.dynamodb.expressions import write_request
-from zae_limiter.backends.dynamodb.request_templates import Rendered, Shapes
+from zae_limiter.backends.dynamodb.expressions import fields_of, write_request
+from zae_limiter.backends.dynamodb.request_templates import UpdateTemplates
 from zae_limiter.exceptions import ValidationError
 from zae_limiter.repository_protocol import Absent, AtLeast, AtMost, Equal, Exists, Key, Update
 
@@ -43,21 +43,21 @@ def compiled(update: Update) -> dict[str, Any]:
 @given(st.lists(updates(), min_size=1, max_size=6))
 def test_a_filled_request_is_the_compiled_one(writes: list[Update]) -> None:
     """For all kinds of names, values and conditions, and however the shapes follow each other."""
-    shapes = Shapes("t")
+    templates = UpdateTemplates("t")
     for write in [*writes, *writes[::-1]]:
-        assert dict(shapes.update_request(write)) == compiled(write)
+        assert fields_of(templates.request(write)) == compiled(write)
 
 
 @given(st.lists(st.tuples(integers, integers, texts, st.booleans()), min_size=2, max_size=5))
 def test_one_shape_serves_all_values(rows: list[tuple[int, int, str, bool]]) -> None:
     """Only the first write of a shape is compiled."""
-    shapes = Shapes("t")
+    templates = UpdateTemplates("t")
     for amount, floor, text, flag in rows:
         write = Update(KEY, {"n": amount}, {"x": text, "gone": None}, (AtLeast("n", floor), Equal("f", flag)))
-        request = shapes.update_request(write)
-        assert isinstance(request, Rendered)
-        assert dict(request) == compiled(write)
-    assert len(shapes._templates) == 1
+        request = templates.request(write)
+        assert isinstance(request, str)
+        assert fields_of(request) == compiled(write)
+    assert len(templates._templates) == 1
 
 
 @pytest.mark.parametrize(
@@ -79,44 +79,37 @@ def test_one_shape_serves_all_values(rows: list[tuple[int, int, str, bool]]) -> 
 def test_different_writes_have_different_shapes(one: Update, other: Update) -> None:
     """In either order."""
     for first, second in ((one, other), (other, one)):
-        shapes = Shapes("t")
-        shapes.update_request(first)
-        assert dict(shapes.update_request(second)) == compiled(second)
+        templates = UpdateTemplates("t")
+        templates.request(first)
+        assert fields_of(templates.request(second)) == compiled(second)
 
 
 @pytest.mark.parametrize("large", [10**38, -(10**38)])
 def test_too_many_digits_are_refused_in_any_place(large: int) -> None:
     """Also where the shape is known already."""
-    shapes = Shapes("t")
+    templates = UpdateTemplates("t")
     for of in (
         lambda n: Update(KEY, {"n": n}),
         lambda n: Update(KEY, {"m": 1}, {"n": n}),
         lambda n: Update(KEY, {"m": 1}, {"x": "text"}, (AtLeast("n", n),)),
     ):
-        shapes.update_request(of(1))
+        templates.request(of(1))
         with pytest.raises(ValidationError, match="38 digits"):
-            shapes.update_request(of(large))
+            templates.request(of(large))
 
 
 def test_what_has_no_slot_is_compiled_each_time() -> None:
     """Maps and lists are rare, and as varied as their contents."""
-    shapes = Shapes("t")
+    templates = UpdateTemplates("t")
     write = Update(KEY, {}, {"metadata": {"a": [1, None]}})
-    assert shapes.update_request(write) == compiled(write)
-    assert shapes._templates == {}
+    assert templates.request(write) == compiled(write)
+    assert templates._templates == {}
 
 
 def test_shapes_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits may be named anything, for ever anew."""
     monkeypatch.setattr(request_templates, "SHAPES_MAX", 10)
-    shapes = Shapes("t")
+    templates = UpdateTemplates("t")
     for number in range(35):
-        shapes.update_request(Update(KEY, {f"b_{number}_tk": 1}))
-        assert len(shapes._templates) <= 10
-
-
-def test_a_rendered_request_is_a_request_like_any() -> None:
-    """For a driver that wants fields, and for who adds one."""
-    request = Rendered('{"TableName": "t", "Key": {}}')
-    assert (dict(request), len(request), request["TableName"]) == ({"TableName": "t", "Key": {}}, 2, "t")
-    assert request | {"More": 1} == {"TableName": "t", "Key": {}, "More": 1}
+        templates.request(Update(KEY, {f"b_{number}_tk": 1}))
+        assert len(templates._templates) <= 10

@@ -16,10 +16,10 @@ from typing import Any, cast
 
 import pytest
 
-from tests.dynamodb.papers import served
+from tests.dynamodb.certificates import served
 from tests.dynamodb.peer import Peer, ask, connected
 from tests.dynamodb.steps import Scene, StepLoop, cold, interrupted
-from zae_limiter.backends.dynamodb.http.loop import LoopWire
+from zae_limiter.backends.dynamodb.http.loop import LoopNetwork
 from zae_limiter.backends.dynamodb.transport import Transport
 
 STEPS_MAX = 500
@@ -27,9 +27,11 @@ LEAKY_STEPS = 30
 
 
 @pytest.fixture(params=["plain", "tls"])
-def peer(request: pytest.FixtureRequest, papers: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Peer]:
-    monkeypatch.setenv("AWS_CA_BUNDLE", str(papers / "authority.pem"))
-    with Peer(served(papers) if request.param == "tls" else None).running() as running:
+def peer(
+    request: pytest.FixtureRequest, certificates: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Peer]:
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(certificates / "authority.pem"))
+    with Peer(served(certificates) if request.param == "tls" else None).running() as running:
         yield running
 
 
@@ -94,10 +96,10 @@ def test_nothing_is_left_when_the_loop_ends(scene: Scene, peer: Peer) -> None:
 def test_a_leak_is_seen(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that forgets what came in the very step in which it was cancelled."""
 
-    async def forgetful(self: LoopWire, *args: Any) -> Any:
+    async def forgetful(self: LoopNetwork, *args: Any) -> Any:
         return await asyncio.ensure_future(self._connected(*args))
 
-    monkeypatch.setattr(LoopWire, "connect", forgetful)
+    monkeypatch.setattr(LoopNetwork, "connect", forgetful)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         with asyncio.Runner(loop_factory=StepLoop) as runner:

@@ -9,7 +9,7 @@ import botocore.session
 import pytest
 from botocore.config import Config
 
-from tests.dynamodb.papers import served
+from tests.dynamodb.certificates import served
 from tests.dynamodb.peer import CLOSE, Peer, answer
 from tests.patience import growing_ms
 from tests.stores import drive
@@ -23,8 +23,8 @@ IMAGE = {"Attributes": {"PK": {"S": "a"}, "SK": {"S": "s"}, "n": {"N": "1"}}}
 
 
 @pytest.fixture
-def peer(papers: Path) -> Iterator[Peer]:
-    with Peer(served(papers)).running() as running:
+def peer(certificates: Path) -> Iterator[Peer]:
+    with Peer(served(certificates)).running() as running:
         running.otherwise = [answer(IMAGE)]
         yield running
 
@@ -35,10 +35,10 @@ def url(peer: Peer, timeout_ms: int = 20_000) -> str:
 
 @BOTH
 def test_a_trusted_server_is_talked_to(
-    sync: bool, peer: Peer, papers: Path, monkeypatch: pytest.MonkeyPatch
+    sync: bool, peer: Peer, certificates: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over one connection, which is kept; a lost answer is as ambiguous as without TLS."""
-    monkeypatch.setenv("AWS_CA_BUNDLE", str(papers / "authority.pem"))
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(certificates / "authority.pem"))
 
     async def scenario() -> None:
         backend = open_backend(url(peer), sync=sync)
@@ -60,10 +60,10 @@ def test_a_trusted_server_is_talked_to(
 
 @BOTH
 def test_a_connection_that_a_tls_server_closed_is_not_used(
-    sync: bool, peer: Peer, papers: Path, monkeypatch: pytest.MonkeyPatch
+    sync: bool, peer: Peer, certificates: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its farewell is seen before anything is sent."""
-    monkeypatch.setenv("AWS_CA_BUNDLE", str(papers / "authority.pem"))
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(certificates / "authority.pem"))
 
     async def scenario() -> None:
         backend = open_backend(url(peer), sync=sync)
@@ -80,10 +80,10 @@ def test_a_connection_that_a_tls_server_closed_is_not_used(
 @BOTH
 @pytest.mark.parametrize("large", [100_000, 3_000_000])
 def test_large_messages_pass(
-    sync: bool, large: int, peer: Peer, papers: Path, monkeypatch: pytest.MonkeyPatch
+    sync: bool, large: int, peer: Peer, certificates: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records of TLS end elsewhere than messages do."""
-    monkeypatch.setenv("AWS_CA_BUNDLE", str(papers / "authority.pem"))
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(certificates / "authority.pem"))
     text = "é" * large
     peer.say(answer({"text": text}))
 
@@ -99,12 +99,12 @@ def test_large_messages_pass(
 @BOTH
 @pytest.mark.parametrize("case", ["unknown authority", "another name"])
 def test_a_server_that_is_not_trusted_is_named(
-    sync: bool, case: str, papers: Path, monkeypatch: pytest.MonkeyPatch
+    sync: bool, case: str, certificates: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the way out, and without sending anything."""
     if case == "another name":
-        monkeypatch.setenv("AWS_CA_BUNDLE", str(papers / "authority.pem"))
-    with Peer(served(papers, "elsewhere" if case == "another name" else "server")).running() as peer:
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(certificates / "authority.pem"))
+    with Peer(served(certificates, "elsewhere" if case == "another name" else "server")).running() as peer:
 
         async def scenario() -> None:
             backend = open_backend(url(peer), sync=sync)
@@ -157,13 +157,17 @@ def test_a_handshake_that_stalls_ends_with_the_deadline(sync: bool) -> None:
 
 
 @BOTH
-def test_a_client_certificate_is_shown(sync: bool, papers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_certificate_is_shown(
+    sync: bool, certificates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """To a server that wants one."""
-    monkeypatch.setenv("AWS_CA_BUNDLE", str(papers / "authority.pem"))
-    context = served(papers)
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(certificates / "authority.pem"))
+    context = served(certificates)
     context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(papers / "authority.pem")
-    certificate = Config(client_cert=(str(papers / "elsewhere.pem"), str(papers / "elsewhere.key")))
+    context.load_verify_locations(certificates / "authority.pem")
+    certificate = Config(
+        client_cert=(str(certificates / "elsewhere.pem"), str(certificates / "elsewhere.key"))
+    )
     with Peer(context).running() as peer:
         peer.otherwise = [answer(IMAGE)]
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from botocore.credentials import Credentials
 from hypothesis import strategies as st
 
 from tests.dynamodb.peer import Peer, answer, connected
@@ -20,9 +21,10 @@ from zae_limiter import Limit, RateLimiter, RateLimiterUnavailable, Repository
 from zae_limiter.backends.dynamodb import DynamoDBBackend, retries
 from zae_limiter.backends.dynamodb.access import Access
 from zae_limiter.backends.dynamodb.dates import Dates
-from zae_limiter.backends.dynamodb.http.blocking import BlockingWire
+from zae_limiter.backends.dynamodb.http.blocking import BlockingNetwork
+from zae_limiter.backends.dynamodb.http.endpoint import Target
 from zae_limiter.backends.dynamodb.http.http1 import Malformed, Response
-from zae_limiter.backends.dynamodb.http.transport import LeanTransport
+from zae_limiter.backends.dynamodb.http.transport import HttpTransport
 from zae_limiter.backends.dynamodb.retries import Calls
 from zae_limiter.backends.dynamodb.transport import NoReply
 from zae_limiter.exceptions import IncompatibleSchemaError, InfrastructureNotFoundError
@@ -72,25 +74,43 @@ UNREADABLE = [
 ]
 
 
-class Framed(LeanTransport):
-    """A transport whose connections have read something already."""
+class Heard(BlockingNetwork):
+    """A network whose only connection, which it is itself, has read something already."""
+
+    idle_since_ms = 0.0
 
     def __init__(self, said: bytes) -> None:
-        super().__init__(Access(), BlockingWire(World().ticks_ms), lambda: self, Dates(World()))
-        self.colour = self.lanes = Clock()  # type: ignore[assignment]
-        self._ready = True
-        self.said = said
-        self.sent = 0
+        super().__init__(World().ticks_ms)
+        self._said = said
 
-    async def _exchange(self, *_: Any) -> Response:
-        self.sent += 1
+    async def connect(self, *_: Any) -> Any:
+        return self
+
+    async def exchange(self, *_: Any) -> Response:
         response = Response()
         try:
-            whole = response.feed(self.said)
+            whole = response.feed(self._said)
         except Malformed as error:
             raise NoReply(str(error), ambiguous=True) from error
         assert whole, "only whole answers are tried here"
         return response
+
+    def is_quiet(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass
+
+
+class Framed(HttpTransport):
+    """A transport that is ready, and waits for nothing."""
+
+    def __init__(self, said: bytes) -> None:
+        super().__init__(Access(), Heard(said), lambda: self, Dates(World()))
+        self.colour = self.fanout = Clock()  # type: ignore[assignment]
+        self._signers.target = Target("x", 80, "x", "eu-west-1", "x", None, 1, False)
+        self._signers._credentials = Credentials("key", "secret")
+        self._ready = True
 
 
 def fed(operation: str, said: bytes) -> list[Any]:

@@ -22,7 +22,7 @@ from zae_limiter import (
     SyncRepository,
 )
 from zae_limiter.backends.dynamodb import DynamoDBBackend
-from zae_limiter.backends.dynamodb.expressions import Payload
+from zae_limiter.backends.dynamodb.expressions import Payload, fields_of
 from zae_limiter.bucket import Rate
 from zae_limiter.engine import bucket_writes, split
 from zae_limiter.repository_protocol import Update
@@ -44,11 +44,11 @@ class Recording:
     """A transport that notes which permissions a request needs."""
 
     def __init__(self, inner: Any) -> None:
-        self._inner, self.colour = inner, inner.colour
+        self._inner, self.colour, self.fanout = inner, inner.colour, inner.fanout
         self.requests: list[Request] = []
 
-    async def call(self, operation: str, payload: Payload, timeout_ms: float) -> Payload:
-        self.requests += requests_of(operation, payload)
+    async def call(self, operation: str, payload: Payload | str, timeout_ms: float) -> Payload:
+        self.requests += requests_of(operation, fields_of(payload))
         reply: Payload = await self._inner.call(operation, payload, timeout_ms)
         return reply
 
@@ -59,8 +59,8 @@ class Recording:
 def recorded(backend: Any) -> list[Request]:
     """From now on everything that a backend asks for."""
     assert isinstance(backend, DynamoDBBackend)
-    recording = Recording(backend._calls.transport)
-    backend._calls.transport = recording
+    recording = Recording(backend.calls.transport)
+    backend.calls.transport = recording
     return recording.requests
 
 

@@ -76,4 +76,4 @@ def _reason_of(error: Exception) -> TransportError:
     if isinstance(error, ResponseParserError):
         return Unreadable(type(error).__name__)
     # Whether a request was sent makes no difference here: each may be sent again.
-    return transport_error(error, never_connected=(Exception,))
+    return transport_error(error)

@@ -1,9 +1,9 @@
 """The store on DynamoDB, opened by URL: ``dynamodb://table?region=eu-west-1``.
 
-Reading order: ``expressions`` and ``table`` (requests as data), ``transport`` (the seam to the wire and
-how it fails), ``calls`` (what may be sent again), ``backend`` (the verbs). Behind the seam, ``lean`` sends
-requests by our own hand; ``boto`` and ``aioboto`` send them through a driver, for who asks for it with
-``transport=boto`` or for what only a driver does. All of these are imported when they are needed.
+Reading order: ``expressions`` and ``table`` (requests as data), ``transport`` (what carries a request,
+and how that fails), ``retries`` (what may be sent again), ``backend`` (the verbs). ``http`` sends requests
+by our own hand; ``boto`` and ``aioboto`` send them through a driver, for who asks for it with
+``transport=boto`` or for what only a driver does. Each is imported when it is needed.
 """
 
 from __future__ import annotations
@@ -51,30 +51,30 @@ def open_backend(
     table_name, options = parse_url(url)
     if timeout_ms is not None:
         options["timeout_ms"] = check_count("timeout_ms", timeout_ms, TIMEOUT_MS_MAX)
-    lean = options.pop("transport", "lean") == "lean"
+    open_ = open_driver if options.pop("transport", None) == "boto" else open_transport
     from .access import Access
 
     access, world = Access(session=session, config=config, **options), world or World()
-    open_ = open_transport if lean else open_driver
     transport = open_(access, sync=sync, dates=Dates(world))
     return DynamoDBBackend(Calls(table_name, transport, world, access.timeout_ms))
 
 
 def open_transport(access: Access, *, sync: bool, dates: Dates | None = None) -> Transport:
     """Our own way to DynamoDB; it turns to the driver by itself for what it cannot do."""
-    from .http.transport import LeanTransport, Wire
+    from .http.network import Network
+    from .http.transport import HttpTransport
 
     ticks_ms, told = World().ticks_ms, dates or Dates(World())
-    wire: Wire
+    network: Network
     if sync:
-        from .http.blocking import BlockingWire
+        from .http.blocking import BlockingNetwork
 
-        wire = BlockingWire(ticks_ms)
+        network = BlockingNetwork(ticks_ms)
     else:
-        from .http.loop import LoopWire
+        from .http.loop import LoopNetwork
 
-        wire = LoopWire(ticks_ms)
-    return LeanTransport(access, wire, lambda: open_driver(access, sync=sync, dates=told), told)
+        network = LoopNetwork(ticks_ms)
+    return HttpTransport(access, network, lambda: open_driver(access, sync=sync, dates=told), told)
 
 
 def open_driver(access: Access, *, sync: bool, dates: Dates | None = None) -> Transport:

@@ -20,9 +20,9 @@ from botocore import xform_name
 from ...runtime.colour import Asyncio, ForkSafe, until_shutdown
 from ...runtime.world import World
 from .access import Access
-from .boto import CONNECT_SLACK_S, date_of, limit_wait, read_timeout_s, transport_error
+from .boto import CONNECT_SLACK_S, limit_wait, sending, transport_error
 from .dates import Dates
-from .expressions import Payload, Request
+from .expressions import Payload, Request, fields_of
 from .transport import NoReply
 
 
@@ -35,29 +35,22 @@ class _Client:
 
 class AiobotocoreTransport:
     def __init__(self, access: Access, dates: Dates | None = None) -> None:
-        self.colour = self.lanes = Asyncio()
+        self.colour = self.fanout = Asyncio()
         self._access, self._dates = access, dates or Dates(World())
         self._clients = ForkSafe(_Client, self.colour.home)
 
-    async def call(self, operation: str, payload: Request, timeout_ms: float) -> Payload:
+    async def call(self, operation: str, request: Request, timeout_ms: float) -> Payload:
         seconds = max(timeout_ms, 1) / 1000
         client = self._clients.get().made or await self._connected(seconds)
-        token, sent_ms = read_timeout_s.set(seconds), self._dates.ticks_ms()
-        try:
-            # The client times connecting and reading by itself and tells them apart. This bounds the whole.
-            reply: Payload = await self.colour.within(
-                max(seconds, self._access.connect_timeout_s + CONNECT_SLACK_S),
-                getattr(client, xform_name(operation))(**payload),
-            )
-            self._dates.read(date_of(reply), sent_ms)
-        except TimeoutError as error:
-            raise NoReply(f"no answer within {timeout_ms:.0f} ms", ambiguous=True) from error
-        except Exception as error:
-            self._dates.read(date_of(getattr(error, "response", None)), sent_ms)
-            never_connected = (ClientConnectorError, socket.gaierror)
-            raise transport_error(error, never_connected=never_connected) from error
-        finally:
-            read_timeout_s.reset(token)
+        # The client times connecting and reading by itself and tells them apart. This bounds the whole.
+        bound_s = max(seconds, self._access.connect_timeout_s + CONNECT_SLACK_S)
+        with sending(self._dates, seconds, (ClientConnectorError, socket.gaierror)) as received:
+            send = getattr(client, xform_name(operation))
+            try:
+                reply: Payload = await self.colour.within(bound_s, send(**fields_of(request)))
+            except TimeoutError as error:
+                raise NoReply(f"no answer within {timeout_ms:.0f} ms", ambiguous=True) from error
+            received(reply)
         return reply
 
     async def close(self) -> None:
@@ -84,7 +77,7 @@ class AiobotocoreTransport:
             )
             client = await making.__aenter__()
         except failures.BotoCoreError as error:
-            raise transport_error(error, never_connected=(Exception,)) from error
+            raise transport_error(error) from error
         client.meta.events.register("before-parameter-build.dynamodb", limit_wait)
         here = self._clients.get()
         # Two tasks may have come here together; the later one leaves.

@@ -2,7 +2,7 @@
 
 A write is one UpdateItem, PutItem or DeleteItem that carries its conditions and brings back the image,
 so there is never a read before it. Independent writes go out at the same time. What may be sent twice
-and what may not is decided in ``calls``.
+and what may not is decided in ``retries``.
 
 DynamoDB does not return the images that a transaction leaves behind: of an applied transaction of
 several writes, the ``item`` of an ``Update`` and of a ``Check`` is ``None``.
@@ -11,6 +11,7 @@ several writes, the ``item`` of an ``Update`` and of a ``Check`` is ``None``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias, TypeVar
 
 from ...exceptions import RateLimiterUnavailable
 from ...models import BackendCapabilities
@@ -43,9 +44,12 @@ from .expressions import (
     write_request,
 )
 from .failures import failure
-from .request_templates import Shapes
-from .retries import Calls
+from .request_templates import UpdateTemplates
+from .retries import Calls, as_it_is
 from .transport import CANCELLED, ServiceError
+
+T = TypeVar("T")
+Refusals: TypeAlias = Mapping[str, Callable[[ServiceError], T | ServiceError]]
 
 CONDITION_FAILED = "ConditionalCheckFailedException"
 INVALID = "ValidationException"
@@ -58,42 +62,37 @@ class DynamoDBBackend:
     """One table, safe for tasks or threads, whichever it was opened for."""
 
     def __init__(self, calls: Calls) -> None:
-        self._calls = calls
-        self._lanes = calls.transport.lanes
+        self.calls = calls
+        """For the few who need an operation that is no verb of the waist."""
+        self.table_name = calls.table_name
         self.capabilities = BackendCapabilities(
             "dynamodb", hot_partitions=True, streams=True, timeout_ms=calls.timeout_ms
         )
-        self.table_name = calls.table_name
-        self._shapes = Shapes(calls.table_name)
+        self._templates = UpdateTemplates(calls.table_name)
 
     @property
     def colour(self) -> Colour:
-        return self._calls.transport.colour
-
-    @property
-    def calls(self) -> Calls:
-        """For the few who need an operation that is no verb of the waist."""
-        return self._calls
+        return self.calls.transport.colour
 
     async def setup(self) -> None:
         """Look whether the table is there and of the right shape. It is never made here."""
-        await provision.verify_table(self._calls)
+        await provision.verify_table(self.calls)
 
     async def create_table(self) -> None:
-        await provision.create_table(self._calls)
+        await provision.create_table(self.calls)
 
     async def delete_table(self) -> None:
-        await provision.delete_table(self._calls)
+        await provision.delete_table(self.calls)
 
     async def ping(self) -> None:
         """Return when the table has answered a read."""
         await self.batch_get([PING])
 
     async def close(self) -> None:
-        await self._calls.transport.close()
+        await self.calls.transport.close()
 
     async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
-        return await self._batch_get(keys, self._calls.deadline())
+        return await self._batch_get(keys, self.calls.deadline())
 
     async def _batch_get(self, keys: Sequence[Key], until_ms: float) -> list[Item | None]:
         # DynamoDB refuses to be asked for a key twice.
@@ -101,37 +100,45 @@ class DynamoDBBackend:
         parts = [wanted[at : at + BATCH_KEYS_MAX] for at in range(0, len(wanted), BATCH_KEYS_MAX)]
         found: dict[Key, Item] = {}
         reads = [self._read(part, until_ms) for part in parts]
-        for items in await self._lanes.together(reads) if parts else ():
+        for items in await self.calls.transport.fanout.together(reads) if parts else ():
             found |= items
         return [found.get(key) for key in keys]
 
     async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
         """All at the same time, but writes to the same item one after another."""
-        until_ms = self._calls.deadline()
-        if len(writes) <= 1:
-            return await self._write_in_turn(writes, until_ms)
-        places: dict[Key, list[int]] = {}
+        until_ms = self.calls.deadline()
+        if len(writes) == 1:
+            return [await self._write(writes[0], until_ms)]
+        outcomes: dict[int, Outcome] = {}
+
+        async def in_turn(places: list[int]) -> None:
+            for place in places:
+                outcomes[place] = await self._write(writes[place], until_ms)
+
+        groups: dict[Key, list[int]] = {}
         for place, write in enumerate(writes):
-            places.setdefault(write.key, []).append(place)
-        turns = [self._write_in_turn([writes[at] for at in group], until_ms) for group in places.values()]
-        found: dict[int, Outcome] = {}
-        for group, outcomes in zip(places.values(), await self._lanes.together(turns), strict=True):
-            found |= zip(group, outcomes, strict=True)
-        return [found[place] for place in range(len(writes))]
+            groups.setdefault(write.key, []).append(place)
+        if groups:
+            await self.calls.transport.fanout.together([in_turn(places) for places in groups.values()])
+        return [outcomes[place] for place in range(len(writes))]
 
     async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
         assert len({write.key for write in writes}) == len(writes), "a transaction names no key twice"
         assert len(writes) <= TRANSACT_WRITES_MAX, f"{len(writes)} writes in one transaction"
-        until_ms = self._calls.deadline()
+        until_ms = self.calls.deadline()
         if len(writes) > 1:
             return await self._transact(writes, until_ms)
-        return [await self._write(write, until_ms) for write in writes]
+        outcomes = [await self._write(write, until_ms) for write in writes]
+        for outcome in outcomes:
+            if outcome.failure is not None:
+                raise outcome.failure
+        return outcomes
 
     async def query(self, query: Query) -> Page:
         request = query_request(self.table_name, query)
         if request is None:
             return Page((), None)
-        return await self._calls.ask("Query", request, lambda reply: page_of(reply, query))
+        return await self.calls.ask("Query", request, lambda reply: page_of(reply, query))
 
     async def _read(self, keys: Sequence[Key], until_ms: float) -> dict[Key, Item]:
         """As many keys as one request holds; what DynamoDB leaves out is asked for again."""
@@ -143,52 +150,45 @@ class DynamoDBBackend:
 
         while True:
             request = batch_get_request(self.table_name, keys)
-            items, keys = await self._calls.ask("BatchGetItem", request, read, until_ms)
+            items, keys = await self.calls.ask("BatchGetItem", request, read, until_ms)
             found |= items
             if not keys:
                 return found
             attempt += 1
-            if not await self._calls.pause(attempt, until_ms):
+            if not await self.calls.pause(attempt, until_ms):
                 raise RateLimiterUnavailable(
                     f"DynamoDB BatchGetItem on table {self.table_name!r} left keys out until its deadline"
                 )
 
-    async def _write_in_turn(self, writes: Sequence[Write], until_ms: float) -> list[Outcome]:
-        return [await self._tried(write, until_ms) for write in writes]
-
-    async def _tried(self, write: Write, until_ms: float) -> Outcome:
-        try:
-            return await self._write(write, until_ms)
-        except RateLimiterUnavailable as error:
-            return Outcome(False, None, failure=error)
-
     async def _write(self, write: Write, until_ms: float) -> Outcome:
-        if isinstance(write, Check):
-            # DynamoDB checks without writing only inside a transaction, which would cost more.
-            return (await self._judge([write], until_ms))[0]
+        """One write on its own; that DynamoDB does not answer is an outcome, too."""
         request: Request
         read: Callable[[Payload], Outcome | ServiceError] = _updated
-        if type(write) is Update:
-            operation, request = "UpdateItem", self._shapes.update_request(write)
-        else:
-            verb, request = write_request(self.table_name, write)
-            operation, read = f"{verb}Item", lambda _: Outcome(True, _new_image(write))
-        outcome = await self._calls.ask(operation, request, read, until_ms, WRITE_REFUSALS)
-        if isinstance(outcome, ServiceError):
-            return (await self._judge_invalid([write], outcome, operation, until_ms))[0]
-        return outcome
+        try:
+            if type(write) is Update:
+                operation, request = "UpdateItem", self._templates.request(write)
+            elif isinstance(write, Check):
+                # DynamoDB checks without writing only inside a transaction, which would cost more.
+                return (await self._judge([write], until_ms))[0]
+            else:
+                verb, request = write_request(self.table_name, write)
+                operation, read = f"{verb}Item", lambda _: Outcome(True, _new_image(write))
+            outcome = await self.calls.ask(operation, request, read, until_ms, WRITE_REFUSALS)
+            if isinstance(outcome, ServiceError):
+                return (await self._judge_invalid([write], outcome, operation, until_ms))[0]
+            return outcome
+        except RateLimiterUnavailable as error:
+            return Outcome(False, None, failure=error)
 
     async def _transact(self, writes: Sequence[Write], until_ms: float) -> list[Outcome]:
         def read(_: Payload) -> list[Outcome] | ServiceError:
             return [Outcome(True, _new_image(write)) for write in writes]
 
-        def cancelled(error: ServiceError) -> list[Outcome] | ServiceError:
-            return _cancelled(error, len(writes))
-
         operation = "TransactWriteItems"
-        request = transaction_request(self.table_name, writes, self._calls.token())
-        refusals = {CANCELLED: cancelled, INVALID: _unjudged}
-        outcomes = await self._calls.ask(operation, request, read, until_ms, refusals)
+        request = transaction_request(self.table_name, writes, self.calls.token())
+        refusals: Refusals[list[Outcome]]
+        refusals = {CANCELLED: lambda error: _cancelled(error, len(writes)), INVALID: as_it_is}
+        outcomes = await self.calls.ask(operation, request, read, until_ms, refusals)
         if isinstance(outcomes, ServiceError):
             return await self._judge_invalid(writes, outcomes, operation, until_ms)
         return outcomes
@@ -222,12 +222,9 @@ def _updated(reply: Payload) -> Outcome:
     return Outcome(True, decode_item(reply["Attributes"]) or {})
 
 
-def _unmet(error: ServiceError) -> Outcome:
-    return Outcome(False, decode_item(error.body.get("Item")), held=False)
-
-
-def _unjudged(error: ServiceError) -> ServiceError:
-    return error
+def _unmet(found: Mapping[str, object]) -> Outcome:
+    """A condition that does not hold, and the image for which it does not."""
+    return Outcome(False, decode_item(found.get("Item")), held=False)
 
 
 def _cancelled(error: ServiceError, count: int) -> list[Outcome] | ServiceError:
@@ -237,16 +234,11 @@ def _cancelled(error: ServiceError, count: int) -> list[Outcome] | ServiceError:
         return error
     if len(error.reasons) != count or "ConditionalCheckFailed" not in codes:
         raise ValueError(f"{len(error.reasons)} reasons for {count} writes, none of them a condition")
-    return [_refused(reason) for reason in error.reasons]
+    held = Outcome(False, None, held=True)
+    return [held if reason["Code"] == "None" else _unmet(reason) for reason in error.reasons]
 
 
-WRITE_REFUSALS: Mapping[str, Callable[[ServiceError], Outcome | ServiceError]] = {
-    CONDITION_FAILED: _unmet,
-    INVALID: _unjudged,
+WRITE_REFUSALS: Refusals[Outcome] = {
+    CONDITION_FAILED: lambda error: _unmet(error.body),
+    INVALID: as_it_is,
 }
-
-
-def _refused(reason: Payload) -> Outcome:
-    if reason["Code"] == "None":
-        return Outcome(False, None, held=True)
-    return Outcome(False, decode_item(reason.get("Item")), held=False)

@@ -1,17 +1,16 @@
-"""The blocking transport: botocore with its retries switched off.
+"""The blocking transport through botocore, with its retries switched off: see ``access``.
 
-botocore is best at finding credentials, regions and endpoints, so it keeps that; a user's own session
-and ``Config`` are honoured. What it may not do is send a request twice: it would repeat a write whose
-reply was lost, and report success. ``transport_error`` turns its exceptions into ours, and whatever is
-not surely unsent counts as ambiguous.
+It is for who asks for it by ``transport=boto``, and for what our own transport leaves to a driver. Whatever
+is not surely unsent counts as ambiguous.
 """
 
 from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import botocore.exceptions as failures
@@ -22,7 +21,7 @@ from ...runtime.colour import Blocking, ForkSafe
 from ...runtime.world import World
 from .access import Access
 from .dates import Dates
-from .expressions import Payload, Request
+from .expressions import Payload, Request, fields_of
 from .transport import NoReply, NotConfigured, TransportError, discreet, refusal, without_user
 
 _NO_CREDENTIALS = (
@@ -54,36 +53,30 @@ class BotocoreTransport:
     """One client per process, safe for threads."""
 
     def __init__(self, access: Access, dates: Dates | None = None) -> None:
-        self.colour = self.lanes = Blocking()
+        self.colour = self.fanout = Blocking()
         self._access, self._dates = access, dates or Dates(World())
         self._lock = ForkSafe(threading.Lock)
         self._client = ForkSafe(self._connect)
         self._threads = ForkSafe(lambda: ThreadPoolExecutor(access.pool, "zae-limiter-driver"))
 
-    async def call(self, operation: str, payload: Request, timeout_ms: float) -> Payload:
+    async def call(self, operation: str, request: Request, timeout_ms: float) -> Payload:
         send = getattr(self._client.get(), xform_name(operation))
         seconds = max(timeout_ms, 1) / 1000
         try:
             # The driver's own timeouts are for each piece of an answer, which has any number of them.
-            job = self._threads.get().submit(self._call, send, payload, seconds)
+            job = self._threads.get().submit(self._call, send, fields_of(request), seconds)
         except RuntimeError:
             # An interpreter that is shutting down starts no threads, but a last refund may still be due.
-            return self._call(send, payload, seconds)
+            return self._call(send, fields_of(request), seconds)
         try:
             return job.result(max(seconds, self._access.connect_timeout_s + CONNECT_SLACK_S))
         except TimeoutError as error:
             raise NoReply(f"no answer within {timeout_ms:.0f} ms", ambiguous=not job.cancel()) from error
 
-    def _call(self, send: Callable[..., Payload], payload: Request, seconds: float) -> Payload:
-        token, sent_ms = read_timeout_s.set(seconds), self._dates.ticks_ms()
-        try:
-            reply = send(**payload)
-            self._dates.read(date_of(reply), sent_ms)
-        except Exception as error:
-            self._dates.read(date_of(getattr(error, "response", None)), sent_ms)
-            raise transport_error(error, never_connected=(Exception,)) from error
-        finally:
-            read_timeout_s.reset(token)
+    def _call(self, send: Callable[..., Payload], fields: Payload, seconds: float) -> Payload:
+        with sending(self._dates, seconds) as received:
+            reply = send(**fields)
+            received(reply)
         return reply
 
     async def close(self) -> None:
@@ -103,16 +96,33 @@ class BotocoreTransport:
                     config=self._access.client_config(Config()),
                 )
             except failures.BotoCoreError as error:
-                raise transport_error(error, never_connected=(Exception,)) from error
+                raise transport_error(error) from error
         client.meta.events.register("before-parameter-build.dynamodb", limit_wait)
         return client
 
 
-def date_of(answer: Any) -> str | None:
-    """The date of an answer of botocore, or of the refusal that it raised; a server that broke has none."""
-    about = answer.get("ResponseMetadata", {}) if isinstance(answer, dict) else {}
-    date = about.get("HTTPHeaders", {}).get("date") if about.get("HTTPStatusCode", 500) < 500 else None
-    return date if isinstance(date, str) else None
+@contextmanager
+def sending(
+    dates: Dates, seconds: float, never_connected: tuple[type[BaseException], ...] = (Exception,)
+) -> Iterator[Callable[[Any], None]]:
+    """A request of a driver on its way: its timeout, its errors as ours, and the date of what comes back."""
+    token, sent_ms = read_timeout_s.set(seconds), dates.ticks_ms()
+
+    def received(answer: Any) -> None:
+        about = answer.get("ResponseMetadata", {}) if isinstance(answer, dict) else {}
+        # A server that broke may be wrong about the time, too.
+        date = about.get("HTTPHeaders", {}).get("date") if about.get("HTTPStatusCode", 500) < 500 else None
+        dates.read(date if isinstance(date, str) else None, sent_ms)
+
+    try:
+        yield received
+    except TransportError:
+        raise
+    except Exception as error:
+        received(getattr(error, "response", None))
+        raise transport_error(error, never_connected) from error
+    finally:
+        read_timeout_s.reset(token)
 
 
 def limit_wait(context: dict[str, Any], **_: Any) -> None:
@@ -120,7 +130,9 @@ def limit_wait(context: dict[str, Any], **_: Any) -> None:
     context["read_timeout"] = read_timeout_s.get()
 
 
-def transport_error(error: Exception, never_connected: tuple[type[BaseException], ...]) -> TransportError:
+def transport_error(
+    error: Exception, never_connected: tuple[type[BaseException], ...] = (Exception,)
+) -> TransportError:
     """What an exception of botocore means.
 
     ``EndpointConnectionError`` alone proves nothing: aiobotocore raises it for a connection that broke

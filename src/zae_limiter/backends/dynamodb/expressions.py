@@ -10,11 +10,12 @@ integer and a float with a whole value (only metadata has floats) comes back as 
 
 from __future__ import annotations
 
+import json
 from base64 import b64decode
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from math import isfinite
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from ...exceptions import ValidationError
 from ...repository_protocol import (
@@ -40,14 +41,22 @@ from ...repository_protocol import (
     Write,
 )
 
+T = TypeVar("T")
+
 Attribute: TypeAlias = dict[str, Any]
 Payload: TypeAlias = dict[str, Any]
-Request: TypeAlias = Mapping[str, Any]
+Request: TypeAlias = Payload | str
+"""The fields of a request, or the JSON of them."""
 
 PARTITION, SORT = "PK", "SK"
 INTEGER_MAX = 10**38 - 1
 FLOAT_MIN, FLOAT_MAX = 1e-130, 9.99e125
 EXPONENT_MAX = 126
+
+
+def fields_of(request: Request) -> Payload:
+    fields: Payload = json.loads(request) if isinstance(request, str) else request
+    return fields
 
 
 class Placeholders:
@@ -140,10 +149,10 @@ def encode_key(key: Key) -> dict[str, Attribute]:
 
 
 def decode_key(attributes: Mapping[str, Attribute]) -> Key:
-    return Key(_text(attributes[PARTITION]["S"]), _text(attributes[SORT]["S"]))
+    return Key(_a(str, attributes[PARTITION]["S"]), _a(str, attributes[SORT]["S"]))
 
 
-def decode_item(attributes: Mapping[str, Attribute] | None) -> Item | None:
+def decode_item(attributes: Any) -> Item | None:
     """An item without its key. ``NULL``, which older tables hold, is the same as not there."""
     if not attributes or type(attributes) is not dict:
         return _map(attributes)
@@ -159,6 +168,8 @@ def decode_item(attributes: Mapping[str, Attribute] | None) -> Item | None:
             text = item[name] = attribute["S"]
             if type(text) is not str:
                 raise TypeError(f"{type(text)} is no text")
+        elif "BOOL" in attribute:
+            item[name] = attribute["BOOL"]
         elif "NULL" not in attribute:
             item[name] = decode(attribute)
     item.pop(PARTITION, None)
@@ -167,6 +178,10 @@ def decode_item(attributes: Mapping[str, Attribute] | None) -> Item | None:
 
 
 # Conditions.
+
+
+COMPARISONS = {Equal: "=", AtLeast: ">=", AtMost: "<="}
+"""A comparison with an attribute that is missing or of another type does not hold."""
 
 
 def condition_expression(conditions: Iterable[Condition], marks: Placeholders) -> str:
@@ -182,13 +197,8 @@ def _clause(condition: Condition, marks: Placeholders) -> str:
         case Equal(attribute=attribute, value=None):
             name = marks.name(attribute)
             return f"(attribute_not_exists({name}) OR {name} = {marks.value(None)})"
-        case Equal(attribute=attribute, value=value):
-            return f"{marks.name(attribute)} = {marks.value(value)}"
-        # A comparison with an attribute that is missing or of another type does not hold.
-        case AtLeast(attribute=attribute, amount=amount):
-            return f"{marks.name(attribute)} >= {marks.value(amount)}"
-        case AtMost(attribute=attribute, amount=amount):
-            return f"{marks.name(attribute)} <= {marks.value(amount)}"
+        case (attribute, value):
+            return f"{marks.name(attribute)} {COMPARISONS[type(condition)]} {marks.value(value)}"
 
 
 # Writes.
@@ -200,22 +210,22 @@ def write_request(table: str, write: Write) -> tuple[str, Payload]:
     The verb is the key of the write inside a transaction, and with ``Item`` behind it the operation
     for the write alone.
     """
-    marks = Placeholders()
-    fields: Payload = {"TableName": table}
+    marks, key = Placeholders(), encode_key(write.key)
+    fields: Payload = {"TableName": table, "Key": key}
     match write:
         case Put(item=item):
-            assert item.keys().isdisjoint((PARTITION, SORT)), "the key is not part of the item"
+            assert item.keys().isdisjoint(key), "the key is not part of the item"
             kept = {name: encode(value) for name, value in item.items() if value is not None}
-            verb, fields["Item"] = "Put", encode_key(write.key) | kept
+            verb, fields = "Put", {"TableName": table, "Item": key | kept}
         case Update():
-            verb, fields["Key"] = "Update", encode_key(write.key)
+            verb = "Update"
             # An update that changes nothing is allowed; an empty expression is not.
             if expression := _update_expression(write, marks):
                 fields["UpdateExpression"] = expression
         case Delete():
-            verb, fields["Key"] = "Delete", encode_key(write.key)
+            verb = "Delete"
         case Check():
-            verb, fields["Key"] = "ConditionCheck", encode_key(write.key)
+            verb = "ConditionCheck"
     if write.when:
         fields["ConditionExpression"] = condition_expression(write.when, marks)
         fields["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
@@ -266,11 +276,8 @@ def query_request(table: str, query: Query) -> Payload | None:
         "KeyConditionExpression": _range(query, prefix, marks),
         "Limit": query.rows_max,
         "ScanIndexForward": not query.backwards,
+        **({"IndexName": query.index} if query.index else {"ConsistentRead": True}),
     }
-    if query.index:
-        payload["IndexName"] = query.index
-    else:
-        payload["ConsistentRead"] = True
     # Every row exists, and a filter may not ask about the key that would tell.
     if filters := [condition for condition in query.when if not isinstance(condition, Exists)]:
         payload["FilterExpression"] = condition_expression(filters, marks)
@@ -297,33 +304,26 @@ def _range(query: Query, prefix: str, marks: Placeholders) -> str:
     return f"{wanted} AND {marks.name(prefix + SORT)} {bounds}"
 
 
-# Answers. Readers of them need not be careful: ``transport.understood`` is.
+# Answers. Readers of them need not be careful: who calls them takes their failure for an unreadable answer.
+
+
+def _a(kind: type[T], member: object) -> T:
+    """A member of an answer, if it is of this very kind."""
+    if type(member) is not kind:
+        raise TypeError(f"{type(member)} is no {kind.__name__}")
+    return member
 
 
 def _map(member: object) -> Payload | None:
     """A map; ``None`` if it is not there or has nothing in it, for which nothing else may stand."""
-    if member is not None and type(member) is not dict:
-        raise TypeError(f"{type(member)} is no map")
-    return member or None
-
-
-def _text(member: object) -> str:
-    if type(member) is not str:
-        raise TypeError(f"{type(member)} is no text")
-    return member
-
-
-def _rows(member: object) -> list[Any]:
-    if type(member) is not list:
-        raise TypeError(f"{type(member)} is no list")
-    return member
+    return None if member is None else _a(dict, member) or None
 
 
 def batch_of(reply: Payload, table: str, keys: Iterable[Key]) -> tuple[dict[Key, Item], list[Key]]:
     """The items of a batch, and the keys that DynamoDB left out for now."""
     left_out = _map(reply.get("UnprocessedKeys"))
-    unread = [decode_key(key) for key in _rows(left_out[table]["Keys"])] if left_out else []
-    rows = _rows(reply["Responses"].get(table, []) if unread else reply["Responses"][table])
+    unread = [decode_key(key) for key in _a(list, left_out[table]["Keys"])] if left_out else []
+    rows = _a(list, reply["Responses"].get(table, []) if unread else reply["Responses"][table])
     found = {decode_key(attributes): decode_item(attributes) or {} for attributes in rows}
     if not found.keys() | set(unread) <= set(keys):
         raise ValueError("it has keys that were not asked for")
@@ -332,7 +332,7 @@ def batch_of(reply: Payload, table: str, keys: Iterable[Key]) -> tuple[dict[Key,
 
 def read_rows(reply: Payload) -> tuple[tuple[Row, ...], Payload | None]:
     """The rows of a page, and the key after which the next one begins."""
-    rows = tuple(Row(decode_key(found), decode_item(found) or {}) for found in _rows(reply["Items"]))
+    rows = tuple(Row(decode_key(found), decode_item(found) or {}) for found in _a(list, reply["Items"]))
     return rows, _map(reply.get("LastEvaluatedKey"))
 
 
@@ -342,4 +342,4 @@ def page_of(reply: Payload, query: Query) -> Page:
         rows = tuple(Row(row.key, {}) for row in rows)
     if last is None:
         return Page(rows, None)
-    return Page(rows, Cursor(decode_key(last), _text(last[f"{query.index or ''}{SORT}"]["S"])))
+    return Page(rows, Cursor(decode_key(last), _a(str, last[f"{query.index or ''}{SORT}"]["S"])))

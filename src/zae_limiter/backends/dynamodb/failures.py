@@ -7,79 +7,52 @@ waiting does not help, because DynamoDB or the table is not set up for this call
 from __future__ import annotations
 
 from ...exceptions import RateLimiterUnavailable
-from .transport import NoReply, NotConfigured, ServiceError, TransportError
+from .transport import NotConfigured, ServiceError, TransportError, codes
 
 NOT_FOUND = "ResourceNotFoundException"
 
-# The request itself is wrong or too large: it was not carried out, and never will be.
-IMPOSSIBLE_CODES = frozenset(
-    {
-        "ItemCollectionSizeLimitExceeded",
-        "ItemCollectionSizeLimitExceededException",
-        "RequestEntityTooLarge",
-        "SerializationException",
-        "ValidationError",
-        "ValidationException",
-    }
+IMPOSSIBLE_CODES = codes(
+    "ItemCollectionSizeLimitExceeded ItemCollectionSizeLimitExceededException RequestEntityTooLarge"
+    " SerializationException ValidationError ValidationException"
 )
+"""The request itself is wrong or too large: it was not carried out, and never will be."""
 
-# The caller is known but may not do this.
-DENIED_CODES = frozenset({"AccessDenied", "AccessDeniedException", "NotAuthorized", "UnauthorizedOperation"})
+DENIED_CODES = codes("AccessDenied AccessDeniedException NotAuthorized UnauthorizedOperation")
+"""The caller is known but may not do this."""
 
-# The caller is not known at all, or no longer.
-UNKNOWN_CALLER_CODES = frozenset(
-    {
-        "ExpiredToken",
-        "ExpiredTokenException",
-        "IncompleteSignatureException",
-        "InvalidAccessKeyId",
-        "InvalidClientTokenId",
-        "InvalidSignatureException",
-        "MissingAuthenticationToken",
-        "MissingAuthenticationTokenException",
-        "SignatureDoesNotMatch",
-        "UnrecognizedClientException",
-    }
+UNKNOWN_CALLER_CODES = codes(
+    "ExpiredToken ExpiredTokenException IncompleteSignatureException InvalidAccessKeyId InvalidClientTokenId"
+    " InvalidSignatureException MissingAuthenticationToken MissingAuthenticationTokenException"
+    " SignatureDoesNotMatch UnrecognizedClientException"
 )
-
-
-def misconfigured(error: TransportError) -> str:
-    """What is set up wrong, if this is no outage."""
-    match error:
-        case ServiceError(code=code) if code == NOT_FOUND:
-            return "table"
-        case ServiceError(code=code) if code in DENIED_CODES:
-            return "permission"
-        case ServiceError(code=code) if code in UNKNOWN_CALLER_CODES:
-            return "credentials"
-        case NotConfigured():
-            return "credentials"
-    return ""
+"""The caller is not known at all, or no longer."""
 
 
 def failure(error: TransportError, operation: str, table: str, *, ambiguous: bool) -> RateLimiterUnavailable:
     """The exception that leaves the store; ``ambiguous`` if a write may have been applied."""
-    what = f"DynamoDB {operation} on table {table!r}"
-    impossible = isinstance(error, ServiceError) and not ambiguous and _is_impossible(error)
+    what, misconfigured = f"DynamoDB {operation} on table {table!r}", ""
     match error:
         case ServiceError(code=code) if code == NOT_FOUND:
-            text = missing_table(table)
+            text, misconfigured = missing_table(table), "table"
         case ServiceError(code=code) if code in DENIED_CODES:
+            misconfigured = "permission"
             text = f"{what} is not permitted: {error}; allow the caller dynamodb:{operation} on this table"
         case ServiceError(code=code) if code in UNKNOWN_CALLER_CODES:
+            misconfigured = "credentials"
             text = f"{what} was not accepted from these credentials: {error}; renew or correct them"
-        case ServiceError() if error.transient:
+        case ServiceError(transient=True):
             text = f"{what} was throttled until its deadline: {error}"
         case ServiceError():
             text = f"{what} was refused: {error}"
         case NotConfigured():
-            text = f"{what} was not sent: {error}"
-        case NoReply(ambiguous=False):
+            text, misconfigured = f"{what} was not sent: {error}", "credentials"
+        case TransportError(ambiguous=False):
             text = f"{what} was not sent: {error}"
         case _:
             text = f"{what} got no answer: {error}"
+    impossible = isinstance(error, ServiceError) and not ambiguous and _is_impossible(error)
     return RateLimiterUnavailable(
-        text, ambiguous=ambiguous, misconfigured=misconfigured(error), impossible=impossible
+        text, ambiguous=ambiguous, misconfigured=misconfigured, impossible=impossible
     )
 
 

@@ -5,7 +5,6 @@ Nothing here happens unless it is asked for: opening a store only looks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ...exceptions import (
@@ -14,8 +13,8 @@ from ...exceptions import (
     InfrastructureNotFoundError,
     RateLimiterUnavailable,
 )
-from .failures import DENIED_CODES, NOT_FOUND, missing_table
-from .retries import Calls, refuse
+from .failures import NOT_FOUND, missing_table
+from .retries import Calls
 from .table import create_table_request, described, problems, time_to_live_request
 from .transport import ServiceError
 
@@ -29,29 +28,31 @@ async def verify_table(calls: Calls) -> None:
 
     A caller that may use the table but not describe it is believed: its first read will tell.
     """
+    name = calls.table_name
     try:
-        description = await describe_table(calls, expected=DENIED_CODES)
-    except ServiceError:
-        return
+        description = await describe_table(calls)
+    except RateLimiterUnavailable as error:
+        if error.misconfigured == "permission":
+            return
+        raise
     if description is not None and description["TableStatus"] == "CREATING":
         description = await _until_active(calls)
     if description is None or description["TableStatus"] == "DELETING":
-        name = calls.table_name
         raise InfrastructureNotFoundError(missing_table(name), stack_name=name)
     if found := problems(description):
         way_out = "name another table, or deploy a new one with: zae-limiter deploy --name NAME"
         if all(problem.endswith("is missing") for problem in found):
-            way_out = f"bring it up to date with: zae-limiter upgrade --name {calls.table_name}"
+            way_out = f"bring it up to date with: zae-limiter upgrade --name {name}"
         raise IncompatibleSchemaError(
-            f"table {calls.table_name!r} cannot hold this version's data: {'; '.join(found)}; {way_out}"
+            f"table {name!r} cannot hold this version's data: {'; '.join(found)}; {way_out}"
         )
 
 
 async def create_table(calls: Calls) -> None:
     """Make the table unless it is there, and wait until it can be used."""
-    exists = frozenset({"ResourceInUseException"})
+    name = calls.table_name
     try:
-        await calls.send("CreateTable", create_table_request(calls.table_name), expected=exists)
+        await calls.send("CreateTable", create_table_request(name), frozenset({"ResourceInUseException"}))
     except ServiceError:
         pass
     except RateLimiterUnavailable as error:
@@ -61,13 +62,10 @@ async def create_table(calls: Calls) -> None:
     await _until_active(calls)
     try:
         # DynamoDB calls it invalid to switch on what is on.
-        request = time_to_live_request(calls.table_name)
-        await calls.send("UpdateTimeToLive", request, expected=frozenset({"ValidationException"}))
+        await calls.send("UpdateTimeToLive", time_to_live_request(name), frozenset({"ValidationException"}))
     except ServiceError as error:
         if "already enabled" not in error.message:
-            raise InfrastructureError(
-                f"table {calls.table_name!r} was made, but without a TTL: {error}"
-            ) from error
+            raise InfrastructureError(f"table {name!r} was made, but without a TTL: {error}") from error
     await verify_table(calls)
 
 
@@ -75,7 +73,7 @@ async def delete_table(calls: Calls) -> None:
     """Delete the table with all that is in it, and wait until it is gone."""
     gone_or_going = frozenset({NOT_FOUND, "ResourceInUseException"})
     try:
-        await calls.send("DeleteTable", {"TableName": calls.table_name}, expected=gone_or_going)
+        await calls.send("DeleteTable", {"TableName": calls.table_name}, gone_or_going)
     except ServiceError as error:
         if error.code == NOT_FOUND:
             return
@@ -100,9 +98,7 @@ async def _until_active(calls: Calls) -> dict[str, Any]:
             raise RateLimiterUnavailable(f"table {calls.table_name!r} is not usable after {WAIT_MS} ms")
 
 
-async def describe_table(calls: Calls, expected: frozenset[str] = frozenset()) -> dict[str, Any] | None:
+async def describe_table(calls: Calls) -> dict[str, Any] | None:
     """The table as DynamoDB sees it; ``None`` if it is not there."""
-    refusals: dict[str, Callable[[ServiceError], None]] = dict.fromkeys(expected, refuse)
-    refusals[NOT_FOUND] = lambda _: None
-    read: Callable[[dict[str, Any]], dict[str, Any] | None] = described
-    return await calls.ask("DescribeTable", {"TableName": calls.table_name}, read, refusals=refusals)
+    request = {"TableName": calls.table_name}
+    return await calls.ask("DescribeTable", request, described, refusals={NOT_FOUND: lambda _: None})

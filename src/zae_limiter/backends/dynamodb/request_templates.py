@@ -9,12 +9,11 @@ write means to DynamoDB.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
 from ...repository_protocol import Update, Value
-from .expressions import INTEGER_MAX, PARTITION, SORT, Payload, encode, write_request
+from .expressions import INTEGER_MAX, PARTITION, SORT, Payload, Request, encode, write_request
 
 SHAPES_MAX = 1_000
 """How many shapes are kept: limits that come and go must not fill the memory."""
@@ -26,32 +25,7 @@ INTEGERS = frozenset({int})
 SLOTTED = frozenset({int, str, bool, type(None)})
 
 
-class Rendered(Mapping[str, Any]):
-    """A request that is JSON already, for who sends text; for others it is a request like any."""
-
-    __slots__ = ("text",)
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def fields(self) -> Payload:
-        fields: Payload = json.loads(self.text)
-        return fields
-
-    def __getitem__(self, name: str) -> Any:
-        return self.fields()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.fields())
-
-    def __len__(self) -> int:
-        return len(self.fields())
-
-    def __or__(self, other: Mapping[str, Any]) -> Payload:
-        return self.fields() | dict(other)
-
-
-class Shapes:
+class UpdateTemplates:
     """The shapes of update that one table has seen."""
 
     def __init__(self, table: str) -> None:
@@ -59,39 +33,40 @@ class Shapes:
         self._templates: dict[tuple[object, ...], tuple[str, bool]] = {}
         """The text of each shape, and whether nothing but integers goes into it."""
 
-    def update_request(self, write: Update) -> Rendered | Payload:
+    def request(self, write: Update) -> Request:
         """The request that performs an update and returns the new image."""
-        key, add, set_, when = write
-        asking = [condition for condition in when if condition]
-        values: list[Any] = [*set_.values(), *add.values(), *[condition[1] for condition in asking]]
+        (partition, sort), add, set_, when = write
+        values: list[Any] = [*set_.values(), *add.values()]
+        parts: list[object] = [*set_, None, *add, None]
+        for condition in when:
+            parts.append(type(condition))
+            if condition:
+                parts.append(condition[0])
+                values.append(condition[1])
         kinds = tuple(map(type, values))
-        shape = (*set_, None, *add, None, *map(type, when), None, *[c[0] for c in asking], kinds)
+        shape = (*parts, kinds)
         known = self._templates.get(shape)
         if known is None:
+            request = write_request(self._table, write)[1] | {"ReturnValues": "ALL_NEW"}
             if not SLOTTED.issuperset(kinds):
-                return self._unshaped(write)
-            known = self._learn(shape, write, INTEGERS.issuperset(kinds))
-        template, plain = known
-        if not plain or (values and (max(values) > INTEGER_MAX or min(values) < -INTEGER_MAX)):
+                return request
+            if len(self._templates) >= SHAPES_MAX:
+                self._templates.clear()
+            known = self._templates[shape] = (_template(request), INTEGERS.issuperset(kinds))
+        template, is_plain = known
+        if not is_plain or (values and (max(values) > INTEGER_MAX or min(values) < -INTEGER_MAX)):
             values = [filling for value in values for filling in _fillings(value)]
-        return Rendered(template % (quoted(key.partition), quoted(key.sort), *values))
+        return template % (quoted(partition), quoted(sort), *values)
 
-    def _unshaped(self, write: Update) -> Payload:
-        _, request = write_request(self._table, write)
-        return request | {"ReturnValues": "ALL_NEW"}
 
-    def _learn(self, shape: tuple[object, ...], write: Update, plain: bool) -> tuple[str, bool]:
-        request = self._unshaped(write)
-        del request["Key"]
-        marks = request.pop("ExpressionAttributeValues", {})
-        fixed = json.dumps(request, separators=(",", ":")).replace("%", "%%").removesuffix("}")
-        slots = ",".join(f'"{mark}":{SLOTS[kind]}' for mark, value in marks.items() for kind in value)
-        template = f'{fixed},"Key":{{"{PARTITION}":{SLOTS["S"]},"{SORT}":{SLOTS["S"]}}}'
-        template += f',"ExpressionAttributeValues":{{{slots}}}}}' if slots else "}"
-        if len(self._templates) >= SHAPES_MAX:
-            self._templates.clear()
-        known = self._templates[shape] = (template, plain)
-        return known
+def _template(request: Payload) -> str:
+    """The JSON of a request with slots for its key and its values."""
+    del request["Key"]
+    marks = request.pop("ExpressionAttributeValues", {})
+    fixed = json.dumps(request, separators=(",", ":")).replace("%", "%%").removesuffix("}")
+    slots = ",".join(f'"{mark}":{SLOTS[kind]}' for mark, value in marks.items() for kind in value)
+    template = f'{fixed},"Key":{{"{PARTITION}":{SLOTS["S"]},"{SORT}":{SLOTS["S"]}}}'
+    return template + (f',"ExpressionAttributeValues":{{{slots}}}}}' if slots else "}")
 
 
 def _fillings(value: Value) -> tuple[object, ...]:

@@ -1,8 +1,7 @@
 """What carries a request to DynamoDB and its answer back, and the ways in which that fails.
 
-A transport sends once. It does not retry, because it cannot know whether sending again is harmless;
-that is decided above it, where writes and reads are told apart. (A request that was refused for its date
-it may date again.) It speaks plain DynamoDB JSON and must not know what a request means.
+A transport sends once. It does not retry, because it cannot know whether sending again is harmless; that is
+decided in ``retries``. (A request that was refused for its date it may date again.)
 
     TransportError
     ├── ServiceError    DynamoDB answered with an error: nothing was applied
@@ -13,37 +12,37 @@ it may date again.) It speaks plain DynamoDB JSON and must not know what a reque
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from ...runtime.colour import Colour
 from .expressions import Payload, Request
 
-A = TypeVar("A")
-T = TypeVar("T")
-
 MESSAGE_CHARS_MAX = 1_000
 """How much of what a server says is repeated; it may say anything."""
 
-# Answers that say "not now": the request was not carried out and may be sent again.
-TRANSIENT_CODES = frozenset(
-    {
-        "LimitExceededException",
-        "ProvisionedThroughputExceededException",
-        "RequestLimitExceeded",
-        "ThrottledException",
-        "Throttling",
-        "ThrottlingException",
-        "TransactionConflictException",
-        "TransactionInProgressException",
-    }
+
+def codes(words: str) -> frozenset[str]:
+    """Codes of DynamoDB's answers."""
+    return frozenset(words.split())
+
+
+TRANSIENT_CODES = codes(
+    "LimitExceededException ProvisionedThroughputExceededException RequestLimitExceeded ThrottledException"
+    " Throttling ThrottlingException TransactionConflictException TransactionInProgressException"
 )
+"""Answers that say "not now": the request was not carried out and may be sent again."""
+
 CANCELLED = "TransactionCanceledException"
-TRANSIENT_REASONS = frozenset({"ProvisionedThroughputExceeded", "ThrottlingError", "TransactionConflict"})
+TRANSIENT_REASONS = codes("ProvisionedThroughputExceeded ThrottlingError TransactionConflict")
 
 
 class TransportError(Exception):
     """A request that brought back no result."""
+
+    transient = False
+    """Whether it surely was not carried out and may well be in a moment."""
+    ambiguous = False
+    """Whether it may have been carried out."""
 
 
 class ServiceError(TransportError):
@@ -52,7 +51,6 @@ class ServiceError(TransportError):
     def __init__(self, code: str, message: str, body: Payload | None = None) -> None:
         self.code, self.message, self.body = code, message, body or {}
         self.transient = code in TRANSIENT_CODES
-        """Whether the same request may well succeed in a moment."""
         self.reasons: list[dict[str, Any]] = []
         """Of a cancelled transaction, what became of each write."""
         if code == CANCELLED:
@@ -65,7 +63,7 @@ class NoReply(TransportError):
     """No answer came, or none that tells what happened."""
 
     def __init__(self, message: str, *, ambiguous: bool) -> None:
-        self.ambiguous = ambiguous
+        self.ambiguous, self.transient = ambiguous, not ambiguous
         super().__init__(message)
 
 
@@ -82,30 +80,27 @@ class Transport(Protocol):
         ...
 
     @property
-    def lanes(self) -> Colour:
+    def fanout(self) -> Colour:
         """How several calls wait for each other, and for nothing else; often just the ``colour``."""
         ...
 
-    async def call(self, operation: str, payload: Request, timeout_ms: float) -> Payload:
+    async def call(self, operation: str, request: Request, timeout_ms: float) -> Payload:
         """Send one request and return the answer, or raise a ``TransportError`` by the time given."""
         ...
 
     async def close(self) -> None: ...
 
 
-def understood(read: Callable[[A], T], answer: A) -> T:
-    """What an answer says to who reads it; one that cannot be read is as good as none.
+def unreadable(error: Exception) -> NoReply:
+    """An answer that its reader failed at is as good as none.
 
-    Readers take what they need and check nothing twice. Whatever a server has in store for them comes to an
-    end here: numbers without an end, texts that are lists, members that are missing.
+    Readers take what they need and check nothing twice; whatever a server has in store for them ends here:
+    numbers without an end, texts that are lists, members that are missing.
     """
-    try:
-        return read(answer)
-    except TransportError:
-        raise
-    except Exception as error:
-        found = f"{type(error).__name__}: {error}"[:MESSAGE_CHARS_MAX]
-        raise NoReply(f"the answer cannot be read: {found}", ambiguous=True) from error
+    found = f"{type(error).__name__}: {error}"[:MESSAGE_CHARS_MAX]
+    unread = NoReply(f"the answer cannot be read: {found}", ambiguous=True)
+    unread.__cause__ = error
+    return unread
 
 
 def refusal(status: int, code: str, message: str, body: Payload | None = None) -> TransportError:
@@ -118,18 +113,17 @@ def refusal(status: int, code: str, message: str, body: Payload | None = None) -
     is_broken = status >= 500 and code not in TRANSIENT_CODES
     if is_broken or status < 400 or not _CODE.fullmatch(code):
         return NoReply(f"HTTP {status} {code[:MESSAGE_CHARS_MAX]}: {message}", ambiguous=True)
-    return understood(lambda code: ServiceError(code, message, body), code)
+    try:
+        return ServiceError(code, message, body)
+    except Exception as error:
+        return unreadable(error)
 
 
 _CODE = re.compile("[A-Za-z][A-Za-z0-9]*")
-
-
+_USER = re.compile(r"//[^/\s]*@")
 _REPEATED = re.compile(
     "the canonical string|the string-to-sign|authorization|aws4-hmac|credential=|x-amz-security-token", re.I
 )
-
-
-_USER = re.compile(r"//[^/\s]*@")
 
 
 def without_user(message: str) -> str:

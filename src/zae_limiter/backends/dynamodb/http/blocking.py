@@ -1,4 +1,4 @@
-"""The wire for threads: blocking sockets, without a thread for each call.
+"""The network of threads: blocking sockets, without a thread for each call.
 
 A call never suspends unless it is made together with others. Connecting alone happens in a thread of its
 own: looking up a name has no timeout, and the caller's deadline must hold.
@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from ....runtime.colour import Blocking, ForkSafe, Signal, run_sync
+from ....runtime.colour import Blocking, ForkSafe, run_sync
 from ..transport import NoReply
 from .endpoint import ADDRESSES_MAX, Target, untrusted
 from .http1 import Malformed, Response
-from .pool import silence_of
-from .sync_fanout import Lanes, Parked
+from .network import arrivals_of
+from .sync_fanout import FanOut, Parked
 
 T = TypeVar("T")
 
@@ -31,23 +31,27 @@ SENT_AT_ONCE_BYTES = 8_192
 class BlockingConnection:
     """A connected socket."""
 
-    def __init__(self, connected: socket.socket, lanes: Lanes, ticks_ms: Callable[[], float]) -> None:
-        self._socket, self._lanes, self._ticks_ms = connected, lanes, ticks_ms
+    def __init__(self, connected: socket.socket, fanout: FanOut, ticks_ms: Callable[[], float]) -> None:
+        self._socket, self._fanout, self._ticks_ms = connected, fanout, ticks_ms
         self._timeout_s = 0.0
-        is_silent = silence_of(connected.fileno())
-        self.is_quiet = is_silent
-        if isinstance(connected, ssl.SSLSocket):
-            # What was decrypted already is out of the kernel's sight.
-            self.is_quiet = lambda: not connected.pending() and is_silent()
+        self._arrivals = arrivals_of(connected.fileno())
         self.idle_since_ms = ticks_ms()
+
+    def is_quiet(self) -> bool:
+        # What was decrypted already is out of the kernel's sight.
+        is_read = isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()
+        return not is_read and not self._arrivals(0)
 
     async def exchange(self, request: bytes, until_ms: float) -> Response:
         try:
             self._limit(until_ms)
             sent = self._socket.send(request)
             if sent < len(request):
-                self._send_rest(memoryview(request)[sent:], until_ms)
-            if self._lanes.rounds and self._lanes.are_busy():
+                rest = memoryview(request)[sent:]
+                while rest:
+                    self._go_on(until_ms)
+                    rest = rest[self._socket.send(rest) :]
+            if self._fanout.rounds and self._fanout.is_busy():
                 await Parked(until_ms, self._socket)
                 self._limit(until_ms)
             elif len(request) > SENT_AT_ONCE_BYTES:
@@ -69,18 +73,12 @@ class BlockingConnection:
         self._socket.close()
 
     def __del__(self) -> None:
-        # A child that was forked drops the connections of its parent, and must not be warned of that. What an
-        # interrupt left unfinished has nothing to close.
+        # A child that was forked drops the connections of its parent, and must not be warned of that.
         if hasattr(self, "_socket"):
             self.close()
 
     async def closed(self) -> None:
         """Closing is immediate."""
-
-    def _send_rest(self, rest: memoryview, until_ms: float) -> None:
-        while rest:
-            self._go_on(until_ms)
-            rest = rest[self._socket.send(rest) :]
 
     def _go_on(self, until_ms: float) -> None:
         """Allow another piece to be sent or read, if there is time: each has a timeout of its own."""
@@ -97,18 +95,15 @@ class BlockingConnection:
             self._socket.settimeout(timeout_s)
 
 
-class BlockingWire:
+class BlockingNetwork:
     """Sockets for any number of threads."""
 
     def __init__(self, ticks_ms: Callable[[], float]) -> None:
         self._ticks_ms = ticks_ms
         self.colour = Blocking()
-        self.lanes = Lanes(ticks_ms)
+        self.fanout = FanOut(ticks_ms)
         self.home = None
         self._threads = ForkSafe(lambda: ThreadPoolExecutor(THREADS_MAX, "zae-limiter-aside"))
-
-    def signal(self) -> Signal:
-        return self.lanes.signal()
 
     async def aside(self, function: Callable[[], T]) -> T:
         return function()
@@ -116,20 +111,11 @@ class BlockingWire:
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         return self._submit(run_sync, work)
 
-    def is_done(self, job: Future[Any]) -> bool:
-        return job.done()
-
     async def wait(self, job: Future[T], seconds: float) -> T:
-        if self.lanes.are_busy():
-            await self.lanes.until(job.done, seconds)
+        if self.fanout.is_busy():
+            await self.fanout.until(job.done, seconds)
             seconds = 0
         return job.result(max(0.0, seconds))
-
-    def until_shutdown(
-        self,
-        close: Callable[[], Coroutine[Any, Any, None]],  # noqa: ARG002 - sockets outlive threads
-    ) -> AsyncGenerator[None, None] | None:
-        return None
 
     async def abandon(self, job: Future[Any] | None) -> None:
         if job is not None:
@@ -153,7 +139,7 @@ class BlockingWire:
         job = self._submit(open_socket, target, until_ms, share_s, self._ticks_ms)
         try:
             connected = await self.wait(job, (until_ms - self._ticks_ms()) / 1000)
-            return BlockingConnection(connected, self.lanes, self._ticks_ms)
+            return BlockingConnection(connected, self.fanout, self._ticks_ms)
         except BaseException as error:
             # It may still come, and then nobody wants it any more.
             job.add_done_callback(_close_late)

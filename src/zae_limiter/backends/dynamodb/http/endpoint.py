@@ -49,7 +49,7 @@ OPERATIONS = ("BatchGetItem", "DeleteItem", "PutItem", "Query", "TransactWriteIt
 DRIVERS = ("boto3", "botocore", "aiobotocore")
 
 
-class Obstacle(Exception):
+class DriverNeeded(Exception):
     """Something was asked for that only botocore's own client does."""
 
 
@@ -73,7 +73,7 @@ class Target(NamedTuple):
 
 
 def find_target(access: Access, session: Any, account_id: str | None) -> Target:
-    """Raises an ``Obstacle``, or botocore's own error when something is missing."""
+    """Raises an ``DriverNeeded``, or botocore's own error when something is missing."""
     config = access.client_config(session.get_default_client_config() or Config())
     _check_hooks(session)
     _check_signature(config, session)
@@ -82,7 +82,7 @@ def find_target(access: Access, session: Any, account_id: str | None) -> Target:
         raise failures.NoRegionError()
     validate_region_name(region)
     if PSEUDO_REGION.fullmatch(region):
-        raise Obstacle(f"the region {region!r} stands for something else")
+        raise DriverNeeded(f"the region {region!r} stands for something else")
     url, region = _endpoint(access, session, config, region, account_id)
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -90,10 +90,10 @@ def find_target(access: Access, session: Any, account_id: str | None) -> Target:
             f"invalid endpoint {without_user(url)!r}: use a URL such as https://dynamodb.{region}.amazonaws.com"
         )
     if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username is not None:
-        raise Obstacle(f"the endpoint {parts.hostname!r} is more than a host and a port")
+        raise DriverNeeded(f"the endpoint {parts.hostname!r} is more than a host and a port")
     proxies = config.proxies if config.proxies is not None else get_environ_proxies(url)
     if proxies.get(parts.scheme):
-        raise Obstacle(f"there is a proxy for {parts.scheme}")
+        raise DriverNeeded(f"there is a proxy for {parts.scheme}")
     usual = 443 if parts.scheme == "https" else 80
     port = parts.port or usual
     name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
@@ -114,13 +114,13 @@ def _check_hooks(session: Any) -> None:
     # An emitter that cannot be looked into may hold anything.
     handlers = getattr(getattr(emitter, "_emitter", emitter), "_handlers", None)
     if handlers is None:
-        raise Obstacle("the handlers of the session cannot be read")
+        raise DriverNeeded("the handlers of the session cannot be read")
     for hook in HOOKS:
         for operation in OPERATIONS:
             for handler in handlers.prefix_search(f"{hook}.{SERVICE}.{operation}"):
                 origin = getattr(handler, "__module__", None) or type(handler).__module__
                 if origin.partition(".")[0] not in DRIVERS:
-                    raise Obstacle(f"the session has a handler for {hook}")
+                    raise DriverNeeded(f"the session has a handler for {hook}")
 
 
 def _check_signature(config: Any, session: Any) -> None:
@@ -128,9 +128,9 @@ def _check_signature(config: Any, session: Any) -> None:
     stored = of_service.get("signature_version") if isinstance(of_service, dict) else None
     for version in (config.signature_version, stored):
         if version not in (None, "v4"):
-            raise Obstacle(f"the signature version {version!r} is wanted")
+            raise DriverNeeded(f"the signature version {version!r} is wanted")
     if getattr(config, "sigv4a_signing_region_set", None):
-        raise Obstacle("a signature for several regions is wanted")
+        raise DriverNeeded("a signature for several regions is wanted")
 
 
 def _endpoint(
@@ -158,7 +158,7 @@ def _endpoint(
     found = provider.resolve_endpoint(**{n: v for n, v in wishes.items() if n in known and v is not None})
     for scheme in found.properties.get("authSchemes", ()):
         if scheme.get("name") != "sigv4" or scheme.get("signingName", SERVICE) != SERVICE:
-            raise Obstacle(f"the endpoint wants to be signed for by {scheme.get('name')!r}")
+            raise DriverNeeded(f"the endpoint wants to be signed for by {scheme.get('name')!r}")
         region = scheme.get("signingRegion", region)
     return found.url, region
 

@@ -24,16 +24,10 @@ LENGTH_DIGITS_MAX = 10
 _BEGINNING = b"HTTP/1."
 _NAME = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
 _TEXT = rb"[^\x00-\x08\x0a-\x1f\x7f]*+"
-_HEAD = re.compile(
-    rb"HTTP/1\.([01]) ([2-5][0-9][0-9])(?: "
-    + _TEXT
-    + rb")?(\r\n(?:"
-    + _NAME
-    + rb":"
-    + _TEXT
-    + rb"\r\n)*+)\r\n"
-)
 _FIELD = re.compile(_NAME + rb":" + _TEXT)
+_HEAD = re.compile(
+    rb"HTTP/1\.([01]) ([2-5][0-9][0-9])(?: %b)?(\r\n(?:%b\r\n)*+)\r\n" % (_TEXT, _FIELD.pattern)
+)
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;" + _TEXT + rb")?")
 
 # The few fields that anything depends on; taking the others apart would cost more than all the rest.
@@ -49,8 +43,6 @@ class Malformed(ValueError):
 class Response:
     """One answer, which takes its bytes as they come and says when it is whole."""
 
-    __slots__ = ("_chunks", "_head", "_length", "_minor", "_part", "body", "fields", "reusable", "status")
-
     status: int
     body: bytes
     fields: dict[bytes, bytes]
@@ -58,60 +50,37 @@ class Response:
     reusable: bool
     """Whether the connection is ready for another request."""
 
-    def __init__(self) -> None:
-        self._head = b""
-        self._chunks: _Chunks | None = None
-        self._part: bytearray | None = None
+    _head = b""
+    _minor: bytes
+    _length = 0
+    _part: bytearray | None = None
+    _chunks: _Chunks | None = None
 
     def feed(self, data: bytes) -> bool:
         """Take some bytes; true when they were the last."""
-        if self._part is not None:
-            return self._fill(self._part, data)
+        if self._part is None and self._chunks is None:
+            head = self._read_head(data)
+            if head is None:
+                return False
+            data = head
+        behind: bytes | bytearray | None
         if self._chunks is not None:
-            return self._chain(self._chunks, data)
-        if self._head:
-            data = self._head + data
-        # A head that comes in crumbs is not taken apart for each of them.
-        match = _HEAD.match(data) if not self._head or b"\r\n\r\n" in data else None
-        if match is None:
-            _check_unfinished(data)
-            self._head = data
-            return False
-        self._minor, status, block = match.groups()
-        if len(block) > HEAD_BYTES_MAX or block.count(b"\r\n") > FIELDS_MAX:
-            raise Malformed(f"the head is longer than {HEAD_BYTES_MAX} bytes or {FIELDS_MAX} fields")
-        found = _TELLING.findall(block.lower())
-        self.status, self.fields = int(status), dict(found)
-        if len(self.fields) < len(found):
-            _check_repeated(found)
-        rest = data[match.end() :]
-        if b"transfer-encoding" in self.fields:
-            _check_chunked(self._minor, self.fields)
-            self._chunks = _Chunks()
-            return self._chain(self._chunks, rest)
-        text = self.fields.get(b"content-length", b"").strip()
-        if not text.isdigit() or len(text) > LENGTH_DIGITS_MAX:
-            raise Malformed(f"{text!r} is not the length of an answer")
-        self._length = int(text)
-        if len(rest) == self._length:
-            return self._finish(rest, clean=True)
-        _check_length(self._length)
-        self._part = bytearray()
-        return self._fill(self._part, rest)
-
-    def _fill(self, part: bytearray, data: bytes) -> bool:
-        part += data
-        if len(part) < self._length:
-            return False
-        return self._finish(bytes(part[: self._length]), clean=len(part) == self._length)
-
-    def _chain(self, chunks: _Chunks, data: bytes) -> bool:
-        behind = chunks.feed(data)
-        return behind is not None and self._finish(bytes(chunks.body), clean=not behind)
-
-    def _finish(self, body: bytes, clean: bool) -> bool:
+            behind = self._chunks.feed(data)
+            if behind is None:
+                return False
+            body = bytes(self._chunks.body)
+        elif self._part is None and len(data) == self._length:
+            body, behind = data, b""
+        else:
+            if self._part is None:
+                _check_length(self._length)
+                self._part = bytearray()
+            self._part += data
+            if len(self._part) < self._length:
+                return False
+            body, behind = bytes(self._part[: self._length]), self._part[self._length :]
         fields = self.fields
-        if b"content-encoding" in fields and fields[b"content-encoding"].strip() != b"identity":
+        if fields.get(b"content-encoding", b"identity").strip() != b"identity":
             raise Malformed(
                 f"the answer is encoded as {fields[b'content-encoding']!r}, which was not asked for"
             )
@@ -119,9 +88,44 @@ class Response:
         if checksum is not None and checksum.strip() != b"%d" % crc32(body):
             raise Malformed(f"the answer's checksum {checksum!r} is not that of its {len(body)} bytes")
         # What stands behind an answer was not asked for, so nobody knows what it belongs to.
-        self.reusable = clean and self._minor == b"1" and b"close" not in fields.get(b"connection", b"")
+        self.reusable = not behind and self._minor == b"1" and b"close" not in fields.get(b"connection", b"")
         self.body = body
         return True
+
+    def _read_head(self, data: bytes) -> bytes | None:
+        """What follows the head, once that is whole."""
+        if self._head:
+            data = self._head + data
+        # A head that comes in crumbs is not taken apart for each of them.
+        match = _HEAD.match(data) if not self._head or b"\r\n\r\n" in data else None
+        if match is None:
+            if b"\r\n\r\n" in data or not (data.startswith(_BEGINNING) or _BEGINNING.startswith(data)):
+                raise Malformed(f"{data[:64]!r} is not the head of an answer")
+            if len(data) > HEAD_BYTES_MAX:
+                raise Malformed(f"the head is longer than {HEAD_BYTES_MAX} bytes")
+            self._head = data
+            return None
+        self._minor, status, block = match.groups()
+        if len(block) > HEAD_BYTES_MAX or block.count(b"\r\n") > FIELDS_MAX:
+            raise Malformed(f"the head is longer than {HEAD_BYTES_MAX} bytes or {FIELDS_MAX} fields")
+        found = _TELLING.findall(block.lower())
+        self.status, self.fields = int(status), dict(found)
+        if len(self.fields) < len(found):
+            # Whatever is on the way may repeat a date, but nobody repeats where an answer ends.
+            names = [name for name, _ in found]
+            if names.count(b"content-length") > 1 or names.count(b"transfer-encoding") > 1:
+                raise Malformed("it is said twice where the answer ends")
+        length = self.fields.get(b"content-length", b"").strip()
+        if b"transfer-encoding" in self.fields:
+            encoding = self.fields[b"transfer-encoding"].strip()
+            if self._minor == b"0" or encoding != b"chunked" or b"content-length" in self.fields:
+                raise Malformed(f"the transfer encoding {encoding!r} has no business here")
+            self._chunks = _Chunks()
+        elif not length.isdigit() or len(length) > LENGTH_DIGITS_MAX:
+            raise Malformed(f"{length!r} is not the length of an answer")
+        else:
+            self._length = int(length)
+        return data[match.end() :]
 
 
 class _Chunks:
@@ -181,27 +185,6 @@ class _Chunks:
         _check_length(len(self.body) + self._left)
 
 
-def _check_unfinished(data: bytes) -> None:
-    """Whether this can still become the head of a response."""
-    if b"\r\n\r\n" in data or not (data.startswith(_BEGINNING) or _BEGINNING.startswith(data)):
-        raise Malformed(f"{data[:64]!r} is not the head of an answer")
-    if len(data) > HEAD_BYTES_MAX:
-        raise Malformed(f"the head is longer than {HEAD_BYTES_MAX} bytes")
-
-
-def _check_repeated(found: list[tuple[bytes, bytes]]) -> None:
-    """Whatever is on the way may repeat a date, but nobody repeats where an answer ends."""
-    names = [name for name, _ in found]
-    if names.count(b"content-length") > 1 or names.count(b"transfer-encoding") > 1:
-        raise Malformed("it is said twice where the answer ends")
-
-
 def _check_length(length: int) -> None:
     if length > BODY_BYTES_MAX:
         raise Malformed(f"an answer of {length} bytes is longer than {BODY_BYTES_MAX}")
-
-
-def _check_chunked(minor: bytes, fields: dict[bytes, bytes]) -> None:
-    encoding = fields[b"transfer-encoding"].strip()
-    if minor == b"0" or encoding != b"chunked" or b"content-length" in fields:
-        raise Malformed(f"the transfer encoding {encoding!r} has no business here")

@@ -1,4 +1,4 @@
-"""The wire for event loops: asyncio's transports, one protocol for each connection.
+"""The network of event loops: asyncio's transports, one protocol for each connection.
 
 The bytes of an answer are read where they arrive, so that a task is woken once for each call. A call that is
 cancelled or runs out of time takes its connection with it: half an answer is nobody's. At every moment
@@ -11,14 +11,14 @@ import asyncio
 import math
 import socket
 import ssl
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, cast
 
-from ....runtime.colour import Asyncio, Signal, until_shutdown
+from ....runtime.colour import Asyncio
 from ..transport import NoReply
 from .endpoint import ADDRESSES_MAX, Target, untrusted
 from .http1 import Malformed, Response
-from .pool import silence_of
+from .network import arrivals_of
 
 T = TypeVar("T")
 
@@ -38,32 +38,28 @@ class LoopConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._is_silent = silence_of(self._socket.fileno())
+        self._arrivals = arrivals_of(self._socket.fileno())
 
     async def secure(self, target: Target, context: ssl.SSLContext) -> None:
         """Go on in TLS."""
         if self._transport.is_closing():
             raise ConnectionResetError("the connection was closed before the handshake")
-        plain, host = self._transport, target.host
-        secured = await self._loop.start_tls(plain, self, context, server_hostname=host)
+        secured = await self._loop.start_tls(self._transport, self, context, server_hostname=target.host)
         assert secured is not None
         self._transport = secured
 
     def data_received(self, data: bytes) -> None:
         response = self._response
-        if response is None:
+        if response is None or self._answer is None or self._answer.done():
             # Nothing was asked, or nobody wants to know any more.
             self._transport.abort()
             return
         try:
-            is_whole = response.feed(data)
+            if response.feed(data):
+                self._response = None
+                self._answer.set_result(response)
         except Malformed as error:
             self._fail(f"Malformed: {error}", error)
-            return
-        if is_whole:
-            self._response = None
-            if self._answer is not None and not self._answer.done():
-                self._answer.set_result(response)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is None:
@@ -75,21 +71,19 @@ class LoopConnection(asyncio.Protocol):
 
     def is_quiet(self) -> bool:
         # A busy loop may not have got round to what the kernel already knows.
-        return not self._transport.is_closing() and self._is_silent()
+        return not self._transport.is_closing() and not self._arrivals(0)
 
-    async def exchange(self, request: bytes, until_ms: float) -> Response:
+    def exchange(self, request: bytes, until_ms: float) -> asyncio.Future[Response]:
+        """What is returned is awaited by the caller, which saves a coroutine for each call."""
         if self._transport.is_closing():
             raise NoReply("the connection was closed before it was used", ambiguous=False)
         self._response = Response()
-        answer: asyncio.Future[Response] = self._loop.create_future()
-        self._answer, self._until_ms = answer, until_ms
+        answer = self._answer = self._loop.create_future()
+        self._until_ms = until_ms
         if until_ms < self._alarm_ms:
             self._set_alarm()
         self._transport.write(request)
-        try:
-            return await answer
-        finally:
-            self._answer = self._response = None
+        return answer
 
     def close(self) -> None:
         """Also from another loop, whose thread may be another, and after its own loop has ended."""
@@ -116,7 +110,7 @@ class LoopConnection(asyncio.Protocol):
 
     def _ring(self) -> None:
         self._alarm, self._alarm_ms = None, math.inf
-        if self._answer is None:
+        if self._response is None:
             return
         if self._ticks_ms() < self._until_ms:
             self._set_alarm()
@@ -135,17 +129,13 @@ class LoopConnection(asyncio.Protocol):
             self._answer.set_exception(error)
 
 
-class LoopWire:
+class LoopNetwork:
     """Connections of any number of event loops, each of which has its own."""
 
     def __init__(self, ticks_ms: Callable[[], float]) -> None:
         self._ticks_ms = ticks_ms
-        self.colour = Asyncio()
-        self.lanes = self.colour
+        self.colour = self.fanout = Asyncio()
         self.home = self.colour.home
-
-    def signal(self) -> Signal:
-        return self.colour.signal()
 
     async def aside(self, function: Callable[[], T]) -> T:
         # What a session of aiobotocore does is to make a coroutine, which debug mode forbids by the name.
@@ -156,9 +146,6 @@ class LoopWire:
         # Whoever waits for it is told of its failure; if nobody does, the next call will fail by itself.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
-
-    def is_done(self, job: asyncio.Task[Any]) -> bool:
-        return job.done()
 
     async def wait(self, job: asyncio.Task[T], seconds: float) -> T:
         await asyncio.wait([job], timeout=seconds)
@@ -171,11 +158,6 @@ class LoopWire:
             job.cancel()
             await asyncio.wait([job])
 
-    def until_shutdown(
-        self, close: Callable[[], Coroutine[Any, Any, None]]
-    ) -> AsyncGenerator[None, None] | None:
-        return until_shutdown(close)
-
     async def connect(self, target: Target, until_ms: float, share_s: float) -> LoopConnection:
         # In a task of its own, for its deadlines end it by cancelling, and the caller must not be.
         task = asyncio.ensure_future(self._connected(target, until_ms, share_s))
@@ -183,8 +165,8 @@ class LoopWire:
             return await task
         except BaseException:
             # It may be there already: who is cancelled is woken only in the next turn.
-            if task.done():
-                _close_late(task)
+            if task.done() and not task.cancelled() and task.exception() is None:
+                task.result().close()
             raise
 
     async def _connected(self, target: Target, until_ms: float, share_s: float) -> LoopConnection:
@@ -226,8 +208,3 @@ class LoopWire:
         if target.tls is not None:
             await connection.secure(target, target.tls)
         return connection
-
-
-def _close_late(task: asyncio.Task[LoopConnection]) -> None:
-    if not task.cancelled() and task.exception() is None:
-        task.result().close()

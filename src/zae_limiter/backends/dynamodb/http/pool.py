@@ -10,45 +10,17 @@ lost on its way, because a signal handler ended a call just there, leaves its pl
 
 from __future__ import annotations
 
-import select
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator, Callable
 from weakref import WeakSet
 
 from ....runtime.colour import Signal
 from ..transport import NoReply
-from .http1 import Response
+from .endpoint import Target
+from .network import HttpConnection, Network
 
 IDLE_MAX_MS = 60_000
-
-
-def silence_of(descriptor: int) -> Callable[[], bool]:
-    """A question to ask again and again: is there nothing to read?"""
-    if not hasattr(select, "poll"):  # Windows
-        return lambda: not select.select([descriptor], [], [], 0)[0]
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return lambda: not poll.poll(0)
-
-
-class Connection(Protocol):
-    idle_since_ms: float
-
-    def is_quiet(self) -> bool:
-        """Whether the connection is open and nothing has arrived."""
-        ...
-
-    async def exchange(self, request: bytes, until_ms: float) -> Response:
-        """Send a request and read its answer; after anything else than an answer the connection is spoilt."""
-        ...
-
-    def close(self) -> None: ...
-
-    async def closed(self) -> None:
-        """Wait until nothing is left of it."""
-        ...
 
 
 class _Maker:
@@ -60,34 +32,30 @@ class _Waiter(_Maker):
 
     def __init__(self, signal: Signal) -> None:
         self.signal = signal
-        self.connection: Connection | None = None
+        self.connection: HttpConnection | None = None
         self.served = False
 
-    def serve(self, connection: Connection | None) -> None:
+    def serve(self, connection: HttpConnection | None) -> None:
         self.connection, self.served = connection, True
         self.signal.give()
 
 
 class Pool:
-    """Safe for threads; under an event loop the lock is never waited for."""
+    """Connections to one target. Safe for threads; under an event loop the lock is never waited for."""
 
     def __init__(
-        self,
-        size_max: int,
-        connect: Callable[[float], Coroutine[Any, Any, Connection]],
-        signal: Callable[[], Signal],
-        ticks_ms: Callable[[], float],
+        self, network: Network, target: Target, connect_s: float, ticks_ms: Callable[[], float]
     ) -> None:
-        self._size_max, self._connect, self._signal, self._ticks_ms = size_max, connect, signal, ticks_ms
-        self._idle: list[Connection] = []
+        self._network, self._target, self._connect_s, self._ticks_ms = network, target, connect_s, ticks_ms
+        self._idle: list[HttpConnection] = []
         self._waiters: deque[_Waiter] = deque()
-        self._places: WeakSet[Connection | _Maker] = WeakSet()
+        self._places: WeakSet[HttpConnection | _Maker] = WeakSet()
         self._lock = threading.Lock()
         self._closed = False
         self.guard: AsyncGenerator[None, None] | None = None
         """What closes the connections when the event loop that they belong to shuts down."""
 
-    def take_idle(self, now_ms: float) -> Connection | None:
+    def take_idle(self, now_ms: float) -> HttpConnection | None:
         """A connection that is at hand."""
         while True:
             with self._lock:
@@ -98,7 +66,7 @@ class Pool:
                 return connection
             self.drop(connection)
 
-    async def take(self, until_ms: float) -> Connection:
+    async def take(self, until_ms: float) -> HttpConnection:
         """A connection that is at hand, or a new one, or the next that gets free."""
         while True:
             connection = self.take_idle(self._ticks_ms())
@@ -106,10 +74,10 @@ class Pool:
                 return connection
             maker = _Maker()
             with self._lock:
-                if len(self._places) < self._size_max:
+                if len(self._places) < self._target.pool:
                     self._places.add(maker)
                 else:
-                    maker = _Waiter(self._signal())
+                    maker = _Waiter(self._network.fanout.signal())
                     self._waiters.append(maker)
             if isinstance(maker, _Waiter):
                 connection = await self._wait(maker, until_ms)
@@ -120,7 +88,7 @@ class Pool:
                 return connection
             self.drop(connection)
 
-    def give(self, connection: Connection, now_ms: float) -> None:
+    def give(self, connection: HttpConnection, now_ms: float) -> None:
         """Keep a connection whose answer was read to the end."""
         with self._lock:
             if self._waiters:
@@ -134,14 +102,14 @@ class Pool:
         if useless is not None:
             self.drop(useless)
 
-    def drop(self, connection: Connection) -> None:
+    def drop(self, connection: HttpConnection) -> None:
         """Close a connection; its place is free."""
         connection.close()
         self._leave(connection)
 
-    def close(self) -> Sequence[Connection]:
+    def close(self) -> list[HttpConnection]:
         """Close what is idle now, and what is in use as soon as it is given back."""
-        idle: list[Connection] = []
+        idle: list[HttpConnection] = []
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, idle
@@ -149,9 +117,14 @@ class Pool:
             self.drop(connection)
         return idle
 
-    async def _open(self, maker: _Maker, until_ms: float) -> Connection:
+    async def shut(self) -> None:
+        """Close the idle connections of this home, and wait until nothing is left of them."""
+        for connection in self.close():
+            await connection.closed()
+
+    async def _open(self, maker: _Maker, until_ms: float) -> HttpConnection:
         try:
-            connection = await self._connect(until_ms)
+            connection = await self._network.connect(self._target, until_ms, self._connect_s)
             with self._lock:
                 self._places.add(connection)
                 self._places.discard(maker)
@@ -160,38 +133,34 @@ class Pool:
             self._leave(maker)
             raise
 
-    def _leave(self, whose: Connection | _Maker) -> None:
+    def _leave(self, whose: HttpConnection | _Maker) -> None:
         with self._lock:
             self._places.discard(whose)
-            if self._waiters and len(self._places) < self._size_max:
+            if self._waiters and len(self._places) < self._target.pool:
                 waiter = self._waiters.popleft()
                 self._places.add(waiter)
                 waiter.serve(None)
 
-    async def _wait(self, waiter: _Waiter, until_ms: float) -> Connection | None:
+    async def _wait(self, waiter: _Waiter, until_ms: float) -> HttpConnection | None:
         try:
             await waiter.signal.wait(max(0.0, until_ms - self._ticks_ms()) / 1000)
         except BaseException:
-            self._abandon(waiter)
+            # Pass on what was already got.
+            if self._has_left(waiter):
+                raise
+            if waiter.connection is not None:
+                self.give(waiter.connection, self._ticks_ms())
+            else:
+                self._leave(waiter)
             raise
-        with self._lock:
-            if not waiter.served:
-                self._forget(waiter)
-                raise NoReply(f"all {self._size_max} connections were busy", ambiguous=False)
+        if self._has_left(waiter):
+            raise NoReply(f"all {self._target.pool} connections were busy", ambiguous=False)
         return waiter.connection
 
-    def _abandon(self, waiter: _Waiter) -> None:
-        """Leave the queue, or pass on what was already got."""
+    def _has_left(self, waiter: _Waiter) -> bool:
+        """Whether a call that gives up has got nothing; it is not in the queue any more."""
         with self._lock:
-            if not waiter.served:
-                self._forget(waiter)
-                return
-        if waiter.connection is not None:
-            self.give(waiter.connection, self._ticks_ms())
-        else:
-            self._leave(waiter)
-
-    def _forget(self, waiter: _Waiter) -> None:
-        # Who was to serve it may have been interrupted after it had taken it from the queue.
-        if waiter in self._waiters:
-            self._waiters.remove(waiter)
+            # Who was to serve it may have been interrupted after it had taken it from the queue.
+            if not waiter.served and waiter in self._waiters:
+                self._waiters.remove(waiter)
+            return not waiter.served

@@ -37,7 +37,7 @@ class Parked:
         yield self
 
 
-class Lanes(Blocking):
+class FanOut(Blocking):
     """Runs calls side by side in the thread that makes them."""
 
     def __init__(self, ticks_ms: Callable[[], float]) -> None:
@@ -50,7 +50,7 @@ class Lanes(Blocking):
         There is no lock, which could be held during a fork; the rounds that a child inherits make it ask.
         """
 
-    def are_busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether this thread runs calls side by side, so that one which waits must let the others go on."""
         return getattr(self._local, "depth", 0) > 0
 
@@ -60,7 +60,7 @@ class Lanes(Blocking):
         return self._run(coroutines)
 
     async def sleep(self, seconds: float) -> None:
-        if self.are_busy():
+        if self.is_busy():
             await Parked(self._ticks_ms() + seconds * 1000)
         else:
             await super().sleep(seconds)
@@ -70,7 +70,7 @@ class Lanes(Blocking):
         await Parked(self._ticks_ms() + seconds * 1000, is_ready=is_ready)
 
     def signal(self) -> Signal:
-        return _LaneSignal(self, super().signal())
+        return _FanOutSignal(self, super().signal())
 
     def _run(self, coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         results: dict[int, T] = {}
@@ -126,11 +126,11 @@ class Lanes(Blocking):
                     return ready
 
 
-class _LaneSignal:
+class _FanOutSignal:
     """A signal for which a call among others waits without holding these up."""
 
-    def __init__(self, lanes: Lanes, inner: Signal) -> None:
-        self._lanes, self._inner = lanes, inner
+    def __init__(self, fanout: FanOut, inner: Signal) -> None:
+        self._fanout, self._inner = fanout, inner
 
     @property
     def given(self) -> bool:
@@ -140,7 +140,7 @@ class _LaneSignal:
         self._inner.give()
 
     async def wait(self, seconds: float | None = None) -> None:
-        if self._lanes.are_busy() and seconds is not None:
-            await self._lanes.until(lambda: self._inner.given, seconds)
+        if self._fanout.is_busy() and seconds is not None:
+            await self._fanout.until(lambda: self._inner.given, seconds)
         else:
             await self._inner.wait(seconds)

@@ -26,7 +26,7 @@ def openssl(*arguments: str, folder: Path) -> None:
     subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
 
 
-def make_papers(folder: Path) -> None:
+def make_certificates(folder: Path) -> None:
     """An authority, a server that it vouches for, and one whose name is another."""
     (folder / "extensions").write_text(EXTENSIONS)
     curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
@@ -65,7 +65,7 @@ def make_papers(folder: Path) -> None:
         )
 
 
-def served(papers: Path, name: str = "server") -> ssl.SSLContext:
+def served(certificates: Path, name: str = "server") -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(papers / f"{name}.pem", papers / f"{name}.key")
+    context.load_cert_chain(certificates / f"{name}.pem", certificates / f"{name}.key")
     return context
