@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -31,14 +29,12 @@ TOLD_MAX = 20
     type=click.Choice([window.value for window in UsageWindow]),
     multiple=True,
     default=("hourly", "daily"),
-    show_default=True,
     help="Count by this window. May be repeated.",
 )
 @click.option(
     "--retention-days",
     type=click.IntRange(0, 36_500),
     default=90,
-    show_default=True,
     help="Keep a snapshot so long after its window has ended; 0 for ever.",
 )
 @click.option("--archive-bucket", metavar="BUCKET", help="Archive expired audit events in this S3 bucket.")
@@ -78,62 +74,51 @@ def aggregate(
     source = source_of(connection.backend, connection.url, connection.world, settings, archive)
     if not once:
         session.output.note(f"following {without_secrets(connection.url)}; Ctrl-C ends it")
-    line = ProgressLine()
-    with stopping_on_signals() as stop, telling(line):
-        try:
-            total = follow(source, until_idle=once, stop=stop, tell=line.show)
-        finally:
-            line.end()
+    with stopping_on_signals() as stop, ProgressLine() as line:
+        total = follow(source, until_idle=once, stop=stop, tell=line.show)
     session.output.show(total.counts(), lambda: Text(summary(total.counts())))
 
 
-class ProgressLine:
-    """What was done so far: one line that a terminal rewrites, and elsewhere only trouble."""
+class ProgressLine(logging.Handler):
+    """What was done so far: one line that a terminal rewrites, and elsewhere only trouble.
+
+    What the aggregator passes over or gives up has a line each, as long as there is little of it.
+    """
 
     def __init__(self) -> None:
-        self._shown = False
+        super().__init__(logging.WARNING)
+        self._shown, self._told = False, 0
+
+    def __enter__(self) -> ProgressLine:
+        logging.getLogger("zae_limiter_aggregator").addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger("zae_limiter_aggregator").removeHandler(self)
+        self._end()
 
     def show(self, progress: Progress) -> None:
         if progress.trouble:
-            self.end()
+            self._end()
             click.echo(f"trying again: {progress.trouble}", err=True)
         elif sys.stderr.isatty():
             click.echo(f"\r\x1b[K{summary(progress.total.counts())}", err=True, nl=False)
             self._shown = True
 
-    def end(self) -> None:
-        if self._shown:
-            click.echo(err=True)
-            self._shown = False
-
-
-class Complaints(logging.Handler):
-    """What the aggregator passes over or gives up, a line each as long as there is little of it."""
-
-    def __init__(self, line: ProgressLine) -> None:
-        super().__init__(logging.WARNING)
-        self._line, self._told = line, 0
-
     def emit(self, record: logging.LogRecord) -> None:
         self._told += 1
         if self._told > TOLD_MAX:
             return
-        self._line.end()
+        self._end()
         about = getattr(record, "reason", None) or getattr(record, "row", "")
         click.echo(f"{record.getMessage()}: {about}", err=True)
         if self._told == TOLD_MAX:
             click.echo("further ones are only counted", err=True)
 
-
-@contextmanager
-def telling(line: ProgressLine) -> Iterator[None]:
-    """Show complaints beside the progress."""
-    logger, complaints = logging.getLogger("zae_limiter_aggregator"), Complaints(line)
-    logger.addHandler(complaints)
-    try:
-        yield
-    finally:
-        logger.removeHandler(complaints)
+    def _end(self) -> None:
+        if self._shown:
+            click.echo(err=True)
+            self._shown = False
 
 
 def summary(counts: dict[str, int]) -> str:
@@ -143,9 +128,5 @@ def summary(counts: dict[str, int]) -> str:
         f"{counted(counts['splits'], 'split')}, {counted(counts['merges'], 'merge')}, "
         f"{counted(counts['archived'], 'event')} archived"
     )
-    lost = {
-        "passed over": counts["passed_over"],
-        "amounts left out": counts["left_out"],
-        "gaps closed": counts["closed"],
-    }
-    return ", ".join([done, *(f"{count:,} {what}" for what, count in lost.items() if count)])
+    lost = {"passed_over": "passed over", "left_out": "amounts left out", "closed": "gaps closed"}
+    return ", ".join([done, *(f"{counts[key]:,} {what}" for key, what in lost.items() if counts[key])])

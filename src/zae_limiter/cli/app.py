@@ -11,27 +11,23 @@ from ..exceptions import ZAELimiterError
 from ..version import client_version
 from .aggregate import aggregate
 from .audit import audit
-from .completion import completion
-from .config import config
 from .demo import demo
 from .deploy import delete, deploy
 from .entity import entity
 from .errors import ERROR, INTERRUPTED, Failure, failure_of, give_up_output, tell, was_interrupted
 from .explain import explain
-from .export import cfn_template, lambda_export
+from .export import cfn_template, completion, lambda_export
+from .levels import config, resource, system
 from .limits import limits
 from .local import local
 from .namespace import namespace
 from .nouns import Noun
-from .resource import resource
 from .session import STORE_IN_USE
 from .spellings import teach
-from .status import check, list_, status
-from .system import system
+from .status import check, list_, status, version
 from .table import table
 from .upgrade import upgrade
 from .usage import usage
-from .version import version
 
 
 class Program(Noun):
@@ -58,21 +54,8 @@ class Program(Noun):
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def _show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
-    if asked and not ctx.resilient_parsing:
-        click.echo(f"zae-limiter {client_version()}")
-        ctx.exit()
-
-
-@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_show_version,
-    help="Show the version and exit.",
-)
+@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.version_option(client_version(), message="zae-limiter %(version)s")
 def program() -> None:
     """Rate limits that are shared through a store.
 
@@ -81,12 +64,22 @@ def program() -> None:
     """
 
 
-for command in (aggregate, audit, config, demo, entity, namespace, resource, system, version):
-    program.add_command(command)
-for command in (cfn_template, check, completion, delete, deploy, lambda_export, list_, status):
-    program.add_command(command)
-for command in (limits, usage):
-    program.add_command(command)
-for command in (explain, local, table, upgrade):
+for command in (
+    *(aggregate, audit, cfn_template, check, completion, config, delete, demo, deploy, entity, explain),
+    *(
+        lambda_export,
+        limits,
+        list_,
+        local,
+        namespace,
+        resource,
+        status,
+        system,
+        table,
+        upgrade,
+        usage,
+        version,
+    ),
+):
     program.add_command(command)
 teach(program)

@@ -10,7 +10,7 @@ from ..naming import validate_entity_id, validate_resource
 from ..schema import RESOURCE_AUDIT, SYSTEM_AUDIT
 from .nouns import Noun
 from .output import grid
-from .session import Session, with_existing
+from .session import Session, limit_option, with_existing
 
 
 @click.group(cls=Noun)
@@ -22,9 +22,7 @@ def audit() -> None:
 @click.option("--entity-id", "-e", help="Changes of this entity and of its limits.")
 @click.option("--resource", "-r", help="Changes of the defaults of this resource.")
 @click.option("--system", is_flag=True, help="Changes of the defaults of the system.")
-@click.option(
-    "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="At most so many."
-)
+@limit_option
 @click.option("--start-event-id", metavar="ID", help="Only events before this one.")
 @with_existing
 def list_(
@@ -36,18 +34,14 @@ def list_(
     start_event_id: str | None,
 ) -> None:
     """List changes, the newest first."""
-    about = subject(entity_id, resource, system)
+    about = _subject(entity_id, resource, system)
     events = session.repository.get_audit_events(about, limit, start_event_id)
-    session.output.show(
-        events,
-        lambda: grid(
-            ["time", "action", "by", "resource", "details", "event"],
-            [(e.timestamp, e.action, e.principal, e.resource, e.details, e.event_id) for e in events],
-        ),
-    )
+    rows = [(e.timestamp, e.action, e.principal, e.resource, e.details, e.event_id) for e in events]
+    columns = ["time", "action", "by", "resource", "details", "event"]
+    session.output.show(events, lambda: grid(columns, rows))
 
 
-def subject(entity_id: str | None, resource: str | None, system: bool) -> str:
+def _subject(entity_id: str | None, resource: str | None, system: bool) -> str:
     """Under which id the trail keeps what was asked for."""
     if (entity_id is not None) + (resource is not None) + system != 1:
         raise click.UsageError("give one of --entity-id, --resource and --system")

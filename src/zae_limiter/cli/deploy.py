@@ -17,25 +17,21 @@ from ..sync import SyncRepository
 from .errors import INTERRUPTED, Failure
 from .nouns import Verb
 from .progress import Board
-from .session import confirmed, decorated, make_sure, on_unavailable
+from .session import Command, confirmed, decorated, make_sure, on_unavailable
 from .stacks import StackSession, with_stack
 
 if TYPE_CHECKING:
     from ..infra.stack_manager import Deployment, StackChange
 
 
-def read_tags(ctx: click.Context, _: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str] | None:
+def _read_tags(ctx: click.Context, _: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str] | None:
     if wrong := [pair for pair in pairs if "=" not in pair]:
-        raise click.UsageError(f"invalid tag {wrong[0]!r}: write it as KEY=VALUE", ctx)
+        ctx.fail(f"invalid tag {wrong[0]!r}: write it as KEY=VALUE")
     # None leaves the tags of a deployed stack alone; an empty mapping would remove them.
     return dict(pair.split("=", 1) for pair in pairs) or None
 
 
-def read_several(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> Any:
-    return words or None
-
-
-def read_windows(ctx: click.Context, _: click.Parameter, lists: tuple[str, ...]) -> Any:
+def _read_windows(ctx: click.Context, _: click.Parameter, lists: tuple[str, ...]) -> Any:
     names = [name.strip() for one in lists for name in one.split(",")]
     try:
         return tuple(dict.fromkeys(map(UsageWindow.of, names))) or None
@@ -43,92 +39,90 @@ def read_windows(ctx: click.Context, _: click.Parameter, lists: tuple[str, ...])
         raise click.UsageError(f"invalid --snapshot-windows {','.join(lists)!r}: {error}", ctx) from error
 
 
-def switch(option: str, off: str, what: str) -> Callable[[Any], Any]:
+def _switch(option: str, off: str, what: str) -> Callable[[Any], Any]:
     return click.option(f"--{option.replace('_', '-')}/--{off}", option, default=None, help=what)
 
 
-def number(option: str, what: str) -> Callable[[Any], Any]:
-    return click.option(f"--{option.replace('_', '-')}", option, type=int, metavar="N", help=what)
+def _value(option: str, metavar: str, what: str) -> Callable[[Any], Any]:
+    kind = int if metavar == "N" else str
+    return click.option(f"--{option.replace('_', '-')}", option, type=kind, metavar=metavar, help=what)
 
 
-def word(option: str, metavar: str, what: str) -> Callable[[Any], Any]:
-    return click.option(f"--{option.replace('_', '-')}", option, metavar=metavar, help=what)
+def _several(*names: str, metavar: str, read: Callable[..., Any], what: str) -> Callable[[Any], Any]:
+    return click.option(*names, metavar=metavar, multiple=True, callback=read, help=what)
 
 
 OPTIONS = (
-    switch("enable_aggregator", "no-aggregator", "A function that counts usage.  [default: enable]"),
-    click.option(
+    _switch("enable_aggregator", "no-aggregator", "A function that counts usage.  [default: enable]"),
+    _several(
         "--snapshot-windows",
         metavar="LIST",
-        multiple=True,
-        callback=read_windows,
-        help="Count usage by these windows: hourly, daily, monthly.  [default: hourly,daily]",
+        read=_read_windows,
+        what="Count usage by these windows: hourly, daily, monthly.  [default: hourly,daily]",
     ),
-    number("usage_retention_days", "Keep usage so long; 0 for ever.  [default: 90]"),
-    number("audit_retention_days", "Keep audit events of this command so long.  [default: 90]"),
-    number("pitr_recovery_days", "Recover the table so far back; 0 not at all.  [default: 35]"),
-    switch("enable_deletion_protection", "no-deletion-protection", "Refuse deletion.  [default: no]"),
-    word("kms_key_arn", "ARN", "A key of yours for all that is stored."),
-    number("lambda_memory", "Megabytes of the function.  [default: 256]"),
-    number("lambda_timeout", "Seconds for one batch.  [default: 60]"),
-    number("log_retention_days", "Keep the function's logs so long.  [default: 30]"),
-    switch("enable_tracing", "no-tracing", "Send traces to X-Ray.  [default: no]"),
-    switch("enable_alarms", "no-alarms", "Alarms on the function.  [default: enable]"),
-    word("alarm_sns_topic", "ARN", "Who is told of alarms."),
-    number("lambda_duration_threshold_pct", "Alarm at this part of the timeout.  [default: 80]"),
-    switch("enable_audit_archival", "no-audit-archival", "Keep expired events in S3.  [default: enable]"),
-    number("audit_archive_glacier_days", "Move them to Glacier after so long.  [default: 90]"),
-    switch("create_iam", "no-iam", "Policies, and a role for the function.  [default: create]"),
-    switch("create_iam_roles", "no-create-iam-roles", "Roles for applications and people.  [default: no]"),
-    click.option(
+    _value("usage_retention_days", "N", "Keep usage so long; 0 for ever.  [default: 90]"),
+    _value("audit_retention_days", "N", "Keep audit events of this command so long.  [default: 90]"),
+    _value("pitr_recovery_days", "N", "Recover the table so far back; 0 not at all.  [default: 35]"),
+    _switch("enable_deletion_protection", "no-deletion-protection", "Refuse deletion.  [default: no]"),
+    _value("kms_key_arn", "ARN", "A key of yours for all that is stored."),
+    _value("lambda_memory", "N", "Megabytes of the function.  [default: 256]"),
+    _value("lambda_timeout", "N", "Seconds for one batch.  [default: 60]"),
+    _value("log_retention_days", "N", "Keep the function's logs so long.  [default: 30]"),
+    _switch("enable_tracing", "no-tracing", "Send traces to X-Ray.  [default: no]"),
+    _switch("enable_alarms", "no-alarms", "Alarms on the function.  [default: enable]"),
+    _value("alarm_sns_topic", "ARN", "Who is told of alarms."),
+    _value("lambda_duration_threshold_pct", "N", "Alarm at this part of the timeout.  [default: 80]"),
+    _switch("enable_audit_archival", "no-audit-archival", "Keep expired events in S3.  [default: enable]"),
+    _value("audit_archive_glacier_days", "N", "Move them to Glacier after so long.  [default: 90]"),
+    _switch("create_iam", "no-iam", "Policies, and a role for the function.  [default: create]"),
+    _switch("create_iam_roles", "no-create-iam-roles", "Roles for applications and people.  [default: no]"),
+    _several(
         "--role-principal",
         "role_principals",
         metavar="ARN",
-        multiple=True,
-        callback=read_several,
-        help="Who may assume these roles; * stands for anything. May be repeated.",
+        read=lambda _, __, arns: arns or None,
+        what="Who may assume these roles; * stands for anything. May be repeated.",
     ),
-    word("aggregator_role_arn", "ARN", "A role of yours for the function."),
-    word("permission_boundary", "POLICY", "The policy that bounds all roles, by name or ARN."),
-    word("role_name_format", "FORMAT", "Names of roles, such as 'team-{}'."),
-    word("policy_name_format", "FORMAT", "Names of policies, such as 'team-{}'."),
-    click.option(
+    _value("aggregator_role_arn", "ARN", "A role of yours for the function."),
+    _value("permission_boundary", "POLICY", "The policy that bounds all roles, by name or ARN."),
+    _value("role_name_format", "FORMAT", "Names of roles, such as 'team-{}'."),
+    _value("policy_name_format", "FORMAT", "Names of policies, such as 'team-{}'."),
+    _several(
         "--tag",
         "-t",
         "tags",
         metavar="KEY=VALUE",
-        multiple=True,
-        callback=read_tags,
-        help="A tag of everything in the stack. May be repeated.",
+        read=_read_tags,
+        what="A tag of everything in the stack. May be repeated.",
     ),
 )
 
 STORED = (
     on_unavailable,
-    switch("auto_update", "no-auto-update", "Programs that start update an older function.  [default: no]"),
+    _switch("auto_update", "no-auto-update", "Programs that start update an older function.  [default: no]"),
 )
 """What is not the stack's: the system's configuration in the namespace remembers it."""
 
-WAITING = (
-    click.option("--wait/--no-wait", default=True, help="Wait until it is done.  [default: wait]"),
-    click.option(
-        "--timeout",
-        "timeout_seconds",
-        type=click.IntRange(1, 86_400),
-        default=1_800,
-        show_default=True,
-        metavar="SECONDS",
-        help="Wait no longer than this.",
-    ),
-)
+
+def with_waiting(function: Command) -> Command:
+    """The options of a command that begins what takes CloudFormation some minutes."""
+    return decorated(
+        function,
+        click.option("--wait/--no-wait", default=True, help="Wait until it is done."),
+        click.option(
+            "--timeout",
+            "timeout_seconds",
+            type=click.IntRange(1, 86_400),
+            default=1_800,
+            metavar="SECONDS",
+            help="Wait no longer than this.",
+        ),
+        confirmed,
+    )
 
 
-def with_options(function: Callable[..., None]) -> Callable[..., None]:
-    return decorated(function, *OPTIONS, *STORED, *WAITING, confirmed)
-
-
-def with_waiting(function: Callable[..., None]) -> Callable[..., None]:
-    return decorated(function, *WAITING, confirmed)
+def with_options(function: Command) -> Command:
+    return decorated(function, *OPTIONS, *STORED, with_waiting)
 
 
 @click.command(cls=Verb, meant="--name")
@@ -136,12 +130,7 @@ def with_waiting(function: Callable[..., None]) -> Callable[..., None]:
 @click.option("--namespace", "-N", help="Register this namespace.  [default: default]")
 @with_options
 def deploy(
-    session: StackSession,
-    namespace: str | None,
-    wait: bool,
-    timeout_seconds: int,
-    yes: bool,
-    **options: Any,
+    session: StackSession, namespace: str | None, wait: bool, timeout_seconds: int, yes: bool, **options: Any
 ) -> None:
     """Deploy a table and all that belongs to it.
 
@@ -168,7 +157,16 @@ def deploy(
             raise
     if done.is_finished:
         _settle_in(session, namespace, options["audit_retention_days"], **stored)
-    session.output.done(_data(done), _sentence(session, done))
+    data = {
+        "stack_name": done.stack.name,
+        "stack_id": done.stack.stack_id,
+        "stack_status": done.stack.status,
+        "is_new": done.is_new,
+        "is_finished": done.is_finished,
+        "code_updated": done.code_updated,
+        "changes": done.changes,
+    }
+    session.output.done(data, _sentence(session, done))
 
 
 def _settle_in(
@@ -195,6 +193,17 @@ def _settle_in(
             repository.set_config("system", after)
 
 
+def _sentence(session: StackSession, done: Deployment) -> str:
+    if not done.is_finished:
+        return (
+            f"began to {'deploy' if done.is_new else 'update'} {session}; its function gets its code when "
+            f"this command is repeated: {session.command('deploy')}"
+        )
+    if not (done.is_new or done.changes or done.code_updated):
+        return f"{session} is up to date"
+    return f"{'deployed' if done.is_new else 'updated'} {session}; see {session.command('status')}"
+
+
 @click.command(cls=Verb, meant="--name")
 @with_stack
 @with_waiting
@@ -203,18 +212,19 @@ def delete(session: StackSession, wait: bool, timeout_seconds: int, yes: bool) -
     if not yes:
         losses = session.manager.losses()
         stays = " and ".join(losses.kept) or "nothing"
-        what = f"Delete stack {session.name!r} {session.place}, with {losses.gone} of its resources?"
+        what = f"Delete {session}, with {losses.gone} of its resources?"
         make_sure(yes, f"{what} What stays, with its data: {stays}.")
     with going_on_alone(session), Board() as board:
         left = session.manager.delete(wait=wait, timeout_seconds=timeout_seconds, progress=board.show)
-    data = {
-        "stack_name": session.name,
-        "is_finished": wait,
-        "kept": [{"kind": one.kind, "name": one.physical_id} for one in left],
-    }
     kept = " and ".join(str(Resource(one.resource, one.kind, one.physical_id)) for one in left) or "nothing"
-    done = f"deleted stack {session.name!r}; kept: {kept}" if wait else f"deleting stack {session.name!r}"
-    session.output.done(data, done)
+    session.output.done(
+        {
+            "stack_name": session.name,
+            "is_finished": wait,
+            "kept": [{"kind": one.kind, "name": one.physical_id} for one in left],
+        },
+        f"deleted stack {session.name!r}; kept: {kept}" if wait else f"deleting stack {session.name!r}",
+    )
 
 
 class Approval:
@@ -228,10 +238,8 @@ class Approval:
         for change in changes:
             click.echo(str(change), err=True)
         fatal = [change.resource for change in changes if change.replaces or change.action == "Remove"]
-        if not fatal:
-            return True
         try:
-            make_sure(self._yes, f"{', '.join(fatal)} would be lost or made anew. Go ahead?")
+            make_sure(self._yes or not fatal, f"{', '.join(fatal)} would be lost or made anew. Go ahead?")
         except Failure as denial:
             self.denial = denial
         return self.denial is None
@@ -243,35 +251,5 @@ def going_on_alone(session: StackSession) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise Failure(
-            "interrupted; CloudFormation goes on with what it has begun",
-            session.command("status"),
-            INTERRUPTED,
-        ) from None
-
-
-def _data(done: Deployment) -> dict[str, Any]:
-    return {
-        "stack_name": done.stack.name,
-        "stack_id": done.stack.stack_id,
-        "stack_status": done.stack.status,
-        "is_new": done.is_new,
-        "is_finished": done.is_finished,
-        "code_updated": done.code_updated,
-        "changes": done.changes,
-    }
-
-
-def _sentence(session: StackSession, done: Deployment) -> str:
-    if not done.is_finished:
-        return (
-            f"began to {'deploy' if done.is_new else 'update'} stack {session.name!r} {session.place}; its "
-            f"function gets its code when this command is repeated: {session.command('deploy')}"
-        )
-    if done.is_new:
-        what = "deployed"
-    elif done.changes or done.code_updated:
-        what = "updated"
-    else:
-        return f"stack {session.name!r} {session.place} is up to date"
-    return f"{what} stack {session.name!r} {session.place}; see {session.command('status')}"
+        went_on = "interrupted; CloudFormation goes on with what it has begun"
+        raise Failure(went_on, session.command("status"), INTERRUPTED) from None

@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 from rich.console import Group, RenderableType
-from rich.table import Table
 
 from ..bucket import balance, rate_of, wait_ms
 from ..exceptions import EntityNotFoundError, InfrastructureError, InvalidNameError
@@ -17,19 +16,19 @@ from ..models import BucketState, Entity, Limit
 from ..naming import DEFAULT_RESOURCE
 from ..records.belongings import has_belongings, resources_with_own_limits
 from ..runtime.colour import run_sync
-from ..sync import SyncRepository
 from ..visualization.bars import Ink, debt_width, level
 from .errors import NOT_FOUND, Failure, failure_of
-from .levels import must_be_stored, show_limits
+from .levels import delete_level, show_limits, show_names
 from .nouns import Noun
-from .output import console, grid, ink, record
+from .output import COLUMN_GAP, console, grid, ink, record
 from .session import (
     STORE_IN_USE,
     Session,
     confirmed,
+    entity_id,
+    limit_option,
     limit_texts,
     make_sure,
-    page,
     principal,
     resource_option,
     with_existing,
@@ -37,9 +36,7 @@ from .session import (
     with_session,
 )
 
-GAUGE_WIDTH = 20
-GAUGE_WIDTH_MIN = 4
-COLUMN_GAP = 3
+GAUGE_WIDTH, GAUGE_WIDTH_MIN = 20, 4
 
 
 @click.group(cls=Noun)
@@ -47,50 +44,74 @@ def entity() -> None:
     """Who is limited: API keys, users, projects."""
 
 
+def _read_metadata(ctx: click.Context, _: click.Parameter, text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise click.UsageError(f"invalid --metadata {text!r}: it is not JSON: {error}", ctx) from None
+    if not isinstance(data, dict):
+        ctx.fail(f'invalid --metadata {text!r}: write an object, such as {{"plan": "free"}}')
+    return data
+
+
 @entity.command(meant="--parent")
-@click.argument("entity_id")
-@click.option("--display-name", metavar="TEXT", help="What people call it.")
+@entity_id
+@click.option("--display-name", "name", metavar="TEXT", help="What people call it.")
 @click.option("--parent", "parent_id", metavar="ENTITY_ID", help="The entity it belongs to.")
-@click.option("--cascade/--no-cascade", help="What it consumes, its parent consumes too.  [default: no]")
-@click.option("--metadata", metavar="JSON", help="An object of your own.")
+@click.option(
+    "--cascade/--no-cascade",
+    show_default=False,
+    help="What it consumes, its parent consumes too.  [default: no]",
+)
+@click.option("--metadata", metavar="JSON", callback=_read_metadata, help="An object of your own.")
 @principal
 @with_session
-def create(
-    session: Session,
-    entity_id: str,
-    display_name: str | None,
-    parent_id: str | None,
-    cascade: bool,
-    metadata: str | None,
-    principal: str | None,
-) -> None:
+def create(session: Session, entity_id: str, **properties: Any) -> None:
     """Record a new entity."""
-    if cascade and parent_id is None:
+    if properties["cascade"] and properties["parent_id"] is None:
         raise click.UsageError("--cascade needs a --parent")
-    made = _repository_meant(session).create_entity(
-        entity_id, display_name, parent_id, cascade, _metadata(metadata), principal
-    )
-    session.output.done(made, f"created entity {entity_id!r}")
+    try:
+        repository = session.repository
+    except (InfrastructureError, InvalidNameError) as error:
+        if session.stack is None:
+            raise
+        # Who is led nowhere by --name may have meant what people call the entity.
+        failure = failure_of(error, click.get_current_context().meta.get(STORE_IN_USE, ""))
+        meant = f"--name is the DynamoDB table; the entity's name is --display-name {quote(session.stack)}"
+        hint = "; ".join(filter(None, (meant, failure.hint)))
+        raise Failure(failure.message, hint, failure.code) from error
+    session.output.done(repository.create_entity(entity_id, **properties), f"created entity {entity_id!r}")
 
 
 @entity.command()
-@click.argument("entity_id")
+@entity_id
 @with_existing
 def show(session: Session, entity_id: str) -> None:
     """Show one entity."""
     found = session.repository.get_entity(entity_id)
     if found is None:
-        hint = (
-            f"entities need not be created; what it has used: zae-limiter entity buckets {quote(entity_id)}"
-        )
+        buckets = f"zae-limiter entity buckets {quote(entity_id)}"
+        hint = f"entities need not be created; what it has used: {buckets}"
         raise Failure(str(EntityNotFoundError(entity_id)), hint, NOT_FOUND)
-    session.output.show(found, lambda: record(_fields(found)))
+    fields = {
+        "entity": found.entity_id,
+        "name": found.name,
+        "parent": found.parent_id,
+        "cascade": found.cascade,
+        "metadata": found.metadata,
+        "created": found.created_at,
+        "version": found.version,
+    }
+    session.output.show(found, lambda: record(fields))
 
 
 @entity.command("list", meant="--parent")
 @click.option("--parent", "parent_id", metavar="ENTITY_ID", help="Only the children of this entity.")
 @click.option("--with-custom-limits", metavar="RESOURCE", help="Only those with limits of their own for it.")
-@page
+@limit_option
+@click.option("--cursor", help="Go on where the previous page ended.")
 @with_existing
 def list_(
     session: Session, parent_id: str | None, with_custom_limits: str | None, limit: int, cursor: str | None
@@ -107,13 +128,17 @@ def list_(
         entities = repository.get_children(parent_id)
     else:
         entities, after = repository.list_entities(limit, cursor)
-    session.output.show({"entities": entities, "cursor": after}, lambda: _entities_table(entities))
-    if after is not None and not session.output.is_json:
-        session.output.note(f"there are more: --cursor {after}")
+    rows = [(one.entity_id, one.name, one.parent_id, one.cascade, one.created_at) for one in entities]
+    session.output.show(
+        {"entities": entities, "cursor": after},
+        lambda: grid(["entity", "name", "parent", "cascade", "created"], rows),
+    )
+    if after is not None:
+        session.output.remark(f"there are more: --cursor {after}")
 
 
 @entity.command("set-parent", meant="--parent")
-@click.argument("entity_id")
+@entity_id
 @click.option("--parent", "parent_id", metavar="ENTITY_ID", help="The entity it belongs to from now on.")
 @click.option("--none", "no_parent", is_flag=True, help="It belongs to nobody from now on.")
 @principal
@@ -130,7 +155,7 @@ def set_parent(
 
 
 @entity.command("set-cascade")
-@click.argument("entity_id")
+@entity_id
 @click.argument("cascade", type=click.Choice(["on", "off"]))
 @principal
 @with_existing
@@ -142,7 +167,7 @@ def set_cascade(session: Session, entity_id: str, cascade: str, principal: str |
 
 
 @entity.command()
-@click.argument("entity_id")
+@entity_id
 @confirmed
 @principal
 @with_existing
@@ -159,62 +184,53 @@ def delete(session: Session, entity_id: str, yes: bool, principal: str | None) -
 
 
 @entity.command("set-limits", meant="--resource")
-@click.argument("entity_id")
+@entity_id
 @resource_option
 @with_limits
 @with_session
 def set_limits(
-    session: Session,
-    entity_id: str,
-    resource: str,
-    limits: tuple[Limit, ...],
-    on_unavailable: str | None,
-    principal: str | None,
+    session: Session, entity_id: str, resource: str, limits: tuple[Limit, ...], **how: Any
 ) -> None:
     """Replace an entity's own limits. They are for one resource or for all."""
-    session.repository.set_limits(entity_id, limits, resource, principal, on_unavailable)
+    session.repository.set_limits(entity_id, limits, resource, **how)
     stored = session.repository.get_limits(entity_id, resource)
     session.output.done(stored, f"set the limits of {entity_id!r} on {resource!r}: {limit_texts(stored)}")
 
 
 @entity.command("get-limits", meant="--resource")
-@click.argument("entity_id")
+@entity_id
 @resource_option
 @with_existing
 def get_limits(session: Session, entity_id: str, resource: str) -> None:
     """Show an entity's own limits."""
     limits = session.repository.get_limits(entity_id, resource)
-    of_resource = "" if resource == DEFAULT_RESOURCE else f" -r {quote(resource)}"
-    elsewhere: list[str] = []
-    if not (limits or of_resource or session.output.is_json):
+    whose, setting = f"{entity_id!r} itself", f"entity set-limits {quote(entity_id)}"
+    if resource != DEFAULT_RESOURCE:
+        whose, setting = f"{whose} on {resource!r}", f"{setting} -r {quote(resource)}"
+    elif not (limits or session.output.is_json):
         own = run_sync(resources_with_own_limits(session.repository._async._scope, entity_id))
-        elsewhere = [name for name in own if name != DEFAULT_RESOURCE]
-    if elsewhere:
-        some = ", ".join(f"{name} (-r {quote(name)})" for name in elsewhere)
-        session.output.note(f"{entity_id!r} itself has no limits for all resources; it has some for: {some}")
-        return
-    show_limits(
-        session.output,
-        limits,
-        f"{entity_id!r} itself{f' on {resource!r}' if of_resource else ''}",
-        f"entity set-limits {quote(entity_id)}{of_resource}",
-    )
+        some = ", ".join(f"{name} (-r {quote(name)})" for name in own if name != DEFAULT_RESOURCE)
+        if some:
+            session.output.note(f"{whose} has no limits for all resources; it has some for: {some}")
+            return
+    show_limits(session, limits, whose, setting)
 
 
 @entity.command("delete-limits", meant="--resource")
-@click.argument("entity_id")
+@entity_id
 @resource_option
 @confirmed
 @principal
 @with_existing
 def delete_limits(session: Session, entity_id: str, resource: str, yes: bool, principal: str | None) -> None:
     """Delete an entity's own limits. Others then apply."""
-    nothing = f"{entity_id!r} has no limits of its own on {resource!r}"
-    must_be_stored(session.repository.get_config("entity", entity_id, resource), nothing)
-    make_sure(yes, f"Delete the limits of {entity_id!r} on {resource!r}?")
-    must_be_stored(session.repository.delete_limits(entity_id, resource, principal), nothing)
-    session.output.done(
-        {"deleted": entity_id, "resource": resource}, f"deleted the limits of {entity_id!r} on {resource!r}"
+    delete_level(
+        session,
+        yes,
+        ("entity", entity_id, resource),
+        lambda: session.repository.delete_limits(entity_id, resource, principal),
+        f"limits of {entity_id!r} on {resource!r}",
+        f"{entity_id!r} has no limits of its own on {resource!r}",
     )
 
 
@@ -222,12 +238,11 @@ def delete_limits(session: Session, entity_id: str, resource: str, yes: bool, pr
 @with_existing
 def list_resources(session: Session) -> None:
     """List resources with limits of entities."""
-    resources = session.repository.list_resources_with_entity_configs()
-    session.output.show(resources, lambda: grid(["resource"], [[one] for one in resources]))
+    show_names(session, session.repository.list_resources_with_entity_configs())
 
 
 @entity.command(meant="--resource")
-@click.argument("entity_id")
+@entity_id
 @click.option("--resource", "-r", help="Only this one.")
 @click.option("--shards", "by_shard", is_flag=True, help="Show each shard of a bucket by itself.")
 @with_existing
@@ -239,10 +254,9 @@ def buckets(session: Session, entity_id: str, resource: str | None, by_shard: bo
     states = session.repository.get_buckets(entity_id, resource)
     rows = bucket_levels(states, session.connection.world.now_ms(), by_shard=by_shard)
     session.output.show(rows, lambda: _buckets_table(rows))
-    if not rows and not session.output.is_json:
-        session.output.note(
-            f"{entity_id!r} has no buckets{'' if resource is None else f' for {resource!r}'} yet"
-        )
+    if not rows:
+        of_resource = "" if resource is None else f" for {resource!r}"
+        session.output.remark(f"{entity_id!r} has no buckets{of_resource} yet")
 
 
 def bucket_levels(
@@ -253,26 +267,25 @@ def bucket_levels(
     for state in states:
         shard = state.shard_id if by_shard else 0
         parts.setdefault((state.resource, state.limit_name, shard), []).append(state)
-    return [
-        {
-            "resource": resource,
-            "limit": limit,
-            **({"shard": shard} if by_shard else {"shards": len(shards)}),
-            "available": sum(_balance_milli(one, now_ms) for one in shards) // 1000,
-            "capacity": sum(one.capacity_milli for one in shards) // 1000,
-            "full_in_seconds": max(_full_in_ms(one, now_ms) for one in shards) / 1000,
-            "total_consumed": sum(one.total_consumed_milli for one in shards) // 1000,
-        }
-        for (resource, limit, shard), shards in sorted(parts.items())
-    ]
-
-
-def _balance_milli(state: BucketState, now_ms: int) -> int:
-    return balance(rate_of(state), state.tokens_milli, state.last_refill_ms, now_ms)
-
-
-def _full_in_ms(state: BucketState, now_ms: int) -> int:
-    return wait_ms(rate_of(state), state.capacity_milli - _balance_milli(state, now_ms), now_ms)
+    rows = []
+    for (resource, limit, shard), shards in sorted(parts.items()):
+        held = [balance(rate_of(one), one.tokens_milli, one.last_refill_ms, now_ms) for one in shards]
+        waits_ms = [
+            wait_ms(rate_of(one), one.capacity_milli - milli, now_ms)
+            for one, milli in zip(shards, held, strict=True)
+        ]
+        rows.append(
+            {
+                "resource": resource,
+                "limit": limit,
+                **({"shard": shard} if by_shard else {"shards": len(shards)}),
+                "available": sum(held) // 1000,
+                "capacity": sum(one.capacity_milli for one in shards) // 1000,
+                "full_in_seconds": max(waits_ms) / 1000,
+                "total_consumed": sum(one.total_consumed_milli for one in shards) // 1000,
+            }
+        )
+    return rows
 
 
 def _buckets_table(rows: list[dict[str, Any]]) -> RenderableType:
@@ -287,11 +300,8 @@ def _buckets_table(rows: list[dict[str, Any]]) -> RenderableType:
     taken = sum(max(map(len, column)) + COLUMN_GAP for column in zip(columns, *texts, strict=True))
     levels = _levels([(row["available"], row["capacity"]) for row in rows], out.width - taken, ink(out))
     at = columns.index("available")
-    return grid(
-        [*columns[:at], "level", *columns[at:]],
-        [[*text[:at], drawn, *text[at:]] for text, drawn in zip(texts, levels, strict=True)],
-        numbers=numbers,
-    )
+    with_levels = [[*text[:at], drawn, *text[at:]] for text, drawn in zip(texts, levels, strict=True)]
+    return grid([*columns[:at], "level", *columns[at:]], with_levels, numbers=numbers)
 
 
 def _levels(levels: list[tuple[int, int]], width: int, drawn: Ink) -> list[str]:
@@ -301,48 +311,3 @@ def _levels(levels: list[tuple[int, int]], width: int, drawn: Ink) -> list[str]:
         gauge_width -= 1
     room = debt_width(levels, gauge_width)
     return [level(available, capacity, gauge_width, room, drawn) for available, capacity in levels]
-
-
-def _entities_table(entities: list[Entity]) -> Table:
-    return grid(
-        ["entity", "name", "parent", "cascade", "created"],
-        [(one.entity_id, one.name, one.parent_id, one.cascade, one.created_at) for one in entities],
-    )
-
-
-def _repository_meant(session: Session) -> SyncRepository:
-    """The store; who is led nowhere by --name may have meant what people call the entity."""
-    try:
-        return session.repository
-    except (InfrastructureError, InvalidNameError) as error:
-        if session.stack is None:
-            raise
-        failure = failure_of(error, click.get_current_context().meta.get(STORE_IN_USE, ""))
-        meant = f"--name is the DynamoDB table; the entity's name is --display-name {quote(session.stack)}"
-        raise Failure(
-            failure.message, "; ".join(filter(None, (meant, failure.hint))), failure.code
-        ) from error
-
-
-def _fields(entity: Entity) -> dict[str, object]:
-    return {
-        "entity": entity.entity_id,
-        "name": entity.name,
-        "parent": entity.parent_id,
-        "cascade": entity.cascade,
-        "metadata": entity.metadata,
-        "created": entity.created_at,
-        "version": entity.version,
-    }
-
-
-def _metadata(text: str | None) -> dict[str, Any] | None:
-    if text is None:
-        return None
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise click.UsageError(f"invalid --metadata {text!r}: it is not JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise click.UsageError(f'invalid --metadata {text!r}: write an object, such as {{"plan": "free"}}')
-    return data

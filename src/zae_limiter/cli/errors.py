@@ -9,7 +9,6 @@ import os
 import sys
 from contextlib import suppress
 from shlex import quote
-from typing import Final
 
 import click
 
@@ -27,13 +26,8 @@ from ..exceptions import (
 )
 from .output import printable
 
-ERROR: Final = 1
-USAGE: Final = 2
-AWS: Final = 3
-NOT_FOUND: Final = 4
-DIFFERENT: Final = 5
-INTERRUPTED: Final = 130
-"""What a shell says of a program that Ctrl-C has ended."""
+ERROR, USAGE, AWS, NOT_FOUND, DIFFERENT, INTERRUPTED = 1, 2, 3, 4, 5, 130
+"""Exit codes; the last one is what a shell says of a program that Ctrl-C has ended."""
 
 
 class Failure(click.ClickException):
@@ -46,18 +40,16 @@ class Failure(click.ClickException):
 
 def failure_of(error: ZAELimiterError, store: str) -> Failure:
     """What to say about an exception that a command met on a store."""
-    message = str(error)
+    message, hint = str(error), _hint(error, store)
     if isinstance(error, NamespaceNotFoundError):
         # The way out that it names is a method; here it is a command, which is the hint.
         message = message.partition(";")[0]
-    if isinstance(error, InfrastructureNotFoundError):
-        # Behind what is missing it says what may help.
+    elif isinstance(error, InfrastructureNotFoundError):  # behind what is missing it says what may help
         message, _, hint = message.partition("; ")
-        return Failure(message, hint, _exit_code(error, store))
-    if isinstance(error, ValidationError) and error.field == "store":
+    elif isinstance(error, ValidationError) and error.field == "store":
         _, _, hint = error.reason.partition("; ")
-        return Failure(message.removesuffix(f"; {hint}"), hint, _exit_code(error, store))
-    return Failure(message, _hint(error, store), _exit_code(error, store))
+        message = message.removesuffix(f"; {hint}")
+    return Failure(message, hint, _exit_code(error, store))
 
 
 def _exit_code(error: ZAELimiterError, store: str) -> int:
@@ -66,9 +58,7 @@ def _exit_code(error: ZAELimiterError, store: str) -> int:
             return NOT_FOUND
         case StackOperationError() | StackAlreadyExistsError():
             return AWS
-        case NamespaceStateError():
-            return ERROR
-        case InfrastructureError(__cause__=ImportError()):  # a driver that is not installed
+        case NamespaceStateError() | InfrastructureError(__cause__=ImportError()):  # no driver is installed
             return ERROR
         case InfrastructureError() if store.startswith("dynamodb:"):
             return AWS
@@ -117,18 +107,10 @@ def tell(error: click.ClickException) -> int:
         # The words are click's, the style is ours.
         message = f"{message[:1].lower()}{message[1:]}".rstrip(".").replace("\n\t", " ")
         error = Failure(message, f"{ctx.command_path} --help" if ctx else "", error.exit_code)
-    _say("error", error.message, "red")
-    if error.hint:
-        _say("hint", error.hint, "cyan")
+    for label, text, colour in (("error", error.message, "red"), ("hint", error.hint, "cyan")):
+        with suppress(OSError):  # whoever cannot be told anything still gets the exit code
+            if text:
+                line = f"{click.style(label, fg=colour, bold=True)}: {printable(text)}"
+                # Where no terminal is, click itself leaves the colour out.
+                click.echo(line, err=True, color=False if os.environ.get("NO_COLOR") else None)
     return error.code
-
-
-def _say(label: str, text: str, colour: str) -> None:
-    label = click.style(label, fg=colour, bold=True)
-    with suppress(OSError):  # whoever cannot be told anything still gets the exit code
-        click.echo(f"{label}: {printable(text)}", err=True, color=_colour())
-
-
-def _colour() -> bool | None:
-    """``False`` where colour is not wanted; click itself leaves it out where no terminal is."""
-    return False if os.environ.get("NO_COLOR") else None

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from ..models.explanation import ExplainedBucket, ExplainedLevel, Explanation
+from ..models.explanation import ExplainedBucket, Explanation
 from .nouns import Verb
 from .output import grid, plain, printable, record
 from .session import Session, limit_texts, with_existing
@@ -36,21 +34,18 @@ def explain(session: Session, entity_id: str, resource: str) -> None:
     consumed.
     """
     found = session.repository.explain(entity_id, resource)
-    session.output.show(explanation_data(found), lambda: _shown(found))
-    if not session.output.is_json:
-        for sentence in reasons(found):
-            session.output.note(sentence)
-        known = session.repository.list_resources_with_defaults()
-        if known and resource not in known and not found.buckets[0].levels[0].wins:
-            session.output.note(f"resource {resource!r} has no limits of its own; these have: {_some(known)}")
+    if session.output.json({**plain(found), "binding": found.binding}):
+        return
+    session.output.show(found, lambda: _shown(found))
+    for sentence in _reasons(found):
+        session.output.note(sentence)
+    known = session.repository.list_resources_with_defaults()
+    if known and resource not in known and not found.buckets[0].levels[0].wins:
+        some = ", ".join([*known[:NAMES_MAX], *(["…"] if len(known) > NAMES_MAX else [])])
+        session.output.note(f"resource {resource!r} has no limits of its own; these have: {some}")
 
 
-def explanation_data(found: Explanation) -> dict[str, Any]:
-    data: dict[str, Any] = plain(found)
-    return {**data, "binding": found.binding}
-
-
-def reasons(found: Explanation) -> list[str]:
+def _reasons(found: Explanation) -> list[str]:
     """What is to be known beside the numbers."""
     said = []
     if not any(bucket.winner for bucket in found.buckets):
@@ -73,19 +68,12 @@ def reasons(found: Explanation) -> list[str]:
         )
     for bucket in found.buckets:
         if bucket.winner is not None:
-            level, when = LEVELS[bucket.winner.source], _when(bucket.change_binds_seconds)
+            seconds, level = bucket.change_binds_seconds, LEVELS[bucket.winner.source]
+            when = f"within {seconds:g} s" if seconds else "at the next acquire"
             said.append(
                 f"if these limits are changed ({level}), {bucket.entity_id!r} goes by the new ones {when}"
             )
     return said
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join([*names[:NAMES_MAX], *(["…"] if len(names) > NAMES_MAX else [])])
-
-
-def _when(seconds: float) -> str:
-    return f"within {seconds:g} s" if seconds else "at the next acquire"
 
 
 def _shown(found: Explanation) -> RenderableType:
@@ -105,33 +93,19 @@ def _shown(found: Explanation) -> RenderableType:
 
 
 def _levels(bucket: ExplainedBucket) -> RenderableType:
-    winner = bucket.winner
-    return grid(
-        ["level", "limits", "on unavailable", "so"],
-        [
-            (LEVELS[one.source], limit_texts(one.limits) or None, one.on_unavailable, _outcome(one, winner))
-            for one in bucket.levels
-        ],
-    )
-
-
-def _outcome(level: ExplainedLevel, winner: ExplainedLevel | None) -> str:
-    if level.wins:
-        return "wins"
-    return "overruled" if winner is not None and level.limits else "has none"
+    rows = []
+    for one in bucket.levels:
+        outcome = "overruled" if bucket.winner is not None and one.limits else "has none"
+        outcome = "wins" if one.wins else outcome
+        rows.append((LEVELS[one.source], limit_texts(one.limits) or None, one.on_unavailable, outcome))
+    return grid(["level", "limits", "on unavailable", "so"], rows)
 
 
 def _applying(found: Explanation) -> RenderableType:
-    rows = [
-        (
-            limit.name,
-            bucket.entity_id,
-            limit_texts([limit]).removeprefix(f"{limit.name}:"),
-            bucket.available[limit.name],
-            "binds" if found.binding[limit.name] == bucket.entity_id else "",
-        )
-        for bucket in found.buckets
-        if bucket.winner is not None
-        for limit in bucket.winner.limits
-    ]
+    rows = []
+    for bucket in found.buckets:
+        for limit in bucket.winner.limits if bucket.winner else ():
+            rate = limit_texts([limit]).removeprefix(f"{limit.name}:")
+            binds = "binds" if found.binding[limit.name] == bucket.entity_id else ""
+            rows.append((limit.name, bucket.entity_id, rate, bucket.available[limit.name], binds))
     return grid(["limit", "of", "rate", "available", "now"], sorted(rows), numbers=("available",))

@@ -1,15 +1,54 @@
-"""``zae-limiter cfn-template`` and ``lambda-export``: for those who deploy by other means."""
+"""``zae-limiter cfn-template``, ``lambda-export`` and ``completion``: texts and packages for other programs.
+
+One rule for all files that commands write: a file that is there is overwritten after a yes, or unasked
+with ``--force``. ``-`` is standard output.
+"""
 
 from __future__ import annotations
 
-import click
+import os
+from pathlib import Path
+from shlex import quote
+from typing import Final
 
-from .files import STANDARD, overwriting, to_file, write
+import click
+from click.shell_completion import get_completion_class
+
+from .errors import Failure
 from .nouns import Verb
 from .output import Output, record
-from .session import with_json
+from .session import make_sure, with_json, with_output
 
-PACKAGE_FILE = "lambda.zip"
+STANDARD: Final = "-"
+"""In the place of a file: standard output, or input."""
+
+
+def _file_name(ctx: click.Context, _: click.Parameter, name: str | None) -> str | None:
+    """``--output json`` is the form of the output elsewhere, and is not taken for a file here."""
+    if name in {"json", "table"}:
+        ctx.fail(f"--output is a file here; pass --json, or write --output ./{name}")
+    return name
+
+
+to_file = click.option(
+    "--output", "-o", "out", metavar="FILE", callback=_file_name, help="Write to this file."
+)
+overwriting = click.option("--force", is_flag=True, help="Overwrite a file that is there.")
+
+
+def write(file: str, content: bytes, *, force: bool) -> None:
+    """Write a file; whoever does not want one overwritten ends the command."""
+    if file == STANDARD:
+        click.echo(content, nl=False)
+        return
+    # Unlike a path's own method this says no of a name that no file can have; writing it tells why.
+    if os.path.isfile(file):
+        make_sure(force, f"Overwrite {file!r}?", "--force")
+    try:
+        Path(file).write_bytes(content)
+    except (OSError, ValueError) as error:
+        hint = f"mkdir -p {quote(str(Path(file).parent))}" if isinstance(error, FileNotFoundError) else ""
+        raise Failure(f"cannot write {file!r}: {getattr(error, 'strerror', None) or error}", hint) from error
 
 
 @click.command("cfn-template", cls=Verb, meant="--output")
@@ -24,9 +63,7 @@ def cfn_template(output: Output, out: str | None, force: bool) -> None:
     if out is not None and out != STANDARD:
         write(out, text.encode(), force=force)
         output.done({"file": out}, f"wrote {out!r}")
-    elif output.is_json:
-        output.done({"template": text}, "")
-    else:
+    elif not output.json({"template": text}):
         click.echo(text, nl=False)
 
 
@@ -42,7 +79,7 @@ def lambda_export(output: Output, out: str | None, force: bool, info: bool) -> N
     """
     from ..infra.lambda_builder import build, describe
 
-    package, file = build(), out or PACKAGE_FILE
+    package, file = build(), out or "lambda.zip"
     about = describe(package)
     data = {
         "file": None if info else file,
@@ -56,3 +93,22 @@ def lambda_export(output: Output, out: str | None, force: bool, info: bool) -> N
         write(file, package, force=force)
     if file != STANDARD:
         output.show(data, lambda: record(data))
+
+
+@click.command(cls=Verb)
+@click.argument("shell", type=click.Choice(["bash", "fish", "zsh"]))
+@with_output
+@click.pass_context
+def completion(ctx: click.Context, output: Output, shell: str) -> None:
+    """Print a script that lets your shell complete commands.
+
+    \b
+    eval "$(zae-limiter completion bash)"          in ~/.bashrc
+    eval "$(zae-limiter completion zsh)"           in ~/.zshrc
+    zae-limiter completion fish | source           in ~/.config/fish/config.fish
+    """
+    completing = get_completion_class(shell)
+    assert completing is not None, "click knows the shells that it is asked for"
+    script = completing(ctx.find_root().command, {}, "zae-limiter", "_ZAE_LIMITER_COMPLETE").source()
+    if not output.json({"shell": shell, "script": script}):
+        click.echo(script)

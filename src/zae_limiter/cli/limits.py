@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..exceptions import RateLimiterUnavailable
-from ..models import Limit, LimiterConfig
+from ..models import LimiterConfig
 from ..operate.manifest import (
     Action,
     LevelChange,
@@ -26,7 +26,7 @@ from ..operate.manifest import (
 from ..operate.manifest.template import HANDLER, template, to_text
 from ..operate.manifest.writing import level_lines
 from .errors import AWS, DIFFERENT, ERROR, NOT_FOUND, Failure
-from .files import STANDARD, overwriting, to_file, write
+from .export import STANDARD, overwriting, to_file, write
 from .grammar import limit_text
 from .levels import config_data
 from .nouns import Noun
@@ -45,10 +45,8 @@ from .session import (
 _file = click.option(
     "--file",
     "-f",
-    "file",
     metavar="FILE",
     default="limits.yaml",
-    show_default=True,
     help="The manifest; - reads it from standard input.",
 )
 _exit_code = click.option("--exit-code", is_flag=True, help="Exit with 5 if there is a difference.")
@@ -71,16 +69,13 @@ def limits() -> None:
 @with_imagined
 def plan(session: Session, file: str, exit_code: bool, quiet: bool) -> None:
     """Show what `apply` would change."""
-    manifest = read(file)
+    manifest = _read(file)
     planned = SyncStoredLimits(session.within(manifest.namespace)).plan(manifest)
-    if session.output.is_json:
-        session.output.done(plan_data(planned, session.repository.namespace_name), "")
-    elif not planned.is_empty:
-        if not quiet:
+    if not session.output.json(plan_data(session, planned)):
+        if not (planned.is_empty or quiet):
             console().print(plan_table(planned))
-        session.output.note(f"planned: {_counted(planned, 'to create', 'to update', 'to delete')}")
-    else:
-        session.output.note(f"nothing to change; {_alike(planned)}")
+        changes = f"planned: {_counted(planned, 'to create', 'to update', 'to delete')}"
+        session.output.note(f"nothing to change; {_alike(planned)}" if planned.is_empty else changes)
     if exit_code and not planned.is_empty:
         click.get_current_context().exit(DIFFERENT)
 
@@ -96,7 +91,7 @@ def apply(session: Session, file: str, quiet: bool, yes: bool, principal: str | 
 
     It asks before it deletes anything. Interrupted, it does the rest when it is run again.
     """
-    manifest = read(file)
+    manifest = _read(file)
     stored = SyncStoredLimits(session.within(manifest.namespace))
     planned = stored.plan(manifest)
     if deleted := planned.counts["deleted"]:
@@ -115,10 +110,8 @@ def apply(session: Session, file: str, quiet: bool, yes: bool, principal: str | 
     made = ManifestPlan(tuple(done), planned.unchanged)
     if not (session.output.is_json or made.is_empty or quiet):
         console().print(plan_table(made))
-    session.output.done(
-        plan_data(made, session.repository.namespace_name),
-        f"applied: {_counted(made, 'created', 'updated', 'deleted')}",
-    )
+    counts = _counted(made, "created", "updated", "deleted")
+    session.output.done(plan_data(session, made), f"applied: {counts}")
 
 
 @limits.command(meant="-f")
@@ -131,11 +124,10 @@ def diff(session: Session, file: str, exit_code: bool, quiet: bool) -> None:
 
     Unlike `plan` it looks at everything that is stored, and also shows what `apply` leaves alone.
     """
-    manifest = read(file)
-    repository = session.within(manifest.namespace)
-    found = SyncStoredLimits(repository).difference(manifest)
-    if session.output.is_json:
-        session.output.done(plan_data(found, repository.namespace_name), "")
+    manifest = _read(file)
+    found = SyncStoredLimits(session.within(manifest.namespace)).difference(manifest)
+    if session.output.json(plan_data(session, found)):
+        pass
     elif found.is_empty:
         session.output.note(f"nothing differs; {_alike(found)}")
     elif quiet:
@@ -143,13 +135,13 @@ def diff(session: Session, file: str, exit_code: bool, quiet: bool) -> None:
         session.output.note(f"{counted(len(found.changes), 'level')} {differ}; {_alike(found)}")
     else:
         # A long line stays one line, as in any patch.
-        console().print(diff_text(found, repository.namespace_name, file), soft_wrap=True)
+        console().print(diff_text(found, session.namespace_name, file), soft_wrap=True)
     if exit_code and not found.is_empty:
         click.get_current_context().exit(DIFFERENT)
 
 
 @limits.command(meant="-f")
-@click.option("--file", "-f", "file", metavar="FILE", help="Write the manifest to this file.")
+@click.option("--file", "-f", metavar="FILE", help="Write the manifest to this file.")
 @overwriting
 @with_existing
 def export(session: Session, file: str | None, force: bool) -> None:
@@ -158,17 +150,14 @@ def export(session: Session, file: str | None, force: bool) -> None:
     Applying it changes nothing.
     """
     manifest = SyncStoredLimits(session.repository).export()
-    if file is None or file == STANDARD:
-        if session.output.is_json:
-            click.echo(to_json(manifest))  # YAML, as which it is read back, knows no halves of characters
-        else:
-            click.echo(to_yaml(manifest), nl=False)
-        return
-    write(file, to_yaml(manifest).encode(), force=force)
-    session.output.done(
-        {"file": file, "levels": len(manifest.levels)},
-        f"wrote {counted(len(manifest.levels), 'level')} to {file!r}",
-    )
+    if file is not None and file != STANDARD:
+        write(file, to_yaml(manifest).encode(), force=force)
+        levels = len(manifest.levels)
+        session.output.done({"file": file, "levels": levels}, f"wrote {counted(levels, 'level')} to {file!r}")
+    elif session.output.is_json:
+        click.echo(to_json(manifest))  # YAML, as which it is read back, knows no halves of characters
+    else:
+        click.echo(to_yaml(manifest), nl=False)
 
 
 @limits.command("cfn-template", meant="-f")
@@ -194,39 +183,51 @@ def cfn_template(
     TableName, NamespaceId, CodeBucket and CodeKey. Its function may write to that namespace only.
     Deleting that stack deletes what it has made.
     """
-    text = to_text(template(read(file), table, namespace_id), as_json=output.is_json)
+    text = to_text(template(_read(file), table, namespace_id), as_json=output.is_json)
     if package is not None:
         from ..infra.lambda_builder import build
 
         write(package, build(HANDLER), force=force)
         output.note(f"wrote the package of the function to {package!r}")
-    if out is None or out == STANDARD:
-        click.echo(text, nl=False)
-    else:
-        write(out, text.encode(), force=force)
+    write(STANDARD if out is None else out, text.encode(), force=force)
+    if out is not None and out != STANDARD:
         output.note(f"wrote the template to {out!r}")
 
 
-def read(file: str) -> Manifest:
+def _read(file: str) -> Manifest:
     """The manifest in a file or on standard input."""
     try:
         data = sys.stdin.buffer.read() if file == STANDARD else Path(file).read_bytes()
     except FileNotFoundError:
-        raise Failure(
-            f"file {file!r} does not exist",
+        hint = (
             "write one, such as `system: {limits: {rpm: {capacity: 60}}}`, "
-            f"or take what is stored: zae-limiter limits export -f {quote(file)}",
-            NOT_FOUND,
-        ) from None
+            f"or take what is stored: zae-limiter limits export -f {quote(file)}"
+        )
+        raise Failure(f"file {file!r} does not exist", hint, NOT_FOUND) from None
     except OSError as error:
         raise Failure(f"cannot read {file!r}: {error.strerror}") from error
     return parse(data, "standard input" if file == STANDARD else file)
 
 
-def plan_data(plan: ManifestPlan, namespace: str) -> dict[str, Any]:
+def plan_data(session: Session, plan: ManifestPlan) -> dict[str, Any]:
     """A plan as JSON: every level that changes, before and after."""
-    changes = [_change_data(change) for change in plan.changes]
-    return {"namespace": namespace, "changes": changes, "counts": plan.counts}
+
+    def level(config: LimiterConfig | None) -> dict[str, Any] | None:
+        data = config_data(config)
+        return None if config is None else {name: data[name] for name in ("limits", "on_unavailable")}
+
+    changes = [
+        {
+            "action": change.action,
+            "level": change.address.level,
+            "entity_id": change.address.entity_id,
+            "resource": change.address.resource,
+            "before": level(change.before),
+            "after": level(change.after),
+        }
+        for change in plan.changes
+    ]
+    return {"namespace": session.namespace_name, "changes": changes, "counts": plan.counts}
 
 
 def plan_table(plan: ManifestPlan) -> Table:
@@ -234,17 +235,20 @@ def plan_table(plan: ManifestPlan) -> Table:
     rows: list[tuple[object, ...]] = []
     for change in plan.changes:
         head: tuple[object, ...] = (change.action, change.address)
-        for what, old, new in changed_values(change):
-            rows.append((*head, what, old, new))
-            head = ("", "")
+        before, after = _values(change.before), _values(change.after)
+        for what in dict.fromkeys((*before, *after)):
+            if before.get(what) != after.get(what):
+                rows.append((*head, what, before.get(what), after.get(what)))
+                head = ("", "")
     return grid(["change", "level", "limit", "stored", "file"], rows)
 
 
-def changed_values(change: LevelChange) -> list[tuple[str, str | None, str | None]]:
-    """What differs in one level: each limit and the policy, before and after."""
-    before, after = _values(change.before), _values(change.after)
-    names = [*before, *(name for name in after if name not in before)]
-    return [(n, before.get(n), after.get(n)) for n in names if before.get(n) != after.get(n)]
+def _values(config: LimiterConfig | None) -> dict[str, str]:
+    """The policy and the limits of a level, each as the command line writes it."""
+    if config is None:
+        return {}
+    policy = {} if config.on_unavailable is None else {"on_unavailable": config.on_unavailable.value}
+    return policy | {one.name: limit_text(one).removeprefix(f"{one.name}:") for one in config.limits}
 
 
 def diff_text(plan: ManifestPlan, namespace: str, file: str) -> Text:
@@ -256,45 +260,13 @@ def diff_text(plan: ManifestPlan, namespace: str, file: str) -> Text:
         left = ", which apply leaves alone" if change.action is Action.LEAVE else ""
         text.append(f"@@ {change.address}{left} @@\n", "cyan")
         before = level_lines(change.before) if change.before else []
-        after = level_lines(change.after) if change.after and change.action is not Action.LEAVE else []
-        for line in before:
-            if line not in after:
-                text.append(f"-{line}\n", "red")
-        for line in after:
-            if line not in before:
-                text.append(f"+{line}\n", "green")
+        after = level_lines(change.after) if change.after and not left else []
+        for sign, lines, others, colour in (("-", before, after, "red"), ("+", after, before, "green")):
+            for line in lines:
+                if line not in others:
+                    text.append(f"{sign}{line}\n", colour)
     text.rstrip()
     return text
-
-
-def _values(config: LimiterConfig | None) -> dict[str, str]:
-    if config is None:
-        return {}
-    policy = {} if config.on_unavailable is None else {"on_unavailable": config.on_unavailable.value}
-    return policy | {limit.name: _rate(limit) for limit in config.limits}
-
-
-def _rate(limit: Limit) -> str:
-    """A limit as the command line writes it, without its name."""
-    return limit_text(limit).removeprefix(f"{limit.name}:")
-
-
-def _change_data(change: LevelChange) -> dict[str, Any]:
-    return {
-        "action": change.action,
-        "level": change.address.level,
-        "entity_id": change.address.entity_id,
-        "resource": change.address.resource,
-        "before": _level_data(change.before),
-        "after": _level_data(change.after),
-    }
-
-
-def _level_data(config: LimiterConfig | None) -> dict[str, Any] | None:
-    if config is None:
-        return None
-    data = config_data(config)
-    return {"limits": data["limits"], "on_unavailable": data["on_unavailable"]}
 
 
 def _alike(plan: ManifestPlan) -> str:
@@ -303,6 +275,5 @@ def _alike(plan: ManifestPlan) -> str:
 
 def _counted(plan: ManifestPlan, *words: str) -> str:
     """How many levels become what, in these words."""
-    return ", ".join(
-        f"{n} {word}" for word, n in zip((*words, "unchanged"), plan.counts.values(), strict=True)
-    )
+    counts = zip((*words, "unchanged"), plan.counts.values(), strict=True)
+    return ", ".join(f"{n} {word}" for word, n in counts)

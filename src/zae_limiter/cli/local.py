@@ -15,8 +15,6 @@ from .nouns import Noun
 from .output import Output, printable, record
 from .session import confirmed, make_sure, with_output
 
-DEFAULT = "ministack"
-
 
 def _posix(name: str, value: str) -> str:
     return f"export {name}={shlex.quote(value)}"
@@ -29,7 +27,7 @@ def _powershell(name: str, value: str) -> str:
 
 SHELLS = {"eval": _posix, "direnv": _posix, "powershell": _powershell}
 """How each of them sets a variable."""
-FOLLOW_SECONDS = 0.2
+PORT = click.IntRange(1, 65_535)
 
 
 @click.group(cls=Noun)
@@ -45,16 +43,12 @@ def local() -> None:
     "  [default: ministack]",
 )
 @click.option(
-    "--port",
-    type=click.IntRange(1, 65_535),
-    metavar="N",
-    help="Where it listens.  [default: 4566, or 8000 for dynamodb-local]",
+    "--port", type=PORT, metavar="N", help="Where it listens.  [default: 4566, or 8000 for dynamodb-local]"
 )
 @click.option(
     "--timeout",
     type=click.IntRange(1, 600),
     default=60,
-    show_default=True,
     metavar="SECONDS",
     help="Wait so long until it answers.",
 )
@@ -72,17 +66,15 @@ def up(
         validate_stack_name(table)
     service = Service()
     before = service.running()
-    chosen = ENGINES[engine or (before.engine if before else DEFAULT)]
+    chosen = ENGINES[engine or (before.engine if before else "ministack")]
     running = service.up(chosen, lambda: _program(chosen, output, yes), port, timeout)
     started = running != before
     said = "is running" if started else "was running already"
     use = f'eval "$(zae-limiter local env{"" if table is None else f" --name {table}"})"'
     if not chosen.has_stacks:
         use += " && zae-limiter table create"
-    output.done(
-        _data(running) | {"started": started},
-        f"{running.engine} {said} at {running.endpoint_url}; use it with: {use}",
-    )
+    told = f"{running.engine} {said} at {running.endpoint_url}; use it with: {use}"
+    output.done(_data(running) | {"started": started}, told)
 
 
 @local.command()
@@ -90,10 +82,8 @@ def up(
 def down(output: Output) -> None:
     """End the local AWS, with everything in it."""
     ended = Service().down()
-    output.done(
-        {"ended": None if ended is None else ended.engine},
-        "nothing was running" if ended is None else f"ended {ended.engine}",
-    )
+    engine = ended and ended.engine
+    output.done({"ended": engine}, "nothing was running" if engine is None else f"ended {engine}")
 
 
 @local.command()
@@ -103,17 +93,13 @@ def status(output: Output) -> None:
     running = Service().running()
     data = {"running": False} if running is None else _data(running)
     output.show(data, lambda: record(data))
-    if running is None:
-        raise click.exceptions.Exit(NOT_FOUND)
-    if not data["healthy"]:
-        raise click.exceptions.Exit(ERROR)
+    if running is None or not running.is_healthy:
+        raise click.exceptions.Exit(NOT_FOUND if running is None else ERROR)
 
 
 @local.command()
 @click.option("--follow", "-f", is_flag=True, help="Go on as it grows.")
-@click.option(
-    "--lines", "-n", type=click.IntRange(0, 100_000), default=100, show_default=True, help="The last so many."
-)
+@click.option("--lines", "-n", type=click.IntRange(0, 100_000), default=100, help="The last so many.")
 @with_output
 def logs(output: Output, follow: bool, lines: int) -> None:
     """Show what the local AWS said, also after it has ended."""
@@ -124,8 +110,7 @@ def logs(output: Output, follow: bool, lines: int) -> None:
     if log is None:
         raise Failure("nothing was ever started here", "zae-limiter local up", NOT_FOUND)
     found = last_lines(log, lines)
-    if output.is_json:
-        output.done({"log": str(log), "lines": found}, "")
+    if output.json({"log": str(log), "lines": found}):
         return
     for line in found:
         click.echo(printable(line))
@@ -134,24 +119,16 @@ def logs(output: Output, follow: bool, lines: int) -> None:
 
 
 @local.command()
-@click.option(
-    "--name", "-n", "--table", "table", default="limits", show_default=True, help="The table of the store."
-)
+@click.option("--name", "-n", "--table", "table", default="limits", help="The table of the store.")
 @click.option(
     "--format",
     "-f",
     "shell",
     type=click.Choice(list(SHELLS)),
     default="eval",
-    show_default=True,
     help="For whom: eval and direnv are shells'.",
 )
-@click.option(
-    "--port",
-    type=click.IntRange(1, 65_535),
-    metavar="N",
-    help="An AWS that listens there, whoever started it.",
-)
+@click.option("--port", type=PORT, metavar="N", help="An AWS that listens there, whoever started it.")
 @with_output
 def env(output: Output, table: str, shell: str, port: int | None) -> None:
     """Print variables that lead programs to the local AWS.
@@ -164,11 +141,9 @@ def env(output: Output, table: str, shell: str, port: int | None) -> None:
     validate_stack_name(table)
     url = Service().must_run().endpoint_url if port is None else endpoint_on(port)
     variables = environment(url, table)
-    if output.is_json:
-        output.done(variables, "")
-        return
-    for name, value in variables.items():
-        click.echo(SHELLS[shell](name, value))
+    if not output.json(variables):
+        for name, value in variables.items():
+            click.echo(SHELLS[shell](name, value))
 
 
 def _program(engine: Engine, output: Output, yes: bool) -> Path:
@@ -211,4 +186,4 @@ def _follow(service: Service, log: Path) -> None:
             else:
                 # Once more after the end, for what was written just before it.
                 is_last = service.running() is None
-                time.sleep(FOLLOW_SECONDS)
+                time.sleep(0.2)

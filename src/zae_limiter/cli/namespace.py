@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import click
-from rich.table import Table
 
 from ..models import Namespace
 from .errors import NOT_FOUND, Failure
@@ -22,21 +21,24 @@ def namespace() -> None:
     """Tenants that share a store."""
 
 
+def _show(session: Session, found: Sequence[Namespace]) -> None:
+    rows = [(n.namespace_name, n.namespace_id, n.status, n.created_at, n.deleted_at) for n in found]
+    session.output.show(found, lambda: grid(["name", "id", "status", "created", "deleted"], rows))
+
+
 @namespace.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @with_session
 def register(session: Session, names: tuple[str, ...]) -> None:
     """Make namespaces. Those that exist stay as they are."""
-    made = [one.namespace for one in session.namespaces.register_namespaces(names).values()]
-    session.output.show(made, lambda: _table(made))
+    _show(session, [one.namespace for one in session.namespaces.register_namespaces(names).values()])
 
 
 @namespace.command("list")
 @with_existing
 def list_(session: Session) -> None:
     """List the namespaces that are in use."""
-    found = session.namespaces.list_namespaces()
-    session.output.show(found, lambda: _table(found))
+    _show(session, session.namespaces.list_namespaces())
 
 
 @namespace.command()
@@ -47,17 +49,9 @@ def show(session: Session, name: str) -> None:
     found = session.namespaces.get_namespace(name)
     if found is None:
         raise session.no_namespace(name)
-    session.output.show(
-        found,
-        lambda: record(
-            {
-                "name": found.namespace_name,
-                "id": found.namespace_id,
-                "status": found.status,
-                "created": found.created_at,
-            }
-        ),
-    )
+    about = (found.namespace_name, found.namespace_id, found.status, found.created_at)
+    fields = dict(zip(("name", "id", "status", "created"), about, strict=True))
+    session.output.show(found, lambda: record(fields))
 
 
 @namespace.command()
@@ -72,10 +66,8 @@ def delete(session: Session, name: str, yes: bool) -> None:
     gone = session.namespaces.delete_namespace(name)
     if gone is None:  # somebody else was faster
         raise session.no_namespace(name)
-    session.output.done(
-        gone,
-        f"freed the name {name!r}; this brings it back: zae-limiter namespace recover -- {gone.namespace_id}",
-    )
+    recover = f"zae-limiter namespace recover -- {gone.namespace_id}"
+    session.output.done(gone, f"freed the name {name!r}; this brings it back: {recover}")
 
 
 @namespace.command()
@@ -94,8 +86,7 @@ def recover(session: Session, namespace_id: str) -> None:
 @with_existing
 def orphans(session: Session) -> None:
     """List what was deleted and is not purged."""
-    found = session.namespaces.list_orphan_namespaces()
-    session.output.show(found, lambda: _table(found))
+    _show(session, session.namespaces.list_orphan_namespaces())
 
 
 @namespace.command()
@@ -107,12 +98,11 @@ def purge(session: Session, namespace_id: str, yes: bool) -> None:
 
     An id that begins with a dash is written after two dashes: purge -- -x3b...
     """
-    name = _deleted_name(session, namespace_id)
-    make_sure(yes, f"Delete all data of namespace {name!r} ({namespace_id}) for good?")
+    what = f"namespace {_deleted_name(session, namespace_id)!r} ({namespace_id})"
+    make_sure(yes, f"Delete all data of {what} for good?")
     items = session.namespaces.purge_namespace(namespace_id)
     session.output.done(
-        {"namespace_id": namespace_id, "items": items},
-        f"purged namespace {name!r} ({namespace_id}): {items} items are gone",
+        {"namespace_id": namespace_id, "items": items}, f"purged {what}: {items} items are gone"
     )
 
 
@@ -127,10 +117,3 @@ def _deleted_name(session: Session, namespace_id: str) -> str:
             raise Failure(f"namespace {one.namespace_name!r} is in use; delete it first", delete_it)
     orphans = "zae-limiter namespace orphans"
     raise Failure(f"no deleted namespace has the id {namespace_id!r}", orphans, NOT_FOUND)
-
-
-def _table(namespaces: Sequence[Namespace]) -> Table:
-    return grid(
-        ["name", "id", "status", "created", "deleted"],
-        [(n.namespace_name, n.namespace_id, n.status, n.created_at, n.deleted_at) for n in namespaces],
-    )

@@ -12,13 +12,13 @@ import click
 from ..exceptions import without_secrets
 from .errors import USAGE, Failure
 
-ALSO = {
-    "add": ["create", "register"],
-    "create": ["register"],
-    "get": ["show"],
-    "ls": ["list"],
-    "remove": ["delete"],
-    "rm": ["delete"],
+ALIASES = {
+    "add": "create register",
+    "create": "register",
+    "get": "show",
+    "ls": "list",
+    "rm": "delete",
+    "remove": "delete",
 }
 """What people call commands that have another name here."""
 
@@ -39,14 +39,12 @@ class Verb(click.Command):
         said = list(args)
         try:
             left = super().parse_args(ctx, args)
-            self._refuse_twice(ctx, said)
-            return left
         except click.NoSuchOption as error:
-            if error.option_name == "-o" and _takes(self, "--json"):
-                raise Failure(error.format_message(), "did you mean: --json", USAGE) from error
-            if error.option_name in self._instead:
-                raise Failure(error.format_message(), self._instead[error.option_name], USAGE) from error
-            raise
+            instead = {"-o": "did you mean: --json"} if _takes(self, "--json") else {}
+            hint = (instead | dict(self._instead)).get(error.option_name)
+            if hint is None:
+                raise
+            raise Failure(error.format_message(), hint, USAGE) from error
         except click.UsageError as error:
             # Others say themselves what is wrong, and with them the words cannot be told apart.
             if not self._meant or type(error) not in {click.UsageError, click.MissingParameter}:
@@ -57,46 +55,39 @@ class Verb(click.Command):
             hint = " ".join(f"{option} {quote(word)}" for option, word in self._likely(given, left))
             if not hint:
                 raise
-            raise Failure(
-                f"unexpected argument{'s' * (len(left) > 1)} {', '.join(map(repr, left))}",
-                f"did you mean: {hint}",
-                USAGE,
-            ) from error
+            told = f"unexpected argument{'s' * (len(left) > 1)} {', '.join(map(repr, left))}"
+            raise Failure(told, f"did you mean: {hint}", USAGE) from error
+        if not ctx.resilient_parsing:
+            self._refuse_twice(ctx, said)
+        return left
 
     def _refuse_twice(self, ctx: click.Context, said: list[str]) -> None:
         """Of two values one would be passed over in silence."""
         _, _, order = self.make_parser(ctx).parse_args(said)
         for option in order:
             is_one = isinstance(option, click.Option) and not (option.multiple or option.is_flag)
-            if is_one and order.count(option) > 1 and not ctx.resilient_parsing:
-                raise click.BadOptionUsage(
-                    str(option.name), f"{max(option.opts, key=len)} was given twice; it takes one value", ctx
-                )
+            if is_one and order.count(option) > 1:
+                ctx.fail(f"{max(option.opts, key=len)} was given twice; it takes one value")
 
     def _refuse_swallowed(self, ctx: click.Context, given: Mapping[str, Any]) -> None:
         """An option without its value takes the next option for one."""
         spellings = {spelling for option in self.params for spelling in option.opts}
         for option in self.params:
             if isinstance(option, click.Option) and (value := str(given.get(option.name or ""))) in spellings:
-                raise click.BadOptionUsage(
-                    str(option.name), f"{option.opts[0]} needs a value, and {value} is an option", ctx
-                )
+                ctx.fail(f"{option.opts[0]} needs a value, and {value} is an option")
 
     def _likely(self, given: Mapping[str, Any], words: Sequence[str]) -> Iterator[tuple[str, str]]:
         """Words with the options that they were likely meant for; some are for none."""
         takes = {spelling: option for option in self.params for spelling in option.opts}
         free = [meant for meant in self._meant if takes[meant].multiple or takes[meant].name not in given]
         for word in words:
+            choices = getattr(takes[free[0]].type, "choices", [word]) if free else []
             if "://" in word and "--store" in takes:
                 yield "--store", word
             elif ":" in word and "-l" in takes and takes["-l"].name == "limits":
                 yield "-l", word
-            elif free and _may_be(takes[free[0]], word):
+            elif word in choices:
                 yield free[0] if takes[free[0]].multiple else free.pop(0), word
-
-
-def _may_be(option: click.Parameter, word: str) -> bool:
-    return not isinstance(option.type, click.Choice) or word in option.type.choices
 
 
 class Noun(click.Group):
@@ -113,14 +104,11 @@ class Noun(click.Group):
             if ctx.resilient_parsing or args[0] in self.commands or args[0].startswith("-"):
                 raise
             known = [name for name, command in self.commands.items() if not command.hidden]
-            meant = [name for name in ALSO.get(args[0], ()) if name in known]
+            meant = [name for name in ALIASES.get(args[0], "").split() if name in known]
             meant = meant or get_close_matches(args[0], known)
             hint = " or ".join(f"{ctx.command_path} {name}" for name in meant)
-            raise Failure(
-                f"no such command {args[0]!r}",
-                f"did you mean: {hint}" if hint else f"{ctx.command_path} --help",
-                USAGE,
-            ) from error
+            hint = f"did you mean: {hint}" if hint else f"{ctx.command_path} --help"
+            raise Failure(f"no such command {args[0]!r}", hint, USAGE) from error
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -128,11 +116,8 @@ class Noun(click.Group):
         except click.NoSuchOption as error:
             if not _takes(self, error.option_name):
                 raise
-            raise Failure(
-                f"{error.option_name} stands before the command",
-                f"put it after the command: {ctx.command_path} COMMAND {error.option_name}",
-                USAGE,
-            ) from error
+            hint = f"put it after the command: {ctx.command_path} COMMAND {error.option_name}"
+            raise Failure(f"{error.option_name} stands before the command", hint, USAGE) from error
 
 
 def _takes(command: click.Command, option: str) -> bool:

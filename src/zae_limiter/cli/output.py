@@ -24,8 +24,7 @@ from rich.text import Text
 from ..visualization.bars import ASCII, BLOCKS, Ink
 
 WIDTH_WITHOUT_TERMINAL = 120
-BETWEEN = 3
-"""Columns between two columns of a table."""
+COLUMN_GAP = 3
 
 
 class Output:
@@ -34,18 +33,25 @@ class Output:
     def __init__(self, form: str) -> None:
         self.is_json = form == "json"
 
-    def show(self, data: Any, table: Callable[[], RenderableType]) -> None:
-        """Print data: as it is, or the table that is made of it."""
+    def json(self, data: Any) -> bool:
+        """Print data if it is to be JSON, and tell whether it is."""
         if self.is_json:
             click.echo(json.dumps(plain(data), indent=2))
-        else:
+        return self.is_json
+
+    def show(self, data: Any, table: Callable[[], RenderableType]) -> None:
+        """Print data: as it is, or the table that is made of it."""
+        if not self.json(data):
             console().print(table())
 
     def done(self, data: Any, message: str) -> None:
         """Report a change: its result as JSON, or a sentence."""
-        if self.is_json:
-            click.echo(json.dumps(plain(data), indent=2))
-        else:
+        if not self.json(data):
+            self.note(message)
+
+    def remark(self, message: str) -> None:
+        """Say something to people that programs see in the data."""
+        if not self.is_json:
             self.note(message)
 
     def note(self, message: str) -> None:
@@ -71,12 +77,10 @@ class Grid(Table):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         texts = [[_plain(column.header), *map(_plain, column.cells)] for column in self.columns]
-        natural = [
-            max(*map(cell_len, of), column.min_width or 0)
-            for of, column in zip(texts, self.columns, strict=True)
-        ]
+        widest = [max(map(cell_len, of)) for of in texts]
+        natural = [max(n, column.min_width or 0) for n, column in zip(widest, self.columns, strict=True)]
         least = [max((cell_len(word) for text in of for word in text.split()), default=1) for of in texts]
-        room = options.max_width - BETWEEN * (len(self.columns) - 1)
+        room = options.max_width - COLUMN_GAP * (len(self.columns) - 1)
         if sum(natural) > room:
             if sum(least) > room:
                 yield Text("\n".join(_record_lines(texts, options.max_width)))
@@ -138,6 +142,8 @@ def record(fields: Mapping[str, object]) -> Table:
 
 
 def cell(value: object) -> Text:
+    if isinstance(value, Text):
+        return value
     if value is None or value == {}:
         return Text("-")
     if isinstance(value, bool):

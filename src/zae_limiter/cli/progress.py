@@ -6,7 +6,6 @@ All of it goes to standard error, because none of it is data.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self
 
 import click
@@ -19,6 +18,7 @@ from rich.text import Text
 
 from ..infra.stack import STACK, StackEvent
 from ..operate.migrations import Progress
+from .output import console as console_of
 from .output import grid, printable
 
 COLOURS = {"COMPLETE": "green", "SKIPPED": "cyan", "PROGRESS": "yellow", "FAILED": "red"}
@@ -28,19 +28,14 @@ class Board:
     """What became of each resource so far."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True, highlight=False, markup=False, emoji=False)
+        self._console = console or console_of(stderr=True)
         self._latest: dict[str, StackEvent] = {}
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 
@@ -57,18 +52,15 @@ class Board:
             self._live.update(self.table())
         elif not event.status.endswith("_IN_PROGRESS"):
             reason = f": {event.reason}" if event.is_failure else ""
-            click.echo(
-                printable(f"{words(event.status):<16} {event.resource} ({event.kind}){reason}"), err=True
-            )
+            line = f"{words(event.status):<16} {event.resource} ({event.kind}){reason}"
+            click.echo(printable(line), err=True)
 
     def table(self) -> Table:
-        table = grid(["resource", "kind"], ())
-        table.add_column("status")
+        rows = []
         for event in self._latest.values():
-            status = words(event.status)
             colour = COLOURS.get(event.status.rpartition("_")[2], "")
-            table.add_row(Text(event.resource), Text(event.kind), Text(status, style=colour))
-        return table
+            rows.append((event.resource, event.kind, Text(words(event.status), style=colour)))
+        return grid(["resource", "kind", "status"], rows)
 
 
 def words(status: str) -> str:
@@ -83,7 +75,9 @@ class Bar:
         self._ticks_ms = ticks_ms
         self._begun_ms: dict[str, float] = {}
         self._tenths: dict[str, int] = {}
-        self._console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+        self._tasks: dict[str, Any] = {}
+        self._said: set[str] = set()
+        self._console = console_of(stderr=True)
         self._bars = Bars(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -92,26 +86,20 @@ class Bar:
             TimeRemainingColumn(),
             console=self._console,
             transient=True,
+            disable=not self._console.is_terminal,  # even an empty bar would leave a line behind
         )
-        self._tasks: dict[str, Any] = {}
-        self._said: set[str] = set()
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal:  # elsewhere even an empty bar would leave a line behind
-            self._bars.start()
+        self._bars.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._console.is_terminal:
-            self._bars.stop()
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
 
     def show(self, progress: Progress) -> None:
-        speed = self._speed(progress)
+        begun_ms = self._begun_ms.setdefault(progress.what, self._ticks_ms())
+        seconds = (self._ticks_ms() - begun_ms) / 1000
+        speed = f"{progress.done / seconds:,.0f} rows/s" if seconds >= 0.1 else ""
         if not self._console.is_terminal:
             self._print(progress, speed)
             return
@@ -119,11 +107,6 @@ class Bar:
             self._tasks[progress.what] = self._bars.add_task(progress.what, total=progress.total, speed=speed)
         task = self._tasks[progress.what]
         self._bars.update(task, completed=progress.done, total=progress.total, speed=speed)
-
-    def _speed(self, progress: Progress) -> str:
-        begun_ms = self._begun_ms.setdefault(progress.what, self._ticks_ms())
-        seconds = (self._ticks_ms() - begun_ms) / 1000
-        return f"{progress.done / seconds:,.0f} rows/s" if seconds >= 0.1 else ""
 
     def _print(self, progress: Progress, speed: str) -> None:
         told = f"{progress.done:,} rows"

@@ -10,11 +10,12 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from shlex import quote
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import click
 
@@ -44,7 +45,7 @@ from .output import Output
 STORE_IN_USE = "zae_limiter.cli.store"
 """Under this name the context of a command remembers the URL that it opened."""
 
-F = TypeVar("F", bound=Callable[..., Any])
+Command = Callable[..., None]
 
 
 class Missing(Enum):
@@ -59,15 +60,11 @@ class Missing(Enum):
 class Session:
     """One command at work on one namespace of one store."""
 
-    def __init__(
-        self, settings: Settings, namespace: str | None, output: Output, missing: Missing = Missing.MADE
-    ) -> None:
-        self._settings = settings
-        self._missing = missing
-        self._option = namespace
-        named = os.environ.get(NAMESPACE_VARIABLE) or None
-        self._namespace = named if namespace is None else namespace
-        self.output = output
+    def __init__(self, settings: Settings, namespace: str | None, output: Output, missing: Missing) -> None:
+        self._settings, self._option, self._missing, self.output = settings, namespace, missing, output
+        self.namespace_name = os.environ.get(NAMESPACE_VARIABLE) or DEFAULT_NAMESPACE
+        if namespace is not None:
+            self.namespace_name = namespace
 
     @cached_property
     def url(self) -> str:
@@ -79,10 +76,6 @@ class Session:
     @property
     def is_dynamodb(self) -> bool:
         return self.url.startswith("dynamodb:")
-
-    @property
-    def namespace_name(self) -> str:
-        return DEFAULT_NAMESPACE if self._namespace is None else self._namespace
 
     @property
     def is_namespaced(self) -> bool:
@@ -97,7 +90,7 @@ class Session:
     @property
     def is_named(self) -> bool:
         """Whether the command line itself says which store is meant."""
-        return bool(self._settings.get("store") or self._settings.get("stack"))
+        return bool(self._settings.get("store") or self.stack)
 
     @cached_property
     def connection(self) -> Connection:
@@ -105,8 +98,7 @@ class Session:
         if self._missing is Missing.REFUSED:
             self.must_exist()
         elif self._missing is Missing.IMAGINED and (path := self._missing_file) is not None:
-            if not self.output.is_json:
-                self.output.note(f"file {str(path)!r} does not exist yet")
+            self.output.remark(f"file {str(path)!r} does not exist yet")
             url = "memory://"
         world = store_world(url, given)
         backend = open_backend(url, sync=True, world=world)
@@ -137,21 +129,20 @@ class Session:
     def repository(self) -> SyncRepository:
         name = validate_namespace(self.namespace_name)
         if name != DEFAULT_NAMESPACE and self._missing_file is not None:
-            raise no_namespace(name)
-        if self.namespaces.get_namespace(name) is not None:
-            return self.namespaces.namespace(name)
-        deleted = self._deleted(name)
-        if name != DEFAULT_NAMESPACE or (deleted and self._missing is Missing.REFUSED):
-            raise no_namespace(name, deleted)
-        if self._missing is Missing.MADE:
+            raise _no_namespace(name, [])
+        if self.namespaces.get_namespace(name) is None:
+            deleted = self._deleted(name)
+            if name != DEFAULT_NAMESPACE or (deleted and self._missing is Missing.REFUSED):
+                raise _no_namespace(name, deleted)
+            if self._missing is not Missing.MADE:
+                # It reads as empty: nothing is stored under an id that nobody has.
+                return SyncRepository(Repository(self.connection, name, self.connection.world.new_token()))
             self.namespaces.register_namespace(name)
-            return self.namespaces.namespace(name)
-        # It reads as empty: nothing is stored under an id that nobody has.
-        return SyncRepository(Repository(self.connection, name, self.connection.world.new_token()))
+        return self.namespaces.namespace(name)
 
     def no_namespace(self, name: str) -> Failure:
         """What to say about a namespace that is not there, or not any more."""
-        return no_namespace(name, self._deleted(name))
+        return _no_namespace(name, self._deleted(name))
 
     def _deleted(self, name: str) -> list[str]:
         """The ids of those that had this name."""
@@ -177,17 +168,20 @@ class Session:
             if self._option not in (None, named):
                 said = validate_namespace(self.namespace_name)
                 raise click.UsageError(f"--namespace {said} contradicts the file, which is for {named!r}")
-            self._namespace = named
+            self.namespace_name = named
         return self.repository
 
     def must_exist(self) -> None:
         """Make sure that looking at the store makes nothing: a file that is missing is an error."""
-        if (path := self._missing_file) is not None:
-            raise Failure(
-                f"file {str(path)!r} does not exist",
-                _hint_of_missing(path, self._settings.get("store")),
-                NOT_FOUND,
-            )
+        if (path := self._missing_file) is None:
+            return
+        store = self._settings.get("store")
+        there = "" if store is None else f" --store {quote(store)}"
+        setting = f"zae-limiter system set-defaults -l rpm:60{there}"
+        hint = f"the first command that sets limits makes it, such as: {setting}"
+        if not path.parent.exists():
+            hint = f"nor does its directory; if the path is right: mkdir -p {quote(str(path.parent))}"
+        raise Failure(f"file {str(path)!r} does not exist", hint, NOT_FOUND)
 
     @cached_property
     def _file(self) -> Path | None:
@@ -205,30 +199,36 @@ class Session:
             run_sync(self.connection.backend.close())
 
 
-def settings_from(store: str | None, stack: str | None, region: str | None, endpoint: str | None) -> Settings:
-    """What the options say about the store; options that contradict each other are refused."""
+def _no_namespace(name: str, deleted: Sequence[str]) -> Failure:
+    """``deleted`` are the ids of those that had the name."""
+    hint = f"zae-limiter namespace register {name}"
+    if deleted:
+        back = f"recover -- {deleted[0]}" if len(deleted) == 1 else "orphans"
+        hint = f"what was deleted is still there: zae-limiter namespace {back}; an empty one: {hint}"
+    return Failure(f"namespace {name!r} does not exist", hint, NOT_FOUND)
+
+
+def settings_from(options: dict[str, Any]) -> Settings:
+    """What the options say about the store, taken out of them; a contradiction is refused."""
+    names = ("store", "stack", "region", "endpoint_url")
+    settings = cast(Settings, {name: options.pop(name) for name in names})
+    store, stack = settings["store"], settings["stack"]
     if store is not None and stack is not None:
         raise click.UsageError("--store and --name both name a store; give one of them")
-    if region is not None or endpoint is not None:
-        option = "--region" if region is not None else "--endpoint-url"
-        elsewhere = store or (stack is None and os.environ.get(STORE_VARIABLE))
-        if elsewhere:
-            word = option[2:].replace("-", "_")
-            raise click.UsageError(
-                f"{option} goes with --name; a URL has it inside: dynamodb://table?{word}=…"
-            )
+    word = next((name for name in ("region", "endpoint_url") if settings[name] is not None), None)
+    if word is not None:
+        option = f"--{word.replace('_', '-')}"
+        if store or (stack is None and os.environ.get(STORE_VARIABLE)):
+            inside = f"dynamodb://table?{word}=…"
+            raise click.UsageError(f"{option} goes with --name; a URL has it inside: {inside}")
         if stack is None and not os.environ.get(STACK_VARIABLE):
             raise click.UsageError(f"{option} needs a DynamoDB table; name it with --name")
-    return {"store": store, "stack": stack, "region": region, "endpoint_url": endpoint}
+    return settings
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 output_option = click.option(
-    "--output",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="What to print.",
+    "--output", type=click.Choice(["table", "json"]), default="table", help="What to print."
 )
 _COMMON = (
     click.option(
@@ -243,63 +243,48 @@ _COMMON = (
 )
 
 
-def with_session(function: Callable[..., None]) -> Callable[..., None]:
-    """A command with the common options, which it gets as a ``Session``. It makes a file that is missing."""
-    return _with_session(function, Missing.MADE)
-
-
-def with_existing(function: Callable[..., None]) -> Callable[..., None]:
-    """A command that reads or deletes: a store that is missing is an error, and is not made."""
-    return _with_session(function, Missing.REFUSED)
-
-
-def with_imagined(function: Callable[..., None]) -> Callable[..., None]:
-    """A command that looks ahead: a file that is missing is taken for an empty store, and is not made."""
-    return _with_session(function, Missing.IMAGINED)
-
-
-def _with_session(function: Callable[..., None], missing: Missing) -> Callable[..., None]:
+def _with_session(function: Command, missing: Missing) -> Command:
     @functools.wraps(function)
-    def run(
-        stack: str | None,
-        region: str | None,
-        endpoint_url: str | None,
-        namespace: str | None,
-        store: str | None,
-        **arguments: Any,
-    ) -> None:
-        settings = settings_from(store, stack, region, endpoint_url)
-        session = Session(settings, namespace, output_of(arguments), missing)
-        try:
+    def run(namespace: str | None, **arguments: Any) -> None:
+        settings, output = settings_from(arguments), output_of(arguments)
+        with closing(Session(settings, namespace, output, missing)) as session:
             function(session, **arguments)
-        finally:
-            session.close()
 
     return decorated(run, *_COMMON)
 
 
-def with_output(function: Callable[..., None]) -> Callable[..., None]:
-    """A command that needs no store."""
-    return decorated(_with_form(function), output_option, json_option)
+with_session = functools.partial(_with_session, missing=Missing.MADE)
+"""A command with the common options, which it gets as a ``Session``. It makes a file that is missing."""
+with_existing = functools.partial(_with_session, missing=Missing.REFUSED)
+"""A command that reads or deletes: a store that is missing is an error, and is not made."""
+with_imagined = functools.partial(_with_session, missing=Missing.IMAGINED)
+"""A command that looks ahead: a file that is missing is taken for an empty store, and is not made."""
 
 
-def with_json(function: Callable[..., None]) -> Callable[..., None]:
+def with_json(function: Command) -> Command:
     """A command that needs no store, and whose --output is a file."""
-    return decorated(_with_form(function), json_option)
 
-
-def _with_form(function: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(function)
     def run(**arguments: Any) -> None:
         function(output_of(arguments), **arguments)
 
-    return run
+    return json_option(run)
+
+
+def with_output(function: Command) -> Command:
+    """A command that needs no store."""
+    return output_option(with_json(function))
 
 
 def output_of(arguments: dict[str, Any]) -> Output:
     """The form that the options ask for, which are taken out of the arguments."""
     form = arguments.pop("output", "table")
     return Output("json" if arguments.pop("as_json") else form)
+
+
+def decorated(function: Command, *decorators: Callable[[Command], Command]) -> Command:
+    """The decorators as if they were written above the function, the first one uppermost."""
+    return functools.reduce(lambda inner, decorate: decorate(inner), reversed(decorators), function)
 
 
 def _read_limits(ctx: click.Context, _: click.Parameter, texts: tuple[str, ...]) -> tuple[Limit, ...]:
@@ -309,46 +294,33 @@ def _read_limits(ctx: click.Context, _: click.Parameter, texts: tuple[str, ...])
         raise click.UsageError(str(error), ctx) from error
 
 
-def with_limits(function: F) -> F:
-    """The options of a command that stores limits."""
-    return decorated(
-        function,
-        click.option(
-            "--limit",
-            "-l",
-            "limits",
-            metavar="NAME:RATE[/UNIT][:BURST]",
-            multiple=True,
-            required=True,
-            callback=_read_limits,
-            help="A limit; UNIT is sec, min (default), hour or day. May be repeated.",
-        ),
-        on_unavailable,
-        principal,
-    )
-
-
+principal = click.option("--principal", metavar="WHO", help="Who the audit trail says did it.")
+confirmed = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+entity_id = click.argument("entity_id")
+resource_option = click.option(
+    "--resource", "-r", default="_default_", help="The resource; the default means all."
+)
+limit_option = click.option("--limit", type=click.IntRange(1, 1000), default=100, help="At most so many.")
 on_unavailable = click.option(
     "--on-unavailable",
     type=click.Choice(["allow", "block"]),
     help="What an acquire does when the store does not answer.",
 )
-principal = click.option("--principal", metavar="WHO", help="Who the audit trail says did it.")
-confirmed = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-resource_option = click.option(
-    "--resource", "-r", default="_default_", show_default=True, help="The resource; the default means all."
+_limits = click.option(
+    "--limit",
+    "-l",
+    "limits",
+    metavar="NAME:RATE[/UNIT][:BURST]",
+    multiple=True,
+    required=True,
+    callback=_read_limits,
+    help="A limit; UNIT is sec, min (default), hour or day. May be repeated.",
 )
 
 
-def page(function: F) -> F:
-    """The options of a list that comes in pages."""
-    return decorated(
-        function,
-        click.option(
-            "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="At most so many."
-        ),
-        click.option("--cursor", help="Go on where the previous page ended."),
-    )
+def with_limits(function: Command) -> Command:
+    """The options of a command that stores limits."""
+    return decorated(function, _limits, on_unavailable, principal)
 
 
 def make_sure(yes: bool, question: str, option: str = "--yes") -> None:
@@ -361,37 +333,11 @@ def make_sure(yes: bool, question: str, option: str = "--yes") -> None:
         if was_interrupted(abort):
             raise
         click.echo(err=True)
-        raise Failure(
-            "nobody answered, so nothing was changed", f"pass {option} to go ahead unasked"
-        ) from None
+        hint = f"pass {option} to go ahead unasked"
+        raise Failure("nobody answered, so nothing was changed", hint) from None
     if not agreed:
         raise Failure("nothing was changed")
 
 
-def _hint_of_missing(path: Path, store: str | None) -> str:
-    if not path.parent.exists():
-        return f"nor does its directory; if the path is right: mkdir -p {quote(str(path.parent))}"
-    command = "zae-limiter system set-defaults -l rpm:60"
-    there = "" if store is None else f" --store {quote(store)}"
-    return f"the first command that sets limits makes it, such as: {command}{there}"
-
-
-def no_namespace(name: str, deleted: Sequence[str] = ()) -> Failure:
-    """``deleted`` are the ids of those that had the name."""
-    hint = f"zae-limiter namespace register {name}"
-    if deleted:
-        back = f"recover -- {deleted[0]}" if len(deleted) == 1 else "orphans"
-        hint = f"what was deleted is still there: zae-limiter namespace {back}; an empty one: {hint}"
-    return Failure(f"namespace {name!r} does not exist", hint, NOT_FOUND)
-
-
 def limit_texts(limits: Sequence[Limit]) -> str:
     return ", ".join(limit_text(one) for one in limits)
-
-
-def decorated(function: F, *decorators: Callable[[Any], Any]) -> F:
-    """The decorators as if they were written above the function, the first one uppermost."""
-    result: Any = function
-    for decorate in reversed(decorators):
-        result = decorate(result)
-    return cast(F, result)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from ..runtime.world import World
 from ..settings import STACK_VARIABLE, Settings
 from .errors import AWS, Failure
 from .output import Output
-from .session import STORE_IN_USE, Session, decorated, json_option, output_of, output_option
+from .session import STORE_IN_USE, Command, Session, decorated, json_option, output_of, output_option
 
 if TYPE_CHECKING:
     from ..infra.stack import Stack
@@ -45,10 +45,8 @@ class StackSession:
 
         return SyncStackManager(self.name, self.settings["region"], self.settings["endpoint_url"])
 
-    @property
-    def place(self) -> str:
-        """Where the stack is, as a sentence goes on."""
-        return f"in {self.manager.region}" if self.manager.region else "in this region"
+    def __str__(self) -> str:
+        return f"stack {self.name!r} in {self.manager.region or 'this region'}"
 
     def command(self, words: str) -> str:
         """A command about the same stack, to be pasted into a shell."""
@@ -61,7 +59,7 @@ class StackSession:
             self.manager.close()
 
 
-def with_stack(function: Callable[..., None]) -> Callable[..., None]:
+def with_stack(function: Command) -> Command:
     """A command about one stack, which it gets as a ``StackSession``."""
 
     @functools.wraps(function)
@@ -69,11 +67,8 @@ def with_stack(function: Callable[..., None]) -> Callable[..., None]:
         name = stack or os.environ.get(STACK_VARIABLE)
         if not name:
             raise click.UsageError("which stack? name it with --name")
-        session = StackSession(name, region, endpoint_url, output_of(arguments))
-        try:
+        with closing(StackSession(name, region, endpoint_url, output_of(arguments))) as session:
             function(session, **arguments)
-        finally:
-            session.close()
 
     return decorated(run, NAME, REGION, ENDPOINT, output_option, json_option)
 
@@ -102,7 +97,5 @@ def stack_or_none(manager: StackManager) -> Stack | None:
     except NotOffered:
         return None
     except InfrastructureError as error:
-        raise Failure(
-            f"nothing was changed, because nobody knows whether table {manager.name!r} has a stack: {error}",
-            code=AWS,
-        ) from error
+        unknown = f"nobody knows whether table {manager.name!r} has a stack: {error}"
+        raise Failure(f"nothing was changed, because {unknown}", code=AWS) from error

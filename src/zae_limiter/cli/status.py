@@ -1,16 +1,16 @@
-"""``zae-limiter status``, ``check`` and ``list``: what is deployed, and how it is doing.
+"""``zae-limiter status``, ``check``, ``list`` and ``version``: what is there, and how it is doing.
 
 They only look. A stack or a file that is not there is said to be missing, and is not made.
 """
 
 from __future__ import annotations
 
+import platform
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from ..exceptions import InfrastructureNotFoundError, RateLimiterUnavailable
@@ -21,8 +21,8 @@ from ..runtime.world import World
 from ..version import SCHEMA_VERSION, check_compatibility, client_version
 from .errors import NOT_FOUND, Failure
 from .nouns import Verb
-from .output import grid, printable, record
-from .session import STORE_IN_USE, Session, decorated, json_option, output_of, output_option, with_session
+from .output import Output, grid, printable, record
+from .session import STORE_IN_USE, Session, with_output, with_session
 from .stacks import ENDPOINT, REGION, stack_around
 
 if TYPE_CHECKING:
@@ -44,9 +44,27 @@ def status(ctx: click.Context, session: Session) -> None:
     exit code is 1 if anything is red.
     """
     report = _examined(session) if session.is_dynamodb else _looked_at(session)
-    found = _status(session, report)
-    data = {**asdict(found), "health": report.health, "checks": report.checks}
-    session.output.show(data, lambda: Group(record(_fields(found, report)), _checks(report)))
+    stored, latency_ms = report.record, report.latency_ms
+    found = Status(
+        available=latency_ms is not None,
+        store=session.url,
+        namespace=session.namespace_name,
+        latency_ms=None if latency_ms is None else round(latency_ms, 3),
+        client_version=client_version(),
+        schema_version=stored.schema_version if stored else None,
+        lambda_version=stored.lambda_version if stored else None,
+        stack_status=report.stack.status if report.stack else None,
+    )
+    answer = None if found.latency_ms is None else f"{found.latency_ms:g} ms"
+    fields = {"store": found.store, "health": report.health, "client": client_version(), "answer": answer}
+    checks = [
+        (one.part, Text(one.health, style=COLOURS[one.health]), printable(one.detail))
+        for one in report.checks
+    ]
+    session.output.show(
+        {**asdict(found), "health": report.health, "checks": report.checks},
+        lambda: Group(record(fields), grid(["part", "health", "detail"], checks)),
+    )
     if report.health == "red":
         ctx.exit(1)
 
@@ -59,63 +77,54 @@ def check(ctx: click.Context, session: Session) -> None:
 
     The exit code is 1 if it may not.
     """
-    stored = version_record(session)
-    said = stored or VersionRecord(SCHEMA_VERSION)
-    verdict = check_compatibility(
-        client_version(), said.schema_version, said.client_min_version, said.lambda_version
-    )
-    data = {
-        **asdict(verdict),
-        "client_version": client_version(),
-        "client_schema_version": SCHEMA_VERSION,
-        "stored": stored,
-    }
-    fields = {
-        "client": client_version(),
-        "client's schema": SCHEMA_VERSION,
-        **stored_versions(stored),
-        "verdict": verdict.message,
-    }
-    session.output.show(data, lambda: record(fields))
+    stored = _version_record(session)
+    said, client = stored or VersionRecord(SCHEMA_VERSION), client_version()
+    verdict = check_compatibility(client, said.schema_version, said.client_min_version, said.lambda_version)
+    data = {"client_version": client, "client_schema_version": SCHEMA_VERSION, "stored": stored}
+    fields = {"client": client, "client's schema": SCHEMA_VERSION, **_stored_versions(stored)}
+    session.output.show(asdict(verdict) | data, lambda: record({**fields, "verdict": verdict.message}))
     if not verdict.is_compatible:
         ctx.exit(1)
 
 
-def _with_place(function: Any) -> Any:
-    return decorated(function, REGION, ENDPOINT, output_option, json_option)
+@click.command(cls=Verb)
+@with_session
+def version(session: Session) -> None:
+    """Show installed versions, and those of a store.
+
+    Of a store only if --name or --store names one.
+    """
+    data: dict[str, object] = {
+        "client": client_version(),
+        "schema": SCHEMA_VERSION,
+        "python": platform.python_version(),
+    }
+    fields = data
+    if session.is_named:
+        stored = _version_record(session)
+        data, fields = {**data, "stored": stored}, {**data, **_stored_versions(stored)}
+    session.output.show(data, lambda: record(fields))
 
 
 @click.command("list", cls=Verb)
-@_with_place
-def list_(region: str | None, endpoint_url: str | None, **form: Any) -> None:
+@REGION
+@ENDPOINT
+@with_output
+def list_(output: Output, region: str | None, endpoint_url: str | None) -> None:
     """List the stacks that are deployed in an AWS region."""
     click.get_current_context().meta[STORE_IN_USE] = "dynamodb:"
     found = run_sync(deployed(region, endpoint_url, sync=True))
-    output_of(form).show(
-        found,
-        lambda: grid(
-            ["stack", "status", "version", "lambda", "schema", "changed"],
-            [
-                (
-                    one.stack_name,
-                    one.stack_status,
-                    one.version,
-                    one.lambda_version,
-                    one.schema_version,
-                    _minute(one.last_updated_time or one.creation_time),
-                )
-                for one in found
-            ],
-        ),
-    )
+    rows = []
+    for one in found:
+        instant = one.last_updated_time or one.creation_time
+        minute = instant and instant[:16].replace("T", " ")  # what comes behind is for programs
+        rows.append(
+            (one.stack_name, one.stack_status, one.version, one.lambda_version, one.schema_version, minute)
+        )
+    output.show(found, lambda: grid(["stack", "status", "version", "lambda", "schema", "changed"], rows))
 
 
-def _minute(instant: str | None) -> str | None:
-    """``2024-01-01 14:00``; what comes behind is for programs."""
-    return None if instant is None else instant[:16].replace("T", " ")
-
-
-def version_record(session: Session) -> VersionRecord | None:
+def _version_record(session: Session) -> VersionRecord | None:
     """What a store says about versions, without making it or writing to it."""
     if not session.is_dynamodb:
         session.must_exist()
@@ -124,7 +133,7 @@ def version_record(session: Session) -> VersionRecord | None:
         return run_sync(manager.version_record())
 
 
-def stored_versions(stored: VersionRecord | None) -> dict[str, object]:
+def _stored_versions(stored: VersionRecord | None) -> dict[str, object]:
     if stored is None:
         return {"stored": "nothing; whoever first opens the store writes it"}
     least = stored.client_min_version
@@ -157,37 +166,6 @@ def _looked_at(session: Session) -> HealthReport:
         latency_ms = world.ticks_ms() - started_ms
     except RateLimiterUnavailable as error:
         return HealthReport(session.url, (HealthCheck("store", Health.RED, str(error)),))
-    checks = (
-        HealthCheck("store", Health.GREEN, "it answers"),
-        HealthCheck("versions", *version_health(stored)),
-    )
-    return HealthReport(session.url, checks, record=stored, latency_ms=latency_ms)
-
-
-def _status(session: Session, report: HealthReport) -> Status:
-    stored = report.record
-    return Status(
-        available=report.latency_ms is not None,
-        store=session.url,
-        namespace=session.namespace_name,
-        latency_ms=None if report.latency_ms is None else round(report.latency_ms, 3),
-        client_version=client_version(),
-        schema_version=stored.schema_version if stored else None,
-        lambda_version=stored.lambda_version if stored else None,
-        stack_status=report.stack.status if report.stack else None,
-    )
-
-
-def _fields(found: Status, report: HealthReport) -> dict[str, object]:
-    latency = None if found.latency_ms is None else f"{found.latency_ms:g} ms"
-    return {"store": found.store, "health": report.health, "client": found.client_version, "answer": latency}
-
-
-def _checks(report: HealthReport) -> Table:
-    table = grid(["part"], ())
-    table.add_column("health")
-    table.add_column("detail", overflow="fold")
-    for one in report.checks:
-        health = Text(one.health, style=COLOURS[one.health])
-        table.add_row(Text(one.part), health, Text(printable(one.detail)))
-    return table
+    answers = HealthCheck("store", Health.GREEN, "it answers")
+    versions = HealthCheck("versions", *version_health(stored))
+    return HealthReport(session.url, (answers, versions), record=stored, latency_ms=latency_ms)

@@ -36,14 +36,14 @@ def table() -> None:
 @with_session
 def create(session: Session) -> None:
     """Make the table with its indexes, unless it is there, and register a namespace."""
-    name = validate_namespace(session.namespace_name)
-    with _unopened(session) as repository:
+    namespace = validate_namespace(session.namespace_name)
+    with _unopened(session) as (name, repository):
         made = not _is_there(repository)
         if made:
             repository.create_table()
-    session.namespaces.register_namespace(name)
-    data = {"table": _name(session), "created": made, "namespace": name}
-    session.output.done(data, f"{'created' if made else 'there is already a'} table {_name(session)!r}")
+    session.namespaces.register_namespace(namespace)
+    data = {"table": name, "created": made, "namespace": namespace}
+    session.output.done(data, f"{'created' if made else 'there is already a'} table {name!r}")
 
 
 @table.command()
@@ -54,30 +54,34 @@ def delete(session: Session, yes: bool) -> None:
 
     The table of a stack is not deleted: delete the stack before.
     """
-    with _unopened(session) as repository:
+    with _unopened(session) as (name, repository):
         if not _is_there(repository):
             raise InfrastructureNotFoundError(
-                f"table {_name(session)!r} does not exist in this region and account, so nothing was deleted"
+                f"table {name!r} does not exist in this region and account, so nothing was deleted"
             )
-        _must_be_alone(session)
-        make_sure(yes, f"Delete table {_name(session)!r} with all namespaces and all data in it?")
+        with stack_around(session) as manager:
+            stack = stack_or_none(manager)
+        if stack is not None:
+            raise Failure(
+                f"table {name!r} belongs to a stack of that name; nothing was deleted",
+                f"zae-limiter delete --name {name} deletes the stack and keeps the table",
+            )
+        make_sure(yes, f"Delete table {name!r} with all namespaces and all data in it?")
         repository.delete_table()
-    session.output.done({"deleted": _name(session)}, f"deleted table {_name(session)!r}")
+    session.output.done({"deleted": name}, f"deleted table {name!r}")
 
 
 @contextmanager
-def _unopened(session: Session) -> Iterator[SyncRepository]:
-    """What can make and delete the table, which need not be there."""
+def _unopened(session: Session) -> Iterator[tuple[str, SyncRepository]]:
+    """The name of the table, which need not be there, and what can make and delete it."""
     if not session.is_dynamodb:
-        raise click.UsageError(
-            f"{without_secrets(session.url)} has no table; name one of DynamoDB's with --name"
-        )
+        store = without_secrets(session.url)
+        raise click.UsageError(f"{store} has no table; name one of DynamoDB's with --name")
     world = World()
     backend = open_backend(session.url, sync=True, world=world)
     try:
-        yield SyncRepository(
-            Repository(Connection(backend, world, Options(), session.url), REGISTRY, REGISTRY)
-        )
+        connection = Connection(backend, world, Options(), session.url)
+        yield urlsplit(session.url).netloc, SyncRepository(Repository(connection, REGISTRY, REGISTRY))
     finally:
         run_sync(backend.close())
 
@@ -89,17 +93,3 @@ def _is_there(repository: SyncRepository) -> bool:
     except InfrastructureNotFoundError:
         return False
     return True
-
-
-def _must_be_alone(session: Session) -> None:
-    with stack_around(session) as manager:
-        stack = stack_or_none(manager)
-    if stack is not None:
-        raise Failure(
-            f"table {_name(session)!r} belongs to a stack of that name; nothing was deleted",
-            f"zae-limiter delete --name {_name(session)} deletes the stack and keeps the table",
-        )
-
-
-def _name(session: Session) -> str:
-    return urlsplit(session.url).netloc

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from rich.console import Group
@@ -19,6 +21,7 @@ from ..exceptions import (
     VersionError,
     ZAELimiterError,
 )
+from ..infra.older_stack import MARK, is_older
 from ..operate.migrations import Kind, Migration, Stage, State, Survey
 from ..operate.migrations.state import renew
 from ..repository_protocol import Backend
@@ -27,16 +30,12 @@ from ..runtime.world import World
 from ..version import SCHEMA_VERSION, check_compatibility, client_version, parse_version
 from .errors import AWS, ERROR, Failure
 from .nouns import Verb
-from .older_stacks import OlderStack, older_stack
 from .output import grid, printable
-from .progress import Bar
+from .progress import Bar, Board
 from .session import Session, confirmed, make_sure, with_session
-from .stacks import stack_around
+from .stacks import stack_around, stack_or_none
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ..operate.migrations import Finding
     from ..operate.migrations.migration import Findings
 
 TIMEOUT_MS = 30_000
@@ -45,6 +44,7 @@ TIMEOUT_MS = 30_000
 FINDINGS_SHOWN = 20
 MOVED = (Kind.LIMITS, Kind.ENTITY, Kind.BUCKET, Kind.USAGE, Kind.AUDIT, Kind.MANIFEST)
 STOP_THEM = "clients of older versions are refused when they next start; stop those that are running"
+UP_TO_DATE = f"nothing to do: the store has schema {SCHEMA_VERSION}"
 
 
 @click.command(cls=Verb, meant="--name")
@@ -77,9 +77,9 @@ def upgrade(
         work.look()
         if dry_run:
             session.output.show(work.plan(), work.plan_table)
-            work.refuse()
-            return
         work.refuse()
+        if dry_run:
+            return
         with _resumable(session):
             if work.is_needed:
                 make_sure(yes, work.question)
@@ -90,6 +90,51 @@ def upgrade(
         work.complain()
     finally:
         run_sync(backend.close())
+
+
+def _upgrade_lambda(session: Session, force: bool, dry_run: bool) -> None:
+    if not session.is_dynamodb:
+        raise click.UsageError("--lambda-only needs a DynamoDB table; other stores have no function")
+    if dry_run:
+        raise click.UsageError("--dry-run says what happens to the table; --lambda-only leaves it alone")
+    updated = update_function(session, force)
+    message = "the function was updated" if updated else "nothing to do: the function is up to date"
+    session.output.done({"store": session.url, "changed": updated, "lambda_updated": updated}, message)
+
+
+def update_function(session: Session, force: bool) -> bool:
+    """Give the function of the stack the code of this version."""
+    with stack_around(session) as manager:
+        return run_sync(manager.update_lambda(force))
+
+
+@contextmanager
+def _resumable(session: Session) -> Iterator[None]:
+    """An interrupted upgrade loses nothing, which whoever sees it fail wants to know."""
+    try:
+        yield
+    except RateLimiterUnavailable as error:
+        code = AWS if session.is_dynamodb else ERROR
+        raise Failure(str(error), "run it again: it goes on where it stopped", code) from error
+
+
+class OlderStack(NamedTuple):
+    """A stack that the older product made around a table; each step to replace it can be repeated."""
+
+    name: str
+    version: str | None
+    changes: list[str]
+
+
+def _older_stack(session: Session, *, begun: bool) -> OlderStack | None:
+    """The stack around the table if the older product made it and it has to be replaced."""
+    with stack_around(session) as manager:
+        stack = stack_or_none(manager)
+        if stack is None or not stack.is_ours or not is_older(stack):
+            return None
+        if MARK not in stack.parameters and not begun:
+            return None
+        return OlderStack(stack.name, stack.version, [str(one) for one in run_sync(manager.preview())])
 
 
 class Work:
@@ -126,7 +171,7 @@ class Work:
             with self.bar:
                 self.survey = run_sync(self.migration.survey())
         if self._session.is_dynamodb and self.state.is_namespaced and not len(self.survey.obstacles):
-            self.stack = older_stack(self._session, begun=self.has_records)
+            self.stack = _older_stack(self._session, begun=self.has_records)
 
     def refuse(self) -> None:
         """Leave everything as it is if there are records that this version cannot serve."""
@@ -153,25 +198,17 @@ class Work:
 
     @property
     def question(self) -> str:
-        parts = []
-        if self.indexes:
-            parts.append(f"add {_named('index', 'indexes', self.indexes)}")
+        parts = [f"add {self._indexes}"] if self.indexes else []
         if count := self.survey.unmoved.total():
-            parts.append(f"{self._verb} {count:,} old records{self._and_delete}")
+            stay = self._keep_old or self.state.is_namespaced
+            verb = "rewrite" if self.state.is_namespaced else "move"
+            parts.append(f"{verb} {count:,} old records{'' if stay else ' and delete them'}")
         elif self.has_records:
             parts.append("finish moving old records")
         if self.stack is not None:
             parts.append(f"replace function, filter and template of stack {self.stack.name!r}")
         what = ", ".join(parts) or "note the new schema"
         return f"{what[0].upper()}{what[1:]} in {self._session.url}? Older clients are refused from then on."
-
-    @property
-    def _verb(self) -> str:
-        return "rewrite" if self.state.is_namespaced else "move"
-
-    @property
-    def _and_delete(self) -> str:
-        return "" if self._keep_old or self.state.is_namespaced else " and delete them"
 
     def do(self) -> None:
         with self.bar:
@@ -188,7 +225,8 @@ class Work:
 
     def _move(self) -> None:
         if self.stack is not None:  # its function would count what is moved, and split buckets of today
-            self.stack.switch(on=False)
+            with stack_around(self._session) as manager:
+                run_sync(manager.switch_aggregator(False))
         run_sync(self.migration.move())
         if self.state.is_namespaced:  # a function must not count into rows of the older shape
             run_sync(self.migration.follow())
@@ -203,11 +241,14 @@ class Work:
         if not self._session.is_dynamodb:
             return
         if self.stack is not None:
-            self.stack.replace()
+            with stack_around(self._session) as manager:
+                with Board() as board:
+                    run_sync(manager.update(progress=board.show))
+                run_sync(manager.switch_aggregator(True))
             self.function = True
             return
         try:
-            self.function = update_function(self._session, force=self._force)
+            self.function = update_function(self._session, self._force)
         except InfrastructureNotFoundError:
             self.function = None
         except (InfrastructureError, VersionError) as error:
@@ -215,8 +256,7 @@ class Work:
 
     def complain(self) -> None:
         """End with an error if something is left that somebody has to look at."""
-        late = self.migration.report.late
-        if late:
+        if late := self.migration.report.late:
             raise Failure(
                 f"{late:,} old records were written by older clients while they were being moved",
                 "stop the older clients, then run it again",
@@ -237,44 +277,34 @@ class Work:
             "needed": self.is_needed,
             "schema": self._schema(),
             "indexes": self.indexes,
-            "records": {
-                kind.value: {"to_move": self.survey.unmoved[kind], "moved": self.survey.moved[kind]}
-                for kind in MOVED
-            },
+            "records": _by_kind(to_move=self.survey.unmoved, moved=self.survey.moved),
             "shards": self.survey.shards,
             "stack_changes": [] if self.stack is None else self.stack.changes,
             "old_records": "kept" if self._keep_old else "deleted",
-            **_told(self.survey.findings),
-            "in_the_way": [_record(f) for f in self.survey.obstacles.told],
+            **_left_alone(self.survey.findings),
+            "in_the_way": _as_data(self.survey.obstacles),
         }
 
     def plan_table(self) -> Group:
-        found, schema = self.survey, self._schema()
-        rows = [
-            (k.value, found.unmoved[k], found.moved[k]) for k in MOVED if found.unmoved[k] or found.moved[k]
-        ]
-        lines = []
+        schema, shards = self._schema(), self.survey.shards
+        lines = [f"schema {schema['from'] or 'unknown'} would become {schema['to']}"]
         if not self.is_needed:
-            lines.append(f"nothing to do: the store has schema {SCHEMA_VERSION}")
-        else:
-            lines.append(f"schema {schema['from'] or 'unknown'} would become {schema['to']}")
+            lines = [UP_TO_DATE]
         if self.indexes:
-            lines.append(f"{_named('index', 'indexes', self.indexes)} would be added")
-        if found.shards:
-            lines.append(
-                f"{found.shards:,} shards would come back to their buckets, with what they hold or owe"
-            )
+            lines.append(f"{self._indexes} would be added")
+        if shards:
+            lines.append(f"{shards:,} shards would come back to their buckets, with what they hold or owe")
         if self.stack is not None:
             lines.append(f"stack {self.stack.name!r} of zae-limiter {self.stack.version} would be changed:")
             lines += [f"  {change}" for change in self.stack.changes]
         if self.has_records:
-            if self.state.is_namespaced:
-                lines.append("records would be rewritten where they are")
-            else:
-                lines.append(f"old records would be {'kept' if self._keep_old else 'deleted'}")
-            lines.append(STOP_THEM)
-        table = [grid(["records", "to move", "moved before"], rows, ["to move", "moved before"])]
-        return Group(*(table if rows else ()), *_lines([*lines, *_notes(found.findings)]))
+            old = f"old records would be {'kept' if self._keep_old else 'deleted'}"
+            lines += [
+                "records would be rewritten where they are" if self.state.is_namespaced else old,
+                STOP_THEM,
+            ]
+        counts = {"to move": self.survey.unmoved, "moved before": self.survey.moved}
+        return _shown(counts, lines, self.survey.findings)
 
     def result(self) -> dict[str, Any]:
         report = self.migration.report
@@ -283,20 +313,17 @@ class Work:
             "changed": self.is_needed or bool(self.function),
             "schema": self._schema(),
             "indexes": self.indexes,
-            "records": {
-                kind.value: {"moved": report.moved[kind], "superseded": report.superseded[kind]}
-                for kind in MOVED
-            },
+            "records": _by_kind(moved=report.moved, superseded=report.superseded),
             "deleted": report.deleted,
             "late": report.late,
             "lambda_updated": self.function,
-            **_told(self.findings),
+            **_left_alone(self._findings),
         }
 
     def result_table(self) -> Group:
         report, schema, lines = self.migration.report, self._schema(), []
         if self.indexes:
-            lines.append(f"{_named('index', 'indexes', self.indexes)} added")
+            lines.append(f"{self._indexes} added")
         if report.deleted:
             lines.append(f"{report.deleted:,} old records deleted")
         if self.stack is not None:
@@ -307,15 +334,15 @@ class Work:
             lines.append(f"the store has schema {schema['to']} now; it was {schema['from'] or 'unknown'}")
         if self.has_records:
             lines.append(STOP_THEM)
-        if not self.is_needed and not self.function:
-            lines.append(f"nothing to do: the store has schema {SCHEMA_VERSION}")
-        rows = [(k.value, report.moved[k], report.superseded[k]) for k in MOVED]
-        rows = [row for row in rows if any(row[1:])]
-        table = [grid(["records", "moved", "superseded"], rows, ["moved", "superseded"])]
-        return Group(*(table if rows else ()), *_lines([*lines, *_notes(self.findings)]))
+        counts = {"moved": report.moved, "superseded": report.superseded}
+        return _shown(counts, lines or [UP_TO_DATE], self._findings)
 
     @property
-    def findings(self) -> Findings:
+    def _indexes(self) -> str:
+        return f"{'index' if len(self.indexes) == 1 else 'indexes'} {', '.join(self.indexes)}"
+
+    @property
+    def _findings(self) -> Findings:
         return self.migration.report.findings if self.has_records else self.survey.findings
 
     def _schema(self) -> dict[str, str | None]:
@@ -324,55 +351,27 @@ class Work:
         return {"from": before, "to": SCHEMA_VERSION}
 
 
-# The function.
+def _by_kind(**counts: Counter[Kind]) -> dict[str, dict[str, int]]:
+    return {kind.value: {what: count[kind] for what, count in counts.items()} for kind in MOVED}
 
 
-def _upgrade_lambda(session: Session, force: bool, dry_run: bool) -> None:
-    if not session.is_dynamodb:
-        raise click.UsageError("--lambda-only needs a DynamoDB table; other stores have no function")
-    if dry_run:
-        raise click.UsageError("--dry-run says what happens to the table; --lambda-only leaves it alone")
-    updated = update_function(session, force=force)
-    message = "the function was updated" if updated else "nothing to do: the function is up to date"
-    session.output.done({"store": session.url, "changed": updated, "lambda_updated": updated}, message)
+def _as_data(findings: Findings) -> list[dict[str, str]]:
+    return [{"pk": f.key.partition, "sk": f.key.sort, "reason": f.reason} for f in findings.told]
 
 
-def update_function(session: Session, *, force: bool) -> bool:
-    """Give the function of the stack the code of this version."""
-    with stack_around(session) as manager:
-        return run_sync(manager.update_lambda(force))
+def _left_alone(findings: Findings) -> dict[str, Any]:
+    return {"left_alone": len(findings), "left_alone_records": _as_data(findings)}
 
 
-# Words.
-
-
-@contextmanager
-def _resumable(session: Session) -> Iterator[None]:
-    """An interrupted upgrade loses nothing, which whoever sees it fail wants to know."""
-    try:
-        yield
-    except RateLimiterUnavailable as error:
-        code = AWS if session.is_dynamodb else ERROR
-        raise Failure(str(error), "run it again: it goes on where it stopped", code) from error
-
-
-def _named(one: str, many: str, names: list[str]) -> str:
-    return f"{one if len(names) == 1 else many} {', '.join(names)}"
-
-
-def _told(findings: Findings) -> dict[str, Any]:
-    return {"left_alone": len(findings), "left_alone_records": [_record(f) for f in findings.told]}
-
-
-def _record(finding: Finding) -> dict[str, str]:
-    return {"pk": finding.key.partition, "sk": finding.key.sort, "reason": finding.reason}
-
-
-def _notes(findings: Findings) -> list[str]:
-    if not len(findings):
-        return []
-    many = "1 record was" if len(findings) == 1 else f"{len(findings):,} records were"
-    return [f"{many} left alone:", *_listed(findings)]
+def _shown(counts: Mapping[str, Counter[Kind]], lines: list[str], findings: Findings) -> Group:
+    """Records of which there are any, by kind; what is said about them; and what was left alone."""
+    rows = [(kind.value, *(count[kind] for count in counts.values())) for kind in MOVED]
+    rows = [row for row in rows if any(row[1:])]
+    if count := len(findings):
+        many = "1 record was" if count == 1 else f"{count:,} records were"
+        lines = [*lines, f"{many} left alone:", *_listed(findings)]
+    table = [grid(["records", *counts], rows, list(counts))] if rows else []
+    return Group(*table, *(Text(printable(line)) for line in lines))
 
 
 def _listed(findings: Findings) -> list[str]:
@@ -380,7 +379,3 @@ def _listed(findings: Findings) -> list[str]:
     if len(findings) > FINDINGS_SHOWN:
         lines.append(f"  … and {len(findings) - FINDINGS_SHOWN:,} more; --output json names them")
     return lines
-
-
-def _lines(lines: list[str]) -> list[Text]:
-    return [Text(printable(line)) for line in lines]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import click
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from ..models import UsageSnapshot, UsageSummary, UsageWindow
@@ -19,7 +18,7 @@ from ..visualization.plot import usage_chart
 from ..visualization.timeline import Fold, Timeline, timeline
 from .nouns import Noun
 from .output import console, grid, ink, record
-from .session import Session, with_existing
+from .session import Command, Session, decorated, with_existing
 
 PAGE = 1000
 SNAPSHOTS_MAX = 100_000
@@ -46,25 +45,29 @@ class Chosen(NamedTuple):
         return f"{whose}{'' if self.resource is None else f' of {self.resource!r}'}"
 
 
-_CHOICE = (
-    click.option("--entity-id", "--entity", "-e", help="What this entity used."),
-    click.option("--resource", "-r", help="What was used of this resource."),
-    click.option(
-        "--window",
-        "-w",
-        type=click.Choice([kind.value for kind in UsageWindow]),
-        help="Only windows of this kind.",
-    ),
-    click.option("--start", metavar="TIME", help="From 2024-01-01, 2024-01-01T14:00Z, or 36h, 7d, 4w ago."),
-    click.option("--end", metavar="TIME", help="Up to this time."),
-)
+def _check_time(ctx: click.Context, _: click.Parameter, text: str | None) -> str | None:
+    """Say what a command line understands, which is more than the store does."""
+    try:
+        if text is not None and not AGO.fullmatch(text):
+            datetime.fromisoformat(text)
+    except ValueError:
+        ways = "write 2024-01-01 or 2024-01-01T14:00Z, or how long ago: 36h, 7d, 4w"
+        raise click.UsageError(f"invalid time {text!r}: {ways}", ctx) from None
+    return text
 
 
-def choice(function: Callable[..., None]) -> Callable[..., None]:
+def choice(function: Command) -> Command:
     """The options that choose usage."""
-    for option in reversed(_CHOICE):
-        function = option(function)
-    return function
+    windows = click.Choice([window.value for window in UsageWindow])
+    start = "From 2024-01-01, 2024-01-01T14:00Z, or 36h, 7d, 4w ago."
+    return decorated(
+        function,
+        click.option("--entity-id", "--entity", "-e", help="What this entity used."),
+        click.option("--resource", "-r", help="What was used of this resource."),
+        click.option("--window", "-w", type=windows, help="Only windows of this kind."),
+        click.option("--start", metavar="TIME", callback=_check_time, help=start),
+        click.option("--end", metavar="TIME", callback=_check_time, help="Up to this time."),
+    )
 
 
 @click.group(cls=Noun)
@@ -85,7 +88,6 @@ def usage() -> None:
     "--fold",
     type=click.Choice([fold.value for fold in Fold]),
     default="sum",
-    show_default=True,
     help="What a bar of --plot says of several windows.",
 )
 @with_existing
@@ -104,15 +106,13 @@ def list_(
         _draw(session, asked, limit or SNAPSHOTS_MAX, Fold(fold))
         return
     snapshots, after = session.repository.get_usage_snapshots(*asked, limit=limit or 100, next_key=cursor)
-    snapshots.sort(key=_place)
+    kinds = list(UsageWindow)
+    snapshots.sort(key=lambda s: (kinds.index(s.window_type), s.window_start, s.entity_id, s.resource))
     session.output.show({"snapshots": snapshots, "cursor": after}, lambda: _snapshots_table(snapshots))
-    if not session.output.is_json:
-        if snapshots:
-            tell_behind(session)
-        elif after is None:
-            session.output.note(nothing(session, asked))
-        if after is not None:
-            session.output.note(f"there are more: --cursor {after}")
+    if snapshots or after is None:
+        _tell_behind(session, asked, is_empty=not snapshots)
+    if after is not None:
+        session.output.remark(f"there are more: --cursor {after}")
 
 
 @usage.command(meant="--entity-id")
@@ -127,54 +127,14 @@ def summary(session: Session, **chosen: Any) -> None:
     asked = _asked(session, **chosen)
     found = session.repository.get_usage_summary(*asked)
     session.output.show(found, lambda: _summary_table(found, asked))
-    if session.output.is_json:
-        return
-    if found.snapshot_count:
-        tell_behind(session)
-    else:
-        session.output.note(nothing(session, asked))
+    _tell_behind(session, asked, is_empty=not found.snapshot_count)
 
 
-def tell_behind(session: Session) -> None:
-    """Say beside numbers that they may be old, where that can be told."""
-    from zae_limiter_aggregator.runner import is_behind
-
-    if is_behind(session.connection.backend):
-        session.output.note(
-            "some of what was used in this store is not counted yet; `zae-limiter aggregate --once` counts it"
-        )
-
-
-def nothing(session: Session, asked: Chosen) -> str:
-    """What to say where there is nothing to show; a way out only if it leads somewhere."""
-    from zae_limiter_aggregator.processor import Settings
-    from zae_limiter_aggregator.runner import is_behind
-
-    when = " in that time" if asked.start or asked.end else ""
-    kind = f"{asked.window} " if asked.window else ""
-    sentence = f"no {kind}usage{asked}{when} was counted"
-    if asked.window is not None and asked.window not in Settings().windows:
-        return f"{sentence}; `zae-limiter aggregate --window {asked.window}` counts such windows from then on"
-    match is_behind(session.connection.backend):
-        case True:
-            return f"{sentence} yet; `zae-limiter aggregate --once` counts what was used"
-        case False:
-            return f"{sentence}, and nothing waits to be counted"
-        case _:
-            return f"{sentence}; the function of its stack counts it, or `zae-limiter aggregate`"
-
-
-def title(asked: Chosen, snapshots: list[UsageSnapshot]) -> str:
-    """Whose usage a chart shows; what it adds up is told."""
-    together = [
-        f"{len(names)} {what} together"
-        for what, names in (
-            ("entities", {one.entity_id for one in snapshots}),
-            ("resources", {one.resource for one in snapshots}),
-        )
-        if len(names) > 1
-    ]
-    return ", ".join([f"usage{asked}", *together])
+def _asked(session: Session, start: str | None, end: str | None, **whose: Any) -> Chosen:
+    if whose["entity_id"] is None and whose["resource"] is None:
+        raise click.UsageError("give --entity-id, --resource or both")
+    now_ms = session.connection.world.now_ms()
+    return Chosen(start=moment(start, now_ms), end=moment(end, now_ms), **whose)
 
 
 def moment(text: str | None, now_ms: int) -> str | None:
@@ -189,33 +149,29 @@ def moment(text: str | None, now_ms: int) -> str | None:
     return iso_time(max(0, now_ms - int(found[1]) * HOURS[found[2]] * 3_600_000))
 
 
-def _check_time(text: str) -> None:
-    """Say what a command line understands, which is more than the store does."""
-    if AGO.fullmatch(text):
+def _tell_behind(session: Session, asked: Chosen, *, is_empty: bool) -> None:
+    """Say beside numbers that they may be old; where there are none, what was looked for and a way out."""
+    if session.output.is_json:
         return
-    try:
-        datetime.fromisoformat(text)
-    except ValueError:
-        raise click.UsageError(
-            f"invalid time {text!r}: write 2024-01-01 or 2024-01-01T14:00Z, or how long ago: 36h, 7d, 4w"
-        ) from None
+    from zae_limiter_aggregator.processor import Settings
+    from zae_limiter_aggregator.runner import is_behind
 
-
-def _asked(
-    session: Session,
-    entity_id: str | None,
-    resource: str | None,
-    window: str | None,
-    start: str | None,
-    end: str | None,
-) -> Chosen:
-    if entity_id is None and resource is None:
-        raise click.UsageError("give --entity-id, --resource or both")
-    for text in (start, end):
-        if text is not None:
-            _check_time(text)
-    now_ms = session.connection.world.now_ms()
-    return Chosen(entity_id, resource, window, moment(start, now_ms), moment(end, now_ms))
+    behind = is_behind(session.connection.backend)
+    if not is_empty:
+        if behind:
+            waits = "some of what was used in this store is not counted yet"
+            session.output.note(f"{waits}; `zae-limiter aggregate --once` counts it")
+        return
+    when = " in that time" if asked.start or asked.end else ""
+    if asked.window is not None and asked.window not in Settings().windows:
+        way_out = f"; `zae-limiter aggregate --window {asked.window}` counts such windows from then on"
+    elif behind is None:
+        way_out = "; the function of its stack counts it, or `zae-limiter aggregate`"
+    else:
+        way_out = " yet; `zae-limiter aggregate --once` counts what was used" if behind else ""
+        way_out = way_out or ", and nothing waits to be counted"
+    kind = f"{asked.window} " if asked.window else ""
+    session.output.note(f"no {kind}usage{asked}{when} was counted{way_out}")
 
 
 def _draw(session: Session, asked: Chosen, snapshots_max: int, fold: Fold) -> None:
@@ -230,17 +186,34 @@ def _draw(session: Session, asked: Chosen, snapshots_max: int, fold: Fold) -> No
         line = timeline(found if asked.entity_id is not None else own(found))
         if line is not None:
             out = console()
-            drawn = usage_chart(
-                line, out.width, fold, ink(out), _allowed(session, asked, kind), _shares(asked, found)
-            )
-            chart = Text(drawn)
+            allowed, shares = _allowed(session, asked, kind), _shares(asked, found)
+            chart = Text(usage_chart(line, out.width, fold, ink(out), allowed, shares))
             chart.highlight_regex(r"[▁▂▃▄▅▆▇█▏▎▍▌▋▊▉#]+", "cyan")
             chart.highlight_regex("╌+", "yellow")
-            out.print(Text(f"{title(asked, found)}\n"))
+            out.print(Text(f"{_title(asked, found)}\n"))
             out.print(chart, soft_wrap=True)
-            tell_behind(session)
+            _tell_behind(session, asked, is_empty=False)
             return
-    session.output.note(nothing(session, asked))
+    _tell_behind(session, asked, is_empty=True)
+
+
+def _pages(session: Session, asked: Chosen) -> Iterator[list[UsageSnapshot]]:
+    cursor = None
+    while True:
+        page, cursor = session.repository.get_usage_snapshots(*asked, limit=PAGE, next_key=cursor)
+        yield page
+        if cursor is None:
+            return
+
+
+def _title(asked: Chosen, snapshots: list[UsageSnapshot]) -> str:
+    """Whose usage a chart shows; what it adds up is told."""
+    counts = {
+        "entities": len({one.entity_id for one in snapshots}),
+        "resources": len({one.resource for one in snapshots}),
+    }
+    together = [f"{count} {what} together" for what, count in counts.items() if count > 1]
+    return ", ".join([f"usage{asked}", *together])
 
 
 def _allowed(session: Session, asked: Chosen, kind: UsageWindow) -> dict[str, int]:
@@ -248,10 +221,7 @@ def _allowed(session: Session, asked: Chosen, kind: UsageWindow) -> dict[str, in
     if asked.entity_id is None or asked.resource is None:
         return {}
     limits, _, _ = session.repository.resolve_limits(asked.entity_id, asked.resource)
-    seconds = SECONDS[kind]
-    return {
-        limit.name: limit.refill_amount * seconds // limit.refill_period_seconds for limit in limits or ()
-    }
+    return {one.name: one.refill_amount * SECONDS[kind] // one.refill_period_seconds for one in limits or ()}
 
 
 def _shares(asked: Chosen, found: list[UsageSnapshot]) -> dict[str, Timeline]:
@@ -265,61 +235,32 @@ def _shares(asked: Chosen, found: list[UsageSnapshot]) -> dict[str, Timeline]:
     return {entity_id: line for entity_id, line in lines.items() if line is not None}
 
 
-def _pages(session: Session, asked: Chosen) -> Iterator[list[UsageSnapshot]]:
-    cursor = None
-    while True:
-        page, cursor = session.repository.get_usage_snapshots(*asked, limit=PAGE, next_key=cursor)
-        yield page
-        if cursor is None:
-            return
-
-
-def _place(one: UsageSnapshot) -> tuple[int, str, str, str]:
-    """Where a snapshot stands on its page, by whatever key it was read."""
-    return list(UsageWindow).index(one.window_type), one.window_start, one.entity_id, one.resource
-
-
 def _snapshots_table(snapshots: list[UsageSnapshot]) -> RenderableType:
     if not snapshots:
         return Group()
     names = sorted({name for one in snapshots for name in one.counters})
-    cascades = any(one.passed_on for one in snapshots)
-    return grid(
-        ["start", "window", "entity", "resource", *names, *(("also counted for",) if cascades else ())],
-        [
-            (
-                one.window_start,
-                one.window_type,
-                one.entity_id,
-                one.resource,
-                *(one.counters.get(name) for name in names),
-                *((", ".join(one.passed_on),) if cascades else ()),
-            )
-            for one in snapshots
-        ],
-        numbers=names,
-    )
+    columns = ["start", "window", "entity", "resource", *names]
+    rows = [
+        [s.window_start, s.window_type, s.entity_id, s.resource, *map(s.counters.get, names)]
+        for s in snapshots
+    ]
+    if any(one.passed_on for one in snapshots):
+        columns.append("also counted for")
+        rows = [[*row, ", ".join(one.passed_on)] for row, one in zip(rows, snapshots, strict=True)]
+    return grid(columns, rows, numbers=names)
 
 
 def _summary_table(found: UsageSummary, asked: Chosen) -> RenderableType:
+    """Totals, and averages over snapshots: what such a one is of depends on what was left open."""
     if not found.snapshot_count:
         return Group()
-    return Group(
-        record(
-            {
-                "snapshots": found.snapshot_count,
-                "first window": found.min_window_start,
-                "last window": found.max_window_start,
-            }
-        ),
-        _totals_table(found, asked),
-    )
-
-
-def _totals_table(found: UsageSummary, asked: Chosen) -> Table:
-    """Totals, and averages over snapshots: what such a one is of depends on what was left open."""
+    fields = {
+        "snapshots": found.snapshot_count,
+        "first window": found.min_window_start,
+        "last window": found.max_window_start,
+    }
     each = {"entity": asked.entity_id, "resource": asked.resource, "window": None}
     average = f"average per {' and '.join(what for what, named in each.items() if named is None)}"
-    names = sorted(found.total)
-    rows = [(name, f"{found.total[name]:,}", f"{found.average[name]:,.1f}") for name in names]
-    return grid(["limit", "total", average], rows, numbers=("total", average))
+    rows = [(name, f"{found.total[name]:,}", f"{found.average[name]:,.1f}") for name in sorted(found.total)]
+    totals = grid(["limit", "total", average], rows, numbers=("total", average))
+    return Group(record(fields), totals)
