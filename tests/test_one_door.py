@@ -25,9 +25,8 @@ from zae_limiter.schema import bucket_key, sk_state
 from zae_limiter.testing import ManualClock
 from zae_limiter.testing.stores import Wrapper
 from zae_limiter_aggregator import Change, Settings, process_changes
-from zae_limiter_aggregator.buckets import REFILL_AFTER_MS
+from zae_limiter_aggregator.buckets import COOL_MS, REFILL_AFTER_MS
 from zae_limiter_aggregator.changes import span_of
-from zae_limiter_aggregator.cooling import COOL_MS
 
 DOOR = "zae_limiter.engine.door"
 RESOURCE = "gpt-4"
@@ -281,8 +280,7 @@ ELSEWHERE = {
     ".records.belongings._mark_buckets",
     ".records.entities._tell_buckets",
     ".records.namespaces._erase",
-    *(f"_aggregator.buckets.{name}" for name in ("_split", "try_refill_bucket")),
-    *(f"_aggregator.cooling.{name}" for name in ("_merge", "_sample")),
+    *(f"_aggregator.buckets.{name}" for name in ("_written", "_written_together")),
 }
 
 

@@ -26,11 +26,11 @@ from .buckets import (
     BucketActivity,
     aggregate_bucket_states,
     propagate_shard_count,
+    try_cool_down,
     try_proactive_shard,
     try_refill_bucket,
 )
 from .changes import Change, Expired, change_of, sequence_of
-from .cooling import try_cool_down
 from .usage import Above, Entry, Sheet, extract_deltas, parent_bucket, sheets_of, update_snapshot
 
 logger = logging.getLogger("zae_limiter_aggregator")

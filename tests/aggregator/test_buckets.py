@@ -27,7 +27,7 @@ from zae_limiter.repository_protocol import (
     apply,
 )
 from zae_limiter.runtime.colour import run_sync
-from zae_limiter.schema import bucket_key, limit_attributes, number, parse_bucket_pk, stored_rate
+from zae_limiter.schema import FORGIVEN, bucket_key, limit_attributes, number, parse_bucket_pk, stored_rate
 from zae_limiter.testing import ManualClock
 from zae_limiter.testing.stores import Fault, FaultyBackend, RecordingBackend, Wrapper
 from zae_limiter_aggregator import Change, Settings, process_changes
@@ -122,6 +122,26 @@ def refilled(consumed: Mapping[str, int], *limits: Mapping[str, int]) -> Update 
     return refill(seen, LATER)
 
 
+def changed(write: Update) -> dict[str, Any]:
+    """What a refill sets besides the numbers that the bucket has anyway."""
+    return {a: n for a, n in write.set.items() if not a.endswith(("_cp", "_ra", "_rp"))}
+
+
+def test_what_a_refill_cuts_off_makes_up_for_what_cuts_spared() -> None:
+    """As it does when a client takes from a full bucket; the rest is still to be made up for."""
+    spared: Any = {FORGIVEN: {"a": 3, "full": 500}}
+    write = refilled({"a": 5_000}, limit(0), limit(40_200, name="full"), spared)
+    assert write is not None
+    assert write.set[FORGIVEN] == {"a": 3, "full": 300}
+
+
+def test_a_refill_keeps_a_bucket_that_would_go_before_it_is_full() -> None:
+    """One that is kept for ever stays so, and one that lives long enough is left alone."""
+    soon, late = (limit(0) | {"ttl": LATER // 1000 + seconds} for seconds in (10, 100_000))
+    kept = [refilled({"a": 5_000}, one) for one in (soon, late, limit(0))]
+    assert [write and write.set.get("ttl") for write in kept] == [LATER // 1000 + 700, None, None]
+
+
 @pytest.mark.parametrize(
     ("stored", "consumed", "needed"),
     [
@@ -148,17 +168,13 @@ def test_a_refill_has_something_to_bring(period_ms: int, needed: bool) -> None:
 
 def test_a_refill_is_one_exact_write() -> None:
     """Limits with room get their gain, those that are full are cut off, each on that condition."""
-    write = refilled(
-        {"a": 5_000},
-        limit(0),
-        limit(40_000, name="brim"),
-        limit(40_001, name="full"),
-        limit(1, 1, name="wcu"),
-    )
+    limits = limit(0), limit(40_000, name="brim"), limit(40_001, name="full")
+    write = refilled({"a": 5_000}, *limits, limit(1, 1, name="wcu"))
+    numbers = {a: n for one in limits for a, n in one.items() if not a.endswith(("_tk", "_tc"))}
     assert write == Update(
         KEY,
         {"b_a_tk": 60_000, "b_brim_tk": 60_000},
-        {"rf": LATER, "b_full_tk": 100_000, "b_wcu_tk": 1},
+        {"rf": LATER, **numbers, "b_full_tk": 100_000, "b_wcu_tk": 1},
         (
             Exists(),
             Equal("rf", NOW),
@@ -177,7 +193,7 @@ def test_a_refill_takes_the_gauge_along(stored: int, add: dict[str, int], set_: 
     """Up to its capacity, and without a condition."""
     write = refilled({"a": 5_000}, limit(0), limit(stored, name="wcu"))
     assert write is not None
-    assert (write.add, write.set) == ({"b_a_tk": 60_000, **add}, {"rf": LATER, **set_})
+    assert (write.add, changed(write)) == ({"b_a_tk": 60_000, **add}, {"rf": LATER, **set_})
     assert write.when == (Exists(), Equal("rf", NOW), Equal("cv", 7), AtMost("b_a_tk", 40_000))
 
 
@@ -185,7 +201,7 @@ def test_a_bucket_without_a_gauge_is_refilled_as_well() -> None:
     """An older client's bucket has none."""
     write = refilled({"a": 5_000}, limit(0))
     assert write is not None
-    assert (write.add, write.set) == ({"b_a_tk": 60_000}, {"rf": LATER})
+    assert (write.add, changed(write)) == ({"b_a_tk": 60_000}, {"rf": LATER})
 
 
 def test_a_refill_that_got_no_answer_is_trouble() -> None:

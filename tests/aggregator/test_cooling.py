@@ -20,9 +20,15 @@ from zae_limiter.schema import bucket_key, limit_attributes, number, sk_state, s
 from zae_limiter.testing import ManualClock, RecordingBackend
 from zae_limiter.testing.stores import Fault, FaultyBackend
 from zae_limiter_aggregator import Change, Settings, process_changes
-from zae_limiter_aggregator.buckets import HOT_PERCENT, BucketActivity, aggregate_bucket_states
+from zae_limiter_aggregator.buckets import (
+    COOL_MS,
+    COOL_PERCENT,
+    HOT_PERCENT,
+    BucketActivity,
+    aggregate_bucket_states,
+    try_cool_down,
+)
 from zae_limiter_aggregator.changes import span_of
-from zae_limiter_aggregator.cooling import COOL_MS, COOL_PERCENT, try_cool_down
 
 FEW_WRITES = Rate(20_000, 20_000, 1_000)
 LIMIT = Limit.custom("rpm", 1_000, 10, 60)

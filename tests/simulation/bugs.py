@@ -192,7 +192,7 @@ BUGS: dict[str, dict[str, Any]] = {
     "blind_swap": {"zae_limiter.backends.memory.MemoryBackend.swap": _swap_unseen},
     "tail_first": {"zae_limiter.engine.group_commit.fitting": _last_come_first_served},
     "split_mints": {"zae_limiter.engine.split.split": _split_that_mints},
-    "merge_mints": {"zae_limiter_aggregator.cooling.merge": _merge_that_mints},
+    "merge_mints": {"zae_limiter_aggregator.buckets.merge": _merge_that_mints},
     "wrong_shard": {
         "zae_limiter.engine.acquire.give_back": _refund_to_first_shard,
         "zae_limiter.lease.give_back": _refund_to_first_shard,

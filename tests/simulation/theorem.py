@@ -231,8 +231,8 @@ class Scenario:
             for target, rate in slow.items():
                 stack.enter_context(mock.patch(target, rate))
             stack.enter_context(mock.patch("zae_limiter_aggregator.buckets.REFILL_AFTER_MS", 500))
-            stack.enter_context(mock.patch("zae_limiter_aggregator.cooling.COOL_MS", 300))
-            stack.enter_context(mock.patch("zae_limiter_aggregator.cooling.COOL_PERCENT", 90))
+            stack.enter_context(mock.patch("zae_limiter_aggregator.buckets.COOL_MS", 300))
+            stack.enter_context(mock.patch("zae_limiter_aggregator.buckets.COOL_PERCENT", 90))
             stack.enter_context(mock.patch("zae_limiter_aggregator.buckets.WARM_PERCENT", 90))
             self.simulation.run()
             self._rest()
