@@ -28,7 +28,7 @@ from zae_limiter.runtime.world import World
 from zae_limiter.schema import iso_time
 
 from .archiver import Archive, S3Archive
-from .processor import RETENTION_DAYS, Settings, process_stream_records
+from .processor import Settings, process_stream_records
 
 TIMEOUT_MS = 5_000
 RETENTION_DAYS_MAX = 36_500
@@ -53,7 +53,7 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-class Service(NamedTuple):
+class FunctionState(NamedTuple):
     """What a function instance keeps between batches."""
 
     backend: Backend
@@ -63,10 +63,9 @@ class Service(NamedTuple):
 
 
 def settings_from(environment: Mapping[str, str]) -> Settings:
-    """The settings that the environment names, checked."""
     named = environment.get("SNAPSHOT_WINDOWS", "hourly,daily")
     windows = [UsageWindow.of(name.strip()) for name in named.split(",") if name.strip()]
-    days = environment.get("SNAPSHOT_TTL_DAYS", str(RETENTION_DAYS))
+    days = environment.get("SNAPSHOT_TTL_DAYS", "90")
     # Python reads no number of more than 4,300 digits.
     if not (days.isascii() and days.isdigit() and len(days) < 20 and int(days) <= RETENTION_DAYS_MAX):
         raise ValidationError("SNAPSHOT_TTL_DAYS", days, f"use whole days, at most {RETENTION_DAYS_MAX}")
@@ -86,7 +85,7 @@ def archive_from(environment: Mapping[str, str]) -> Archive | None:
 
 
 @functools.cache
-def service() -> Service:
+def service() -> FunctionState:
     """Made once for each instance of the function."""
     if not logger.handlers:
         lines = logging.StreamHandler()
@@ -99,7 +98,7 @@ def service() -> Service:
         raise ValidationError("TABLE_NAME", table, "set it to the name of the table")
     world = World().for_store()
     backend = open_backend(f"dynamodb://{table}", sync=True, world=world, timeout_ms=TIMEOUT_MS)
-    return Service(backend, world, settings_from(os.environ), archive_from(os.environ))
+    return FunctionState(backend, world, settings_from(os.environ), archive_from(os.environ))
 
 
 def handler(event: Mapping[str, Any], context: Any = None) -> dict[str, Any]:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from zae_limiter.exceptions import RateLimiterUnavailable, ValidationError, shown
 from zae_limiter.models import LIMITS_MAX, UsageWindow
-from zae_limiter.repository_protocol import Backend, Item, Key, Outcome
+from zae_limiter.repository_protocol import Backend, Item, Key, Outcome, Update
 from zae_limiter.runtime.world import World
 from zae_limiter.schema import bucket_limit_names
 
@@ -31,10 +31,12 @@ from .buckets import (
     try_refill_bucket,
 )
 from .changes import Change, Expired, change_of, sequence_of
-from .usage import Above, Entry, Sheet, extract_deltas, parent_bucket, sheets_of, update_snapshot
+from .usage import Above, RowUpdate, Sheet, extract_deltas, parent_bucket, sheets_of, update_snapshot
 
+T = TypeVar("T")
 logger = logging.getLogger("zae_limiter_aggregator")
 
+BATCH_RECORDS_MAX = 1_000
 ATTEMPTS_MAX = 8
 """How often a row is tried that others write at the same time."""
 
@@ -47,15 +49,13 @@ ROWS_AT_ONCE = 25
 TENDING_MS_MAX = 10_000
 """How long the buckets of a batch are looked after; slow ones must not keep the stream waiting."""
 
-RETENTION_DAYS = 90
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What to count, how long to keep it, and whether to look after buckets."""
 
     windows: tuple[UsageWindow, ...] = (UsageWindow.HOURLY, UsageWindow.DAILY)
-    retention_days: int | None = RETENTION_DAYS
+    retention_days: int | None = 90
     tend_buckets: bool = True
 
 
@@ -141,7 +141,8 @@ async def process_changes(
     ours = [change for change in changes if _is_ours(change, tally)]
     above = await _limits_above(ours, backend, tally)
     told = [change for change in ours if change.sequence not in tally.failed]
-    await write_usage(sheets_of(told, settings.windows, settings.retention_days, above), backend, tally)
+    for sheets in _parts(sheets_of(told, settings.windows, settings.retention_days, above)):
+        await _write_rows(sheets, backend, tally)
     if settings.tend_buckets:
         until_ms = world.ticks_ms() + TENDING_MS_MAX
         for bucket in aggregate_bucket_states(ours).values():
@@ -160,9 +161,8 @@ async def _limits_above(changes: Sequence[Change], backend: Backend, tally: Tall
     """
     batch = {change.key: change.new or change.old for change in changes}
     parents = [(change, parent) for change in changes if (parent := parent_bucket(change)) is not None]
-    wanted, found = list(dict.fromkeys(parent for _, parent in parents)), dict[Key, frozenset[str]]()
-    for at in range(0, len(wanted), ROWS_AT_ONCE):
-        part = wanted[at : at + ROWS_AT_ONCE]
+    found: dict[Key, frozenset[str]] = {}
+    for part in _parts(list(dict.fromkeys(parent for _, parent in parents))):
         try:
             images = await backend.batch_get(part)
         except RateLimiterUnavailable as error:
@@ -179,22 +179,17 @@ def _is_ours(change: Change, tally: Tally) -> bool:
     """Whether a client of ours can have written this: a bucket has no more limits than can be configured."""
     many = max(len(extract_deltas(change)), len(bucket_limit_names(change.new or {})))
     if many > LIMITS_MAX:
-        where = change.key.partition
-        _pass_over(
-            tally, [change.sequence], f"bucket {where!r} has {many} limits, at most {LIMITS_MAX} count"
-        )
+        reason = f"bucket {change.key.partition!r} has {many} limits, at most {LIMITS_MAX} count"
+        _pass_over(tally, [change.sequence], reason)
     return many <= LIMITS_MAX
 
 
-async def write_usage(sheets: Iterable[Sheet], backend: Backend, tally: Tally) -> None:
-    """Bring rows up to date: one read for some of them, one write for each that changed."""
-    waiting = list(sheets)
-    for at in range(0, len(waiting), ROWS_AT_ONCE):
-        await _write_rows(waiting[at : at + ROWS_AT_ONCE], backend, tally)
+def _parts(of: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (of[at : at + ROWS_AT_ONCE] for at in range(0, len(of), ROWS_AT_ONCE))
 
 
 async def _write_rows(sheets: Sequence[Sheet], backend: Backend, tally: Tally) -> None:
-    """Write some rows, each until it is stored, given back or passed over.
+    """Bring some rows up to date, each until it is stored, given back or passed over.
 
     A refused write brings back the row that somebody else wrote meanwhile. One that got no answer may
     have happened or not, which the row itself tells.
@@ -204,18 +199,19 @@ async def _write_rows(sheets: Sequence[Sheet], backend: Backend, tally: Tally) -
     failures: Counter[Key] = Counter()
     reasons: dict[Key, str] = {}
     for _ in range(ATTEMPTS_MAX):
-        if spent := [key for key in owed if failures[key] == FAILURES_MAX]:
-            _fail(tally, [owed.pop(key) for key in spent], reasons)
+        for key in [key for key in owed if failures[key] == FAILURES_MAX]:
+            _fail(tally, owed.pop(key), reasons)
         unknown = [key for key in owed if key not in rows]
         try:
             rows |= zip(unknown, await backend.batch_get(unknown), strict=True) if unknown else ()
         except RateLimiterUnavailable as error:
             failures.update(unknown)
             reasons |= dict.fromkeys(unknown, str(error))
-        entries = _entries(owed, rows, tally)
-        for key, outcome in zip(entries, await _written(backend, list(entries.values())), strict=True):
+        updates = _updates(owed, rows, tally)
+        outcomes = await _written(backend, [update.write for update in updates.values()])
+        for (key, update), outcome in zip(updates.items(), outcomes, strict=True):
             if outcome.applied:
-                _applied(tally, owed.pop(key), entries[key])
+                _applied(tally, owed.pop(key), update)
             elif outcome.failure is None:
                 rows[key], reasons[key] = outcome.item, "somebody else kept writing the row"
             elif outcome.failure.impossible:
@@ -226,51 +222,48 @@ async def _write_rows(sheets: Sequence[Sheet], backend: Backend, tally: Tally) -
                 del rows[key]
         if not owed:
             return
-    _fail(tally, list(owed.values()), reasons)
+    for sheet in owed.values():
+        _fail(tally, sheet, reasons)
 
 
-async def _written(backend: Backend, entries: Sequence[Entry]) -> list[Outcome]:
+async def _written(backend: Backend, writes: Sequence[Update]) -> list[Outcome]:
     """What became of each write; one that no store takes does not keep the others from being written."""
-    if not entries:
-        return []
     try:
-        return await backend.write_each([entry.write for entry in entries])
+        return await backend.write_each(writes) if writes else []
     except ValidationError as error:
-        if len(entries) == 1:
+        if len(writes) == 1:
             return [Outcome(False, None, failure=RateLimiterUnavailable(shown(error), impossible=True))]
-        return [outcome for entry in entries for outcome in await _written(backend, [entry])]
+        return [outcome for write in writes for outcome in await _written(backend, [write])]
 
 
-def _entries(owed: dict[Key, Sheet], rows: Mapping[Key, Item | None], tally: Tally) -> dict[Key, Entry]:
-    """The writes that are still owed to rows that are known; what is up to date or beyond repair is owed
-    no more."""
-    entries = {}
+def _updates(owed: dict[Key, Sheet], rows: Mapping[Key, Item | None], tally: Tally) -> dict[Key, RowUpdate]:
+    """What is owed to the rows that are known; nothing any more if they are up to date or beyond repair."""
+    updates = {}
     for key in [key for key in owed if key in rows]:
         try:
-            entry = update_snapshot(owed[key], rows[key])
+            update = update_snapshot(owed[key], rows[key])
         except ValueError as error:
             _pass_over_row(tally, owed.pop(key), f"is damaged: {shown(error)}")
             continue
-        if entry is None:
+        if update is None:
             del owed[key]
         else:
-            entries[key] = entry
-    return entries
+            updates[key] = update
+    return updates
 
 
-def _applied(tally: Tally, sheet: Sheet, entry: Entry) -> None:
+def _applied(tally: Tally, sheet: Sheet, update: RowUpdate) -> None:
     tally.rows_written += 1
-    if entry.left_out or entry.closed:
-        tally.left_out += entry.left_out
-        tally.closed += entry.closed
-        given_up = {"left_out": entry.left_out, "closed": entry.closed}
+    tally.left_out += update.left_out
+    tally.closed += update.closed
+    if update.left_out or update.closed:
+        given_up = {"left_out": update.left_out, "closed": update.closed}
         logger.warning("usage row is full", extra={"row": tuple(sheet.key), **given_up})
 
 
-def _fail(tally: Tally, sheets: Sequence[Sheet], reasons: Mapping[Key, str]) -> None:
-    for sheet in sheets:
-        reason = f"usage row {sheet.key.sort!r} was not written: {reasons.get(sheet.key, '')}"
-        tally.failed |= dict.fromkeys((change.sequence for change in sheet.changes), reason)
+def _fail(tally: Tally, sheet: Sheet, reasons: Mapping[Key, str]) -> None:
+    reason = f"usage row {sheet.key.sort!r} was not written: {reasons.get(sheet.key, '')}"
+    tally.failed |= dict.fromkeys((change.sequence for change in sheet.changes), reason)
 
 
 def _pass_over_row(tally: Tally, sheet: Sheet, reason: str) -> None:

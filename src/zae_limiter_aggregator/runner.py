@@ -12,23 +12,20 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
 
 from zae_limiter.backends import open_backend, store_world
-from zae_limiter.backends.change_log import log_of
-from zae_limiter.exceptions import (
-    InfrastructureError,
-    InfrastructureNotFoundError,
-    RateLimiterUnavailable,
-    ValidationError,
-)
+from zae_limiter.backends.change_log import ChangeLog, log_of
+from zae_limiter.exceptions import InfrastructureError, RateLimiterUnavailable, ValidationError
 from zae_limiter.repository_protocol import Backend
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.runtime.world import World
+from zae_limiter.schema import bucket_address
 
 from .archiver import Archive
-from .processor import Settings, Tally
-from .sources import LogSource, Source
+from .changes import Change, numbered
+from .processor import BATCH_RECORDS_MAX, Settings, Tally, process_changes
 
 POLL_SECONDS = 1.0
 IDLE_STEPS = 3
@@ -39,7 +36,49 @@ ATTEMPTS_MAX = 8
 """How often in a row the same records may fail before the program gives up."""
 
 
-class Progress(NamedTuple):
+class BatchSource(Protocol):
+    """Fetches some records, has them processed, and only then notes how far it got.
+
+    Whoever is killed in between sees some records again, which changes nothing.
+    """
+
+    async def step(self) -> Tally:
+        """Process what is there, up to a batch or so; no records means that there is nothing now."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class LogSource:
+    """The change log of an embedded store. It is its own note: what was counted is trimmed.
+
+    Nobody but our own clients reads such a store, so its buckets need no looking after.
+    """
+
+    def __init__(self, backend: Backend, log: ChangeLog, world: World, settings: Settings) -> None:
+        self._backend, self._log, self._world = backend, log, world
+        self._settings = replace(settings, tend_buckets=False)
+
+    async def step(self) -> Tally:
+        entries = self._log.read(BATCH_RECORDS_MAX)
+        if not entries:
+            return Tally()
+        changes = [
+            Change(key, old, new, at_ms, numbered(position), str(position))
+            for position, key, old, new, at_ms in entries
+            if bucket_address(key) is not None
+        ]
+        tally = await process_changes(changes, self._backend, self._world, self._settings)
+        tally.records = len(entries)
+        if not tally.failed:
+            self._log.trim(entries[-1].position)
+        return tally
+
+    async def close(self) -> None:
+        self._log.close()
+
+
+class AggregatorProgress(NamedTuple):
     """What was done since the program started."""
 
     total: Tally
@@ -47,7 +86,7 @@ class Progress(NamedTuple):
     trouble: str = ""
 
 
-Tell = Callable[[Progress], None]
+Tell = Callable[[AggregatorProgress], None]
 
 
 def aggregate(
@@ -72,13 +111,12 @@ def aggregate(
 
 def source_of(
     backend: Backend, url: str, world: World, settings: Settings, archive: Archive | None = None
-) -> Source:
+) -> BatchSource:
     """What brings the changes of a store that was opened for sync."""
     if backend.capabilities.streams:
-        from .streams import StreamSource
+        from .streams import StreamSource, stream_of
 
-        client, stream_arn = stream_of(url)
-        return StreamSource(backend, client, stream_arn, world, settings, archive)
+        return StreamSource(backend, *stream_of(url), world, settings, archive)
     return LogSource(backend, log_of(backend), world, settings)
 
 
@@ -94,21 +132,18 @@ def is_behind(backend: Backend) -> bool | None:
         log.close()
 
 
-def follow(source: Source, *, until_idle: bool, stop: threading.Event, tell: Tell) -> Tally:
+def follow(source: BatchSource, *, until_idle: bool, stop: threading.Event, tell: Tell) -> Tally:
     """Take steps until told to stop; the last one is finished and noted first."""
-    total, troubles, idle, started = Tally(), 0, 0, False
+    total, troubles, idle = Tally(), 0, 0
     try:
         while not stop.is_set():
-            trouble = ""
+            last, trouble = Tally(), ""
             try:
-                if not started:
-                    run_sync(source.start())
-                    started = True
                 last = run_sync(source.step())
             except RateLimiterUnavailable as error:
                 if error.misconfigured == "file":  # which waiting does not bring back
                     raise
-                last, trouble = Tally(), str(error)
+                trouble = str(error)
             if last.failed:
                 sequence, reason = next(iter(last.failed.items()))
                 trouble = f"record {sequence} and {len(last.failed) - 1} others: {reason}"
@@ -116,7 +151,7 @@ def follow(source: Source, *, until_idle: bool, stop: threading.Event, tell: Tel
                     raise InfrastructureError(f"the aggregator cannot go on: {trouble}")
             total.add(last)
             total.failed = last.failed
-            tell(Progress(total, last, trouble))
+            tell(AggregatorProgress(total, last, trouble))
             troubles = troubles + 1 if trouble else 0
             if trouble:
                 stop.wait(min(PAUSE_SECONDS_MAX, 0.1 * 2**troubles))
@@ -130,47 +165,21 @@ def follow(source: Source, *, until_idle: bool, stop: threading.Event, tell: Tel
     return total
 
 
-def stream_of(url: str) -> tuple[Any, str]:
-    """A client for the stream of a table, and the stream's name."""
-    from botocore.config import Config
-
-    from zae_limiter.backends.dynamodb import parse_url
-    from zae_limiter.backends.dynamodb.access import Access
-
-    table, options = parse_url(url)
-    access = Access(**options)
-    session = access.botocore_session()
-    place = {"region_name": access.region, "endpoint_url": access.endpoint_url}
-    reading = Config(retries={"mode": "standard", "total_max_attempts": 5})  # reads may be repeated
-    tables = session.create_client("dynamodb", config=reading, **place)
-    try:
-        stream_arn = tables.describe_table(TableName=table)["Table"].get("LatestStreamArn")
-    finally:
-        tables.close()
-    if stream_arn is None:
-        raise InfrastructureNotFoundError(
-            f"table {table!r} has no stream; switch one on with NEW_AND_OLD_IMAGES, "
-            f"or deploy the table with: zae-limiter deploy --name {table}"
-        )
-    return session.create_client("dynamodbstreams", config=reading, **place), str(stream_arn)
-
-
 @contextmanager
 def stopping_on_signals() -> Iterator[threading.Event]:
     """An event that SIGINT and SIGTERM set; a second one ends the program as usual."""
     stop = threading.Event()
-    signals = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.getsignal(number) for number in signals]
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def restore() -> None:
-        for number, old in zip(signals, before, strict=True):
+        for number, old in before.items():
             signal.signal(number, old)
 
     def on_signal(*_: Any) -> None:
         restore()
         stop.set()
 
-    for number in signals:
+    for number in before:
         signal.signal(number, on_signal)
     try:
         yield stop

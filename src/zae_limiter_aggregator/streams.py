@@ -8,20 +8,23 @@ mattered; a note is itself a record of the stream, so nothing is noted for recor
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass
 from typing import Any
 
+from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from zae_limiter.exceptions import RateLimiterUnavailable
+from zae_limiter.backends.dynamodb import parse_url
+from zae_limiter.backends.dynamodb.access import Access
+from zae_limiter.exceptions import InfrastructureNotFoundError, RateLimiterUnavailable
 from zae_limiter.repository_protocol import Backend, Update
 from zae_limiter.runtime.world import World
 from zae_limiter.schema import checkpoint_key, iso_time, text
 
 from .archiver import Archive
 from .changes import sequence_of
-from .processor import Settings, Tally, process_stream_records
-from .sources import BATCH_RECORDS_MAX
+from .processor import BATCH_RECORDS_MAX, Settings, Tally, process_stream_records
 
 logger = logging.getLogger("zae_limiter_aggregator")
 
@@ -31,10 +34,8 @@ REFRESH_MS = 10_000
 CHECKPOINT_EVERY_RECORDS = 10_000
 """How many records that did not matter are worth a note."""
 
-CHECKPOINT_DAYS = 3
-"""How long a note is kept; a stream keeps its records for one."""
-
-DAY_SECONDS = 86_400
+CHECKPOINT_SECONDS = 3 * 86_400
+"""How long a note is kept; a stream keeps its records for a day."""
 
 
 class IteratorExpired(RateLimiterUnavailable):
@@ -80,10 +81,7 @@ class StreamSource:
         self._backend, self._client, self._arn = backend, client, stream_arn
         self._world, self._settings, self._archive = world, settings, archive
         self._shards: dict[str, StreamShard] = {}
-        self._refresh_at_ms = 0.0
-
-    async def start(self) -> None:
-        await self._refresh()
+        self._refresh_at_ms = -math.inf
 
     async def step(self) -> Tally:
         total = Tally()
@@ -113,8 +111,7 @@ class StreamSource:
 
     async def _read(self, shard: StreamShard) -> Tally:
         reply = self._records(shard)
-        records = reply["Records"]
-        request_id = self._world.new_ulid()
+        records, request_id = reply["Records"], self._world.new_ulid()
         tally = await process_stream_records(
             records, self._backend, self._world, self._settings, self._archive, request_id
         )
@@ -132,37 +129,33 @@ class StreamSource:
         if mattered or shard.done or shard.unnoted >= CHECKPOINT_EVERY_RECORDS:
             await self._note(shard)
         if shard.done:
-            self._refresh_at_ms = 0.0
+            self._refresh_at_ms = -math.inf
         return tally
 
     def _records(self, shard: StreamShard) -> dict[str, Any]:
-        """The next records of a shard; an iterator that is too old is replaced."""
+        """The next records of a shard; an iterator that is too old is replaced.
+
+        Where records are gone, which a stream keeps for a day, reading goes on with the oldest there are.
+        """
         for _ in range(2):
-            if shard.iterator is None:
-                shard.iterator = self._iterator(shard)
             try:
+                if shard.iterator is None:
+                    where = {"ShardIteratorType": "TRIM_HORIZON"}
+                    if shard.position is not None:
+                        where = {
+                            "ShardIteratorType": "AFTER_SEQUENCE_NUMBER",
+                            "SequenceNumber": shard.position,
+                        }
+                    place = {"StreamArn": self._arn, "ShardId": shard.shard_id, **where}
+                    shard.iterator = str(self._ask("get_shard_iterator", **place)["ShardIterator"])
                 return self._ask("get_records", ShardIterator=shard.iterator, Limit=BATCH_RECORDS_MAX)
             except IteratorExpired:
                 shard.iterator = None
             except RecordsTrimmed:
-                self._skip_lost(shard)
+                lost = {"shard": shard.shard_id, "after": shard.position}
+                logger.error("stream records were lost", extra=lost)
+                shard.iterator = shard.position = None
         raise RateLimiterUnavailable(f"stream shard {shard.shard_id!r} cannot be read")
-
-    def _iterator(self, shard: StreamShard) -> str:
-        where = {"ShardIteratorType": "TRIM_HORIZON"}
-        if shard.position is not None:
-            where = {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": shard.position}
-        try:
-            reply = self._ask("get_shard_iterator", StreamArn=self._arn, ShardId=shard.shard_id, **where)
-        except RecordsTrimmed:
-            self._skip_lost(shard)
-            return self._iterator(shard)
-        return str(reply["ShardIterator"])
-
-    def _skip_lost(self, shard: StreamShard) -> None:
-        """Go on with the oldest records there are; the stream keeps them for a day."""
-        logger.error("stream records were lost", extra={"shard": shard.shard_id, "after": shard.position})
-        shard.iterator = shard.position = None
 
     def _ask(self, operation: str, **arguments: Any) -> dict[str, Any]:
         try:
@@ -187,12 +180,9 @@ class StreamSource:
         known = {shard["ShardId"] for shard in described}
         self._shards = {name: shard for name, shard in self._shards.items() if name in known}
         new = [shard for shard in described if shard["ShardId"] not in self._shards]
-        notes = (
-            await self._backend.batch_get([checkpoint_key(shard["ShardId"]) for shard in new]) if new else []
-        )
-        for shard, note in zip(new, notes, strict=True):
-            position = text(note or {}, "position")
-            done = (note or {}).get("done") is True
+        keys = [checkpoint_key(shard["ShardId"]) for shard in new]
+        for shard, note in zip(new, await self._backend.batch_get(keys) if keys else [], strict=True):
+            position, done = text(note or {}, "position"), (note or {}).get("done") is True
             name = shard["ShardId"]
             self._shards[name] = StreamShard(name, shard.get("ParentShardId"), position, position, done)
 
@@ -204,7 +194,7 @@ class StreamSource:
                 "position": shard.position,
                 "done": shard.done,
                 "updated_at": iso_time(now_ms),
-                "ttl": now_ms // 1000 + CHECKPOINT_DAYS * DAY_SECONDS,
+                "ttl": now_ms // 1000 + CHECKPOINT_SECONDS,
             },
         )
         (outcome,) = await self._backend.write_each([note])
@@ -212,3 +202,23 @@ class StreamSource:
             logger.warning("no checkpoint", extra={"shard": shard.shard_id, "reason": str(outcome.failure)})
             return
         shard.noted, shard.unnoted = shard.position, 0
+
+
+def stream_of(url: str) -> tuple[Any, str]:
+    """A client for the stream of a table, and the stream's name."""
+    table, options = parse_url(url)
+    access = Access(**options)
+    session = access.botocore_session()
+    reading = Config(retries={"mode": "standard", "total_max_attempts": 5})  # reads may be repeated
+    place = {"region_name": access.region, "endpoint_url": access.endpoint_url, "config": reading}
+    tables = session.create_client("dynamodb", **place)
+    try:
+        stream_arn = tables.describe_table(TableName=table)["Table"].get("LatestStreamArn")
+    finally:
+        tables.close()
+    if stream_arn is None:
+        raise InfrastructureNotFoundError(
+            f"table {table!r} has no stream; switch one on with NEW_AND_OLD_IMAGES, "
+            f"or deploy the table with: zae-limiter deploy --name {table}"
+        )
+    return session.create_client("dynamodbstreams", **place), str(stream_arn)

@@ -62,12 +62,9 @@ PASSED_BYTES_MAX = 6_000
 ROW_BYTES_MAX = 64_000
 """How large a row may be. Ours never get there: what is larger was planted, and each write to it costs."""
 
-HALVES = (2048, 1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1, 0)
-
 Run: TypeAlias = tuple[int, int]
 Seen: TypeAlias = dict[tuple[int, int], list[Run]]
 """By shard and life the runs of versions that were counted: after the first number, up to the second."""
-
 
 Above: TypeAlias = Mapping[Key, frozenset[str]]
 """By the bucket of a parent: the limits that it has, so that a child's use of them is charged to it too."""
@@ -84,7 +81,7 @@ class Sheet(NamedTuple):
     above: Above = NO_PARENTS
 
 
-class Entry(NamedTuple):
+class RowUpdate(NamedTuple):
     """The write that brings a row up to date, and what the row gives up with it."""
 
     write: Update
@@ -116,8 +113,9 @@ def extract_deltas(change: Change) -> dict[str, int]:
 
 def parent_bucket(change: Change) -> Key | None:
     """The bucket to which a change was charged too, if its own one cascades."""
-    parent_id = identifier((change.new or {}).get("parent_id"))
-    if parent_id is None or (change.new or {}).get("cascade") is not True:
+    image = change.new or {}
+    parent_id = identifier(image.get("parent_id"))
+    if parent_id is None or image.get("cascade") is not True:
         return None
     at = parse_bucket_pk(change.key.partition)
     return None if parent_id == at.entity_id else bucket_key(at.namespace_id, parent_id, at.resource)
@@ -162,17 +160,17 @@ def sheets_of(
             continue
         bucket = parse_bucket_pk(change.key.partition)
         for window in windows:
-            place = bucket.namespace_id, bucket.entity_id, bucket.resource, window, change.at_ms
-            key, attributes = usage_row(*place)
+            key, attributes = usage_row(*bucket[:3], window, change.at_ms)
             if key not in sheets:
-                if retention_days is not None:
-                    attributes["ttl"] = _expiry(window, change.at_ms, retention_days)
+                if retention_days is not None:  # by the end of the window, so every delivery says the same
+                    end = datetime.fromisoformat(window_of(window, change.at_ms)[2])
+                    attributes["ttl"] = int(end.timestamp()) + retention_days * DAY_SECONDS
                 sheets[key] = Sheet(key, attributes, [], above)
             sheets[key].changes.append(change)
     return list(sheets.values())
 
 
-def update_snapshot(sheet: Sheet, row: Item | None) -> Entry | None:
+def update_snapshot(sheet: Sheet, row: Item | None) -> RowUpdate | None:
     """What brings a row up to date, on condition that nobody else did; ``None`` if it is.
 
     A row that cannot be ours, or would outgrow its budget, is a ``ValueError``.
@@ -182,10 +180,9 @@ def update_snapshot(sheet: Sheet, row: Item | None) -> Entry | None:
     if SEEN in row and text(row, SEEN) is None:
         raise ValueError(f"{SEEN} is {shown(row[SEEN])}")
     seen = read_seen(text(row, SEEN))
-    counted = usage_counters(row)
+    counted, passed = usage_counters(row), usage_passed_milli(row)
     remainders = _remainders(row, counted)
     totals: dict[str, int] = {}
-    passed = usage_passed_milli(row)
     if (size := _bytes_of(passed)) > PASSED_BYTES_MAX:
         raise ValueError(f"{USAGE_PASSED} holds {size} bytes, at most {PASSED_BYTES_MAX} are ours")
     events = left_out = 0
@@ -200,9 +197,8 @@ def update_snapshot(sheet: Sheet, row: Item | None) -> Entry | None:
             ):
                 left_out += 1
                 continue
-            if name not in totals:
-                totals[name] = counted.get(name, 0) * 1000 + remainders.get(name, 0)
-            totals[name] += delta
+            before = counted.get(name, 0) * 1000 + remainders.get(name, 0)
+            totals[name] = totals.get(name, before) + delta
             if name in shared:
                 amounts = passed.setdefault(parent_id, {})
                 amounts[name] = amounts.get(name, 0) + delta
@@ -220,7 +216,7 @@ def update_snapshot(sheet: Sheet, row: Item | None) -> Entry | None:
     closed = shorten(seen)
     set_[SEEN] = write_seen(seen)
     _check_size({**row, **set_})
-    return Entry(Update(sheet.key, set=set_, when=(Equal(SEEN, text(row, SEEN)),)), left_out, closed)
+    return RowUpdate(Update(sheet.key, set=set_, when=(Equal(SEEN, text(row, SEEN)),)), left_out, closed)
 
 
 def _has_room(name: str, counted: dict[str, int], totals: dict[str, int]) -> bool:
@@ -251,10 +247,8 @@ def _check_size(row: Item) -> None:
 
 def _bytes_of(value: Any) -> int:
     """About as many bytes as DynamoDB counts for a value, never less."""
-    if isinstance(value, str):
-        return len(value.encode(errors="replace"))
-    if isinstance(value, bytes):
-        return len(value)
+    if isinstance(value, str | bytes):
+        return len(value.encode(errors="replace") if isinstance(value, str) else value)
     if isinstance(value, Mapping):
         return 3 + sum(1 + _bytes_of(name) + _bytes_of(inner) for name, inner in value.items())
     if isinstance(value, list | tuple | set | frozenset):
@@ -281,36 +275,36 @@ def shorten(seen: Seen) -> int:
 
     Half of them go at a time, so that it does not happen again with the next change.
     """
+    halves = [2**power for power in range(11, -1, -1)]
     closed = 0
-    for kept in HALVES:
+    for close, kept in [(_close_gaps, n) for n in (*halves, 0)] + [(_close_lives, n) for n in halves]:
         if len(write_seen(seen)) <= SEEN_BYTES_MAX:
-            return closed
-        for runs in seen.values():
-            closed += _close_gaps(runs, kept)
-    for kept in HALVES[:-1]:
-        if len(write_seen(seen)) <= SEEN_BYTES_MAX:
-            return closed
-        for shard_id in {shard_id for shard_id, _ in seen}:
-            closed += _close_lives(seen, shard_id, kept)
+            break
+        closed += close(seen, kept)
     return closed
 
 
-def _close_gaps(runs: list[Run], kept: int) -> int:
-    """Keep so many gaps: the versions in the older ones are taken as counted."""
-    if (many := len(runs) - 1 - kept) <= 0:
-        return 0
-    runs[: many + 1] = [(runs[0][0], runs[many][1])]
-    return many
+def _close_gaps(seen: Seen, kept: int) -> int:
+    """Keep so many gaps of each life: the versions in the older ones are taken as counted."""
+    closed = 0
+    for runs in seen.values():
+        if (many := len(runs) - 1 - kept) > 0:
+            runs[: many + 1] = [(runs[0][0], runs[many][1])]
+            closed += many
+    return closed
 
 
-def _close_lives(seen: Seen, shard_id: int, kept: int) -> int:
-    """Keep so many lives of a shard: the older ones are taken as counted, also those that never came."""
-    lives = sorted(life for shard, life in seen if shard == shard_id and life >= 0)[:-kept]
-    for life in lives:
-        del seen[shard_id, life]
-    if lives:
-        seen[shard_id, CLOSED] = [(0, lives[-1])]
-    return len(lives)
+def _close_lives(seen: Seen, kept: int) -> int:
+    """Keep so many lives of each shard: the older ones are taken as counted, also those that never came."""
+    closed = 0
+    for shard_id in {shard_id for shard_id, _ in seen}:
+        lives = sorted(life for shard, life in seen if shard == shard_id and life >= 0)[:-kept]
+        for life in lives:
+            del seen[shard_id, life]
+        if lives:
+            seen[shard_id, CLOSED] = [(0, lives[-1])]
+        closed += len(lives)
+    return closed
 
 
 def write_seen(seen: Seen) -> str:
@@ -329,22 +323,11 @@ def _note(seen: Seen, change: Change) -> bool:
         return False
     if 0 <= life <= max((last for _, last in seen.get((shard_id, CLOSED), ())), default=-1):
         return False
-    seen[shard_id, life] = _joined([*runs, (since, until)])
-    return True
-
-
-def _joined(runs: list[Run]) -> list[Run]:
-    """Runs in order, those that touch made one."""
     joined: list[Run] = []
-    for since, until in sorted(runs):
-        if joined and since <= joined[-1][1]:
-            joined[-1] = joined[-1][0], max(joined[-1][1], until)
+    for first, last in sorted([*runs, (since, until)]):  # those that touch become one
+        if joined and first <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], last)
         else:
-            joined.append((since, until))
-    return joined
-
-
-def _expiry(window: UsageWindow, at_ms: int, retention_days: int) -> int:
-    """When the row of a window may go, by the end of the window: every delivery says the same."""
-    end = datetime.fromisoformat(window_of(window, at_ms)[2])
-    return int(end.timestamp()) + retention_days * DAY_SECONDS
+            joined.append((first, last))
+    seen[shard_id, life] = joined
+    return True

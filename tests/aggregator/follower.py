@@ -21,8 +21,8 @@ from zae_limiter.runtime.colour import run_sync
 from zae_limiter.runtime.world import World
 from zae_limiter.testing.stores import Wrapper
 from zae_limiter_aggregator import Settings
-from zae_limiter_aggregator.runner import follow, stream_of
-from zae_limiter_aggregator.streams import StreamSource
+from zae_limiter_aggregator.runner import follow
+from zae_limiter_aggregator.streams import StreamSource, stream_of
 
 BATCH_RECORDS = 6
 WRITES_MAX = 6

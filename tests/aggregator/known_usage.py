@@ -22,7 +22,7 @@ from zae_limiter.repository_protocol import Backend, Item, Key
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import text, usage_of_entity
 from zae_limiter.testing import ManualClock
-from zae_limiter_aggregator.runner import stream_of
+from zae_limiter_aggregator.streams import stream_of
 from zae_limiter_aggregator.usage import SEEN, read_seen
 
 RESOURCE = "gpt-4"

@@ -29,8 +29,14 @@ from zae_limiter.schema import bucket_key
 from zae_limiter.testing import ManualClock
 from zae_limiter.testing.stores import Wrapper
 from zae_limiter_aggregator import Settings, Tally
-from zae_limiter_aggregator.runner import Progress, aggregate, follow, is_behind, source_of
-from zae_limiter_aggregator.sources import LogSource
+from zae_limiter_aggregator.runner import (
+    AggregatorProgress,
+    LogSource,
+    aggregate,
+    follow,
+    is_behind,
+    source_of,
+)
 
 RPM = Limit.per_minute("rpm", 1_000)
 ROOT = Path(__file__).resolve().parents[2]
@@ -192,7 +198,7 @@ def test_a_file_that_is_replaced_ends_the_program(tmp_path: Path, end: str, unti
     use(url, 3)
     stop, steps = Impatient(), count()
 
-    def replace(progress: Progress) -> None:
+    def replace(progress: AggregatorProgress) -> None:
         if next(steps) == 20:
             stop.set()
         if progress.total.records and path.exists():
@@ -232,9 +238,6 @@ class Scripted:
 
     def __init__(self, *steps: Any) -> None:
         self.steps, self.closed = list(steps), False
-
-    async def start(self) -> None:
-        pass
 
     async def step(self) -> Tally:
         step = self.steps.pop(0) if len(self.steps) > 1 else self.steps[0]

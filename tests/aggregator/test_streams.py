@@ -28,8 +28,8 @@ from zae_limiter.schema import checkpoint_key
 from zae_limiter.testing import Fault, FaultyBackend, ManualClock
 from zae_limiter_aggregator import Settings
 from zae_limiter_aggregator.archiver import Archive
-from zae_limiter_aggregator.runner import follow, stream_of
-from zae_limiter_aggregator.streams import CHECKPOINT_EVERY_RECORDS, REFRESH_MS, StreamSource
+from zae_limiter_aggregator.runner import follow
+from zae_limiter_aggregator.streams import CHECKPOINT_EVERY_RECORDS, REFRESH_MS, StreamSource, stream_of
 
 SETTINGS = Settings(tend_buckets=False)
 
@@ -82,9 +82,7 @@ class Client:
 def source(
     client: Client, backend: MemoryBackend, clock: ManualClock, archive: Archive | None = None
 ) -> StreamSource:
-    made = StreamSource(backend, client, "arn", clock.world, SETTINGS, archive)
-    run_sync(made.start())
-    return made
+    return StreamSource(backend, client, "arn", clock.world, SETTINGS, archive)
 
 
 def note(backend: MemoryBackend, shard: str) -> Any:
@@ -166,6 +164,7 @@ def test_new_shards_are_found() -> None:
     """Every few seconds, and as soon as one is closed."""
     client, backend, clock = Client(one=[]), MemoryBackend(), ManualClock()
     reader = source(client, backend, clock)
+    assert run_sync(reader.step()).records == 0
     client.shards["two"] = records_of(history([Step(1, NOW)]))
     assert run_sync(reader.step()).records == 0
     clock.advance(REFRESH_MS / 1000)

@@ -24,7 +24,7 @@ from zae_limiter_aggregator.usage import (
     ROW_BYTES_MAX,
     SEEN,
     SEEN_BYTES_MAX,
-    Entry,
+    RowUpdate,
     extract_deltas,
     is_event,
     read_seen,
@@ -109,11 +109,11 @@ def test_a_row_is_written_as_a_whole_once() -> None:
     (sheet,) = sheets_of([first], [UsageWindow.MONTHLY], None)
     numbers: dict[str, Any] = {"tpm": 5, "total_events": 1, SEEN: f"0@{NOW}:0-1"}
     created = Update(sheet.key, set={**sheet.attributes, **numbers}, when=(Equal(SEEN, None),))
-    assert update_snapshot(sheet, None) == Entry(created, 0, 0)
+    assert update_snapshot(sheet, None) == RowUpdate(created, 0, 0)
     (sheet,) = sheets_of([second], [UsageWindow.MONTHLY], None)
     more: dict[str, Any] = {"tpm": 8, "total_events": 2, SEEN: f"0@{NOW}:0-2"}
     added = Update(sheet.key, set=more, when=(Equal(SEEN, numbers[SEEN]),))
-    assert update_snapshot(sheet, created.set) == Entry(added, 0, 0)
+    assert update_snapshot(sheet, created.set) == RowUpdate(added, 0, 0)
 
 
 @pytest.mark.parametrize("damage", [5, None, {"a": 1}], ids=repr)

@@ -46,8 +46,7 @@ from zae_limiter.runtime.colour import run_sync
 from zae_limiter.runtime.world import World
 from zae_limiter.testing import ManualClock
 from zae_limiter_aggregator import Settings
-from zae_limiter_aggregator.runner import source_of
-from zae_limiter_aggregator.sources import LogSource, Source
+from zae_limiter_aggregator.runner import BatchSource, LogSource, source_of
 
 REMEMBERED_MAX = 60
 """Fewer than there are visitors, so that the caches are full before the warm-up is over."""
@@ -155,8 +154,7 @@ class Soaked:
         )
         self._beside: Backend = open_backend(url, sync=True, world=world)
         run_sync(self._beside.setup())
-        self.follower: Source = source_of(self._beside, url, world, COUNTING)
-        run_sync(self.follower.start())
+        self.follower: BatchSource = source_of(self._beside, url, world, COUNTING)
         self.load = MixedLoad(RateLimiter(self.repository), random.Random(seed))
         self.run(self.load.furnish())
 

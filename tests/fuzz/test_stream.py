@@ -31,7 +31,7 @@ from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import bucket_key
 from zae_limiter.testing import ManualClock, RecordingBackend
 from zae_limiter_aggregator import Settings, handler, process_stream_records
-from zae_limiter_aggregator.sources import LogSource
+from zae_limiter_aggregator.runner import LogSource
 from zae_limiter_aggregator.usage import ROW_BYTES_MAX, SEEN
 
 LIMITS = ("rpm", "tpm", "wcu", "a_tk", "x#y", "ttl", "")
@@ -249,7 +249,6 @@ def test_the_log_of_an_embedded_store_with_anything_in_it(odd: list[Any]) -> Non
     world = ManualClock(NOW).world
     store = HotMemory(world)
     source = LogSource(store, log_of(store), world, Settings())
-    run_sync(source.start())
     for key, item in odd:
         run_sync(store.write_each([Put(key, item)]))
     for change in history([Step(3, NOW), Step(4, NOW)]):

@@ -31,8 +31,7 @@ from zae_limiter.runtime.colour import run_sync
 from zae_limiter.runtime.world import World
 from zae_limiter.testing import ManualClock
 from zae_limiter_aggregator import Settings, handler
-from zae_limiter_aggregator.runner import stream_of
-from zae_limiter_aggregator.streams import StreamSource
+from zae_limiter_aggregator.streams import StreamSource, stream_of
 
 TAG = "zae-limiter-namespace-id"
 STACK = render()
@@ -113,7 +112,6 @@ def following(table: str, clock: ManualClock) -> list[Request]:
     run_sync(backend.setup())
     client, arn = stream_of(dynamodb_local.url(table))
     source = StreamSource(backend, StreamClient(client, requests), arn, World(clock.world.now_ms), Settings())
-    run_sync(source.start())
     while (tally := run_sync(source.step())).records:
         assert tally.failed == {}
     run_sync(source.close())

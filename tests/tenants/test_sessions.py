@@ -28,7 +28,7 @@ from zae_limiter.repository import Repository
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.testing import ManualClock, RecordingBackend
 from zae_limiter_aggregator import Settings
-from zae_limiter_aggregator.sources import LogSource
+from zae_limiter_aggregator.runner import LogSource
 
 STEPS = EXAMPLES or 600
 MANIFESTS = (
@@ -70,7 +70,6 @@ def test_two_tenants_never_meet(kind: type[MemoryBackend], seed: int) -> None:
     _, backend = in_memory("sync", kind)
     rng, clock, ids = random.Random(seed), ManualClock(template().now_ms, seed), dict(template().ids)
     log = LogSource(backend, log_of(backend), clock.world, Settings())
-    run_sync(log.start())
     tenants: dict[str, tuple[SyncRateLimiter, RecordingBackend]] = {}
     for name in (HOME, ABROAD):
         recorder = RecordingBackend(backend)

@@ -17,7 +17,7 @@ from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import bucket_key
 from zae_limiter.testing import ManualClock
 from zae_limiter_aggregator import Settings
-from zae_limiter_aggregator.sources import LogSource
+from zae_limiter_aggregator.runner import LogSource
 from zae_limiter_aggregator.usage import SEEN
 
 RESOURCE = "gpt-4"
@@ -52,7 +52,6 @@ def test_a_tenant_spoils_its_own_usage_only(seed: int) -> None:
     memory = HotMemory(clock.world)
     store = Strict(memory)
     source = LogSource(store, log_of(memory), clock.world, Settings())
-    run_sync(source.start())
     limiter = SyncRateLimiter(
         SyncRepository(Repository(Connection(store, clock.world, Options()), "good", "good"))
     )

@@ -16,7 +16,7 @@ from .output import counted
 from .session import Session, with_existing
 
 if TYPE_CHECKING:
-    from zae_limiter_aggregator.runner import Progress
+    from zae_limiter_aggregator.runner import AggregatorProgress
 
 TOLD_MAX = 20
 """How much of what was passed over is told line by line; the rest is counted."""
@@ -97,7 +97,7 @@ class ProgressLine(logging.Handler):
         logging.getLogger("zae_limiter_aggregator").removeHandler(self)
         self._end()
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: AggregatorProgress) -> None:
         if progress.trouble:
             self._end()
             click.echo(f"trying again: {progress.trouble}", err=True)
