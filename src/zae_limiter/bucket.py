@@ -1,8 +1,8 @@
 """Token bucket arithmetic: integers only, no clock, no store.
 
-``accrued`` counts the millitokens of a rate since the epoch, so gains telescope: whatever the
-instants between, they add up to the gain of the whole. Nothing drifts, nothing needs compensation,
-and limits of any rates can share one origin ``rf``.
+``accrued`` counts the millitokens of a rate since the epoch, so gains telescope: whatever the instants
+between, they add up to the gain of the whole. Nothing drifts, and limits of any rates can share one origin
+``rf``.
 
     balance(t) = min(cp, tk + accrued(t) - accrued(rf))      (t before rf counts as rf)
 """
@@ -67,16 +67,13 @@ def balance(rate: Rate, tokens_milli: int, origin_ms: int, now_ms: int) -> int:
     return min(rate.capacity_milli, tokens_milli + gain(rate, origin_ms, now_ms))
 
 
-ORIGIN_JUMP_MS = 1_000
-
-
 def moved_origin(origin_ms: int, at_ms: int) -> int:
     """An origin that no write was shaped for: whoever moves it takes off what the new one would count again.
 
-    It goes to the instant if that is far ahead. Else it goes back, for an origin ahead of the clock would
-    give out what has not accrued yet, and one that came back to where it was would not tell old from new.
+    It goes to the instant if that is far ahead, else back: ahead of the clock it would give out what has not
+    accrued yet, and where it was before it would not tell old from new.
     """
-    return at_ms if at_ms - origin_ms >= ORIGIN_JUMP_MS else origin_ms - 1
+    return at_ms if at_ms - origin_ms >= 1_000 else origin_ms - 1
 
 
 def is_cut(before: Rate, after: Rate) -> bool:
@@ -104,11 +101,9 @@ def retry_after_ms(rate: Rate, tokens_milli: int, origin_ms: int, need_milli: in
     """The smallest wait after which the balance covers the need; ``inf`` if it never can."""
     if need_milli > rate.capacity_milli:
         return math.inf
-    # A clock behind the origin sees no gain before the origin is reached.
-    early_ms = max(0, origin_ms - now_ms)
-    start_ms = now_ms + early_ms
+    start_ms = max(now_ms, origin_ms)  # a clock behind the origin sees no gain before the origin is reached
     deficit_milli = need_milli - balance(rate, tokens_milli, origin_ms, start_ms)
-    return early_ms + wait_ms(rate, deficit_milli, start_ms) if deficit_milli > 0 else 0
+    return start_ms - now_ms + wait_ms(rate, deficit_milli, start_ms) if deficit_milli > 0 else 0
 
 
 class Level(NamedTuple):
@@ -148,22 +143,19 @@ def try_consume(state: BucketState, requested: int, now_ms: int) -> Consumption:
     """Consume whole tokens if the balance covers them, else say how long that will take."""
     rate = rate_of(state)
     _check(requested=requested, now_ms=now_ms)
-    need_milli = requested * 1000
-    refilled = _refilled(rate, state.tokens_milli, state.last_refill_ms, now_ms)
-    available = refilled.new_tokens_milli // 1000
-    if refilled.new_tokens_milli >= need_milli:
-        left_milli = refilled.new_tokens_milli - need_milli
-        return Consumption(True, left_milli, refilled.new_last_refill_ms, available, 0.0)
+    held_milli, at_ms = _refilled(rate, state.tokens_milli, state.last_refill_ms, now_ms)
+    if held_milli >= requested * 1000:
+        return Consumption(True, held_milli - requested * 1000, at_ms, held_milli // 1000, 0.0)
     wait_seconds = calculate_time_until_available(state, requested, now_ms)
-    return Consumption(False, *refilled, available, wait_seconds)
+    return Consumption(False, held_milli, at_ms, held_milli // 1000, wait_seconds)
 
 
 def force_consume(state: BucketState, amount: int, now_ms: int) -> Refill:
     """Consume whole tokens without asking; the balance may become negative."""
     rate = rate_of(state)
     _check(amount=amount, now_ms=now_ms)
-    refilled = _refilled(rate, state.tokens_milli, state.last_refill_ms, now_ms)
-    return refilled._replace(new_tokens_milli=refilled.new_tokens_milli - amount * 1000)
+    held_milli, at_ms = _refilled(rate, state.tokens_milli, state.last_refill_ms, now_ms)
+    return Refill(held_milli - amount * 1000, at_ms)
 
 
 def calculate_retry_after(deficit_milli: int, refill_amount_milli: int, refill_period_ms: int) -> float:

@@ -75,6 +75,16 @@ def deprecated(what: str, instead: str, stacklevel: int = 3) -> None:
     warnings.warn(f"{what} is deprecated: {instead}", DeprecationWarning, stacklevel=stacklevel)
 
 
+def _former_property(name: str) -> Any:
+    def get(limiter: LimiterForms) -> str | None:
+        """Deprecated: the same as ``repository.stack_name``."""
+        deprecated(f"limiter.{name}", "use limiter.repository.stack_name")
+        found: str | None = limiter.repository.stack_name
+        return found
+
+    return property(get)
+
+
 class LimiterForms:
     """Where a limiter's state lives, asked of the limiter."""
 
@@ -83,25 +93,7 @@ class LimiterForms:
         """Whose state it is."""
         raise NotImplementedError
 
-    def _stack_name(self, asked: str) -> str | None:
-        deprecated(f"limiter.{asked}", "use limiter.repository.stack_name", stacklevel=4)
-        found: str | None = self.repository.stack_name
-        return found
-
-    @property
-    def name(self) -> str | None:
-        """Deprecated: the same as ``repository.stack_name``."""
-        return self._stack_name("name")
-
-    @property
-    def stack_name(self) -> str | None:
-        """Deprecated: the same as ``repository.stack_name``."""
-        return self._stack_name("stack_name")
-
-    @property
-    def table_name(self) -> str | None:
-        """Deprecated: the same as ``repository.table_name``."""
-        return self._stack_name("table_name")
+    name, stack_name, table_name = map(_former_property, ("name", "stack_name", "table_name"))
 
 
 class Done:

@@ -47,9 +47,6 @@ class ZAELimiterError(Exception):
         return type(self).__new__, (type(self), *self.args), vars(self)
 
 
-# What a caller asked for is not to be had.
-
-
 class RateLimitError(ZAELimiterError):
     """The limiter itself said no."""
 
@@ -141,18 +138,14 @@ class RateLimitExceeded(RateLimitError):
         return f"{head} Retry after {tenths / 10:.1f}s"
 
 
-LEASE_ENDED = "has ended; consume, adjust and release inside its with block"
-
-
 class LeaseExpiredError(RateLimitError):
     """A lease was used after its ``with`` block ended, or where it is not held."""
 
-    def __init__(self, entity_id: str, resource: str, reason: str = LEASE_ENDED) -> None:
+    _ended = "has ended; consume, adjust and release inside its with block"
+
+    def __init__(self, entity_id: str, resource: str, reason: str = _ended) -> None:
         self.entity_id, self.resource, self.reason = entity_id, resource, reason
         super().__init__(f"the lease of {entity_id!r} on {resource!r} {reason}")
-
-
-# The place where the state lives is not there, or not in order.
 
 
 class InfrastructureError(ZAELimiterError):
@@ -270,9 +263,6 @@ class DamagedRecordError(InfrastructureError):
         super().__init__(f"the stored {record} cannot be read: {reason}")
 
 
-# Entities.
-
-
 class EntityError(ZAELimiterError):
     """Something about one entity; ``entity_id`` names it."""
 
@@ -299,9 +289,6 @@ class EntityConflictError(EntityError):
     """Somebody else changed the entity since the version that the caller saw."""
 
     problem = "was changed meanwhile"
-
-
-# Versions.
 
 
 class VersionError(ZAELimiterError):
@@ -334,15 +321,12 @@ class IncompatibleSchemaError(VersionError):
     """Where it is explained; the message itself names what to run."""
 
 
-# Bad input: nothing was written.
-
-
 class ClosedError(ZAELimiterError, RuntimeError):
     """A limiter or repository was used after it was closed: a mistake in the program, and no outage."""
 
 
-_URLS = frozenset({"store", "endpoint_url"})
-_TAKEN_FOR_URLS = frozenset({"namespace", "stack name"})
+_URLS = {"store", "endpoint_url"}
+_TAKEN_FOR_URLS = {"namespace", "stack name"}
 """Where people write the URL of a store by mistake, with the password in it."""
 
 

@@ -31,9 +31,6 @@ RESOURCE_AUDIT = "$RESOURCE:"
 """Under which names changes of defaults are audited; a resource's name follows the second."""
 
 
-# Partition keys.
-
-
 def pk_system(namespace_id: str) -> str:
     return f"{namespace_id}/SYSTEM#"
 
@@ -52,9 +49,6 @@ def pk_bucket(namespace_id: str, entity_id: str, resource: str, shard_id: int = 
 
 def pk_audit(namespace_id: str, entity_id: str) -> str:
     return f"{namespace_id}/AUDIT#{entity_id}"
-
-
-# Sort keys.
 
 
 def sk_meta() -> str:
@@ -99,9 +93,6 @@ def sk_claim(*place: str) -> str:
     return "#".join(("#CLAIM", *place))
 
 
-# Index keys.
-
-
 def gsi1_pk_parent(namespace_id: str, parent_id: str) -> str:
     return f"{namespace_id}/PARENT#{parent_id}"
 
@@ -131,9 +122,6 @@ def gsi3_sk_bucket(resource: str, shard_id: int) -> str:
 
 def gsi3_pk_entities(namespace_id: str) -> str:
     return f"{namespace_id}/ENTITIES"
-
-
-# Whole keys.
 
 
 def entity_key(namespace_id: str, entity_id: str) -> Key:
@@ -196,12 +184,9 @@ def changes_key() -> Key:
     return registry_key("#CHANGES")
 
 
-REMEMBERED = (sk_meta(), sk_config(), sk_nsid(""))
-"""How the sort keys of records begin that clients remember: entities, config levels, namespaces."""
-
-
 def is_remembered(key: Key) -> bool:
-    return key.sort.startswith(REMEMBERED)
+    """Whether clients remember a record: entities, config levels, namespaces."""
+    return key.sort.startswith(("#META", "#CONFIG", "#NSID#"))
 
 
 def checkpoint_key(stream_shard: str) -> Key:
@@ -322,9 +307,9 @@ def parse_bucket_pk(pk: str) -> BucketAddress:
     if found is None:
         raise ValidationError("bucket key", pk, "expected '{namespace}/BUCKET#{entity}#{resource}#{shard}'")
     namespace_id, entity_id, resource, shard_id = found.groups()
-    return BucketAddress(
-        namespace_id, validate_entity_id(entity_id), validate_resource(resource), int(shard_id)
-    )
+    validate_entity_id(entity_id)
+    validate_resource(resource)
+    return BucketAddress(namespace_id, entity_id, resource, int(shard_id))
 
 
 def bucket_address(key: Key) -> BucketAddress | None:
@@ -337,13 +322,11 @@ def bucket_address(key: Key) -> BucketAddress | None:
 
 def bucket_found(query: Query, key: Key) -> BucketAddress | None:
     """The bucket that an index named, or ``None`` if its place is not there: index entries can be wrong."""
-    at = bucket_address(key)
-    if at is None:
+    if (at := bucket_address(key)) is None:
         return None
     entries = bucket_entries(*at)
-    partition, sort = entries[f"{query.index}PK"], entries[f"{query.index}SK"]
-    belongs = partition == query.partition and query.first <= str(sort) <= query.last
-    return at if belongs else None
+    is_there = query.first <= str(entries[f"{query.index}SK"]) <= query.last
+    return at if is_there and entries[f"{query.index}PK"] == query.partition else None
 
 
 def entity_id_of(key: Key) -> str | None:
@@ -373,12 +356,9 @@ def limit_attributes(name: str) -> LimitAttributes:
 MOVED = "moved"
 """On a bucket that came from a table of an older shape: when, in milliseconds."""
 
-
 HOLDS = tuple(f"hold_{place}" for place in range(8))
-"""On a bucket that was charged together with another one: who did so, and when by their clock.
-
-There are several places, so that processes do not hide each other's marks.
-"""
+"""On a bucket that was charged together with another one: who did so, and when by their clock, each process
+in one of several places."""
 
 SAMPLED = "sampled"
 """On shard 0 of a bucket: when somebody last counted the writes to all shards, and how many there were."""
@@ -444,23 +424,14 @@ def stored_rate(image: Item, name: str) -> Rate | None:
 
 def bucket_states(image: Item, at: BucketAddress | None = None) -> list[BucketState]:
     """A bucket item as one state for each limit that users know of; whose it is says its key, if known."""
-    return [
-        BucketState(
-            entity_id=text(image, "entity_id") or "" if at is None else at.entity_id,
-            resource=text(image, "resource") or "" if at is None else at.resource,
-            limit_name=name,
-            tokens_milli=number(image, names.tk),
-            last_refill_ms=number(image, "rf"),
-            capacity_milli=number(image, names.cp),
-            refill_amount_milli=number(image, names.ra),
-            refill_period_ms=number(image, names.rp),
-            total_consumed_milli=number(image, names.tc),
-            shard_id=0 if at is None else at.shard_id,
-        )
-        for name in bucket_limit_names(image)
-        if name != WCU
-        for names in (limit_attributes(name),)
-    ]
+    if at is None:
+        at = BucketAddress("", text(image, "entity_id") or "", text(image, "resource") or "", 0)
+    states = []
+    for name in bucket_limit_names(image):
+        tk, cp, ra, rp, tc = (number(image, attribute) for attribute in limit_attributes(name))
+        whose = (at.entity_id, at.resource, name)
+        states.append(BucketState(*whose, tk, number(image, "rf"), cp, ra, rp, tc, at.shard_id))
+    return states
 
 
 # Config. One item holds every limit of one level, in whole tokens and seconds.

@@ -61,10 +61,8 @@ def check_compatibility(
     mine, stored, expected = parse_version(client), parse_version(schema), parse_version(SCHEMA_VERSION)
     if stored.major != expected.major:
         older = stored.major < expected.major
-        message = (
-            f"the table has schema {stored}, this client needs {expected}: "
-            f"{'run `zae-limiter upgrade`' if older else 'install a newer zae-limiter'}"
-        )
+        way_out = "run `zae-limiter upgrade`" if older else "install a newer zae-limiter"
+        message = f"the table has schema {stored}, this client needs {expected}: {way_out}"
         return Compatibility(False, older, not older, False, message)
     if mine < parse_version(client_min):
         message = f"the table needs client {client_min} or newer, this is {mine}: install a newer zae-limiter"

@@ -328,10 +328,9 @@ async def in_thread(threads: Executor, function: Callable[..., T], *args: Any) -
 
 
 def until_shutdown(close: Callable[[], Work[None]]) -> AsyncGenerator[None, None]:
-    """Have something closed when the running event loop shuts down in good order.
+    """Have something closed when the running event loop shuts down in good order, or by ``aclose`` before.
 
-    ``asyncio.run`` ends the asynchronous generators of its loop while that can still work, so this is one.
-    Whoever is done earlier ends it with ``aclose``; until then it has to be held.
+    ``asyncio.run`` ends the asynchronous generators of its loop, so this is one; it has to be held.
     """
 
     async def wait() -> AsyncGenerator[None, None]:
@@ -348,8 +347,7 @@ def until_shutdown(close: Callable[[], Work[None]]) -> AsyncGenerator[None, None
 class ForkSafe(Generic[T]):
     """A resource that a forked child must not inherit: each process makes its own when it needs it.
 
-    With a ``home`` it makes one for each place that ``home`` names, such as an event loop. What belongs to
-    a loop that was closed is given to ``bury`` when another one comes.
+    With a ``home`` it makes one for each place, such as an event loop; that of a closed loop is buried.
     """
 
     def __init__(
@@ -369,19 +367,18 @@ class ForkSafe(Generic[T]):
             # Threads that race may each make one, but all get the same. A lock could be held during a fork.
             made = self._made.setdefault(home, self._make())
             for former in list(self._made):
-                if isinstance(former, asyncio.AbstractEventLoop) and former.is_closed():
-                    left = self._made.pop(former, None)
-                    if left is not None:
-                        self._bury(left)
+                closed = isinstance(former, asyncio.AbstractEventLoop) and former.is_closed()
+                if closed and (left := self._made.pop(former, None)) is not None:
+                    self._bury(left)
         return made
 
     def peek(self) -> T | None:
         """The resource of this process, if it was made."""
-        return self._made.get(None if self._home is None else self._home())
+        return self._made.get(self._home and self._home())
 
     def forget(self) -> T | None:
         """The same, and the next ``get`` makes another one."""
-        return self._made.pop(None if self._home is None else self._home(), None)
+        return self._made.pop(self._home and self._home(), None)
 
     def forget_all(self) -> list[T]:
         """The resources of all homes, and each makes another one when it needs it."""

@@ -1,12 +1,10 @@
 """What goes on although nobody waits for it any more.
 
-A coroutine that is thrown away, closed or garbage while it is suspended, may not await. What it had begun
-must come to its end all the same: an acquire under way is undone, a lease is settled. So the event loop
-carries the rest out, in a task that nobody else knows of. Without a loop it gets one of its own. What
-cannot be carried out even so is told by calling ``lost``, so nothing ends in silence.
-
-Garbage is collected anywhere, also while a frame of this package further up the stack holds a lock. Who finds
-itself there leaves the work to a thread.
+A coroutine that is thrown away while it is suspended may not await, but what it had begun must come to its
+end: an acquire under way is undone, a lease is settled. So the event loop carries the rest out, in a task
+that nobody else knows of. Without a loop it gets one of its own. What cannot be carried out even so is told
+by calling ``lost``. Garbage is collected anywhere, also while a frame of this package further up the stack
+holds a lock: who finds itself there leaves the work to a thread.
 """
 
 from __future__ import annotations
@@ -135,14 +133,13 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def may_wait(left_by: BaseException | None) -> bool:
-    """Whether whoever leaves a block this way may await in its ``__aexit__``.
+    """Whether whoever leaves a block this way may await in its ``__aexit__``: not if it is thrown away.
 
-    Only what throws a block's coroutine away forbids it. An async generator that its reader leaves is closed
-    by somebody who awaits that; the first frame of the traceback is the one whose block is left.
+    But an async generator that its reader leaves is closed by somebody who awaits that.
     """
     if not isinstance(left_by, GeneratorExit):
         return True
-    trace = left_by.__traceback__
+    trace = left_by.__traceback__  # whose first frame is the one whose block is left
     return trace is not None and bool(trace.tb_frame.f_code.co_flags & inspect.CO_ASYNC_GENERATOR)
 
 
