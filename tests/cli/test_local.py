@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import botocore.session
@@ -20,8 +21,8 @@ import pytest
 
 from tests.cli.conftest import Run
 from tests.patience import PATIENCE_SECONDS, growing_ms
-from zae_limiter.operate.local import ENGINES, Service
-from zae_limiter.operate.local.process import Identity, birth_of, stop
+from zae_limiter.operate.local.engines import ENGINES
+from zae_limiter.operate.local.service import LocalAws, birth_of
 
 ROOT = Path(__file__).resolve().parents[2]
 EMULATOR = ROOT / ".engines/emulator/bin/ministack"
@@ -183,9 +184,9 @@ def test_a_stale_note_ends_nobody(run: Run, pretend: Pretend) -> None:
     """The number of a process that has ended may belong to a stranger by now."""
     pretend()
     assert run("local", "up", "--port", str(free_port())).exit_code == 0
-    service = Service()
+    service = LocalAws()
     ours = service.must_run()
-    stop(ours.identity)
+    ours.stop()
     stranger = subprocess.Popen(["sleep", "60"])
     try:
         note = service.directory / "running.json"
@@ -193,7 +194,7 @@ def test_a_stale_note_ends_nobody(run: Run, pretend: Pretend) -> None:
         assert run("local", "status").exit_code == 4
         assert run("local", "down").stderr == "nothing was running\n"
         assert stranger.poll() is None
-        stop(Identity(stranger.pid, "born at another time"))
+        replace(ours, pid=stranger.pid, born="at another time").stop()
         assert stranger.poll() is None
     finally:
         stranger.kill()
@@ -205,7 +206,7 @@ def test_a_stale_note_ends_nobody(run: Run, pretend: Pretend) -> None:
 def test_a_note_that_cannot_be_read_is_no_note(run: Run, pretend: Pretend, text: str) -> None:
     """It is replaced by the next start."""
     pretend()
-    note = Service().directory / "running.json"
+    note = LocalAws().directory / "running.json"
     note.parent.mkdir(parents=True)
     note.write_text(text)
     assert run("local", "status").exit_code == 4

@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 
 from ..naming import validate_stack_name
-from ..operate.local import ENGINES, Engine, Running, Service, endpoint_on, environment, last_lines
+from ..operate.local.engines import ENGINES, Engine
+from ..operate.local.service import LocalAws, Running, endpoint_on, environment, last_lines
 from .errors import ERROR, NOT_FOUND, Failure
 from .nouns import Noun
 from .output import Output, printable, record
@@ -64,7 +65,7 @@ def up(
     """
     if table is not None:
         validate_stack_name(table)
-    service = Service()
+    service = LocalAws()
     before = service.running()
     chosen = ENGINES[engine or (before.engine if before else "ministack")]
     running = service.up(chosen, lambda: _program(chosen, output, yes), port, timeout)
@@ -81,7 +82,7 @@ def up(
 @with_output
 def down(output: Output) -> None:
     """End the local AWS, with everything in it."""
-    ended = Service().down()
+    ended = LocalAws().down()
     engine = ended and ended.engine
     output.done({"ended": engine}, "nothing was running" if engine is None else f"ended {engine}")
 
@@ -90,7 +91,7 @@ def down(output: Output) -> None:
 @with_output
 def status(output: Output) -> None:
     """Show whether a local AWS is running. The exit code is 0 if it answers, and 4 if none runs."""
-    running = Service().running()
+    running = LocalAws().running()
     data = {"running": False} if running is None else _data(running)
     output.show(data, lambda: record(data))
     if running is None or not running.is_healthy:
@@ -105,7 +106,7 @@ def logs(output: Output, follow: bool, lines: int) -> None:
     """Show what the local AWS said, also after it has ended."""
     if follow and output.is_json:
         raise click.UsageError("--follow never ends, so it cannot be JSON")
-    service = Service()
+    service = LocalAws()
     log = service.log()
     if log is None:
         raise Failure("nothing was ever started here", "zae-limiter local up", NOT_FOUND)
@@ -139,7 +140,7 @@ def env(output: Output, table: str, shell: str, port: int | None) -> None:
     zae-limiter local env -f powershell | iex           sets them in PowerShell
     """
     validate_stack_name(table)
-    url = Service().must_run().endpoint_url if port is None else endpoint_on(port)
+    url = LocalAws().must_run().endpoint_url if port is None else endpoint_on(port)
     variables = environment(url, table)
     if not output.json(variables):
         for name, value in variables.items():
@@ -173,7 +174,7 @@ def _data(running: Running) -> dict[str, object]:
     }
 
 
-def _follow(service: Service, log: Path) -> None:
+def _follow(service: LocalAws, log: Path) -> None:
     """Print what is added to a log until the engine ends."""
     with log.open(encoding="utf-8", errors="replace") as file:
         file.seek(0, 2)

