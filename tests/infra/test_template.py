@@ -18,13 +18,13 @@ from tests.dynamodb.tables import make_table
 from tests.infra import flows
 from tests.infra.chosen import BOUNDARY, CODE, EVERYTHING, KEY, PRINCIPALS, ROLE, TOPIC
 from tests.infra.rendering import MADE, NAME, TEMPLATE, Refused, load, render
+from tests.records.catalogue import samples
 from zae_limiter import StackOptions
 from zae_limiter.backends.dynamodb.expressions import decode_item, decode_key
 from zae_limiter.backends.dynamodb.table import create_table_request, time_to_live_request
 from zae_limiter.infra import template
 from zae_limiter.infra.lambda_builder import HANDLER
 from zae_limiter.infra.template import parameters, template_text
-from zae_limiter.records.catalogue import samples
 from zae_limiter.schema import audit_key, checkpoint_key, entity_key, sk_state
 from zae_limiter.testing import ManualClock
 from zae_limiter_aggregator import FILTERS, Change, change_of, handler

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.records import catalogue
 from tests.records.store import Store, everything
 from tests.records.test_namespaces import fill
 from zae_limiter import (
@@ -21,7 +22,6 @@ from zae_limiter import (
     OnUnavailable,
     VersionRecord,
 )
-from zae_limiter.records import catalogue
 from zae_limiter.records.items import (
     audit_event_of,
     audit_item,
@@ -120,7 +120,7 @@ def test_version_records(record: VersionRecord) -> None:
 
 
 def test_the_documentation_shows_the_records_as_they_are() -> None:
-    """Run ``python -m zae_limiter.records.catalogue docs/records.md`` when this fails."""
+    """Run ``python -m tests.records.catalogue docs/records.md`` when this fails."""
     text = DOCUMENT.read_text(encoding="utf-8")
     assert catalogue.renewed(text) == text
 

@@ -1,6 +1,6 @@
 """The table of records for the documentation, made by the code that writes the records.
 
-Each row is a sample record with placeholders for its names. ``python -m zae_limiter.records.catalogue
+Each row is a sample record with placeholders for its names. ``python -m tests.records.catalogue
 FILE`` puts the table between the marks of a file; without a file it goes to standard output.
 """
 
@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..engine.bucket_view import Account, Meter, Terms
-from ..engine.bucket_writes import Posting, write_for
-from ..models import (
+from zae_limiter.engine.bucket_view import Account, Meter, Terms
+from zae_limiter.engine.bucket_writes import Posting, write_for
+from zae_limiter.models import (
     AuditAction,
     AuditEvent,
     Entity,
@@ -24,8 +24,19 @@ from ..models import (
     UsageWindow,
     VersionRecord,
 )
-from ..repository_protocol import Item, Key, Put
-from ..schema import (
+from zae_limiter.records.items import (
+    USAGE_PASSED,
+    audit_item,
+    claim_item,
+    config_item,
+    entity_item,
+    namespace_item,
+    usage_counter,
+    usage_row,
+    version_item,
+)
+from zae_limiter.repository_protocol import Item, Key, Put
+from zae_limiter.schema import (
     FORGIVEN,
     HOLDS,
     INDEXES,
@@ -44,21 +55,10 @@ from ..schema import (
     version_key,
     within_namespace,
 )
-from .items import (
-    USAGE_PASSED,
-    audit_item,
-    claim_item,
-    config_item,
-    entity_item,
-    namespace_item,
-    usage_counter,
-    usage_row,
-    version_item,
-)
 
 NS, ID, RES, PARENT = "{ns}", "{id}", "{resource}", "{parent}"
 LIMIT = Limit("LIMIT", 1, 1, 1)
-START, END = "<!-- records: made by python -m zae_limiter.records.catalogue -->", "<!-- end of records -->"
+START, END = "<!-- records: made by python -m tests.records.catalogue -->", "<!-- end of records -->"
 
 
 class Sample(NamedTuple):
