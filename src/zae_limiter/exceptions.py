@@ -54,7 +54,7 @@ class RateLimitError(ZAELimiterError):
 class RateLimitExceeded(RateLimitError):
     """At least one limit cannot cover the request now; nothing was consumed.
 
-    ``statuses`` holds every limit that was checked, those of the parent included. ``entity_id`` is who asked,
+    ``statuses`` holds every limit that was checked, those of the parent included; ``entity_id`` is who asked,
     where that is known. Whoever asked is shown ``public_dict``; ``as_dict`` and the message are for logs.
     """
 
@@ -90,11 +90,7 @@ class RateLimitExceeded(RateLimitError):
 
     @property
     def retry_after_header(self) -> str:
-        """The wait in whole seconds, rounded up, as HTTP's ``Retry-After`` wants it.
-
-        A request that exceeds a capacity never passes. HTTP has no word for never, so the header says a year,
-        ``31536000``; ``retry_after_seconds`` is ``inf`` then, and ``None`` in ``public_dict``.
-        """
+        """Whole seconds to wait, rounded up, for HTTP's ``Retry-After``; never is a year, ``31536000``."""
         wait = self.retry_after_seconds
         return str(RETRY_NEVER_HEADER_SECONDS if math.isinf(wait) else math.ceil(wait))
 
@@ -105,14 +101,10 @@ class RateLimitExceeded(RateLimitError):
     def public_dict(self) -> dict[str, Any]:
         """A body for an HTTP 429: what whoever asked may know. A wait of ``None`` means never.
 
-        It names no entity. Of a limit that belongs to somebody else, such as a parent, it tells the name and
-        the wait, and that only if it refused.
+        It names no entity. Of somebody else's limit, such as a parent's, that refused it tells name and wait.
         """
-        limits = [
-            _own_limit(s) if s.entity_id == self.entity_id else _others_limit(s)
-            for s in self.statuses
-            if s.exceeded or s.entity_id == self.entity_id
-        ]
+        seen = [s for s in self.statuses if s.exceeded or s.entity_id == self.entity_id]
+        limits = [_own_limit(s) if s.entity_id == self.entity_id else _others_limit(s) for s in seen]
         return self._told(self._message(public=True), limits)
 
     def _told(self, message: str, limits: list[dict[str, Any]]) -> dict[str, Any]:
@@ -345,12 +337,12 @@ class NoLimitsError(ValidationError):
 
     def __init__(self, entity_id: str, resource: str) -> None:
         self.entity_id, self.resource = entity_id, resource
-        ZAELimiterError.__init__(
-            self,
+        told = (
             f"no limits are stored for {entity_id!r} on {resource!r} at any level; call set_system_defaults, "
-            "set_resource_defaults or set_limits, or pass limits= to this call",
         )
-        self.field, self.value, self.reason = "limits", None, str(self)
+        told += "set_resource_defaults or set_limits, or pass limits= to this call"
+        self.field, self.value, self.reason = "limits", None, told
+        ZAELimiterError.__init__(self, told)
 
 
 class InvalidIdentifierError(ValidationError):
@@ -363,12 +355,8 @@ class InvalidNameError(ValidationError):
 
 def _own_limit(status: LimitStatus) -> dict[str, Any]:
     limit = status.limit.to_dict()
-    return (
-        {"resource": status.resource, "limit_name": limit.pop("name")}
-        | limit
-        | {"available": status.available}
-        | _others_limit(status)
-    )
+    place = {"resource": status.resource, "limit_name": limit.pop("name")}
+    return {**place, **limit, "available": status.available, **_others_limit(status)}
 
 
 def _others_limit(status: LimitStatus) -> dict[str, Any]:

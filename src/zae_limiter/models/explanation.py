@@ -10,11 +10,7 @@ from . import ConfigSource, Limit, OnUnavailable
 
 @dataclass(frozen=True, slots=True)
 class ExplainedLevel:
-    """One of the four levels that are looked at, the most particular first.
-
-    ``wins`` is true of the first level that has limits: they apply whole, and those of the levels below not
-    at all.
-    """
+    """One of the four levels that are looked at; the first that has limits ``wins``, and they apply whole."""
 
     source: ConfigSource
     limits: tuple[Limit, ...]
@@ -26,9 +22,9 @@ class ExplainedLevel:
 class ExplainedBucket:
     """A bucket that an acquire is charged to: the entity's own, or its parent's.
 
-    ``available`` is what it holds of each limit now; where no level has limits, of those that callers brought
-    along with ``limits=``. Somebody else goes by changed limits of the level that
-    wins within ``change_binds_seconds``; 0 is at the next acquire.
+    ``available`` is what it holds of each limit now, be they stored or brought along with ``limits=``.
+    Others go by changed limits of the level that wins within ``change_binds_seconds``; 0 is at the next
+    acquire.
     """
 
     entity_id: str
@@ -46,9 +42,9 @@ class ExplainedBucket:
 class Explanation:
     """What an acquire of an entity on a resource would go by.
 
-    ``buckets`` has the entity's own first, then its parent's if it cascades. ``on_unavailable_source`` is the
-    level that says it; ``None`` if it is the setting of this program. ``grandparent_id`` is whom the parent
-    cascades to: for what the parent itself acquires, so it is not charged here.
+    ``buckets`` has the entity's own first, then its parent's if it cascades. ``on_unavailable_source`` is
+    ``None`` if it is the setting of this program. ``grandparent_id`` is whom the parent cascades to for what
+    it acquires itself: it is not charged here.
     """
 
     entity_id: str
