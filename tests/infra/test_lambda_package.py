@@ -10,7 +10,6 @@ import sys
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -150,21 +149,21 @@ def test_a_package_is_described_as_lambda_describes_it(package: bytes) -> None:
     assert describe(other.getvalue()).version is None
 
 
-def test_imports_of_every_form_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_imports_of_every_form_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Absolute, relative, late, and names that may be modules; what is not ours is not taken."""
-    sources: dict[str, bytes] = {
-        "zae_limiter.a": b"import json, zae_limiter.b\nfrom . import c, not_a_module\nfrom .d import thing",
-        "zae_limiter.b": b"def late():\n    from .e.f import x\n    from zae_limiter.infra import y",
-        "zae_limiter.e.f": b"from ..g import x\nfrom ... import nothing",
-        **{f"zae_limiter{name}": b"" for name in ("", ".c", ".d", ".e", ".g", ".h", ".infra")},
+    sources = {
+        "zae_limiter/a.py": "import other, zae_limiter.b\nfrom . import c, no_module\nfrom .d import thing",
+        "zae_limiter/b.py": "def late():\n    from .e.f import x\n    from zae_limiter.infra import y",
+        "zae_limiter/e/f.py": "from ..g import x\nfrom ... import nothing",
+        "zae_limiter/infra/__init__.py": "from .. import h",
+        **{f"zae_limiter/{name}.py": "" for name in ("__init__", "c", "d", "e/__init__", "g", "h")},
+        "other.py": "",
     }
-
-    def place(module: str) -> Any:
-        return (module, sources[module]) if module in sources else None
-
-    monkeypatch.setattr("zae_limiter.infra.lambda_builder._place", place)
+    for path, source in sources.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(source)
+    monkeypatch.setattr("zae_limiter.infra.lambda_builder.ROOT", tmp_path)
     found = needed_sources("zae_limiter.a")
-    assert sorted(found) == [
-        "zae_limiter",
-        *(f"zae_limiter.{name}" for name in ("a", "b", "c", "d", "e", "e.f", "g")),
-    ]
+    names = ("__init__", "a", "b", "c", "d", "e/__init__", "e/f", "g")
+    assert sorted(found) == [f"zae_limiter/{name}.py" for name in names]
+    assert found["zae_limiter/b.py"].decode() == sources["zae_limiter/b.py"]

@@ -136,17 +136,13 @@ def failure(error: TransportError, service: str, operation: str) -> ZAELimiterEr
                 f"{what} is not offered at this endpoint, which seems to be a DynamoDB by itself; "
                 "make a table alone with: zae-limiter table create"
             )
-        case ServiceError(code=code) if code in DENIED_CODES:
-            return StackOperationError(
-                f"{what} is not permitted: {error.message}; allow the caller {service}:{operation}"
-            )
+        case ServiceError(code=code, message=message) if code in DENIED_CODES:
+            told = f"is not permitted: {message}; allow the caller {service}:{operation}"
         case ServiceError(code=code) if code in UNKNOWN_CALLER_CODES:
-            return StackOperationError(
-                f"{what} was not accepted from these credentials: {error}; renew or correct them"
-            )
+            told = f"was not accepted from these credentials: {error}; renew or correct them"
         case ServiceError():
-            return StackOperationError(f"{what} was refused: {error}")
-        case NotConfigured():
-            return InfrastructureError(f"{what} was not sent: {error}")
+            told = f"was refused: {error}"
         case _:
-            return InfrastructureError(f"{what} was not answered: {error}")
+            sent = "sent" if isinstance(error, NotConfigured) else "answered"
+            return InfrastructureError(f"{what} was not {sent}: {error}")
+    return StackOperationError(f"{what} {told}")

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..exceptions import InfrastructureError, VersionError
-from ..models import LimiterInfo, VersionRecord
+from ..models import LimiterInfo
 from .cloud import Cloud, open_cloud
 from .stack import Stack
-from .version_record import read_version
+from .version_record import readable_version
 
 TOGETHER_MAX = 16
 """How many tables are asked at the same time."""
@@ -31,8 +30,8 @@ async def list_deployed(cloud: Cloud) -> list[LimiterInfo]:
     infos: list[LimiterInfo] = []
     for start in range(0, len(stacks), TOGETHER_MAX):
         some = stacks[start : start + TOGETHER_MAX]
-        records = await cloud.colour.together([_version(cloud, stack.name) for stack in some])
-        infos += (stack.info(cloud.region, record) for stack, record in zip(some, records, strict=True))
+        records = await cloud.colour.together([readable_version(cloud, stack.name) for stack in some])
+        infos += (stack.info(cloud.region, record) for stack, (record, _) in zip(some, records, strict=True))
     return infos
 
 
@@ -45,10 +44,3 @@ async def discover(
         return await list_deployed(cloud)
     finally:
         await cloud.close()
-
-
-async def _version(cloud: Cloud, table: str) -> VersionRecord | None:
-    try:
-        return await read_version(cloud, table)
-    except (InfrastructureError, VersionError):
-        return None  # whoever may list stacks may not be allowed to read tables

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from ..backends.dynamodb.table import TTL_ATTRIBUTE, problems
-from ..exceptions import InfrastructureError, ValidationError, VersionError
+from ..exceptions import InfrastructureError, ValidationError
 from ..models import VersionRecord
 from ..runtime.world import World
 from ..version import check_compatibility, client_version
@@ -22,7 +22,7 @@ from .cloud import Cloud, NotOffered
 from .function import function_config
 from .operations import Operations
 from .stack import DEPLOYED, Stack
-from .version_record import read_version
+from .version_record import readable_version
 
 TABLE_USABLE = frozenset({"ACTIVE", "UPDATING"})
 ALARMS_PER_REQUEST = 100
@@ -76,7 +76,7 @@ async def examine(cloud: Cloud, name: str, world: World) -> HealthReport | None:
     for one in [] if stack is None else await operations.resources(stack.stack_id):
         parts[one.kind].append(one.physical_id)
     started_ms = world.ticks_ms()
-    record, trouble = await _record(cloud, name)
+    record, trouble = await readable_version(cloud, name)
     latency_ms = world.ticks_ms() - started_ms
     questions: list[tuple[str, Judged | Awaitable[Judged]]] = [
         ("stack", stack_health(stack, unknown)),
@@ -234,13 +234,6 @@ async def _stack(operations: Operations, *, required: bool) -> tuple[Stack | Non
     except InfrastructureError as error:
         if required:
             raise
-        return None, str(error)
-
-
-async def _record(cloud: Cloud, name: str) -> tuple[VersionRecord | None, str]:
-    try:
-        return await read_version(cloud, name), ""
-    except (InfrastructureError, VersionError) as error:
         return None, str(error)
 
 

@@ -7,19 +7,19 @@ zip file knows. So the hash tells whether a function runs the code of this insta
 
 from __future__ import annotations
 
-import ast
 import base64
 import hashlib
 import io
 import re
 import zipfile
-from collections.abc import Iterator
-from importlib.resources import files
-from typing import NamedTuple
+from modulefinder import ModuleFinder
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from ..version import client_version
 
 HANDLER = "zae_limiter_aggregator.handler.handler"
+ROOT = Path(__file__).parents[2]
 PACKAGES = ("zae_limiter", "zae_limiter_aggregator")
 LEFT_OUT = "zae_limiter.infra"
 """A repository can deploy a stack; a function in one has no business to."""
@@ -67,41 +67,15 @@ def code_sha256(package: bytes) -> str:
 
 def needed_sources(module: str) -> dict[str, bytes]:
     """Our sources that a module imports, at any depth and in any branch, by their paths."""
-    found: dict[str, bytes] = {}
-    owed, seen = [module], {module}
-    while owed:
-        name = owed.pop()
-        place = _place(name)
-        if place is None:
-            continue
-        path, source = place
-        found[path] = source
-        package = name if path.endswith("/__init__.py") else name.rpartition(".")[0]
-        for imported in (name.rpartition(".")[0], *_imports(ast.parse(source), package)):
-            if imported not in seen and not f"{imported}.".startswith(f"{LEFT_OUT}."):
-                seen.add(imported)
-                owed.append(imported)
-    return found
+    finder = _Finder([str(ROOT)], excludes=[LEFT_OUT])
+    finder.import_hook(module)
+    found = [Path(vars(one)["__file__"]) for one in finder.modules.values()]
+    return {path.relative_to(ROOT).as_posix(): path.read_bytes() for path in found}
 
 
-def _place(module: str) -> tuple[str, bytes] | None:
-    """The path and the source of one of our modules; ``None`` if it is something else."""
-    path = module.replace(".", "/")
-    top, _, rest = path.partition("/")
-    for end in (".py", "/__init__.py") if top in PACKAGES else ():
-        file = files(top).joinpath(f"{rest}{end}".lstrip("/"))
-        if file.is_file():
-            return f"{path}{end}", file.read_bytes()
-    return None
-
-
-def _imports(tree: ast.AST, package: str) -> Iterator[str]:
-    """The modules that a source may import; a name that is imported from a package may be one, too."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            origin = ".".join([*above, *([node.module] if node.module else [])])
-            yield origin
-            yield from (f"{origin}.{alias.name}" for alias in node.names)
+class _Finder(ModuleFinder):
+    def find_module(self, name: str, path: Any, parent: Any = None) -> Any:
+        """Only what is ours: others may be installed beside us."""
+        if path is None and name not in PACKAGES:
+            raise ImportError(name)
+        return super().find_module(name, path, parent)

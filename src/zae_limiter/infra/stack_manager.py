@@ -32,7 +32,7 @@ from .discovery import deployed_stacks
 from .function import check_schema, code_is_due, function_config, switch, upload
 from .health import HealthReport, examine
 from .lambda_builder import build, code_sha256
-from .older_stack import is_older, loses_table
+from .older_stack import fitted, is_older, loses_table
 from .operations import ChangeSet, Operations, Progress
 from .stack import DELETED, MANAGED_BY, OURS, Stack, StackChange, StackEvent, missing_stack
 from .stack_request import StackRequest
@@ -186,7 +186,8 @@ class StackManager:
     async def _propose(self, request: StackRequest, stack: Stack, patience: Patience) -> ChangeSet | None:
         if is_older(stack):
             reply = await self._cloud.ask("dynamodb", "DescribeTable", TableName=self.name)
-            request.fit(reply["Table"], await self._operations.template(stack.stack_id))
+            deployed = await self._operations.template(stack.stack_id)
+            request.template = fitted(request.template, reply["Table"], deployed)
         return await self._operations.propose(stack.stack_id, request.change(stack), patience)
 
     async def switch_aggregator(self, on: bool) -> None:

@@ -36,10 +36,6 @@ class StackRequest:
         kind = {"ChangeSetType": "CREATE", "ImportExistingResources": True}
         return {**self.creation(), **kind, "TemplateBody": body}
 
-    def fit(self, table: Mapping[str, Any], deployed: str | Mapping[str, Any]) -> None:
-        """Take the place of a template of the older product, around the table that is described."""
-        self.template = older_stack.fitted(self.template, table, deployed)
-
     def change(self, stack: Stack) -> dict[str, Any]:
         """What is not said stays as it is deployed, tags too."""
         is_older, is_first = older_stack.is_older(stack), older_stack.MARK in stack.parameters

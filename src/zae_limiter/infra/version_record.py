@@ -10,7 +10,12 @@ from ..backends.dynamodb.backend import CONDITION_FAILED
 from ..backends.dynamodb.expressions import decode_item, encode_key, write_request
 from ..backends.dynamodb.failures import NOT_FOUND, missing_table
 from ..backends.dynamodb.transport import ServiceError
-from ..exceptions import IncompatibleSchemaError, InfrastructureNotFoundError
+from ..exceptions import (
+    IncompatibleSchemaError,
+    InfrastructureError,
+    InfrastructureNotFoundError,
+    VersionError,
+)
 from ..models import VersionRecord
 from ..records.items import version_item, version_of
 from ..repository_protocol import Absent, Put, Update
@@ -36,6 +41,14 @@ async def read_version(cloud: Cloud, table: str) -> VersionRecord | None:
         raise InfrastructureNotFoundError(missing_table(table), stack_name=table) from error
     item = decode_item(reply.get("Item"))
     return None if item is None else version_of(item)
+
+
+async def readable_version(cloud: Cloud, table: str) -> tuple[VersionRecord | None, str]:
+    """The same for whoever may not be allowed to read the table, and why it could not be read."""
+    try:
+        return await read_version(cloud, table), ""
+    except (InfrastructureError, VersionError) as error:
+        return None, str(error)
 
 
 async def write_lambda_version(cloud: Cloud, table: str, record: VersionRecord | None, world: World) -> None:
