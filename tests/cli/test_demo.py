@@ -24,7 +24,7 @@ from zae_limiter.cli import demo as demo_module
 from zae_limiter.cli.app import program
 from zae_limiter.cli.demo import USAGE_TITLE, chart_width, usage_chart, wait_text
 from zae_limiter.cli.output import console
-from zae_limiter.cli.story import ACTS, Miscounted, Sample, Stage, Step, Untrue, Usage, usage
+from zae_limiter.cli.story import ACTS, Balance, Demonstration, Miscounted, Step, Untrue, Usage, usage
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.testing import ManualClock
 from zae_limiter.visualization.bars import ASCII
@@ -129,12 +129,12 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def stage(clock: ManualClock) -> Iterator[Stage]:
+def stage(clock: ManualClock) -> Iterator[Demonstration]:
     with SyncRateLimiter.open("memory://", world=clock.world) as limiter:
-        yield Stage(limiter, clock.world, clock.advance)
+        yield Demonstration(limiter, clock.world, clock.advance)
 
 
-def test_the_story_on_a_clock_is_exact(stage: Stage, clock: ManualClock) -> None:
+def test_the_story_on_a_clock_is_exact(stage: Demonstration, clock: ManualClock) -> None:
     """When no time passes between the lines, every wait and every balance is known."""
     started_ms = clock.now_ms
     events = [event for act in ACTS for event in act.play(stage)]
@@ -148,14 +148,14 @@ def test_the_story_on_a_clock_is_exact(stage: Stage, clock: ManualClock) -> None
         {"calls": 0, "tokens": 750},
         {"calls": 0, "tokens": 900},
     ]
-    samples = [one for one in events if isinstance(one, Sample)]
-    assert samples[0] == Sample(0, -700)
-    assert samples[1] == Sample(200, -600)
+    samples = [one for one in events if isinstance(one, Balance)]
+    assert samples[0] == Balance(0, -700)
+    assert samples[1] == Balance(200, -600)
     assert clock.now_ms - started_ms < 8000
     assert stage.checks > 20
 
 
-def test_a_slow_machine_is_no_lie(stage: Stage, clock: ManualClock) -> None:
+def test_a_slow_machine_is_no_lie(stage: Demonstration, clock: ManualClock) -> None:
     """Whatever time passes between calls, as long as it is not a second, every check holds."""
 
     def sleep_badly(seconds: float) -> None:
@@ -167,7 +167,7 @@ def test_a_slow_machine_is_no_lie(stage: Stage, clock: ManualClock) -> None:
         clock.advance(0.007)
         return now_ms()
 
-    slow = Stage(
+    slow = Demonstration(
         stage.limiter, type(stage.world)(slow_clock, stage.world.ticks_ms, stage.world.random), sleep_badly
     )
     steps = [event for act in ACTS for event in act.play(slow) if isinstance(event, Step)]
@@ -190,14 +190,14 @@ def count(tmp_path: Path, clock: ManualClock) -> Iterator[Callable[[], None]]:
 
 
 @pytest.fixture
-def followed(tmp_path: Path, clock: ManualClock, count: Callable[[], None]) -> Iterator[Stage]:  # noqa: ARG001 - it starts the log
+def followed(tmp_path: Path, clock: ManualClock, count: Callable[[], None]) -> Iterator[Demonstration]:  # noqa: ARG001 - it starts the log
     with SyncRateLimiter.open(f"memory://{tmp_path.name}", world=clock.world) as limiter:
-        yield Stage(limiter, clock.world, clock.advance)
+        yield Demonstration(limiter, clock.world, clock.advance)
 
 
 @pytest.mark.parametrize("second_of_the_hour", [0, 3597])
 def test_usage_is_what_the_acts_took(
-    followed: Stage, clock: ManualClock, count: Callable[[], None], second_of_the_hour: int
+    followed: Demonstration, clock: ManualClock, count: Callable[[], None], second_of_the_hour: int
 ) -> None:
     """Adjustments count, what a refusal gave back does not; also when an hour ends in between."""
     clock.advance(3600 - clock.now_ms / 1000 % 3600 + second_of_the_hour)
@@ -211,7 +211,7 @@ def test_usage_is_what_the_acts_took(
     assert len({one.window_start for one in hours}) == (2 if second_of_the_hour else 1)
 
 
-def test_usage_that_was_not_counted_is_caught(followed: Stage, count: Callable[[], None]) -> None:
+def test_usage_that_was_not_counted_is_caught(followed: Demonstration, count: Callable[[], None]) -> None:
     """One token is enough, and so is an entity that nobody knows of."""
     list(ACTS[0].play(followed))
     with pytest.raises(Miscounted, match="alice used 6 calls, 0 were counted; alice used 600 tokens, 0 were"):
@@ -250,7 +250,7 @@ class Liar:
         return self._method if name == self._name else getattr(self._limiter, name)
 
 
-def test_a_wait_that_is_too_short_is_caught(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_that_is_too_short_is_caught(stage: Demonstration, monkeypatch: pytest.MonkeyPatch) -> None:
     """One millisecond is enough."""
     true = RateLimitExceeded.retry_after_seconds.fget
     assert true is not None
@@ -262,12 +262,12 @@ def test_a_wait_that_is_too_short_is_caught(stage: Stage, monkeypatch: pytest.Mo
     def soon(*arguments: object) -> float:
         return stage.limiter.time_until_available(*arguments) - 0.001  # type: ignore[arg-type]
 
-    lying = Stage(Liar(stage.limiter, "time_until_available", soon), stage.world, stage.sleep)  # type: ignore[arg-type]
+    lying = Demonstration(Liar(stage.limiter, "time_until_available", soon), stage.world, stage.sleep)  # type: ignore[arg-type]
     with pytest.raises(Untrue, match="exactly the wait that was stated"):
         list(ACTS[1].play(lying))
 
 
-def test_a_wait_that_is_too_long_is_caught(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_that_is_too_long_is_caught(stage: Demonstration, monkeypatch: pytest.MonkeyPatch) -> None:
     """The look half-way sees that it could pass earlier."""
     true = RateLimitExceeded.retry_after_seconds.fget
     assert true is not None
@@ -276,7 +276,7 @@ def test_a_wait_that_is_too_long_is_caught(stage: Stage, monkeypatch: pytest.Mon
         list(ACTS[0].play(stage))
 
 
-def test_a_limiter_that_admits_too_much_is_caught(stage: Stage) -> None:
+def test_a_limiter_that_admits_too_much_is_caught(stage: Demonstration) -> None:
     """A burst larger than the capacity, a parent that does not refuse, a debt that is forgiven."""
     generous = [Limit("calls", 50, 1, 1), Limit("tokens", 50_000, 1, 1)]
 
@@ -285,19 +285,19 @@ def test_a_limiter_that_admits_too_much_is_caught(stage: Stage) -> None:
         return stage.limiter.acquire(f"{entity_id}-unbound", resource, consume, generous)
 
     for act in ACTS:
-        lying = Stage(Liar(stage.limiter, "acquire", acquire), stage.world, stage.sleep)  # type: ignore[arg-type]
+        lying = Demonstration(Liar(stage.limiter, "acquire", acquire), stage.world, stage.sleep)  # type: ignore[arg-type]
         with pytest.raises(Untrue):
             list(act.play(lying))
 
 
-def test_a_limiter_that_refuses_what_fits_is_caught(stage: Stage) -> None:
+def test_a_limiter_that_refuses_what_fits_is_caught(stage: Demonstration) -> None:
     """A burst smaller than the capacity."""
     stingy = [Limit("calls", 3, 1, 1), Limit("tokens", 1000, 500, 1)]
 
     def acquire(entity_id: str, resource: str, consume: Mapping[str, int]) -> object:
         return stage.limiter.acquire(entity_id, resource, consume, stingy)
 
-    lying = Stage(Liar(stage.limiter, "acquire", acquire), stage.world, stage.sleep)  # type: ignore[arg-type]
+    lying = Demonstration(Liar(stage.limiter, "acquire", acquire), stage.world, stage.sleep)  # type: ignore[arg-type]
     with pytest.raises(Untrue, match="a burst gets the capacity"):
         list(ACTS[0].play(lying))
 
@@ -305,7 +305,7 @@ def test_a_limiter_that_refuses_what_fits_is_caught(stage: Stage) -> None:
 def test_a_failed_demo_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 1 and the claim that did not hold."""
 
-    def broken(stage: Stage) -> Iterator[Step]:
+    def broken(stage: Demonstration) -> Iterator[Step]:
         yield Step("first", {"calls": 1}, "admitted", None, {"calls": 0})
         stage.require(False, "the sky is green")
 
@@ -320,7 +320,7 @@ def test_a_failed_demo_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_demo_that_was_miscounted_says_so(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     """Exit code 1 and what was used, what was counted."""
 
-    def wasteful(stage: Stage) -> Iterator[Step]:
+    def wasteful(stage: Demonstration) -> Iterator[Step]:
         yield Step("first", {"calls": 1}, "admitted", None, {"calls": 0})
         stage.note("alice", {"calls": 1})
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zae_limiter.visualization.bars import ASCII, BLOCKS, Ink, bar, debt_width, diverging, gauge, level
+from zae_limiter.visualization.bars import ASCII, BLOCKS, Ink, bar, debt_width, diverging, level
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ from zae_limiter.visualization.bars import ASCII, BLOCKS, Ink, bar, debt_width, 
 )
 def test_a_gauge_shows_how_full_a_bucket_is(value: int, drawn: str) -> None:
     """Full is shown only when it is full, empty only when nothing is left."""
-    assert gauge(value, 100, 4, ASCII) == drawn
+    assert level(value, 100, 4, 0, ASCII) == drawn
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_diverging_bar_starts_at_zero(value: int, drawn: str) -> None:
 def test_bars_have_the_same_length(value: int, bottom: int, top: int, width: int, ink: Ink) -> None:
     """A chart stays in its columns; a plain bar may be shorter."""
     assert len(bar(value, top, width, ink)) <= width
-    assert len(gauge(value, top, width, ink)) == width
+    assert len(level(value, top, width, 0, ink)) == width
     assert len(diverging(value, bottom, top, width, ink)) == width + 1
 
 
@@ -79,7 +79,7 @@ def test_room_for_debt_is_made_where_there_is_any() -> None:
     assert debt_width([(5, 10), (-1, 10), (-5, 1000)], 20) == 2
     assert debt_width([(-1, 10**9)], 20) == 1
     assert debt_width([(-50, 10)], 20) == 20
-    assert level(5, 10, 8, 0, ASCII) == gauge(5, 10, 8, ASCII)
+    assert level(5, 10, 8, 0, ASCII) == "####...."
 
 
 @given(st.integers(-(10**6), 10**6), st.integers(1, 10**6), st.integers(1, 40))
@@ -96,7 +96,7 @@ def test_levels_stay_in_their_columns(value: int, top: int, width: int) -> None:
 )
 def test_a_gauge_ends_in_eighths(value: int, drawn: str) -> None:
     """Where blocks can be shown; full is shown only when it is full."""
-    assert gauge(value, 100, 4) == drawn
+    assert level(value, 100, 4) == drawn
 
 
 def test_a_diverging_bar_ends_in_eighths() -> None:

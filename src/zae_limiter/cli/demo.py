@@ -25,10 +25,9 @@ from .errors import Failure
 from .nouns import Verb
 from .output import Output, console, grid, ink
 from .session import with_output
-from .story import ACTS, TOKENS, Act, Event, Miscounted, Sample, Stage, Step, Untrue, Usage, usage
+from .story import ACTS, TOKENS, Act, Balance, Demonstration, Event, Miscounted, Step, Untrue, Usage, usage
 
-CHART_WIDTH = 50
-CHART_WIDTH_MIN = 8
+CHART_WIDTH, CHART_WIDTH_MIN = 50, 8
 BESIDE_BARS = 28
 TEXT_WIDTH = 80
 OPENING = "A fresh SQLite file in a temporary directory, and four short acts in real time."
@@ -55,62 +54,52 @@ def demo(output: Output) -> None:
     world = World()
     with tempfile.TemporaryDirectory(prefix="zae-limiter-demo-") as directory:
         url = f"sqlite:///{quote(directory)}/demo.db"
-
-        def count() -> object:
-            return aggregate(url, until_idle=True)
-
         with SyncRateLimiter.open(url, namespace="demo", world=world) as limiter:
-            stage = Stage(limiter, world, time.sleep)
+            shown = Demonstration(limiter, world, time.sleep)
+            show = _report if output.is_json else _perform
             try:
-                if output.is_json:
-                    report(stage, count, output)
-                else:
-                    perform(stage, count, console())
+                show(shown, lambda: aggregate(url, until_idle=True), output)
             except Miscounted as error:
                 raise Failure(f"the aggregator did not count what the demo used: {error}") from error
             except Untrue as error:
-                raise Failure(
-                    f"the limiter did not do what the demo says: {error}",
-                    "a machine that stands still for a second can do that; run it again",
-                ) from error
+                hint = "a machine that stands still for a second can do that; run it again"
+                raise Failure(f"the limiter did not do what the demo says: {error}", hint) from error
 
 
-def report(stage: Stage, count: Count, output: Output) -> None:
+def _report(shown: Demonstration, count: Count, output: Output) -> None:
     """The whole story as data."""
     steps: list[dict[str, Any]] = []
     samples: list[dict[str, Any]] = []
     for act in ACTS:
-        for event in act.play(stage):
-            (samples if isinstance(event, Sample) else steps).append({"act": act.title, **event._asdict()})
+        for event in act.play(shown):
+            (samples if isinstance(event, Balance) else steps).append({"act": act.title, **event._asdict()})
     count()
-    used = [one._asdict() for one in usage(stage)]
-    output.show({"steps": steps, "samples": samples, "usage": used, "checks": stage.checks}, Text)
+    used = [one._asdict() for one in usage(shown)]
+    output.json({"steps": steps, "samples": samples, "usage": used, "checks": shown.checks})
 
 
-def perform(stage: Stage, count: Count, out: Console) -> None:
+def _perform(shown: Demonstration, count: Count, _: Output) -> None:
     """Show one act after the other, and then what all of them used."""
-    width = min(out.width, TEXT_WIDTH)
-    out.print(OPENING, width=width)
+    out = console()
+
+    def announce(title: str, says: str) -> None:
+        out.print(Text(f"\n{title}", style="bold"))
+        out.print(f"{says}\n", width=min(out.width, TEXT_WIDTH))
+
+    out.print(OPENING, width=min(out.width, TEXT_WIDTH))
     for act in ACTS:
-        out.print(Text(f"\n{act.title}", style="bold"))
-        out.print(f"{act.says}\n", width=width)
-        play(act, stage, out)
+        announce(act.title, act.says)
+        scenes = _scenes(act, shown, ink(out), chart_width(out))
+        if out.is_terminal:
+            with Live(console=out, auto_refresh=False, vertical_overflow="visible") as live:
+                for scene in scenes:
+                    live.update(scene, refresh=True)
+        else:  # nobody watches
+            out.print(list(scenes)[-1])
     count()
-    out.print(Text(f"\n{USAGE_TITLE}", style="bold"))
-    out.print(f"{USAGE_SAYS}\n", width=width)
-    out.print(usage_chart(usage(stage), ink(out), chart_width(out)))
-    out.print(f"\n{stage.checks} claims were checked while this ran, and all of them held.")
-
-
-def play(act: Act, stage: Stage, out: Console) -> None:
-    """Show an act while it happens, or its last scene where nobody watches."""
-    if out.is_terminal:
-        with Live(console=out, auto_refresh=False, vertical_overflow="visible") as live:
-            for scene in scenes(act, stage, ink(out), chart_width(out)):
-                live.update(scene, refresh=True)
-    else:
-        *_, last = scenes(act, stage, ink(out), chart_width(out))
-        out.print(last)
+    announce(USAGE_TITLE, USAGE_SAYS)
+    out.print(usage_chart(usage(shown), ink(out), chart_width(out)))
+    out.print(f"\n{shown.checks} claims were checked while this ran, and all of them held.")
 
 
 def chart_width(out: Console) -> int:
@@ -118,32 +107,29 @@ def chart_width(out: Console) -> int:
     return max(CHART_WIDTH_MIN, min(CHART_WIDTH, out.width - BESIDE_BARS))
 
 
-def scenes(act: Act, stage: Stage, drawn: Ink, width: int = CHART_WIDTH) -> Iterator[RenderableType]:
-    """What is to be seen after each event of an act."""
+def _scenes(act: Act, shown: Demonstration, drawn: Ink, width: int) -> Iterator[RenderableType]:
+    """What is to be seen after each event of an act: a table, and from a balance on a chart."""
     seen: list[Event] = []
-    for event in act.play(stage):
+    for event in act.play(shown):
         seen.append(event)
         steps = [one for one in seen if isinstance(one, Step)]
-        samples = [one for one in seen if isinstance(one, Sample)]
-        yield Group(_table(steps), *([Text(), *_chart(samples, drawn, width)] if samples else []))
+        balances = [one for one in seen if isinstance(one, Balance)]
+        yield Group(_table(steps), *([Text(), *_chart(balances, drawn, width)] if balances else []))
 
 
 def _table(steps: Sequence[Step]) -> RenderableType:
-    table = grid(
-        ["step", "asked", "answer", "wait", "left"],
-        [(s.step, _amounts(s.asked), s.answer, wait_text(s.wait_seconds), _amounts(s.left)) for s in steps],
-        numbers=("wait",),
-    )
+    rows = [(s.step, _amounts(s.asked), s.answer, wait_text(s.wait_seconds), _amounts(s.left)) for s in steps]
+    table = grid(["step", "asked", "answer", "wait", "left"], rows, numbers=("wait",))
     for column, width in zip(table.columns, (14, 19, 8, 8, 19), strict=True):
         column.min_width = width  # so that the columns stand still while lines are added
     return table
 
 
-def _chart(samples: Sequence[Sample], drawn: Ink, width: int) -> Iterator[Text]:
-    """One bar for each sample; a debt goes to the left."""
+def _chart(balances: Sequence[Balance], drawn: Ink, width: int) -> Iterator[Text]:
+    """The balance of tokens over time; debt goes to the left."""
     yield Text("tokens over time", style="bold")
     top = TOKENS.capacity / 2
-    for at_ms, left in samples:
+    for at_ms, left in balances:
         bar = diverging(left, -top * 1.5, top, width, drawn)
         yield Text(f"{at_ms / 1000:6.1f} s {left:6} ") + Text(bar, style="red" if left < 0 else "green")
 
@@ -151,11 +137,8 @@ def _chart(samples: Sequence[Sample], drawn: Ink, width: int) -> Iterator[Text]:
 def usage_chart(used: Sequence[Usage], drawn: Ink, width: int = CHART_WIDTH) -> RenderableType:
     """One bar for each limit of an entity; the longest bar of each limit is its largest use."""
     tops = {one.limit: max(other.used for other in used if other.limit == one.limit) for one in used}
-    return grid(
-        ["limit", "entity", "used", ""],
-        [(*one, bar(one.used, tops[one.limit], width, drawn)) for one in used],
-        numbers=("used",),
-    )
+    rows = [(*one, bar(one.used, tops[one.limit], width, drawn)) for one in used]
+    return grid(["limit", "entity", "used", ""], rows, numbers=("used",))
 
 
 def _amounts(amounts: Mapping[str, int]) -> str:

@@ -47,16 +47,19 @@ def usage_chart(
     columns = width - LABEL_MAX - 1
     bars = folded(line, columns, fold)
     each = min(BAR_COLUMNS_MAX, columns // bars.length)
-    windows = bars.each if fold is Fold.SUM else 1
+    windows, unit = bars.each if fold is Fold.SUM else 1, UNITS[line.window]
     lets = {name: amount * windows for name, amount in (allowed or {}).items() if name in bars.heights}
     scales = {name: scale_of(heights, lets.get(name)) for name, heights in bars.heights.items()}
     gutter = max(len(_short(tick)) for scale in scales.values() for tick in scale.ticks)
     parts = []
     for name, heights in bars.heights.items():
-        panel = Panel(bars, each, gutter, scales[name], lets.get(name), ink)
-        lines = [*textwrap.wrap(_title(line, name), width), *panel.drawn(heights)]
+        panel, used = Panel(bars, each, gutter, scales[name], lets.get(name), ink), line.used[name].values()
+        title = f"{name}: {sum(used):,} used, at most {max(used):,} in one {unit}"
+        lines = [*textwrap.wrap(title, width), *panel.drawn(heights)]
         if name in lets:
-            lines += textwrap.wrap(_told(panel, name), width)
+            sign = "" if panel.line_row is None else f"{ink.limit * 2} "
+            span = f"one {unit}" if windows == 1 else f"{windows} {unit}s"
+            lines += textwrap.wrap(f"{sign}{name} lets {lets[name]:,} through in {span}", width)
         if shares and any(line.used.get(name) for line in shares.values()):
             lines += _shares(panel, name, shares, width)
         parts.append("\n".join(lines))
@@ -80,12 +83,8 @@ def scale_of(heights: Sequence[int], lets: int | None = None) -> Scale:
     lowest, highest = min(0, *heights), max(0, *heights)
     if lets is not None and highest < lets <= 2 * highest:
         highest = lets
-    step = next(
-        step
-        for power in range(40)
-        for step in (10**power, 2 * 10**power, 5 * 10**power)
-        if -(-highest // step) + -(lowest // step) <= TICKS_MAX
-    )
+    steps = (digit * 10**power for power in range(40) for digit in (1, 2, 5))
+    step = next(n for n in steps if -(-highest // n) + -(lowest // n) <= TICKS_MAX)
     low, high = lowest // step * step, -(-highest // step) * step
     high = high if high > low else step
     return Scale(low, high, tuple(range(low, high + 1, step)))
@@ -118,34 +117,37 @@ class Panel(NamedTuple):
         return self.rows - 1 - (self._eighths(self.lets) - 1) // 8
 
     def drawn(self, heights: Sequence[int]) -> list[str]:
-        """The bars, numbers at their side, and times below."""
+        """The bars, numbers at their side, and times below, as often as these have room."""
         labels = {self._edge(tick): _short(tick) for tick in self.scale.ticks}
         lines = []
         for row in range(self.rows):
             mark = self.ink.tick if row in labels else self.ink.axis
             cells = "".join(self._cell(height, row) for height in heights)
             lines.append(f"{labels.get(row, ''):>{self.gutter}}{mark}{cells}".rstrip())
-        marks = self._marks()
+        form = _time_form(self.bars)
+        letters = len(f"{self.bars.start_of(0):{form}}")
+        apart = -(-(letters + 2) // self.each)
+        fitting = 1 + (self.columns - letters) // (apart * self.each) if letters <= self.columns else 0
+        times = [f"{self.bars.start_of(n * apart):{form}}" for n in range(fitting)]
+        marks = {n * apart * self.each for n in range(fitting)}
         edge = "".join(self.ink.mark if at in marks else self.ink.edge for at in range(self.columns))
-        bottom = labels.get(self.rows, "")
-        below = "".join(f"{text:<{self._room(at, marks)}}" for at, text in marks.items())
-        lines.append(f"{bottom:>{self.gutter}}{self.ink.corner}{edge}")
-        return [*lines, f"{'':{self.gutter + 1}}{below}".rstrip()] if marks else lines
+        lines.append(f"{labels.get(self.rows, ''):>{self.gutter}}{self.ink.corner}{edge}")
+        below = "".join(f"{time:<{apart * self.each}}" for time in times)
+        return [*lines, f"{'':{self.gutter + 1}}{below}".rstrip()] if times else lines
 
     def spark(self, heights: Sequence[int], top: int) -> str:
         """Bars in one row, under those of the panel."""
         signs = [
-            self.ink.parts[_part(height, top, 8)] if height >= 0 else self.ink.edge for height in heights
+            self.ink.parts[-(-height * 8 // top) if height else 0] if height >= 0 else self.ink.edge
+            for height in heights
         ]
-        cells = map(self._widened, signs)
-        return f"{'':{self.gutter + 1}}{''.join(cells)}".rstrip()
+        return f"{'':{self.gutter + 1}}{''.join(map(self._widened, signs))}".rstrip()
 
     def _cell(self, height: int, row: int) -> str:
         """What one row shows of one bar."""
         zero, part = self._edge(0), 0
-        if height > 0:
+        if height > 0 and row < zero:
             part = min(8, max(0, self._eighths(height) - 8 * (self.rows - 1 - row)))
-            part = 0 if row >= zero else part
         elif height < 0 and row >= zero:
             deep = -(height * self.rows // (self.scale.high - self.scale.low))
             part = 8 if row < zero + max(1, deep) else 0
@@ -167,28 +169,6 @@ class Panel(NamedTuple):
         span = self.scale.high - self.scale.low
         return round((self.scale.high - number) * self.rows / span)
 
-    def _marks(self) -> dict[int, str]:
-        """Where the axis of time is labelled, and how; as often as the labels have room."""
-        letters = len(_time(self.bars, 0))
-        if letters > self.columns:
-            return {}
-        apart = -(-(letters + 2) // self.each)
-        places = range(0, self.bars.length, apart)
-        return {
-            bar * self.each: _time(self.bars, bar)
-            for bar in places
-            if not bar or bar * self.each + letters <= self.columns
-        }
-
-    def _room(self, at: int, marks: Mapping[int, str]) -> int:
-        following = [other for other in marks if other > at]
-        return (following[0] if following else self.columns) - at
-
-
-def _part(height: int, top: int, parts: int) -> int:
-    """How many of so many parts a height fills, the last one perhaps not all."""
-    return 0 if height <= 0 or top <= 0 else min(parts, -(-height * parts // top))
-
 
 class Share(NamedTuple):
     """What one entity used of a limit: in all, and bar by bar; of several together no bars are drawn."""
@@ -209,7 +189,9 @@ def _shares(panel: Panel, name: str, shares: Shares, width: int) -> list[str]:
     told = "by entity, all on one scale"
     if high:
         told += f"; the largest bar is {high:,}"
-    totals = [_total(row.total, width) for row in rows]
+    fulls = [f"{row.total:,}" for row in rows]
+    # A number is in full where it leaves room for a name.
+    totals = [n if len(n) <= width // 3 else _short(row.total) for n, row in zip(fulls, rows, strict=True)]
     digits, letters = max(map(len, totals)), max(len(row.who) for row in rows)
     beside = panel.bars.length == 1 and letters + SHARE_BAR <= width - digits - 2
     if panel.bars.length == 1:
@@ -232,16 +214,16 @@ def _shares(panel: Panel, name: str, shares: Shares, width: int) -> list[str]:
 
 def _rows(panel: Panel, name: str, shares: Shares) -> list[Share]:
     used = {who: line.used[name] for who, line in shares.items() if line.used.get(name)}
-    by_amount = sorted(used, key=lambda who: (-sum(used[who].values()), who))
+    totals = {who: sum(amounts.values()) for who, amounts in used.items()}
+    by_amount = sorted(used, key=lambda who: (-totals[who], who))
     most = SHARES_MAX if panel.bars.length > 1 else 2 * SHARES_MAX
     shown = by_amount if len(by_amount) == most + 1 else by_amount[:most]
     rows = []
     for who in shown:
         line = panel.bars.timeline._replace(used={name: used[who]})
-        heights = folded(line, panel.columns, panel.bars.fold).heights[name]
-        rows.append(Share(who, sum(used[who].values()), heights))
+        rows.append(Share(who, totals[who], folded(line, panel.columns, panel.bars.fold).heights[name]))
     if rest := by_amount[len(shown) :]:
-        rows.append(Share(f"{len(rest)} others", sum(sum(used[who].values()) for who in rest)))
+        rows.append(Share(f"{len(rest)} others", sum(totals[who] for who in rest)))
     return rows
 
 
@@ -251,12 +233,6 @@ def _lying(row: Share, low: int, high: int, columns: int, ink: Ink) -> str:
         return ""
     (height,) = row.heights
     return diverging(height, low, high, columns, ink) if low else bar(height, high, columns, ink)
-
-
-def _total(amount: int, width: int) -> str:
-    """A number in full where it leaves room for a name."""
-    full = f"{amount:,}"
-    return full if len(full) <= width // 3 else _short(amount)
 
 
 def _cut(text: str, letters: int) -> str:
@@ -271,51 +247,28 @@ def _cut(text: str, letters: int) -> str:
     return f"{text[: letters - 1 - tail]}~{text[len(text) - tail :]}"
 
 
-def _time(bars: Bars, bar: int) -> str:
-    start = bars.start_of(bar)
-    match UNITS[bars.timeline.window]:
-        case "month":
-            return f"{start:%Y-%m}"
-        case "day":
-            return f"{start:%m-%d}" if _same_year(bars) else f"{start:%Y-%m-%d}"
-        case _ if bars.timeline.first // 24 == bars.timeline.last // 24:
-            return f"{start:%H:%M}"
-        case _ if bars.each % 24 == 0:
-            return f"{start:%m-%d}"
-        case _:
-            return f"{start:%m-%d %H:%M}"
-
-
-def _same_year(bars: Bars) -> bool:
+def _time_form(bars: Bars) -> str:
+    """How times are written below bars: no more of them than tells two apart."""
     line = bars.timeline
-    return start_of(line.window, line.first).year == start_of(line.window, line.last).year
-
-
-def _told(panel: Panel, name: str) -> str:
-    """What the line of the limit says, or how far above the bars it would be."""
-    windows = panel.bars.each if panel.bars.fold is Fold.SUM else 1
-    unit = UNITS[panel.bars.timeline.window]
-    span = f"one {unit}" if windows == 1 else f"{windows} {unit}s"
-    sign = "" if panel.line_row is None else f"{panel.ink.limit * 2} "
-    return f"{sign}{name} lets {panel.lets:,} through in {span}"
+    first, last = (start_of(line.window, number) for number in (line.first, line.last))
+    match UNITS[line.window]:
+        case "month":
+            return "%Y-%m"
+        case "day":
+            return "%m-%d" if first.year == last.year else "%Y-%m-%d"
+        case _ if first.date() == last.date():
+            return "%H:%M"
+        case _:
+            return "%m-%d" if bars.each % 24 == 0 else "%m-%d %H:%M"
 
 
 def _caption(bars: Bars) -> str:
     """What a bar stands for, and from when to when."""
     line, unit = bars.timeline, UNITS[bars.timeline.window]
-    if bars.each == 1:
-        means = f"one {unit}"
-    elif bars.fold is Fold.SUM:
-        means = f"the sum of {bars.each} {unit}s"
-    else:
-        means = f"the busiest of {bars.each} {unit}s"
+    means = f"the {'sum' if bars.fold is Fold.SUM else 'busiest'} of {bars.each} {unit}s"
     start, end = start_of(line.window, line.first), start_of(line.window, line.last + 1)
-    return f"each bar is {means}; from {start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC"
-
-
-def _title(line: Timeline, name: str) -> str:
-    used = line.used[name].values()
-    return f"{name}: {sum(used):,} used, at most {max(used):,} in one {UNITS[line.window]}"
+    span = f"from {start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC"
+    return f"each bar is {means if bars.each > 1 else f'one {unit}'}; {span}"
 
 
 def _short(amount: int) -> str:

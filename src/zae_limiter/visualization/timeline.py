@@ -6,15 +6,18 @@ which nothing was used has no snapshot and counts as nothing. All times are in U
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from itertools import count
+from itertools import chain, count
 from typing import NamedTuple
 
 from ..models import UsageSnapshot, UsageWindow
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LENGTHS = {UsageWindow.HOURLY: timedelta(hours=1), UsageWindow.DAILY: timedelta(days=1)}
+UNITS = {UsageWindow.HOURLY: "hour", UsageWindow.DAILY: "day", UsageWindow.MONTHLY: "month"}
 
 STEPS = {
     UsageWindow.HOURLY: (1, 2, 3, 4, 6, 8, 12, 24, 48, 72, 168),
@@ -25,8 +28,6 @@ STEPS = {
 
 ORIGINS = {UsageWindow.HOURLY: 0, UsageWindow.DAILY: 4, UsageWindow.MONTHLY: 0}
 """From where bars are counted off, so that they start at midnight, on Mondays and in January."""
-
-UNITS = {UsageWindow.HOURLY: "hour", UsageWindow.DAILY: "day", UsageWindow.MONTHLY: "month"}
 
 
 class Fold(StrEnum):
@@ -44,6 +45,11 @@ class Timeline(NamedTuple):
     last: int
     used: Mapping[str, Mapping[int, int]]
 
+    def numbers(self, each: int) -> range:
+        """The numbers of the bars that hold it, each for so many windows."""
+        origin = ORIGINS[self.window]
+        return range((self.first - origin) // each, (self.last - origin) // each + 1)
+
 
 class Bars(NamedTuple):
     """A timeline in as many bars as fit, each for ``each`` windows from the first window's own on."""
@@ -55,16 +61,16 @@ class Bars(NamedTuple):
 
     @property
     def length(self) -> int:
-        return len(_bars(self.timeline, self.each))
+        return len(self.timeline.numbers(self.each))
 
     def start_of(self, bar: int) -> datetime:
-        window = self.timeline.window
-        return start_of(window, _bars(self.timeline, self.each)[bar] * self.each + ORIGINS[window])
+        window, number = self.timeline.window, self.timeline.numbers(self.each)[bar]
+        return start_of(window, number * self.each + ORIGINS[window])
 
 
 def timeline(snapshots: Iterable[UsageSnapshot]) -> Timeline | None:
     """Snapshots of one kind of window, whosever they are, added up; ``None`` if there are none."""
-    used: dict[str, dict[int, int]] = {}
+    used: dict[str, Counter[int]] = {}
     numbers: set[int] = set()
     kind: UsageWindow | None = None
     for snapshot in snapshots:
@@ -73,57 +79,36 @@ def timeline(snapshots: Iterable[UsageSnapshot]) -> Timeline | None:
         number = number_of(kind, datetime.fromisoformat(snapshot.window_start))
         numbers.add(number)
         for name, amount in snapshot.counters.items():
-            of_limit = used.setdefault(name, {})
-            of_limit[number] = of_limit.get(number, 0) + amount
+            used.setdefault(name, Counter())[number] += amount
     if kind is None:
         return None
-    return Timeline(kind, min(numbers), max(numbers), {name: used[name] for name in sorted(used)})
+    return Timeline(kind, min(numbers), max(numbers), dict(sorted(used.items())))
 
 
 def folded(line: Timeline, bars_max: int, fold: Fold = Fold.SUM) -> Bars:
     """A timeline in at most so many bars."""
-    each = next(each for each in _steps(line.window) if len(_bars(line, each)) <= max(2, bars_max))
-    bars = _bars(line, each)
-    heights = {}
+    steps, last = STEPS[line.window], STEPS[line.window][-1]
+    each = next(n for n in chain(steps, count(2 * last, last)) if len(line.numbers(n)) <= max(2, bars_max))
+    bars, heights = line.numbers(each), {}
     for name, used in line.used.items():
         met: list[list[int]] = [[] for _ in bars]
         for number, amount in used.items():
             met[(number - ORIGINS[line.window]) // each - bars.start].append(amount)
-        heights[name] = tuple(_height(amounts, each, fold) for amounts in met)
+        # A window that nobody used counts as nothing.
+        peaks = (max(amounts if len(amounts) == each else [*amounts, 0]) for amounts in met)
+        heights[name] = tuple(map(sum, met) if fold is Fold.SUM else peaks)
     return Bars(line, each, fold, heights)
-
-
-def _height(amounts: list[int], windows: int, fold: Fold) -> int:
-    """What a bar says of the windows that were used; the others used nothing."""
-    if fold is Fold.SUM:
-        return sum(amounts)
-    return max(amounts if len(amounts) == windows else [*amounts, 0])
-
-
-def _steps(window: UsageWindow) -> Iterator[int]:
-    yield from STEPS[window]
-    yield from count(2 * STEPS[window][-1], STEPS[window][-1])
-
-
-def _bars(line: Timeline, each: int) -> range:
-    """The numbers of the bars that hold a timeline."""
-    origin = ORIGINS[line.window]
-    return range((line.first - origin) // each, (line.last - origin) // each + 1)
 
 
 def number_of(window: UsageWindow, start: datetime) -> int:
     """Which window of its kind one is."""
     if window is UsageWindow.MONTHLY:
         return (start.year - 1970) * 12 + start.month - 1
-    return (start - EPOCH) // _length(window)
+    return (start - EPOCH) // LENGTHS[window]
 
 
 def start_of(window: UsageWindow, number: int) -> datetime:
     """When a window starts."""
     if window is UsageWindow.MONTHLY:
         return datetime(1970 + number // 12, number % 12 + 1, 1, tzinfo=UTC)
-    return EPOCH + number * _length(window)
-
-
-def _length(window: UsageWindow) -> timedelta:
-    return timedelta(hours=1) if window is UsageWindow.HOURLY else timedelta(days=1)
+    return EPOCH + number * LENGTHS[window]
