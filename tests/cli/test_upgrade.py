@@ -27,7 +27,7 @@ from zae_limiter import (
 from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.cli import upgrade as command
 from zae_limiter.operate.migrations import Migration
-from zae_limiter.operate.migrations import Stage as Step
+from zae_limiter.operate.migrations import MigrationStage as Step
 from zae_limiter.repository_protocol import Delete, Key, Update
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.runtime.world import World

@@ -14,7 +14,7 @@ from zae_limiter import RateLimiter, Repository
 from zae_limiter.backends.dynamodb import DynamoDBBackend
 from zae_limiter.backends.dynamodb.expressions import encode, encode_key
 from zae_limiter.bucket import Rate, balance
-from zae_limiter.operate.migrations import Migration, Report, scan_of
+from zae_limiter.operate.migrations import Migration, MigrationReport, scan_of
 from zae_limiter.operate.migrations.scanning import Scan
 from zae_limiter.records.connection import Connection, Options
 from zae_limiter.records.items import audit_event_of, config_of, entity_of, usage_snapshot_of
@@ -45,7 +45,7 @@ class OldStore:
     def migration(self, wrap: Callable[[Backend], Backend] = lambda it: it, **options: Any) -> Migration:
         return Migration(wrap(self.backend), self.clock.world, scan=self.scan, **options)
 
-    def migrate(self, **options: Any) -> Report:
+    def migrate(self, **options: Any) -> MigrationReport:
         return run_sync(self.migration(**options).run())
 
     def rows(self) -> dict[Key, Item]:

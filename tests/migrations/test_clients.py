@@ -13,7 +13,7 @@ from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.bucket import balance
 from zae_limiter.models import VersionRecord
 from zae_limiter.operate.migrations import Kind, Migration, scan_of
-from zae_limiter.operate.migrations import Stage as Step
+from zae_limiter.operate.migrations import MigrationStage as Step
 from zae_limiter.records.items import version_of
 from zae_limiter.records.versions import judge
 from zae_limiter.repository_protocol import Delete, Item, Key, Update
@@ -40,7 +40,7 @@ def test_clients_between_two_runs(in_memory: OldStore, shape: str, seed: int) ->
         crashing.arm(dice.randint(8, 25), late=dice.random() < 0.5)
         return in_memory.migration(lambda _: crashing)
 
-    run_sync(in_memory.migration()._context())  # the namespace is there
+    run_sync(in_memory.migration()._context([]))  # the namespace is there
     for _ in range(60):
         try:
             run_sync(attempt().run())
@@ -88,7 +88,7 @@ def test_what_newer_clients_made_is_not_overwritten(embedded: OldStore) -> None:
     """An entity and limits that are there win; both buckets count; a moved one is left alone for good."""
     table = SHAPES["composite"](30)
     embedded.fill(table)
-    run_sync(embedded.migration()._context())
+    run_sync(embedded.migration()._context([]))
     repository = embedded.repository()
     name = next(name for name in table.truth.entities if name.startswith("user"))
     run_sync(repository.create_entity(name, "made anew"))
@@ -183,7 +183,7 @@ def test_who_is_let_in_and_when(stage: OldStore, shape: str) -> None:
     run_sync(migration._begin())
     assert older_client(stage.rows()[older_version_key()]) == {False}
     assert run_sync(migration.state()).stage is Step.MOVING
-    run_sync(migration._context())
+    run_sync(migration._context([]))
     with pytest.raises(IncompatibleSchemaError, match=r"schema 0\.8\.0.*zae-limiter upgrade"):
         run_sync(Repository.over(Backstage(stage.backend)))
     run_sync(migration.move())

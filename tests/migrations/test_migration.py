@@ -8,8 +8,8 @@ from tests.migrations.old_store import OldStore, assert_same, fill, old_rows
 from tests.migrations.older import NOW_MS, RESOURCES, SHAPES, Truth
 from zae_limiter import Limit, Repository
 from zae_limiter.backends.memory import MemoryBackend
-from zae_limiter.operate.migrations import Kind, Migration, Progress
-from zae_limiter.operate.migrations import Stage as Step
+from zae_limiter.operate.migrations import Kind, Migration, PassProgress
+from zae_limiter.operate.migrations import MigrationStage as Step
 from zae_limiter.repository_protocol import Item, Key
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.testing import RecordingBackend
@@ -118,7 +118,7 @@ def test_a_survey_counts_and_writes_nothing(embedded: OldStore) -> None:
     fill(embedded.backend, {**table.items, **foreign})
     before = embedded.rows()
     recording = RecordingBackend(embedded.backend)
-    seen: list[Progress] = []
+    seen: list[PassProgress] = []
     migration = Migration(recording, embedded.clock.world, scan=embedded.scan, tell=seen.append)
     survey = run_sync(migration.survey())
     assert recording.writes == 0
@@ -128,13 +128,13 @@ def test_a_survey_counts_and_writes_nothing(embedded: OldStore) -> None:
     assert survey.unmoved[Kind.USAGE] == len(table.truth.usage)
     assert {finding.key for finding in survey.findings.told} == foreign.keys()
     assert (survey.rows, survey.moved.total()) == (len(before), 0)
-    assert seen[-1] == Progress("looking", survey.rows, survey.rows, is_over=True)
+    assert seen[-1] == PassProgress("looking", survey.rows, survey.rows, is_over=True)
 
 
 def test_progress_is_told_and_never_beyond_the_end(in_memory: OldStore) -> None:
     """For each pass, in rows of the table."""
     in_memory.fill(SHAPES["composite"](100))
-    seen: list[Progress] = []
+    seen: list[PassProgress] = []
     migration = in_memory.migration(tell=seen.append)
     run_sync(migration.survey())
     run_sync(migration.run())

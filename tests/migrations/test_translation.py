@@ -1,6 +1,6 @@
 """The translation alone: what old records become, and that balances are what they were."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 from hypothesis import given
@@ -12,17 +12,18 @@ from zae_limiter.bucket import Rate, balance
 from zae_limiter.engine.bucket_view import Account, Meter, Terms
 from zae_limiter.engine.bucket_writes import Posting, write_for
 from zae_limiter.models import UsageWindow
-from zae_limiter.operate.migrations.moving import Context, Move, packed, writes_of
-from zae_limiter.operate.migrations.shapes import Current, Finding, Kind, Source, fields, recognise, target_of
-from zae_limiter.operate.migrations.translation import translate, wanted
+from zae_limiter.operate.migrations.moving import Context, Move, Translation, packed, writes_of
+from zae_limiter.operate.migrations.shapes import Finding, Kind, OldRecord, fields, recognise, target_of
+from zae_limiter.operate.migrations.translation import translate
 from zae_limiter.records.items import audit_event_of, config_of, usage_row, usage_snapshot_of
-from zae_limiter.repository_protocol import Item, Key, Row, apply_all
+from zae_limiter.repository_protocol import Item, Key, Query, Row, apply_all
 from zae_limiter.schema import (
     bucket_key,
     bucket_states,
     entity_config_key,
     limit_attributes,
     resource_config_key,
+    starting,
     system_config_key,
 )
 from zae_limiter_aggregator.changes import Change, numbered
@@ -32,9 +33,9 @@ CONTEXT = Context("ns", NOW_MS)
 METERED = Context("ns", NOW_MS, is_metered=True)
 
 
-def sources(items: dict[tuple[str, str], Item]) -> list[Source]:
+def sources(items: dict[tuple[str, str], Item]) -> list[OldRecord]:
     found = [recognise(Row(Key(*key), item)) for key, item in items.items()]
-    assert all(isinstance(source, Source) for source in found), found
+    assert all(isinstance(source, OldRecord) for source in found), found
     return found  # type: ignore[return-value]
 
 
@@ -42,9 +43,17 @@ def translated(
     items: dict[tuple[str, str], Item], table: dict[Key, Item] | None = None, context: Context = CONTEXT
 ) -> Move:
     group = sources(items)
-    assert len({source.group for source in group}) == 1
-    table = table or {}
-    return translate(group, {key: table.get(key) for key in wanted(group, context)}, context)
+    assert len({record.group for record in group}) == 1
+    return finished(translate(group, context), table or {})
+
+
+def finished(translation: Translation, table: Mapping[Key | Query, Item]) -> Move:
+    """The one move that a translation finds, given the records it asks for."""
+    asked = next(translation)
+    with pytest.raises(StopIteration) as over:
+        translation.send({key: table.get(key) for key in asked})
+    (move,) = over.value.value
+    return move
 
 
 def carried_out(moves: Iterable[Move], table: dict[Key, Item]) -> dict[Key, Item]:
@@ -91,7 +100,7 @@ def test_old_keys_are_recognised(
 ) -> None:
     """Each kind of record by its key alone."""
     key = Key(partition, sort)
-    assert recognise(Row(key, {})) == Source(kind, key, {}, owner, resource, limit)
+    assert recognise(Row(key, {})) == OldRecord(kind, key, {}, owner, resource, limit)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +130,7 @@ def test_whatever_else_is_there_is_left_alone(partition: str, sort: str) -> None
 @pytest.mark.parametrize("partition", ["ns/ENTITY#a", "_/SYSTEM#", "x-_1/RESOURCE#openai/o1"])
 def test_present_keys_are_told_from_old_ones(partition: str) -> None:
     """A namespace stands before the first '#'."""
-    assert isinstance(recognise(Row(Key(partition, "#META"), {})), Current)
+    assert recognise(Row(Key(partition, "#META"), {})) is None
 
 
 # Buckets.
@@ -274,11 +283,10 @@ def test_the_limits_of_the_system_for_a_resource_are_that_resources() -> None:
     config = config_of(table[resource_config_key("ns", "gpt-4")])
     assert (config.limits, config.on_unavailable) == ((Limit("rpm", 5, 5, 60),), "allow")
     assert config_of(table[system_config_key("ns")]).auto_update is True
-    own = {Key("RESOURCE#gpt-4", "#LIMIT#"): item}
-    group = sources(items)
-    shadowed = translate(group, {**dict.fromkeys(wanted(group, CONTEXT)), **own}, CONTEXT)
-    assert shadowed.target is None
-    assert [write.key for write in shadowed.writes] == [group[0].key, system_config_key("ns")]
+    own = starting("RESOURCE#gpt-4", "#LIMIT#")._replace(rows_max=1)
+    overruled = finished(translate(sources(items), CONTEXT), {own: item})
+    assert overruled.target is None
+    assert [write.key for write in overruled.writes] == [Key(*next(iter(items))), system_config_key("ns")]
 
 
 def test_limits_that_are_there_win() -> None:
@@ -353,6 +361,5 @@ def test_events_keep_their_order_under_ids_of_today() -> None:
 )
 def test_records_that_cannot_be_read_are_refused(key: tuple[str, str], item: Item) -> None:
     """A record that would break whoever reads it later is not made."""
-    group = sources({key: item})
     with pytest.raises(ValidationError):
-        translate(group, dict.fromkeys(wanted(group, CONTEXT)), CONTEXT)
+        translated({key: item})

@@ -20,7 +20,7 @@ from zae_limiter import (
 from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.cli.app import program
 from zae_limiter.cli.progress import Bar
-from zae_limiter.operate.migrations import Progress
+from zae_limiter.operate.migrations import PassProgress
 from zae_limiter.repository_protocol import Item, Key, Update
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.runtime.world import World
@@ -70,8 +70,8 @@ def test_progress_has_a_rate_and_an_end(capsys: pytest.CaptureFixture[str]) -> N
     ticks = iter(range(0, 10_000_000, 500))
     bar = Bar(lambda: float(next(ticks)))
     for done in range(0, 1000, 50):
-        bar.show(Progress("buckets", done, 1000))
-    bar.show(Progress("buckets", 1000, 1000, is_over=True))
+        bar.show(PassProgress("buckets", done, 1000))
+    bar.show(PassProgress("buckets", 1000, 1000, is_over=True))
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 10
     assert lines[0].startswith("buckets: 100 of 1,000 rows, ")

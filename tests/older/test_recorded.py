@@ -16,10 +16,9 @@ from tests.stores import STORES
 from zae_limiter import IncompatibleSchemaError
 from zae_limiter.bucket import Rate, balance
 from zae_limiter.operate.migrations import Kind, Migration, moving
-from zae_limiter.operate.migrations.buckets import Part
-from zae_limiter.operate.migrations.inplace import missing, whole
+from zae_limiter.operate.migrations.buckets import Part, missing_of_share, whole
 from zae_limiter.operate.migrations.moving import Context
-from zae_limiter.operate.migrations.shapes import Source
+from zae_limiter.operate.migrations.shapes import OldRecord
 from zae_limiter.repository_protocol import Delete, Item, Key, Put, Row, Update
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import changes_key, migration_key, number, version_key
@@ -217,7 +216,7 @@ def test_shards_hold_together_what_they_held(
         for tokens, ago in drawn[:count]
     ]
     sources = [
-        Source(
+        OldRecord(
             Kind.BUCKET, Key(f"n/BUCKET#e#r#{at}", "#STATE"), item, "e", "r", namespace_id="n", shard_id=at
         )
         for at, item in enumerate(items)
@@ -235,7 +234,8 @@ def test_a_shard_from_before_a_split_lacks_what_it_lacked() -> None:
     """One with more than its share was last used when shares were larger."""
     rate = Rate(4_000_000, 1_000, 86_400_000)
     lacking = [
-        missing(Part("x", rate, tokens, 0, 0), 4, 0) for tokens in (3_550_000, 1_600_000, 850_000, -5_000)
+        missing_of_share(Part("x", rate, tokens, 0, 0), 4, 0)
+        for tokens in (3_550_000, 1_600_000, 850_000, -5_000)
     ]
     assert lacking == [450_000, 400_000, 150_000, 1_005_000]
 

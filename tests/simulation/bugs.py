@@ -20,7 +20,7 @@ from zae_limiter.engine.settle import Demand, give_back
 from zae_limiter.engine.split import split
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.lease import Acquisition
-from zae_limiter.operate.migrations.shapes import MOVED_TO, Source
+from zae_limiter.operate.migrations.shapes import MOVED_TO, OldRecord
 from zae_limiter.records import versions
 from zae_limiter.records.buckets import BucketRecords
 from zae_limiter.records.scope import Scope
@@ -140,7 +140,7 @@ async def _keep_nothing(_: SimColour, coroutine: Coroutine[Any, Any, Any], *__: 
     return await coroutine
 
 
-def _mark_again(source: Source, where: str) -> Update:
+def _mark_again(source: OldRecord, where: str) -> Update:
     """A move that does not look whether somebody else has moved the record."""
     return Update(source.key, set={MOVED_TO: where}, when=(Exists(),))
 

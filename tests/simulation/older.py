@@ -18,9 +18,9 @@ from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.bucket import Rate, balance
 from zae_limiter.exceptions import IncompatibleSchemaError, RateLimiterUnavailable
 from zae_limiter.models import AuditAction, Limit, UsageWindow
-from zae_limiter.operate.migrations import Kind, Migration, Stage
+from zae_limiter.operate.migrations import Kind, Migration, MigrationStage
 from zae_limiter.operate.migrations.scanning import Scan
-from zae_limiter.operate.migrations.shapes import Source, recognise
+from zae_limiter.operate.migrations.shapes import OldRecord, recognise
 from zae_limiter.records.versions import check_versions
 from zae_limiter.repository import Repository
 from zae_limiter.repository_protocol import Backend, Delete, Item, Key, Put, Row, Value, Write
@@ -196,7 +196,7 @@ class Heritage:
         return [
             (source.kind, source.key)
             for source in found
-            if isinstance(source, Source) and source.kind is not Kind.VERSION and not source.is_moved
+            if isinstance(source, OldRecord) and source.kind is not Kind.VERSION and not source.is_moved
         ]
 
     def migration(self, process: Process, backend: Timed) -> Migration:
@@ -215,7 +215,7 @@ class Heritage:
         items, estate = self._store._shelf.items, self._estate
         old = [key for key in items if "/" not in key.partition.partition("#")[0]]
         assert old == [older_version_key()], f"{old} were left"
-        assert run_sync(Migration(self._store).state()).stage is Stage.DONE
+        assert run_sync(Migration(self._store).state()).stage is MigrationStage.DONE
         run_sync(check_versions(setup._scope, register=False))
         for entity_id in (*estate.family, VETERAN):
             assert run_sync(setup.get_entity(entity_id)) is not None, f"{entity_id} is gone"

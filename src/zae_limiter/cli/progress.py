@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..infra.stack import STACK, StackEvent
-from ..operate.migrations import Progress
+from ..operate.migrations import PassProgress
 from .output import console as console_of
 from .output import grid, printable
 
@@ -96,7 +96,7 @@ class Bar:
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: PassProgress) -> None:
         begun_ms = self._begun_ms.setdefault(progress.what, self._ticks_ms())
         seconds = (self._ticks_ms() - begun_ms) / 1000
         speed = f"{progress.done / seconds:,.0f} rows/s" if seconds >= 0.1 else ""
@@ -108,7 +108,7 @@ class Bar:
         task = self._tasks[progress.what]
         self._bars.update(task, completed=progress.done, total=progress.total, speed=speed)
 
-    def _print(self, progress: Progress, speed: str) -> None:
+    def _print(self, progress: PassProgress, speed: str) -> None:
         told = f"{progress.done:,} rows"
         if not progress.is_over:
             if progress.total <= progress.done:  # nobody knows yet how many there are

@@ -22,7 +22,7 @@ from ..exceptions import (
     ZAELimiterError,
 )
 from ..infra.older_stack import MARK, is_older
-from ..operate.migrations import Kind, Migration, Stage, State, Survey
+from ..operate.migrations import Kind, Migration, MigrationStage, State, Survey
 from ..operate.migrations.state import renew
 from ..repository_protocol import Backend
 from ..runtime.colour import run_sync
@@ -187,9 +187,9 @@ class Work:
     def has_records(self) -> bool:
         """Whether old records are to be moved or deleted, older clients kept out or newer ones let in."""
         left = self.survey.moved.total() and not self._keep_old
-        begun = self.state.stage not in (Stage.NONE, Stage.DONE)
+        begun = self.state.stage not in (MigrationStage.NONE, MigrationStage.DONE)
         is_older = self.state.older is not None or self.state.is_namespaced
-        closed = is_older and (self.state.stage is Stage.NONE or not self.state.is_open)
+        closed = is_older and (self.state.stage is MigrationStage.NONE or not self.state.is_open)
         return bool(self.survey.unmoved.total() or left or begun or closed)
 
     @property
@@ -346,7 +346,7 @@ class Work:
         return self.migration.report.findings if self.has_records else self.survey.findings
 
     def _schema(self) -> dict[str, str | None]:
-        is_over = self.state.is_open and self.state.stage in (Stage.NONE, Stage.DONE)
+        is_over = self.state.is_open and self.state.stage in (MigrationStage.NONE, MigrationStage.DONE)
         before = str(self.state.schema) if is_over else self.state.older_schema
         return {"from": before, "to": SCHEMA_VERSION}
 

@@ -1,13 +1,24 @@
 """Tables of older shapes, brought up to date in place.
 
-Reading order: ``shapes`` (what older records look like), ``translation`` and ``buckets`` (what becomes of
-them), ``moving`` (how a record is moved exactly once), ``state`` (who may use the table meanwhile),
-``migration`` (the passes). ``scanning`` and ``indexes`` are what they need of a store beside the waist.
+Reading order: ``shapes`` and ``namespaced`` (what older records look like), ``translation``, ``buckets``
+and ``history`` (what becomes of them), ``moving`` (how a record is moved exactly once), ``state`` (who may
+use the table meanwhile), ``migration`` (the passes). ``scanning`` and ``indexes`` are what they need of a
+store beside the waist.
 """
 
-from .migration import Migration, Progress, Report, Survey
+from .migration import Migration, MigrationReport, PassProgress, Survey
 from .scanning import scan_of
 from .shapes import Finding, Kind
-from .state import Stage, State
+from .state import MigrationStage, State
 
-__all__ = ["Finding", "Kind", "Migration", "Progress", "Report", "Stage", "State", "Survey", "scan_of"]
+__all__ = [
+    "Finding",
+    "Kind",
+    "Migration",
+    "MigrationReport",
+    "MigrationStage",
+    "PassProgress",
+    "State",
+    "Survey",
+    "scan_of",
+]

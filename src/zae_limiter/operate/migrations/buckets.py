@@ -3,6 +3,9 @@
 Each limit of an old bucket may have an origin of its own; the new one has one for all. By the balance law
 an origin can be moved without changing what the bucket holds at any later instant: the gain in between
 is credited, or, where the new origin is earlier, taken back.
+
+The shards of a bucket become one again. Each of them held a share of every limit, and the bucket as a
+whole lacks what its shares lack together, debts included; a share that nobody used lacks nothing.
 """
 
 from __future__ import annotations
@@ -19,23 +22,20 @@ from ...models import LIMITS_MAX, Limit
 from ...naming import WCU, validate_limit_name
 from ...records.entities import family_of
 from ...records.resolution import level_keys, resolve
-from ...repository_protocol import Absent, Equal, Exists, Item, Key, Put, Update, Value
+from ...repository_protocol import Absent, Condition, Delete, Equal, Exists, Item, Key, Put, Update, Value
 from ...schema import MOVED, bucket_entries, bucket_key, entity_key, limit_attributes, number
-from .moving import Context, Move, mark, moved, superseded
-from .shapes import SUPERSEDED, Source, fields
+from .moving import Context, Group, Move, Translation, mark, moved, pins, superseded, unchanged
+from .shapes import SUPERSEDED, OldRecord, fields
 
 TTL_FILLS = 7
 """How many times the longest time to fill an idle bucket is kept, where it is not kept for ever."""
 
+SHARDS_TOGETHER_MAX = 90
+"""How many shards are taken back in one transaction."""
 
 SINGLE = (
-    "last_refill_ms",
-    "tokens_milli",
-    "capacity_milli",
-    "burst_milli",
-    "refill_amount_milli",
-    "refill_period_ms",
-    "total_consumed_milli",
+    *("last_refill_ms", "tokens_milli", "capacity_milli", "burst_milli"),
+    *("refill_amount_milli", "refill_period_ms", "total_consumed_milli"),
 )
 COMPOSITE = ("tk", "cp", "bx", "ra", "rp", "tc")
 """What the two shapes call the same numbers; the second has one origin for all limits, ``rf``."""
@@ -59,54 +59,46 @@ class Part(NamedTuple):
         return self.rate.capacity_milli - balance(self.rate, self.tokens_milli, self.origin_ms, now_ms)
 
 
-def bucket_wanted(sources: Sequence[Source], context: Context) -> list[Key]:
-    first = sources[0]
-    return [
-        bucket_key(context.namespace_id, first.owner, first.resource),
-        entity_key(context.namespace_id, first.owner),
-        *level_keys(context.namespace_id, first.owner, first.resource),
-    ]
-
-
-def bucket_move(sources: Sequence[Source], images: Mapping[Key, Item | None], context: Context) -> Move:
+def bucket_move(group: Group, context: Context) -> Translation:
     """How the old records of one bucket are moved; the composite one counts if there is one."""
-    first = sources[0]
-    key = bucket_key(context.namespace_id, first.owner, first.resource)
-    there = images.get(key)
+    at = (context.namespace_id, group[0].owner)
+    key, entity = bucket_key(*at, group[0].resource), entity_key(*at)
+    levels = level_keys(*at, group[0].resource)
+    images = yield [key, entity, *levels]
+    there = images[key]
     if there is not None and MOVED in there:
         # An older client wrote after the move. Taking its numbers for more would count the old ones twice.
-        return superseded(sources)
-    composite = [source for source in sources if not source.limit]
-    valid = composite or list(sources)
-    levels = level_keys(context.namespace_id, first.owner, first.resource)
-    stored = {limit.name: limit for limit in resolve([images.get(k) for k in levels]).limits or ()}
-    parts = parts_of(valid, stored)
+        return [superseded(group)]
+    counting = [record for record in group if not record.limit] or group
+    stored = {limit.name: limit for limit in resolve([images[level] for level in levels]).limits or ()}
+    parts = _parts_of(counting, stored)
     if there is None:
-        family = family_of(images.get(entity_key(context.namespace_id, first.owner)))
-        write: Put | Update = Put(key, made_bucket(valid, parts, family, context), (Absent(),))
+        write: Put | Update = Put(key, _made(counting, parts, images[entity], context), (Absent(),))
     else:
-        write = _charged(key, first, parts, there, context)
-    move = moved(valid, key, [write])
-    void = [source for source in sources if source not in valid]
-    marks = tuple(mark(source, SUPERSEDED) for source in void)
-    return move._replace(sources=tuple(sources), writes=(*move.writes, *marks))
+        write = _joined_by(there, key, group[0], parts, context)
+    move = moved(counting, key, [write])
+    void = [mark(record, SUPERSEDED) for record in group if record not in counting]
+    return [move._replace(records=group, writes=(*move.writes, *void))]
 
 
-def parts_of(sources: Sequence[Source], stored: Mapping[str, Limit]) -> list[Part]:
+def _parts_of(group: Group, stored: Mapping[str, Limit]) -> list[Part]:
     """The limits of an old bucket; numbers it lacks are those of the stored limits."""
-    parts = []
-    for source in sources:
-        item = fields(source.item)
-        if source.limit:
-            parts.append(_part(source.limit, [item.get(name) for name in SINGLE], stored))
-            continue
-        found = sorted(a[2:-3] for a in item if a.startswith("b_") and a.endswith("_tk") and len(a) > 5)
-        for name in found:
-            numbers = [item.get("rf"), *(item.get(f"b_{name}_{field}") for field in COMPOSITE)]
-            parts.append(_part(validate_limit_name(name), numbers, stored))
+    parts: list[Part] = []
+    for record in group:
+        item = fields(record.item)
+        if record.limit:
+            parts.append(_part(record.limit, [item.get(name) for name in SINGLE], stored))
+        else:
+            parts += _composite_parts(item, stored)
     if not 0 < len(parts) <= LIMITS_MAX:
-        raise ValidationError("bucket", sources[0].key.sort, f"it has {len(parts)} limits")
+        raise ValidationError("bucket", group[0].key.sort, f"it has {len(parts)} limits")
     return parts
+
+
+def _composite_parts(item: Item, stored: Mapping[str, Limit]) -> list[Part]:
+    names = sorted(a[2:-3] for a in item if a.startswith("b_") and a.endswith("_tk") and len(a) > 5)
+    numbers = {name: [item.get(f"b_{name}_{field}") for field in COMPOSITE] for name in names}
+    return [_part(validate_limit_name(name), [item.get("rf"), *numbers[name]], stored) for name in names]
 
 
 def _part(name: str, numbers: list[Any], stored: Mapping[str, Limit]) -> Part:
@@ -128,11 +120,10 @@ def _part(name: str, numbers: list[Any], stored: Mapping[str, Limit]) -> Part:
     raise ValidationError("limit", name, f"its bucket cannot be used, and no stored limits say more: {found}")
 
 
-def made_bucket(
-    sources: Sequence[Source], parts: Sequence[Part], family: tuple[str | None, bool], context: Context
-) -> dict[str, Value]:
-    first, origin_ms = sources[0], max(part.origin_ms for part in parts)
-    parent_id, cascade = family
+def _made(group: Group, parts: Sequence[Part], entity: Item | None, context: Context) -> dict[str, Value]:
+    """A bucket of today that holds what its parts hold."""
+    first, origin_ms = group[0], max(part.origin_ms for part in parts)
+    parent_id, cascade = family_of(entity)
     item: dict[str, Value] = {
         "entity_id": first.owner,
         "resource": first.resource,
@@ -140,18 +131,15 @@ def made_bucket(
         "cv": 0,  # whoever uses the bucket next brings it to the limits that are stored
         "shard_count": 1,
         "cascade": cascade,
+        "parent_id": parent_id,
         MOVED: context.now_ms,
         **bucket_entries(context.namespace_id, first.owner, first.resource, 0),
         **_numbers(parts, origin_ms),
     }
-    if parent_id is not None:
-        item["parent_id"] = parent_id
     if context.is_metered:
-        names = limit_attributes(WCU)
-        item[names.tk], item[names.tc] = WRITES.capacity_milli, 0
-        item[names.cp], item[names.ra], item[names.rp] = WRITES
-        item["born"] = context.now_ms
-    ttls = [number(source.item, "ttl") for source in sources]
+        writes = Part(WCU, WRITES, WRITES.capacity_milli, origin_ms, 0)
+        item |= {**_numbers([writes], origin_ms), "born": context.now_ms}
+    ttls = [number(record.item, "ttl") for record in group]
     if all(ttls):
         item["ttl"] = max(*ttls, _full_seconds(parts))
     return item
@@ -172,30 +160,137 @@ def _full_seconds(parts: Iterable[Part]) -> int:
     """The second in which all limits are full again, and some more: a bucket may go only then."""
     full_ms = 0
     for part in parts:
-        missing_ms = -(
-            -part.missing(part.origin_ms) * part.rate.refill_period_ms // part.rate.refill_amount_milli
-        )
-        full_ms = max(full_ms, part.origin_ms + max(0, missing_ms) + part.rate.fill_ms)
+        missing, rate = max(0, part.missing(part.origin_ms)), part.rate
+        missing_ms = -(-missing * rate.refill_period_ms // rate.refill_amount_milli)
+        full_ms = max(full_ms, part.origin_ms + missing_ms + rate.fill_ms)
     return math.ceil(full_ms / 1000)
 
 
-def _charged(key: Key, first: Source, parts: Sequence[Part], there: Item, context: Context) -> Update:
-    """Take what was missing from the old bucket out of the one that is there already.
+def _joined_by(there: Item, key: Key, first: OldRecord, parts: Sequence[Part], context: Context) -> Update:
+    """Take what was missing from the old bucket out of the one there; limits that it lacks are added."""
+    rates = stored_terms(there).rates
+    debit = {part.name: part.missing(context.now_ms) for part in parts if part.name in rates}
+    charge = _charged(there, key, first, debit, context)
+    added = (part._replace(consumed_milli=0) for part in parts if part.name not in rates)
+    set_ = {**charge.set, **_numbers(added, number(there, "rf")), MOVED: context.now_ms}
+    return charge._replace(set=set_, when=(Equal(MOVED, None), *charge.when))
 
-    Limits that the one there does not have yet are added. None of this is consumption, which the older
-    table has counted; so ``tc`` and the count of writes stay as they are.
+
+def _charged(there: Item, key: Key, first: OldRecord, debit: Mapping[str, int], context: Context) -> Update:
+    """Take what is missing out of a bucket that is there already.
+
+    None of this is consumption, which the older table has counted; so ``tc`` stays as it is.
     """
-    account = Account(key, context.namespace_id, first.owner, first.resource, stored_terms(there, TTL_FILLS))
-    known = [part for part in parts if part.name in account.terms.rates]
-    debit = {part.name: missing for part in known if (missing := part.missing(context.now_ms)) > 0}
-    charge = write_for(account, Posting(debit=debit), there, context.now_ms) if debit else None
-    update = charge if isinstance(charge, Update) else Update(key)
-    consumed = {limit_attributes(part.name).tc for part in parts}
-    origin_ms = number(there, "rf")
-    new = _numbers((part._replace(consumed_milli=0) for part in parts if part not in known), origin_ms)
-    return Update(
-        key,
-        {name: amount for name, amount in update.add.items() if name not in consumed},
-        {**update.set, **new, MOVED: context.now_ms},
-        (Exists(), Equal(MOVED, None), Equal("rf", origin_ms), *update.when),
-    )
+    when: tuple[Condition, ...] = (Exists(), Equal("rf", number(there, "rf")))
+    debit = {name: milli for name, milli in debit.items() if milli > 0}
+    if not debit:
+        return Update(key, when=when)
+    terms = stored_terms(there, TTL_FILLS)
+    account = Account(key, context.namespace_id, first.owner, first.resource, terms)
+    charge = write_for(account, Posting(debit=debit), there, context.now_ms)
+    assert isinstance(charge, Update), "a bucket can be charged for limits that it holds"
+    consumed = {limit_attributes(name).tc for name in debit}
+    add = {name: amount for name, amount in charge.add.items() if name not in consumed}
+    return charge._replace(add=add, when=(*when, *charge.when))
+
+
+# Shards.
+
+
+def shards_move(group: Group, context: Context) -> Translation:
+    """Make one bucket of its shards, or charge the one that is there with what further shards lack."""
+    first, at = group[0], (context.namespace_id, group[0].owner)
+    key, entity = bucket_key(*at, first.resource), entity_key(*at)
+    images = yield [key, entity]
+    there = images[key]
+    gone = tuple(_deleted(record) for record in group if record.shard_id)
+    if there is not None and "cv" in there:
+        debit = _lacking(group, there, context)
+        charge = (
+            (_charged(there, key, first, debit, context),)
+            if any(milli > 0 for milli in debit.values())
+            else ()
+        )
+        # There is nothing to do if another upgrade moved it after it was read.
+        return [Move(group, key, (*charge, *gone))] if charge or gone else []
+    if there is not None and all(record.shard_id for record in group):
+        # The shard that counts was not among those that were read.
+        group = (first._replace(key=key, item=there, shard_id=0), *group)
+    parts = whole(group, context)
+    if not parts:  # shards that were announced and never used
+        return [Move(group, None, tuple(map(_deleted, group)))]
+    here = next((record for record in group if not record.shard_id), None)
+    when = (Absent(),) if here is None else (*unchanged(here, "cv", "shard_count"), *pins(here))
+    item = _made([record for record in group if holds_tokens(record)], parts, images[entity], context)
+    return [Move(group, key, (Put(key, item, when), *gone))]
+
+
+def _deleted(shard: OldRecord) -> Delete:
+    return Delete(shard.key, (*unchanged(shard, "shard_count"), *pins(shard)))
+
+
+def holds_tokens(record: OldRecord) -> bool:
+    """Whether a shard was ever used; older functions announce shards that nobody has used yet."""
+    return any(name.endswith("_tk") and name != f"b_{WCU}_tk" for name in record.item)
+
+
+def whole(group: Group, context: Context) -> list[Part]:
+    """The limits of a bucket that was spread over shards."""
+    found: dict[str, list[Part]] = {}
+    for record in sorted(group, key=lambda record: record.shard_id):
+        for part in _shard_parts(record):
+            found.setdefault(part.name, []).append(part)
+    return [_joined(parts, _shard_count(group), context) for parts in found.values()]
+
+
+def _shard_parts(record: OldRecord) -> list[Part]:
+    """The limits of one shard, with the numbers of the whole bucket, as these versions kept them."""
+    parts = _composite_parts({n: v for n, v in record.item.items() if n != f"b_{WCU}_tk"}, {})
+    if len(parts) > LIMITS_MAX:
+        raise ValidationError("bucket", record.key.partition, f"it has {len(parts)} limits")
+    return parts
+
+
+def _shard_count(group: Group) -> int:
+    return max(1, *(number(record.item, "shard_count", 1) for record in group))
+
+
+def _joined(parts: Sequence[Part], count: int, context: Context) -> Part:
+    """One limit of all shards, the first one first.
+
+    One shard alone has not shared yet: it is the bucket. Where the first shard keeps everything until
+    others are used, so is it as long as none was.
+    """
+    others_used = any(part.consumed_milli for part in parts[1:])
+    if len(parts) == 1 or not (others_used or context.has_shares):
+        return parts[0]
+    latest = max(parts, key=lambda part: part.origin_ms)
+    origin_ms = max(context.now_ms, latest.origin_ms)
+    lacking = sum(missing_of_share(part, count, origin_ms) for part in parts)
+    consumed = sum(part.consumed_milli for part in parts)
+    return Part(latest.name, latest.rate, latest.rate.capacity_milli - lacking, origin_ms, consumed)
+
+
+def missing_of_share(part: Part, count: int, now_ms: int) -> int:
+    """What a shard lacks of its share.
+
+    One that holds more than its share was not used since there were fewer shards: its share was larger.
+    """
+    capacity, amount, period = part.rate
+    shares = count
+    while shares > 1 and part.tokens_milli > capacity // shares:
+        shares //= 2
+    share = Rate(capacity // shares, amount // count, period)
+    if not share.refill_amount_milli:
+        return share.capacity_milli - min(share.capacity_milli, part.tokens_milli)
+    return share.capacity_milli - balance(share, part.tokens_milli, part.origin_ms, now_ms)
+
+
+def _lacking(group: Group, there: Item, context: Context) -> dict[str, int]:
+    """What further shards lack of the limits that the bucket has."""
+    rates, lacking = stored_terms(there).rates, dict[str, int]()
+    for part in (part for record in group if record.shard_id for part in _shard_parts(record)):
+        if part.name in rates:
+            missing = missing_of_share(part, _shard_count(group), context.now_ms)
+            lacking[part.name] = lacking.get(part.name, 0) + missing
+    return lacking

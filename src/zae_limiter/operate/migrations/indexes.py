@@ -7,12 +7,13 @@ a large one. Whoever is interrupted meanwhile finds the index under way the next
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ...backends.dynamodb import DynamoDBBackend
+from ...backends.dynamodb.provision import describe_table
+from ...backends.dynamodb.table import INDEXES, add_index_request, problems
+from ...backends.dynamodb.transport import ServiceError
 from ...exceptions import IncompatibleSchemaError, InfrastructureNotFoundError, RateLimiterUnavailable
-
-if TYPE_CHECKING:
-    from ...backends.dynamodb import DynamoDBBackend
 
 WAIT_SECONDS_MAX = 12 * 3600
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.05, 5.0
@@ -26,23 +27,19 @@ Tell = Callable[[str, str], None]
 
 async def missing_indexes(backend: DynamoDBBackend) -> list[str]:
     """The indexes a table needs and does not have; an error if it cannot be helped, or is not there."""
-    from ...backends.dynamodb.provision import describe_table
-    from ...backends.dynamodb.table import INDEXES, problems
-
     description = await describe_table(backend.calls)
     if description is None or description["TableStatus"] == "DELETING":
         raise InfrastructureNotFoundError(
             f"table {backend.table_name!r} does not exist in this region and account"
         )
-    ready = [name for name, status in _statuses(description).items() if status == "ACTIVE"]
-    lacking = [index for index in INDEXES if index not in ready]
     wrong = [problem for problem in problems(description) if not problem.endswith("is missing")]
     if wrong:
         raise IncompatibleSchemaError(
             f"table {backend.table_name!r} cannot be upgraded: {'; '.join(wrong)}; "
             "it was not made by any version of zae-limiter"
         )
-    return lacking
+    statuses = _statuses(description)
+    return [index for index in INDEXES if statuses.get(index) != "ACTIVE"]
 
 
 async def add_missing_indexes(backend: DynamoDBBackend, tell: Tell) -> list[str]:
@@ -54,20 +51,16 @@ async def add_missing_indexes(backend: DynamoDBBackend, tell: Tell) -> list[str]
 
 
 async def _add(backend: DynamoDBBackend, index: str, tell: Tell) -> None:
-    from ...backends.dynamodb.provision import describe_table
-    from ...backends.dynamodb.table import add_index_request
-    from ...backends.dynamodb.transport import ServiceError
-
-    calls, waited, pause = backend.calls, 0.0, POLL_SECONDS_MIN
-    refused = ""
+    calls, waited, pause, refused = backend.calls, 0.0, POLL_SECONDS_MIN, ""
     while waited < WAIT_SECONDS_MAX:
         description = await describe_table(calls) or {}
-        status = _statuses(description).get(index)
-        if status == "ACTIVE":
+        statuses = _statuses(description)
+        if statuses.get(index) == "ACTIVE":
             tell(index, "ready")
             return
-        tell(index, "being built" if status else "asked for")
-        if status is None and _is_settled(description):
+        tell(index, "being built" if index in statuses else "asked for")
+        is_settled = description.get("TableStatus") == "ACTIVE" and set(statuses.values()) <= {"ACTIVE"}
+        if index not in statuses and is_settled:
             try:
                 request = add_index_request(backend.table_name, index, description)
                 await calls.send("UpdateTable", request, expected=BUSY)
@@ -90,8 +83,3 @@ def _statuses(description: dict[str, Any]) -> dict[str, str]:
     # Emulators may leave the status out; DynamoDB never does.
     indexes = description.get("GlobalSecondaryIndexes") or ()
     return {i["IndexName"]: i.get("IndexStatus", "ACTIVE") for i in indexes}
-
-
-def _is_settled(description: dict[str, Any]) -> bool:
-    """Whether the table can be changed now."""
-    return description.get("TableStatus") == "ACTIVE" and set(_statuses(description).values()) <= {"ACTIVE"}

@@ -14,25 +14,26 @@ A record that cannot be used stays where it is, and is reported.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from itertools import islice
+from typing import NamedTuple, TypeGuard
 
 from ...engine.door import write_each, write_together
 from ...exceptions import IncompatibleSchemaError, RateLimiterUnavailable, ValidationError
 from ...records.connection import Connection, Options
 from ...repository import Repository
-from ...repository_protocol import Backend, Delete, Equal, Item, Key, Row, Write
+from ...repository_protocol import Backend, Delete, Equal, Item, Key, Query, Row, Write
 from ...runtime.world import World
 from ...schema import REGISTRY, number
 from ...settings import DEFAULT_NAMESPACE
-from .inplace import SHARDS_TOGETHER_MAX, holds_tokens, moves_in_place, wanted_in_place
-from .moving import Context, Move, packed, writes_of
-from .namespaced import Found, recognise_namespaced
+from .buckets import SHARDS_TOGETHER_MAX, holds_tokens
+from .moving import Context, Group, Move, Translation, packed, writes_of
+from .namespaced import recognise_namespaced
 from .scanning import Scan, scan_of
-from .shapes import COUNTED, MOVED_TO, Finding, Kind, Obstacle, Source, fields, recognise, target_of
-from .state import Stage, State, begin, finish, let_in
-from .translation import Images, child_count, parents, shadowing, translate, wanted
+from .shapes import COUNTED, MOVED_TO, Finding, Found, Kind, OldRecord, fields, recognise, target_of
+from .state import MigrationStage, State, begin, finish, let_in
+from .translation import translate
 
 GROUPS_MAX = 200
 """How many groups are translated together."""
@@ -47,32 +48,23 @@ OBSTACLES_TOLD = 5
 """How many of the records in the way an error names."""
 
 FIRST = frozenset({Kind.LIMITS, Kind.ENTITY, Kind.MANIFEST})
-SECOND = frozenset({Kind.BUCKET})
 HISTORY = frozenset({Kind.USAGE, Kind.AUDIT})
-MOVED = FIRST | SECOND | HISTORY
+MOVED = FIRST | {Kind.BUCKET} | HISTORY
 
 
-class Findings:
-    """Records that stay where they are; of very many only the first say why."""
-
-    def __init__(self) -> None:
-        self._keys: set[Key] = set()
-        self.told: list[Finding] = []
+class Findings(dict[Key, str]):
+    """Records that stay where they are, and why."""
 
     def add(self, finding: Finding) -> None:
-        if finding.key not in self._keys:
-            self._keys.add(finding.key)
-            if len(self.told) < FINDINGS_MAX:
-                self.told.append(finding)
+        self.setdefault(finding.key, finding.reason)
 
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def __contains__(self, key: Key) -> bool:
-        return key in self._keys
+    @property
+    def told(self) -> list[Finding]:
+        """Of very many the first."""
+        return [Finding(*found) for found in islice(self.items(), FINDINGS_MAX)]
 
 
-class Progress(NamedTuple):
+class PassProgress(NamedTuple):
     """How many rows of the table a pass has read, of how many that are known of."""
 
     what: str
@@ -97,18 +89,20 @@ class Survey:
 
     def check(self) -> None:
         """Raise if there are records in the way."""
-        if not len(self.obstacles):
-            return
-        told = [f"{f.key.partition} {f.key.sort}: {f.reason}" for f in self.obstacles.told[:OBSTACLES_TOLD]]
-        more = len(self.obstacles) - len(told)
-        raise IncompatibleSchemaError(
-            f"{len(self.obstacles):,} records are in the way, and nothing was changed: {' · '.join(told)}"
-            f"{f' · and {more:,} more' if more else ''}"
-        )
+        if self.obstacles:
+            told = [
+                f"{f.key.partition} {f.key.sort}: {f.reason}" for f in self.obstacles.told[:OBSTACLES_TOLD]
+            ]
+            if more := len(self.obstacles) - len(told):
+                told.append(f"and {more:,} more")
+            count = f"{len(self.obstacles):,} records"
+            raise IncompatibleSchemaError(
+                f"{count} are in the way, and nothing was changed: {' · '.join(told)}"
+            )
 
 
 @dataclass
-class Report:
+class MigrationReport:
     """What was done, in old records by kind."""
 
     moved: Counter[Kind] = field(default_factory=Counter)
@@ -128,7 +122,7 @@ class Migration:
         world: World | None = None,
         *,
         keep_old: bool = False,
-        tell: Callable[[Progress], None] = lambda _: None,
+        tell: Callable[[PassProgress], None] = lambda _: None,
         scan: Scan | None = None,
     ) -> None:
         self._backend, self._world = backend, world or World()
@@ -136,18 +130,17 @@ class Migration:
         self._scan = scan or scan_of(backend)
         self._rows = 0
         self._namespace_id: str | None = None
-        self._is_namespaced, self._has_shares = False, True
+        self._state = State(None, None, None)
         self._survey: Survey | None = None
-        self.report = Report()
+        self.report = MigrationReport()
 
     async def state(self) -> State:
         """What the store says about its shape."""
-        state = State(*await self._backend.batch_get(State.keys()))
-        self._is_namespaced, self._has_shares = state.is_namespaced, state.has_shares
-        return state
+        self._state = State(*await self._backend.batch_get(State.keys()))
+        return self._state
 
     def _recognise(self, row: Row) -> Found:
-        if self._is_namespaced and "/" in row.key.partition.partition("#")[0]:
+        if self._state.is_namespaced and "/" in row.key.partition.partition("#")[0]:
             return recognise_namespaced(row, self._world.now_ms())
         return recognise(row)
 
@@ -157,21 +150,19 @@ class Migration:
         found = Survey()
         async for row in self._all("looking"):
             found.rows += 1
-            source = self._recognise(row)
-            if isinstance(source, Finding):
-                found.findings.add(source)
-            elif isinstance(source, Obstacle):
-                found.obstacles.add(Finding(*source))
-            elif not isinstance(source, Source):
+            record = self._recognise(row)
+            if record is None:
                 found.current += 1
-            elif source.kind in MOVED or source.kind is Kind.LIST:
-                is_left = source.is_moved or source.kind is Kind.LIST
-                (found.moved if is_left else found.unmoved)[source.kind] += 1
-                found.shards += source.shard_id > 0
+            elif isinstance(record, Finding):
+                (found.obstacles if record.blocks else found.findings).add(record)
+            elif record.kind in MOVED or record.kind is Kind.LIST:
+                is_left = record.is_moved or record.kind is Kind.LIST
+                (found.moved if is_left else found.unmoved)[record.kind] += 1
+                found.shards += record.shard_id > 0
         self._survey = found
         return found
 
-    async def run(self) -> Report:
+    async def run(self) -> MigrationReport:
         """All of it."""
         await self.move()
         await self.follow()
@@ -183,7 +174,7 @@ class Migration:
         await self._begin()
         # Counters of resources are written by many groups, so these go one after another.
         await self._pass("limits and entities", FIRST, ways=1)
-        await self._pass("buckets", SECOND, ways=self._ways)
+        await self._pass("buckets", frozenset({Kind.BUCKET}), ways=self._ways)
         await self._must(let_in(self._world.now_ms()))
 
     async def follow(self) -> None:
@@ -196,16 +187,14 @@ class Migration:
         await self.state()
         rows: list[Row] = []
         async for row in self._all("cleaning up"):
-            source = self._recognise(row)
-            if isinstance(source, Finding | Obstacle):
-                self.report.findings.add(Finding(*source))
-                self.report.late += isinstance(source, Obstacle)  # nobody had it when this began
-            if not isinstance(source, Source) or source.kind is Kind.VERSION:
-                continue
-            if not source.is_moved and source.kind is not Kind.LIST:
-                self.report.late += source.key not in self.report.findings
-                continue
-            rows.append(row)
+            record = self._recognise(row)
+            if isinstance(record, Finding):
+                self.report.findings.add(record)
+                self.report.late += record.blocks  # nobody had it when this began
+            elif record is not None and (record.is_moved or record.kind is Kind.LIST):
+                rows.append(row)
+            elif record is not None and record.kind is not Kind.VERSION:
+                self.report.late += record.key not in self.report.findings
             if len(rows) == GROUPS_MAX:
                 await self._clean(rows)
                 rows.clear()
@@ -216,7 +205,7 @@ class Migration:
     async def _begin(self) -> None:
         for _ in range(ATTEMPTS_MAX):
             state = await self.state()
-            if state.is_namespaced and state.stage is Stage.NONE:
+            if state.is_namespaced and state.stage is MigrationStage.NONE:
                 (self._survey or await self.survey()).check()
             outcomes = await write_together(self._backend, None, begin(state, self._world.now_ms()))
             if outcomes[0].applied:
@@ -231,24 +220,24 @@ class Migration:
         async for groups in self._groups(what, kinds):
             await self._carry_out(await self._planned(groups), kinds, ways)
 
-    async def _groups(self, what: str, kinds: frozenset[Kind]) -> AsyncIterator[list[list[Source]]]:
+    async def _groups(self, what: str, kinds: frozenset[Kind]) -> AsyncIterator[list[list[OldRecord]]]:
         """The groups that a pass has to move, some at a time; no group is cut but buckets of many shards."""
-        groups: list[list[Source]] = []
-        spread: dict[tuple[str, ...], list[Source]] = {}  # shards lie apart from each other
+        groups: list[list[OldRecord]] = []
+        spread: dict[tuple[str, ...], list[OldRecord]] = {}  # shards lie apart from each other
         async for row in self._all(what):
-            source = self._recognise(row)
-            if not isinstance(source, Source) or not _is_due(source, kinds):
+            record = self._recognise(row)
+            if not _is_due(record, kinds):
                 continue
-            if source.kind is Kind.BUCKET and (source.shard_id or number(source.item, "shard_count", 1) > 1):
-                spread.setdefault(source.group, []).append(source)
-                continue
-            if groups and groups[-1][0].group == source.group:
-                groups[-1].append(source)
-                continue
-            if len(groups) == GROUPS_MAX:
-                yield groups
-                groups = []
-            groups.append([source])
+            is_spread = record.shard_id or number(record.item, "shard_count", 1) > 1
+            if record.kind is Kind.BUCKET and is_spread:
+                spread.setdefault(record.group, []).append(record)
+            elif groups and groups[-1][0].group == record.group:
+                groups[-1].append(record)
+            else:
+                if len(groups) == GROUPS_MAX:
+                    yield groups
+                    groups = []
+                groups.append([record])
         if groups:
             yield groups
         for shards in spread.values():
@@ -260,59 +249,61 @@ class Migration:
     async def _all(self, what: str) -> AsyncIterator[Row]:
         """Every row; the pass before tells how many there are about."""
         done = 0
-        self._tell(Progress(what, 0, self._rows))
+        self._tell(PassProgress(what, 0, self._rows))
         async for row in self._scan():
             yield row
             done += 1
             if done % GROUPS_MAX == 0:
-                self._tell(Progress(what, done, max(self._rows, done)))
+                self._tell(PassProgress(what, done, max(self._rows, done)))
         self._rows = done
-        self._tell(Progress(what, done, done, is_over=True))
+        self._tell(PassProgress(what, done, done, is_over=True))
 
-    async def _planned(self, groups: Sequence[Sequence[Source]]) -> list[Move]:
-        """How groups are moved, by the records in whose place they come."""
+    async def _planned(self, groups: Sequence[Group]) -> list[Move]:
+        """How groups are moved, by the records that their translations have to see."""
         context = await self._context(groups)
-        keys: dict[Key, None] = {}
-        usable = []
+        begun: list[tuple[Group, Translation]] = []
+        wanted: dict[Key | Query, None] = {}
         for group in groups:
+            translation = translate(group, context)
             try:
-                keys |= dict.fromkeys(_looked_at(group, context))
-                usable.append(group)
+                wanted |= dict.fromkeys(next(translation))
+                begun.append((group, translation))
             except ValidationError as error:
                 self._find(group, error)
-        images = await self._images(list(keys))
-        for group in usable:
-            if (
-                group[0].kind is Kind.LIMITS
-                and not group[0].namespace_id
-                and (query := shadowing(group)) is not None
-            ):
-                rows = (await self._backend.query(query)).rows
-                images[Key(query.partition, query.first)] = rows[0].item if rows else None
+        images = await self._images(wanted)
         moves: list[Move] = []
-        for group in usable:
+        for group, translation in begun:
             try:
-                moves += _moves(group, images, context)
+                translation.send(images)
+            except StopIteration as end:
+                moves += end.value
             except ValidationError as error:
                 self._find(group, error)
         return moves
 
-    async def _context(self, groups: Sequence[Sequence[Source]] = ()) -> Context:
+    async def _context(self, groups: Sequence[Group]) -> Context:
         in_place = bool(groups) and all(group[0].namespace_id for group in groups)
         if self._namespace_id is None and not in_place:
             connection = Connection(self._backend, self._world, Options())
             registry = Repository(connection, REGISTRY, REGISTRY)
             self._namespace_id = (await registry.register_namespace(DEFAULT_NAMESPACE)).namespace_id
         is_metered = self._backend.capabilities.hot_partitions
-        return Context(self._namespace_id or "", self._world.now_ms(), is_metered, self._has_shares)
+        return Context(self._namespace_id or "", self._world.now_ms(), is_metered, self._state.has_shares)
 
-    async def _images(self, keys: Sequence[Key]) -> dict[Key, Item | None]:
-        found = await self._backend.batch_get(keys) if keys else []
-        return dict(zip(keys, found, strict=True))
+    async def _images(self, wanted: Iterable[Key | Query]) -> dict[Key | Query, Item | None]:
+        wishes = dict.fromkeys(wanted)
+        keys = [wish for wish in wishes if isinstance(wish, Key)]
+        images = dict[Key | Query, Item | None]()
+        if keys:
+            images.update(zip(keys, await self._backend.batch_get(keys), strict=True))
+        for query in [wish for wish in wishes if isinstance(wish, Query)]:
+            rows = (await self._backend.query(query)).rows
+            images[query] = rows[0].item if rows else None
+        return images
 
-    def _find(self, group: Sequence[Source], error: ValidationError) -> None:
-        for source in group:
-            self.report.findings.add(Finding(source.key, str(error)))
+    def _find(self, group: Group, error: ValidationError) -> None:
+        for record in group:
+            self.report.findings.add(Finding(record.key, str(error)))
 
     async def _carry_out(self, moves: Sequence[Move], kinds: frozenset[Kind], ways: int) -> None:
         for attempt in range(ATTEMPTS_MAX):
@@ -334,26 +325,24 @@ class Migration:
         if not outcomes[0].applied:
             return list(bundle)
         for move in bundle:
-            if not move.is_count:
+            if not move.is_aside:
                 tally = self.report.superseded if move.target is None else self.report.moved
-                tally[move.sources[0].kind] += len(move.sources)
+                tally[move.records[0].kind] += len(move.records)
         return []
 
     async def _looked_at_again(self, moves: Sequence[Move], kinds: frozenset[Kind]) -> list[Move]:
         """Moves as they have to be now: some are done by somebody else, some go to another place."""
-        items = await self._images([source.key for move in moves for source in move.sources])
+        items = await self._images(record.key for move in moves for record in move.records)
         groups = []
         for move in moves:
-            left = [Row(s.key, item) for s in move.sources if (item := items[s.key]) is not None]
-            found = [self._recognise(row) for row in left]
-            if due := [s for s in found if isinstance(s, Source) and _is_due(s, kinds)]:
+            left = [Row(r.key, item) for r in move.records if (item := items[r.key]) is not None]
+            if due := [record for row in left if _is_due(record := self._recognise(row), kinds)]:
                 groups.append(due)
         return await self._planned(groups)
 
     async def _clean(self, rows: Sequence[Row]) -> None:
         """Delete old records whose new ones are there, or would be gone by now anyway."""
-        targets = [target for row in rows if (target := target_of(row.item)) is not None]
-        images = await self._images(list(dict.fromkeys(targets)))
+        images = await self._images(target for row in rows if (target := target_of(row.item)) is not None)
         deletes: list[Write] = []
         now_ms = self._world.now_ms()
         for row in rows:
@@ -380,25 +369,15 @@ class Migration:
             raise RateLimiterUnavailable("the record of the migration is gone; run the upgrade again")
 
 
-def _looked_at(group: Sequence[Source], context: Context) -> list[Key]:
-    if group[0].namespace_id:
-        return wanted_in_place(group)
-    return (parents if group[0].is_moved else wanted)(group, context)
-
-
-def _moves(group: Sequence[Source], images: Images, context: Context) -> list[Move]:
-    if group[0].namespace_id:
-        return moves_in_place(group, images, context)
-    return [(child_count if group[0].is_moved else translate)(group, images, context)]
-
-
-def _is_due(source: Source, kinds: frozenset[Kind]) -> bool:
-    """Whether a pass has something to do about an old record.
+def _is_due(record: Found, kinds: frozenset[Kind]) -> TypeGuard[OldRecord]:
+    """Whether a row is an old record that a pass has something to do about.
 
     Children are counted when all entities have been moved, for only then are all parents there.
     """
-    if not source.is_moved:
-        return source.kind in kinds
-    if kinds != HISTORY or source.kind is not Kind.ENTITY or COUNTED in source.item:
+    if not isinstance(record, OldRecord):
         return False
-    return target_of(source.item) is not None and isinstance(fields(source.item).get("parent_id"), str)
+    if not record.is_moved:
+        return record.kind in kinds
+    if kinds != HISTORY or record.kind is not Kind.ENTITY or COUNTED in record.item:
+        return False
+    return target_of(record.item) is not None and isinstance(fields(record.item).get("parent_id"), str)

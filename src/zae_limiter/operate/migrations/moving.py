@@ -1,17 +1,27 @@
-"""What moving an old record means, whatever its kind: one transaction that writes the new and marks the old.
+"""How old records are moved, whatever their kind: one transaction moves them, or leaves them as they were.
 
-The mark is set on condition that the old record is still what was read and has no mark yet. So a record
-is moved exactly once, by whichever process gets there first, and whoever is killed leaves it either
-not moved or moved.
+Records without a namespace get a mark, on condition that they are still what was read and have no mark
+yet. Others are rewritten where they are, on condition that they lack still what they lacked. So a record is
+moved exactly once, by whichever process gets there first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+import re
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
-from ...repository_protocol import TRANSACT_WRITES_MAX, Condition, Equal, Exists, Key, Update, Write
-from .shapes import COUNTED, MOVED_TO, SUPERSEDED, Kind, Source
+from ...repository_protocol import TRANSACT_WRITES_MAX, Equal, Exists, Item, Key, Query, Update, Write
+from ...schema import pinned
+from .shapes import MOVED_TO, SUPERSEDED, Kind, OldRecord
+
+_CHANGING = {
+    Kind.BUCKET: re.compile(r".*_tk|rf|tokens_milli|last_refill_ms", re.DOTALL),
+    Kind.LIMITS: re.compile(r"config_version|capacity|burst|refill_amount|refill_period_seconds"),
+    Kind.ENTITY: re.compile(r"version"),
+    Kind.USAGE: re.compile(r"(?!ttl\Z).*", re.DOTALL),
+}
+"""Which numbers older clients change; few are named, for a condition may not be too long."""
 
 
 class Context(NamedTuple):
@@ -26,71 +36,56 @@ class Context(NamedTuple):
 
 
 class Move(NamedTuple):
-    """The writes that move some old records to a new one; all of them or none.
+    """The writes that move some old records to a new one; all of them or none."""
 
-    ``counts`` only add to counters, so those of several moves can be added up.
-    """
-
-    sources: tuple[Source, ...]
+    records: Sequence[OldRecord]
     target: Key | None
     """The new record; ``None`` if none was needed."""
     writes: tuple[Write, ...] = ()
     counts: tuple[Update, ...] = ()
-    is_count: bool = False
-    """It moves nothing, but makes a parent count a child that was moved."""
-
-    def keys(self) -> set[Key]:
-        return {write.key for write in (*self.writes, *self.counts)}
+    """They only add to counters, so those of several moves can be added up."""
+    is_aside: bool = False
+    """It belongs to a move, and moves no record itself."""
 
 
-def moved(
-    sources: Sequence[Source], target: Key, writes: Iterable[Write], counts: Iterable[Update] = ()
-) -> Move:
-    """Sources that become one record."""
-    marks = [mark(source, f"{target.partition} {target.sort}") for source in sources]
-    return Move(tuple(sources), target, (*writes, *marks), tuple(counts))
+Group: TypeAlias = Sequence[OldRecord]
+"""Old records that become one record."""
+
+Images: TypeAlias = Mapping[Key | Query, Item | None]
+"""Records as they are; of a query the first one that it finds."""
+
+Translation: TypeAlias = Generator[Sequence[Key | Query], Images, Sequence[Move]]
+"""Says which records it has to see, is sent these, and returns how a group is moved, step by step."""
 
 
-def superseded(sources: Sequence[Source]) -> Move:
-    """Sources in whose place there is something newer."""
-    return Move(tuple(sources), None, tuple(mark(source, SUPERSEDED) for source in sources))
+def moved(group: Group, target: Key, writes: Iterable[Write], counts: Iterable[Update] = ()) -> Move:
+    """Old records that become one, and are marked."""
+    marks = [mark(record, f"{target.partition} {target.sort}") for record in group]
+    return Move(group, target, (*writes, *marks), tuple(counts))
 
 
-def mark(source: Source, where: str) -> Update:
-    unmoved = (Exists(), Equal(MOVED_TO, None), *pins(source))
-    return Update(source.key, set={MOVED_TO: where}, when=unmoved)
+def superseded(group: Group, writes: Iterable[Write] = ()) -> Move:
+    """Old records in whose place there is something newer."""
+    return Move(group, None, (*(mark(record, SUPERSEDED) for record in group), *writes))
 
 
-def counted(source: Source, parent: Key | None) -> Move:
-    """Let the parent of a moved child count it; a parent that does not exist counts nobody."""
-    counts = () if parent is None else (Update(parent, {"children": 1}, when=(Exists(),)),)
-    once = Update(source.key, set={COUNTED: True}, when=(Exists(), Equal(COUNTED, None)))
-    return Move((source,), parent, (once,), counts, is_count=True)
+def mark(record: OldRecord, where: str) -> Update:
+    return Update(record.key, set={MOVED_TO: where}, when=(*unchanged(record, MOVED_TO), *pins(record)))
 
 
-def pins(source: Source) -> Iterator[Condition]:
+def pins(record: OldRecord) -> Iterator[Equal]:
     """That the record is still what was read, as far as older clients change it."""
-    item = source.item
-    for name, value in item.items():
-        if type(value) is int and _changes(source.kind, name):
+    changing = _CHANGING.get(record.kind)
+    for name, value in record.item.items():
+        if type(value) is int and changing is not None and changing.fullmatch(name):
             yield Equal(name, value)
-    if isinstance(item.get("data"), dict):
-        yield Equal("data", item["data"])  # type: ignore[arg-type]  # every store compares maps
+    if isinstance(data := record.item.get("data"), dict):
+        yield Equal("data", data)  # type: ignore[arg-type]  # every store compares maps
 
 
-def _changes(kind: Kind, name: str) -> bool:
-    """Whether older clients change an attribute; few are named, for a condition may not be too long."""
-    match kind:
-        case Kind.BUCKET:
-            return name.endswith("_tk") or name in ("rf", "tokens_milli", "last_refill_ms")
-        case Kind.LIMITS:
-            return name in ("config_version", "capacity", "burst", "refill_amount", "refill_period_seconds")
-        case Kind.ENTITY:
-            return name == "version"
-        case Kind.USAGE:
-            return name != "ttl"
-        case _:
-            return False
+def unchanged(record: OldRecord, *names: str) -> tuple[Exists | Equal, ...]:
+    """That a record is there, and that these attributes of it are what was read."""
+    return (Exists(), *(pin for name in names for pin in pinned(record.item, name)))
 
 
 def packed(moves: Iterable[Move]) -> list[list[Move]]:
@@ -99,29 +94,22 @@ def packed(moves: Iterable[Move]) -> list[list[Move]]:
     taken: set[Key] = set()
     written: set[Key] = set()
     for move in moves:
-        own = {write.key for write in move.writes}
-        if not bundles or own & taken or (move.keys() - own) & written:
-            fits = False
-        else:
-            fits = len(taken | move.keys()) <= TRANSACT_WRITES_MAX
-        if not fits:
+        own, counted = ({write.key for write in writes} for writes in (move.writes, move.counts))
+        fits = len(taken | own | counted) <= TRANSACT_WRITES_MAX
+        if not bundles or own & taken or counted & written or not fits:
             bundles.append([])
             taken, written = set(), set()
         bundles[-1].append(move)
-        taken |= move.keys()
+        taken |= own | counted
         written |= own
     return bundles
 
 
 def writes_of(bundle: Sequence[Move]) -> list[Write]:
     """The writes of a bundle, counts of the same key added up."""
-    writes: list[Write] = [write for move in bundle for write in move.writes]
     totals: dict[Key, Update] = {}
-    for move in bundle:
-        for count in move.counts:
-            before = totals.get(count.key)
-            if before is not None:
-                added = {name: amount + before.add.get(name, 0) for name, amount in count.add.items()}
-                count = count._replace(add=added)  # noqa: PLW2901 - the sum stands for both
-            totals[count.key] = count
-    return [*writes, *totals.values()]
+    for count in (count for move in bundle for count in move.counts):
+        before = totals[count.key].add if count.key in totals else {}
+        added = {name: amount + before.get(name, 0) for name, amount in count.add.items()}
+        totals[count.key] = count._replace(add=added)
+    return [*(write for move in bundle for write in move.writes), *totals.values()]

@@ -9,132 +9,86 @@ Keys already had a namespace and are those of today, so what tells an older reco
 
 Beside them lie lists that are made of the others, notes of operations that expire, and one record of what a
 file of limits had made. Some records say what this version does not know, such as a limit that changes by
-a calendar. These are obstacles: they are named before anything is written, and never left out.
+a calendar. They are named before anything is written, and never left out.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from datetime import datetime
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
 
 from ...exceptions import ValidationError
-from ...models import UsageWindow
-from ...naming import DEFAULT_RESOURCE, WCU, validate_entity_id, validate_limit_name, validate_resource
-from ...records.items import unknown_settings, usage_row
-from ...repository_protocol import Item, Key, Row
-from ...schema import REGISTRY, config_limits, is_number, text
-from .shapes import Current, Finding, Kind, Obstacle, Source, level_resource
+from ...naming import WCU, validate_entity_id, validate_limit_name, validate_resource
+from ...records.items import unknown_settings
+from ...repository_protocol import Item, Row
+from ...schema import REGISTRY, config_limits, is_number
+from .shapes import Finding, Found, Kind, OldRecord, level_resource, read_key, usage_place
 
-_PLACE = re.compile(r"([^/#]+)/([A-Z_]+)#(.*)", re.DOTALL)
+_PARTITION = re.compile(r"([^/#]+)/([A-Z_]+)#(.*)", re.DOTALL)
 _NAMESPACE_ID = re.compile(r"[A-Za-z0-9_-]{11}")
-
-Found = Source | Finding | Current | Obstacle
-
-
-class Place(NamedTuple):
-    """A key, taken apart."""
-
-    namespace_id: str
-    head: str
-    name: str
-    sort: tuple[str, ...]
+_OF_TODAY = ("CLAIM", "VERSION", "NAMESPACE", "NSID", "MIGRATION", "CHECKPOINT", "CHANGES")
+"""Records of the system that were always as they are, or are made by this version only."""
 
 
 def recognise_namespaced(row: Row, now_ms: int) -> Found:
     """What a row of a table is whose keys have namespaces and whose records may be older."""
-    found = _PLACE.fullmatch(row.key.partition)
-    if found is None:
+    partition = _PARTITION.fullmatch(row.key.partition)
+    if partition is None:
         return Finding(row.key, "no record of any known shape has such a key")
-    place = Place(found[1], found[2], found[3], tuple(row.key.sort.split("#")[1:]))
+    namespace_id, head, name = partition.groups()
     try:
-        source = _read(place, row)
+        found = _read(namespace_id, head, name, row)
+        reasons = list(dict.fromkeys(_obstacles(found, now_ms))) if isinstance(found, OldRecord) else []
     except ValidationError as error:
-        return Obstacle(row.key, str(error))
-    if isinstance(source, Source):
-        reasons = list(dict.fromkeys(_obstacles(source, now_ms)))
-        return Obstacle(row.key, "; ".join(reasons)) if reasons else source
-    if source is None:
-        is_ours = found[1] == REGISTRY or _NAMESPACE_ID.fullmatch(found[1]) is not None
-        reason = "no version that is known has a record of this kind"
-        return Obstacle(row.key, reason) if is_ours else Finding(row.key, reason)
-    return source
+        reasons = [str(error)]
+    return Finding(row.key, "; ".join(reasons), blocks=True) if reasons else found
 
 
-def _read(place: Place, row: Row) -> Source | Current | None:
-    """The source if a record is older, nothing if its kind is not known."""
-    match place.head, place.sort:
-        case "ENTITY", ("META",):
-            return _entity(place, row)
-        case "ENTITY", ("CONFIG", resource):
-            return _level(place, row, validate_entity_id(place.name), level_resource(resource))
-        case "ENTITY", ("USAGE", resource, _):
-            return _usage(place, row, validate_resource(resource))
-        case "RESOURCE", ("CONFIG",):
-            return _level(place, row, "", validate_resource(place.name))
-        case "SYSTEM", ("CONFIG",):
-            return _level(place, row, "", DEFAULT_RESOURCE)
-        case "SYSTEM", ("PROVISIONER",):
-            return Source(Kind.MANIFEST, *row, namespace_id=place.namespace_id)
-        case "SYSTEM", ("RESOURCES",) | ("ENTITY_CONFIG_RESOURCES",):
-            return Source(Kind.LIST, *row, namespace_id=place.namespace_id)
-        case "BUCKET", ("STATE",):
-            return _bucket(place, row)
-        case "BUCKET", ("OP", _):
-            return Current(row.key)  # it says that a request was carried out, and expires
-        case "AUDIT", ("AUDIT", _):
-            return Current(row.key)
-        case "RESOURCE", ("ENTITY_CONFIGS",):
-            return Current(row.key)
-        case "SYSTEM", (
-            "CLAIM" | "VERSION" | "NAMESPACE" | "NSID" | "MIGRATION" | "CHECKPOINT" | "CHANGES",
-            *_,
-        ):
-            return Current(row.key)
-    return None
+def _read(namespace_id: str, head: str, name: str, row: Row) -> Found:
+    found, sort = None, row.key.sort.split("#")[1:]
+    match head, sort:
+        case ("BUCKET", ["OP", _]) | ("AUDIT", ["AUDIT", _]) | ("RESOURCE", ["ENTITY_CONFIGS"]):
+            return None
+        case "SYSTEM", [kind, *_] if kind in _OF_TODAY:
+            return None
+        case ("ENTITY", ["META"] | ["CONFIG", _] | ["USAGE", _, _]) | ("RESOURCE" | "SYSTEM", ["CONFIG"]):
+            found = read_key(head, name, sort, row)
+        case "BUCKET", ["STATE"]:
+            found = _bucket(name, row)
+        case "SYSTEM", ["PROVISIONER"]:
+            found = OldRecord(Kind.MANIFEST, *row)
+        case "SYSTEM", ["RESOURCES"] | ["ENTITY_CONFIG_RESOURCES"]:
+            found = OldRecord(Kind.LIST, *row)
+    if found is None:
+        is_ours = namespace_id == REGISTRY or _NAMESPACE_ID.fullmatch(namespace_id) is not None
+        return Finding(row.key, "no version that is known has a record of this kind", blocks=is_ours)
+    found = found._replace(namespace_id=namespace_id)
+    return None if _is_current(found) else found
 
 
-def _entity(place: Place, row: Row) -> Source | Current:
-    if "GSI3PK" in row.item:
-        return Current(row.key)
-    return Source(Kind.ENTITY, *row, validate_entity_id(place.name), namespace_id=place.namespace_id)
-
-
-def _level(place: Place, row: Row, owner: str, resource: str) -> Source | Current:
-    is_tombstone = not says_anything(row.item) and "GSI3PK" not in row.item and "resource" not in row.item
-    if "born" in row.item or (is_tombstone and "config_version" in row.item):
-        return Current(row.key)
-    return Source(Kind.LIMITS, *row, owner, resource, namespace_id=place.namespace_id)
-
-
-def _bucket(place: Place, row: Row) -> Source | Current:
-    if "cv" in row.item:
-        return Current(row.key)
-    entity_id, resource, shard = (*place.name.split("#"), "", "")[:3]
+def _bucket(name: str, row: Row) -> OldRecord:
+    entity_id, resource, shard = (*name.split("#"), "", "")[:3]
     owner, resource = validate_entity_id(entity_id), validate_resource(resource)
     if not re.fullmatch(r"[0-9]{1,9}", shard):
         raise ValidationError("bucket", row.key.partition, "its key names no shard")
-    return Source(Kind.BUCKET, *row, owner, resource, namespace_id=place.namespace_id, shard_id=int(shard))
+    return OldRecord(Kind.BUCKET, *row, owner, resource, shard_id=int(shard))
 
 
-def _usage(place: Place, row: Row, resource: str) -> Source | Current:
-    owner = validate_entity_id(place.name)
-    key, attributes = usage_place(place.namespace_id, owner, resource, row.item)
-    if key == row.key and row.item.get("GSI2SK") == attributes["GSI2SK"]:
-        return Current(row.key)
-    return Source(Kind.USAGE, *row, owner, resource, namespace_id=place.namespace_id)
-
-
-def usage_place(namespace_id: str, owner: str, resource: str, item: Item) -> tuple[Key, dict[str, Any]]:
-    """Where a usage row belongs by what it says itself."""
-    window = UsageWindow.of(str(item.get("window")))
-    try:
-        start = datetime.fromisoformat(text(item, "window_start") or "")
-        return usage_row(namespace_id, owner, resource, window, int(start.timestamp()) * 1000)
-    except (ValueError, OverflowError, OSError):
-        reason = "it is no instant such as 2024-01-01T14:00:00Z"
-        raise ValidationError("window_start", item.get("window_start"), reason) from None
+def _is_current(record: OldRecord) -> bool:
+    """Whether a record is of the present shape."""
+    item = record.item
+    match record.kind:
+        case Kind.ENTITY:
+            return "GSI3PK" in item
+        case Kind.BUCKET:
+            return "cv" in item
+        case Kind.LIMITS:
+            is_tombstone = not says_anything(item) and "GSI3PK" not in item and "resource" not in item
+            return "born" in item or (is_tombstone and "config_version" in item)
+        case Kind.USAGE:
+            key, attributes = usage_place(record.namespace_id, record)
+            return key == record.key and item.get("GSI2SK") == attributes["GSI2SK"]
+    return False
 
 
 def says_anything(item: Item) -> bool:
@@ -142,25 +96,35 @@ def says_anything(item: Item) -> bool:
     return any(name[:2] in ("l_", "w_") for name in item) or "on_unavailable" in item
 
 
-# Obstacles.
+# What this version cannot serve.
 
 
-def _obstacles(source: Source, now_ms: int) -> Iterator[str]:
-    match source.kind:
+def _obstacles(record: OldRecord, now_ms: int) -> Iterator[str]:
+    item = record.item
+    match record.kind:
         case Kind.LIMITS:
-            yield from level_obstacles(source.item)
+            strange = list(unknown_settings(item))
+            yield from strange
+            try:
+                config_limits(item)
+            except ValidationError as error:
+                if not strange:
+                    yield str(error)
         case Kind.ENTITY:
-            yield from _unknown(source.item, _ENTITY)
-            if source.item.get("parent_id") is not None:
-                validate_entity_id(source.item["parent_id"])  # type: ignore[arg-type]  # which is checked
+            yield from (_nobody_knows(name) for name in sorted(item) if not _ENTITY.fullmatch(name))
+            if item.get("parent_id") is not None:
+                validate_entity_id(item["parent_id"])  # type: ignore[arg-type]  # which is checked
         case Kind.BUCKET:
-            yield from _bucket_obstacles(source.item, now_ms)
+            if not is_number(item.get("rf")) and any(name.endswith("_tk") for name in item):
+                yield "it does not say since when it is refilled"
+            for name in sorted(item):
+                yield from _bucket_obstacles(name, item[name], now_ms)
         case Kind.USAGE:
-            overdrawn = sorted(name[:-3] for name in source.item if name.endswith("#od"))
+            overdrawn = sorted(name[:-3] for name in item if name.endswith("#od"))
             if overdrawn:
                 yield f"it counts what went beyond the soft limits {', '.join(map(repr, overdrawn))}"
         case Kind.MANIFEST:
-            yield from _manifest_obstacles(source.item)
+            yield from _manifest_obstacles(item)
 
 
 _ENTITY = re.compile(
@@ -170,76 +134,66 @@ _BUCKET = re.compile(
     r"entity_id|resource|rf|shard_count|cascade|parent_id|ttl|pgen|pinc|vu|sched_tz|GSI[1-4][PS]K"
 )
 _LIMIT = re.compile(r"b_(.+)_([a-z]+)", re.DOTALL)
-_NUMBERS = frozenset(("tk", "cp", "ra", "rp", "tc"))
-_QUOTA = frozenset(("gc", "rn", "rsa", "rsched", "tu", "wa", "ws", "wtc"))
-NO_SCHEDULE = "-"
 
 
-def _unknown(item: Item, known: re.Pattern[str]) -> Iterator[str]:
-    for name in sorted(item):
-        if known.fullmatch(name) is None:
-            yield f"nobody knows what {name!r} says"
+def _is_over(value: object, now_ms: int) -> bool:
+    return is_number(value) and value <= now_ms
 
 
-def level_obstacles(item: Item) -> Iterator[str]:
-    """What a config level says that limits of this version cannot."""
-    strange = list(unknown_settings(item))
-    yield from strange
-    try:
-        config_limits(item)
-    except ValidationError as error:
-        if not strange:
-            yield str(error)
+def _has_no_schedule(value: object, _: int) -> bool:
+    return value == "-"
 
 
-def _bucket_obstacles(item: Item, now_ms: int) -> Iterator[str]:
-    """What a bucket says that is not its numbers, as far as it still holds."""
-    if not is_number(item.get("rf")) and any(name.endswith("_tk") for name in item):
-        yield "it does not say since when it is refilled"
-    for name in sorted(item):
-        if name == "disabled":
-            if item[name]:
-                yield "it is disabled"
-        elif name == "bypass":
-            if not is_number(item[name]) or item[name] > now_ms:  # type: ignore[operator]
-                yield "its limits are bypassed"
-        elif name in ("sched", "rsched"):
-            if item[name] != NO_SCHEDULE:
-                yield "its limits change by a schedule" if name == "sched" else "it holds a calendar quota"
-        elif found := _LIMIT.fullmatch(name):
-            yield from _limit_obstacles(found[1], found[2], item[name], now_ms)
-        elif _BUCKET.fullmatch(name) is None:
-            yield f"nobody knows what {name!r} says"
+_Harmless = Callable[[object, int], bool]
+_OF_BUCKETS: dict[str, tuple[_Harmless, str]] = {
+    "disabled": (lambda value, _: not value, "it is disabled"),
+    "bypass": (_is_over, "its limits are bypassed"),
+    "sched": (_has_no_schedule, "its limits change by a schedule"),
+    "rsched": (_has_no_schedule, "it holds a calendar quota"),
+}
+_OF_LIMITS: dict[str, tuple[_Harmless, str]] = {
+    "soft": (_is_over, "is soft"),
+    "sched": (_has_no_schedule, "has a schedule"),
+    **dict.fromkeys(("gc", "rn", "rsa", "rsched", "tu", "wa", "ws", "wtc"), (lambda *_: False, "is a quota")),
+}
+"""What buckets and their limits may say beside their numbers, when it means nothing, and what it means."""
 
 
-def _limit_obstacles(limit: str, field: str, value: object, now_ms: int) -> Iterator[str]:
-    if field in _NUMBERS:
+def _bucket_obstacles(name: str, value: object, now_ms: int) -> Iterator[str]:
+    """What an attribute of a bucket says that is not its numbers, as far as it still holds."""
+    limit, field = found.groups() if (found := _LIMIT.fullmatch(name)) else ("", "")
+    if name in _OF_BUCKETS:
+        is_harmless, reason = _OF_BUCKETS[name]
+        if not is_harmless(value, now_ms):
+            yield reason
+    elif field in ("tk", "cp", "ra", "rp", "tc"):
         if limit != WCU:
             validate_limit_name(limit)
         if not is_number(value):
             yield f"limit {limit!r} has {value!r} where a number belongs"
         elif field == "ra" and value == 0:
             yield f"limit {limit!r} is a quota"
-    elif field in _QUOTA:
-        yield f"limit {limit!r} is a quota"
-    elif field == "soft":
-        if not is_number(value) or value > now_ms:
-            yield f"limit {limit!r} is soft"
-    elif field == "sched":
-        if value != NO_SCHEDULE:
-            yield f"limit {limit!r} has a schedule"
-    else:
-        yield f"nobody knows what {f'b_{limit}_{field}'!r} says"
+    elif field in _OF_LIMITS:
+        is_harmless, reason = _OF_LIMITS[field]
+        if not is_harmless(value, now_ms):
+            yield f"limit {limit!r} {reason}"
+    elif limit or _BUCKET.fullmatch(name) is None:
+        yield _nobody_knows(name)
 
 
 def _manifest_obstacles(item: Item) -> Iterator[str]:
     resources, entities = item.get("managed_resources", []), item.get("managed_entities", {})
-    if not isinstance(resources, list) or not isinstance(entities, dict):
+    lists = [resources, *(entities.values() if isinstance(entities, dict) else [None])]
+    if not isinstance(entities, dict) or not all(isinstance(names, list) for names in lists):
         yield "it does not list what a file of limits made"
         return
-    for name in resources:
+    for name in resources:  # type: ignore[union-attr]  # which is a list
         validate_resource(name)
     for entity_id, names in entities.items():
         validate_entity_id(entity_id)
         for name in names:
             level_resource(name)
+
+
+def _nobody_knows(name: str) -> str:
+    return f"nobody knows what {name!r} says"

@@ -33,16 +33,15 @@ Scan: TypeAlias = Callable[[], AsyncIterator[Row]]
 
 def scan_of(backend: Backend) -> Scan:
     """How to read all of a store."""
-    match backend.capabilities.name:
-        case "memory" if isinstance(backend, MemoryBackend):
-            return lambda: _memory_rows(backend)
-        case "sqlite" if isinstance(backend, SqliteBackend):
-            return lambda: _sqlite_rows(backend)
-        case "dynamodb":
-            from ...backends.dynamodb import DynamoDBBackend
+    if isinstance(backend, MemoryBackend):
+        return lambda: _memory_rows(backend)
+    if isinstance(backend, SqliteBackend):
+        return lambda: _sqlite_rows(backend)
+    if backend.capabilities.name == "dynamodb":
+        from ...backends.dynamodb import DynamoDBBackend
 
-            if isinstance(backend, DynamoDBBackend):
-                return lambda: _dynamodb_rows(backend)
+        if isinstance(backend, DynamoDBBackend):
+            return lambda: _dynamodb_rows(backend)
     raise ValidationError("store", backend.capabilities.name, "it cannot be read as a whole")
 
 

@@ -1,6 +1,6 @@
-"""How older tables spelled their records, and how one of them is recognised. Pure.
+"""How tables without namespaces spelled their records, and how one of them is recognised. Pure.
 
-Keys had no namespace. Two shapes are known, and a table that lived through both may hold either:
+Two shapes are known, and a table that lived through both may hold either:
 
     one item per limit   ENTITY#{id}        #BUCKET#{resource}#{limit}, #LIMIT#{resource}#{limit}
                          RESOURCE#{name}    #LIMIT#{name}#{limit}
@@ -18,13 +18,16 @@ was moved carries ``moved_to``, so every record is moved once however often that
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from ...exceptions import ValidationError
+from ...models import UsageWindow
 from ...naming import DEFAULT_RESOURCE, validate_entity_id, validate_limit_name, validate_resource
-from ...repository_protocol import Item, Key, Row
-from ...schema import RESOURCE_AUDIT, SYSTEM_AUDIT, older_version_key
+from ...records.items import usage_row
+from ...repository_protocol import Item, Key, Row, Value
+from ...schema import RESOURCE_AUDIT, SYSTEM_AUDIT
 
 MOVED_TO = "moved_to"
 """On an old record: where it went, the two parts of the key with a space between them."""
@@ -51,7 +54,7 @@ class Kind(StrEnum):
     """Names that an older version kept beside the records, and that this one finds by its indexes."""
 
 
-class Source(NamedTuple):
+class OldRecord(NamedTuple):
     """One old record, and what its key says."""
 
     kind: Kind
@@ -82,82 +85,70 @@ class Source(NamedTuple):
     def is_moved(self) -> bool:
         return MOVED_TO in self.item
 
+    @property
+    def is_system(self) -> bool:
+        """Whether limits were the system's; those it had for one resource are that resource's by now."""
+        return self.key.partition == "SYSTEM#"
+
 
 class Finding(NamedTuple):
     """A record that stays where it is, and why."""
 
     key: Key
     reason: str
+    blocks: bool = False
+    """This version cannot serve it: as long as it is there, nothing is changed."""
 
 
-class Current(NamedTuple):
-    """A record of the present shape."""
-
-    key: Key
+Found: TypeAlias = OldRecord | Finding | None
+"""What a row is; nothing for a record of the present shape."""
 
 
-class Obstacle(NamedTuple):
-    """A record that this version cannot serve, and why: as long as it is there, nothing is changed."""
-
-    key: Key
-    reason: str
-
-
-def recognise(row: Row) -> Source | Finding | Current:
+def recognise(row: Row) -> Found:
     """What a row of a table is, if keys with a namespace are of the present shape."""
-    key = row.key
-    head, _, rest = key.partition.partition("#")
+    head, _, name = row.key.partition.partition("#")
     if "/" in head:
-        return Current(key)
-    try:
-        found = _read(head, rest, key.sort.split("#"), row)
-    except ValidationError as error:
-        return Finding(key, str(error))
-    return found or Finding(key, "no record of any known shape has such a key")
-
-
-def _read(head: str, rest: str, sort: list[str], row: Row) -> Source | None:
-    if sort[0] != "":
         return None
-    match head, sort[1:]:
+    before, *sort = row.key.sort.split("#")
+    try:
+        found = None if before else read_key(head, name, sort, row)
+    except ValidationError as error:
+        return Finding(row.key, str(error))
+    return found or Finding(row.key, "no record of any known shape has such a key")
+
+
+def read_key(head: str, name: str, sort: list[str], row: Row) -> OldRecord | None:
+    """What the parts of a key say; nothing if no kind of record has such a key."""
+    match head, sort:
         case "ENTITY", ["META"]:
-            return Source(Kind.ENTITY, *row, validate_entity_id(rest))
-        case "ENTITY", ["BUCKET", resource]:
-            return Source(Kind.BUCKET, *row, validate_entity_id(rest), validate_resource(resource))
-        case "ENTITY", ["BUCKET", resource, limit]:
-            owner = validate_entity_id(rest)
-            return Source(Kind.BUCKET, *row, owner, validate_resource(resource), validate_limit_name(limit))
-        case "ENTITY", ["CONFIG", resource]:
-            return Source(Kind.LIMITS, *row, validate_entity_id(rest), level_resource(resource))
-        case "ENTITY", ["LIMIT", resource, limit]:
-            owner = validate_entity_id(rest)
-            return Source(Kind.LIMITS, *row, owner, level_resource(resource), validate_limit_name(limit))
+            return OldRecord(Kind.ENTITY, *row, validate_entity_id(name))
         case "ENTITY", ["USAGE", resource, _]:
-            return Source(Kind.USAGE, *row, validate_entity_id(rest), validate_resource(resource))
-        case "RESOURCE", ["CONFIG"]:
-            return Source(Kind.LIMITS, *row, "", validate_resource(rest))
-        case "RESOURCE", ["LIMIT", resource, limit] if resource == rest:
-            return Source(Kind.LIMITS, *row, "", validate_resource(rest), validate_limit_name(limit))
+            return OldRecord(Kind.USAGE, *row, validate_entity_id(name), validate_resource(resource))
+        case "ENTITY", ["BUCKET", resource] | ["BUCKET", resource, _]:
+            found = OldRecord(Kind.BUCKET, *row, validate_entity_id(name), validate_resource(resource))
+        case "ENTITY", ["CONFIG", resource] | ["LIMIT", resource, _]:
+            found = OldRecord(Kind.LIMITS, *row, validate_entity_id(name), level_resource(resource))
+        case "RESOURCE", ["CONFIG"] | ["LIMIT", _, _] if sort[1:2] in ([], [name]):
+            found = OldRecord(Kind.LIMITS, *row, resource=validate_resource(name))
         case "SYSTEM", ["CONFIG"]:
-            return Source(Kind.LIMITS, *row, "", DEFAULT_RESOURCE)
-        case "SYSTEM", ["LIMIT", resource, limit]:
-            return Source(Kind.LIMITS, *row, "", level_resource(resource), validate_limit_name(limit))
+            found = OldRecord(Kind.LIMITS, *row, resource=DEFAULT_RESOURCE)
+        case "SYSTEM", ["LIMIT", resource, _]:
+            found = OldRecord(Kind.LIMITS, *row, resource=level_resource(resource))
         case "SYSTEM", ["VERSION"]:
-            return Source(Kind.VERSION, *row)
+            return OldRecord(Kind.VERSION, *row)
         case "AUDIT", ["AUDIT", _]:
-            return Source(Kind.AUDIT, *row, _audited(rest))
+            if name.startswith(RESOURCE_AUDIT):
+                validate_resource(name.removeprefix(RESOURCE_AUDIT))
+            elif name != SYSTEM_AUDIT:
+                validate_entity_id(name)
+            return OldRecord(Kind.AUDIT, *row, name)
         case _:
             return None
+    return found._replace(limit=validate_limit_name(sort[2])) if sort[2:] else found
 
 
-def is_system(source: Source) -> bool:
-    """Whether limits were the system's; those it had for one resource are that resource's by now."""
-    return source.key.partition == older_version_key().partition
-
-
-def older_resource_limits(resource: str) -> tuple[str, str]:
-    """The partition, and how sort keys begin, of the limits that a resource had of its own."""
-    return f"RESOURCE#{resource}", "#LIMIT#"
+def level_resource(resource: str) -> str:
+    return resource if resource == DEFAULT_RESOURCE else validate_resource(resource)
 
 
 def fields(item: Item) -> dict[str, Any]:
@@ -176,14 +167,24 @@ def target_of(item: Item) -> Key | None:
     return Key(partition, f"#{sort}")
 
 
-def level_resource(resource: str) -> str:
-    return resource if resource == DEFAULT_RESOURCE else validate_resource(resource)
+def usage_place(namespace_id: str, record: OldRecord) -> tuple[Key, dict[str, Value]]:
+    """Where a row of usage belongs by what it says itself, and the attributes of the row there."""
+    item = fields(record.item)
+    window = UsageWindow.of(str(item.get("window")))
+    start_ms = time_ms("window_start", item.get("window_start"))
+    return usage_row(namespace_id, record.owner, record.resource, window, start_ms)
 
 
-def _audited(name: str) -> str:
-    if name == SYSTEM_AUDIT:
-        return name
-    if name.startswith(RESOURCE_AUDIT):
-        validate_resource(name.removeprefix(RESOURCE_AUDIT))
-        return name
-    return validate_entity_id(name)
+_END_MS = int(datetime(9999, 12, 1, tzinfo=UTC).timestamp() * 1000)
+"""The last month that a calendar knows: what begins in it may not end."""
+
+
+def time_ms(field: str, value: object) -> int:
+    try:
+        moment = datetime.fromisoformat(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise ValidationError(field, value, "it is no instant such as 2024-01-01T14:00:00Z") from None
+    ms = round(moment.replace(tzinfo=moment.tzinfo or UTC).timestamp() * 1000)
+    if not 0 <= ms < _END_MS:
+        raise ValidationError(field, value, "it is too far away")
+    return ms

@@ -37,7 +37,7 @@ NAMESPACED = "namespaced"
 AUTHOR = "zae-limiter"
 
 
-class Stage(StrEnum):
+class MigrationStage(StrEnum):
     """How far a migration has come."""
 
     NONE = "none"
@@ -60,14 +60,9 @@ class State(NamedTuple):
         return version_key(), older_version_key(), migration_key()
 
     @property
-    def stage(self) -> Stage:
+    def stage(self) -> MigrationStage:
         said = text(self.migration or {}, "stage")
-        return Stage(said) if said in set(Stage) else Stage.NONE
-
-    @property
-    def kept_old(self) -> bool:
-        """Whether old records were left behind on purpose."""
-        return (self.migration or {}).get("kept_old") is True
+        return MigrationStage(said) if said in set(MigrationStage) else MigrationStage.NONE
 
     @property
     def schema(self) -> Version | None:
@@ -79,14 +74,14 @@ class State(NamedTuple):
         """Whether clients of this version are let in."""
         if self.version is not None and UPGRADING in self.version:
             return False
-        return self.schema is not None and self.schema.major >= parse_version(SCHEMA_VERSION).major
+        return self.schema is not None and not _is_older(self.schema)
 
     @property
     def is_namespaced(self) -> bool:
         """Whether records under keys with a namespace may be of an older shape."""
         if self.migration is not None:
             return text(self.migration, "layout") == NAMESPACED
-        return self.schema is not None and self.schema.major < parse_version(SCHEMA_VERSION).major
+        return _is_older(self.schema)
 
     @property
     def older_schema(self) -> str | None:
@@ -107,77 +102,55 @@ class State(NamedTuple):
         """Whether there is nothing left to do, as far as these records tell."""
         if not self.is_open:
             return False
-        if self.stage is Stage.DONE:
-            return keep_old or not self.kept_old
-        return self.stage is Stage.NONE and self.older is None
+        if self.stage is MigrationStage.DONE:
+            return keep_old or (self.migration or {}).get("kept_old") is not True
+        return self.stage is MigrationStage.NONE and self.older is None
 
 
 def begin(state: State, now_ms: int) -> list[Write]:
     """Refuse older clients from now on, and newer ones until they can be let in."""
-    if state.is_namespaced:
-        return _begin_namespaced(state, now_ms)
-    older, now = state.older or {}, iso_time(now_ms)
-    fence: dict[str, Value] = {
-        "schema_version": SCHEMA_VERSION,
-        "client_min_version": OLDER_CLIENTS_END,
-        "updated_at": now,
-        "updated_by": AUTHOR,
-    }
-    data = older.get("data")
-    if isinstance(data, dict):
-        fence = {**fence, "data": {**data, **fence}}
-    before = _older_than_present(state.older_schema)
-    progress = {"stage": Stage.MOVING.value, "updated_at": now, "client_version": client_version()}
-    if state.migration is None:
-        progress |= {"started_at": now, "from_schema": before}
-    if state.stage is Stage.FOLLOWING:
-        progress["stage"] = Stage.FOLLOWING.value
-    writes: list[Write] = [
-        Update(older_version_key(), set=fence),
-        Update(migration_key(), set=progress, when=_pinned(state.migration, "stage")),
-    ]
-    if not state.is_open:
-        closed = VersionRecord(before, None, CLIENT_MIN_VERSION, now, AUTHOR)
-        writes.append(Put(version_key(), version_item(closed), when=_pinned(state.version, "schema_version")))
-    return writes
-
-
-def _begin_namespaced(state: State, now_ms: int) -> list[Write]:
-    """Both products look at one record: its schema keeps older clients out, and a mark the newer ones."""
-    now = iso_time(now_ms)
+    now, before = iso_time(now_ms), state.older_schema or UNKNOWN_SCHEMA
+    is_following = state.stage is MigrationStage.FOLLOWING
     progress: dict[str, Value] = {
-        "stage": (Stage.FOLLOWING if state.stage is Stage.FOLLOWING else Stage.MOVING).value,
+        "stage": (MigrationStage.FOLLOWING if is_following else MigrationStage.MOVING).value,
         "updated_at": now,
         "client_version": client_version(),
-        "layout": NAMESPACED,
     }
+    writes: list[Write] = []
+    closing: Update | Put
+    if state.is_namespaced:
+        # Both products look at one record: its schema keeps older clients out, and a mark the newer ones. No
+        # function of an older version may go on.
+        progress["layout"] = NAMESPACED
+        closed = {"client_min_version": CLIENT_MIN_VERSION, "lambda_version": None, UPGRADING: True}
+        closing = Update(version_key(), set=_present(now_ms) | closed)
+    else:
+        # A schema that cannot be read, or is no older, says nothing about the records.
+        before = before if _is_older(_parsed(before)) else UNKNOWN_SCHEMA
+        closing = Put(
+            version_key(), version_item(VersionRecord(before, None, CLIENT_MIN_VERSION, now, AUTHOR))
+        )
+        fence, data = (
+            _present(now_ms) | {"client_min_version": OLDER_CLIENTS_END},
+            (state.older or {}).get("data"),
+        )
+        nested = {"data": {**data, **fence}} if isinstance(data, dict) else {}
+        writes.append(Update(older_version_key(), set=fence | nested))
     if state.migration is None:
-        progress |= {"started_at": now, "from_schema": state.older_schema or UNKNOWN_SCHEMA}
-    writes: list[Write] = [Update(migration_key(), set=progress, when=_pinned(state.migration, "stage"))]
+        progress |= {"started_at": now, "from_schema": before}
+    writes.append(Update(migration_key(), set=progress, when=_pinned(state.migration, "stage")))
     if not state.is_open:
-        fence: dict[str, Value] = {
-            "schema_version": SCHEMA_VERSION,
-            "client_min_version": CLIENT_MIN_VERSION,
-            "lambda_version": None,  # no function of an older version may go on
-            "updated_at": now,
-            "updated_by": AUTHOR,
-            UPGRADING: True,
-        }
-        writes.append(Update(version_key(), set=fence, when=_pinned(state.version, "schema_version")))
+        writes.append(closing._replace(when=_pinned(state.version, "schema_version")))
     return writes
 
 
 def let_in(now_ms: int) -> list[Write]:
     """Everything is there that an acquire depends on."""
-    now = iso_time(now_ms)
-    said: dict[str, Value] = {
-        "schema_version": SCHEMA_VERSION,
-        "client_min_version": CLIENT_MIN_VERSION,
-        UPGRADING: None,
-    }
+    opened = _present(now_ms) | {"client_min_version": CLIENT_MIN_VERSION, UPGRADING: None}
+    following = {"stage": MigrationStage.FOLLOWING.value, "updated_at": iso_time(now_ms)}
     return [
-        Update(version_key(), set={**said, "updated_at": now, "updated_by": AUTHOR}),
-        Update(migration_key(), set={"stage": Stage.FOLLOWING.value, "updated_at": now}, when=(Exists(),)),
+        Update(version_key(), set=opened),
+        Update(migration_key(), set=following, when=(Exists(),)),
     ]
 
 
@@ -185,17 +158,16 @@ def renew(state: State, now_ms: int) -> list[Write]:
     """Note the present schema where the table needs no other change for it; nothing if it is noted."""
     if state.schema is None or state.schema >= parse_version(SCHEMA_VERSION):
         return []
-    said = {"schema_version": SCHEMA_VERSION, "updated_at": iso_time(now_ms), "updated_by": AUTHOR}
-    return [Update(version_key(), set=said, when=_pinned(state.version, "schema_version"))]
+    return [Update(version_key(), set=_present(now_ms), when=_pinned(state.version, "schema_version"))]
 
 
 def finish(now_ms: int, *, kept_old: bool) -> list[Write]:
-    said: dict[str, Value] = {
-        "stage": Stage.DONE.value,
-        "updated_at": iso_time(now_ms),
-        "kept_old": kept_old,
-    }
-    return [Update(migration_key(), set=said, when=(Exists(),))]
+    said: dict[str, Value] = {"stage": MigrationStage.DONE.value, "kept_old": kept_old}
+    return [Update(migration_key(), set={**said, "updated_at": iso_time(now_ms)}, when=(Exists(),))]
+
+
+def _present(now_ms: int) -> dict[str, Value]:
+    return {"schema_version": SCHEMA_VERSION, "updated_at": iso_time(now_ms), "updated_by": AUTHOR}
 
 
 def _pinned(item: Item | None, attribute: str) -> tuple[Condition, ...]:
@@ -209,8 +181,5 @@ def _parsed(version: str | None) -> Version | None:
         return None
 
 
-def _older_than_present(version: str | None) -> str:
-    """The schema before; one that cannot be read, or is no older, says nothing about the records."""
-    parsed = _parsed(version)
-    is_older = parsed is not None and parsed.major < parse_version(SCHEMA_VERSION).major
-    return str(parsed) if is_older else UNKNOWN_SCHEMA
+def _is_older(version: Version | None) -> bool:
+    return version is not None and version.major < parse_version(SCHEMA_VERSION).major
