@@ -204,7 +204,7 @@ class Stage:
 
     def locks(self) -> dict[str, Any]:
         connection = self.limiter.repository._async._connection
-        found = {"lines": self.writer._lines.get().lock, "flights": connection._flights.get().lock}
+        found = {"lines": self.writer._lines.get().lock, "flights": connection._reads.get().lock}
         if hasattr(self.backend, "_shelf"):
             found["shelf"] = self.backend._shelf.lock
         if hasattr(self.backend, "_database"):
@@ -217,7 +217,7 @@ class Stage:
         found += [f"{key} has a line" for key in self.writer._lines.get().by_key]
         found += [f"{key} is held" for key in self.writer._holders.get().by_key]
         connection = self.limiter.repository._async._connection
-        found += [f"{key} is being read" for key in connection._flights.get().by_key]
+        found += [f"{key} is being read" for key in connection._reads.get().by_key]
         database = getattr(self.backend, "_database", None)
         if database is not None and database._connection is not None and database._connection.in_transaction:
             found.append("a transaction is open")

@@ -28,7 +28,7 @@ from ..schema import (
     text,
 )
 from .buckets import check_shard
-from .raw_writes import check_writes
+from .input import check_writes
 from .scope import Scope
 
 EVERY_LIMIT = ""

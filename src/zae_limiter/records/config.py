@@ -23,9 +23,9 @@ from ..schema import (
     sk_entity_configs,
     starting,
 )
+from .input import check_keys
 from .items import config_of
 from .levels import change_level, check_level_resource, level_at, says_anything
-from .raw_writes import check_keys
 from .resolution import level_keys, resolve
 from .scope import PAGE_MAX, Scope, cursor_text, paged
 

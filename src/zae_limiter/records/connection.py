@@ -32,21 +32,30 @@ class Options:
     """How many records, buckets and plans each a process keeps in memory, at about 1 KB apiece."""
 
 
-class Flight:
+class SharedRead:
     """A batch read under way, and what it brought."""
 
     def __init__(self, signal: Signal) -> None:
         self.signal = signal
-        self.landed: dict[Key, Item | None] = {}
+        self.found: dict[Key, Item | None] = {}
         self.failure: RateLimiterUnavailable | None = None
 
 
-class Flights:
+class ReadsUnderWay:
     """Which record is being fetched by whom. A forked child starts with none of its parent's."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.by_key: dict[Key, Flight] = {}
+        self.by_key: dict[Key, SharedRead] = {}
+
+    def drop(self, matches: Callable[[Key, SharedRead], bool], seconds: float = -1) -> None:
+        """Let nobody else wait for some reads."""
+        for _ in taken(self.lock, seconds):
+            try:
+                for key in [key for key, read in self.by_key.items() if matches(key, read)]:
+                    del self.by_key[key]
+            finally:
+                self.lock.release()
 
 
 class Connection:
@@ -58,7 +67,7 @@ class Connection:
         self._numbering = ForkSafe(threading.Lock)
         self.client: Mapping[str, object] = {}
         """The session and config of botocore that the store was opened with, if any."""
-        self._flights = ForkSafe(Flights)
+        self._reads = ForkSafe(ReadsUnderWay)
         self.is_closed = False
         self._changes: Changes | None = getattr(backend, "changes", None)
         """How this store tells that somebody else changed a record, if it can."""
@@ -101,10 +110,10 @@ class Connection:
         if missing or unknown:
             try:
                 found |= await self._read(missing, unknown, share=not fresh)
-            except RateLimiterUnavailable as error:
-                if unknown or fresh:
+            except RateLimiterUnavailable:
+                found |= {key: entry.item for key in missing if (entry := self.cache.last_known(key))}
+                if unknown or fresh or not found.keys() >= set(missing):
                     raise
-                found |= self._last_known(missing, error)
         return [found[key] for key in records]
 
     def next_event_id(self) -> str:
@@ -116,80 +125,60 @@ class Connection:
     def learn(self, key: Key, item: Item | None) -> None:
         """Remember a record as this process has just written it."""
         self.cache.put(key, item, self.world.ticks_ms(), self.cache.set_out())
-        self._ground({key}.__contains__)
+        self._reads.get().drop(lambda other, _: other == key)
 
     def invalidate(self, matches: Callable[[Key], bool]) -> None:
-        """Read records anew when they are next asked for."""
+        """Read records anew when they are next asked for, and not from reads that set out too early."""
         self.cache.invalidate(matches)
-        self._ground(matches)
-
-    def _ground(self, matches: Callable[[Key], bool]) -> None:
-        """Let nobody else wait for reads that set out too early."""
-        flights = self._flights.get()
-        with flights.lock:
-            for key in [key for key in flights.by_key if matches(key)]:
-                del flights.by_key[key]
+        self._reads.get().drop(lambda key, _: matches(key))
 
     async def _read(
         self, missing: Sequence[Key], unknown: Sequence[Key], *, share: bool
     ) -> dict[Key, Item | None]:
-        flights, flight = self._flights.get(), Flight(self.backend.colour.signal())
+        reads, read = self._reads.get(), SharedRead(self.backend.colour.signal())
         wanted = [*missing, *unknown]
         try:
-            with flights.lock:
-                others = {key: flights.by_key[key] for key in wanted if share and key in flights.by_key}
+            with reads.lock:
+                others = {key: reads.by_key[key] for key in wanted if share and key in reads.by_key}
                 mine = [key for key in wanted if key not in others]
-                flights.by_key.update(dict.fromkeys(mine, flight))
+                reads.by_key.update(dict.fromkeys(mine, read))
             if mine:
-                await self._fly(flight, mine, frozenset(unknown))
-            _land(flights, flight)
+                await self._perform(read, mine, frozenset(unknown))
+            _finish(reads, read)
         except BaseException as error:
             if isinstance(error, RateLimiterUnavailable):
-                flight.failure = error
-            _land(flights, flight, LAST_WORDS_SECONDS if isinstance(error, GeneratorExit) else -1)
+                read.failure = error
+            _finish(reads, read, LAST_WORDS_SECONDS if isinstance(error, GeneratorExit) else -1)
             raise
-        found = dict(flight.landed)
+        found = dict(read.found)
         for key, other in others.items():
-            # Whoever flies may be on an event loop that was closed, and never land.
+            # Whoever reads may be on an event loop that was closed, and never finish.
             await other.signal.wait(self.backend.capabilities.timeout_ms / 1000)
-            if other.failure is not None:
-                raise RateLimiterUnavailable(
-                    str(other.failure), misconfigured=other.failure.misconfigured
-                ) from other.failure
-            if key in other.landed:
-                found[key] = other.landed[key]
+            if (failure := other.failure) is not None:
+                raise RateLimiterUnavailable(str(failure), misconfigured=failure.misconfigured) from failure
+            if key in other.found:
+                found[key] = other.found[key]
         if left := [key for key in others if key not in found]:
             # Whoever was fetching them was cancelled or is gone; now they are ours to fetch.
             buckets = [key for key in left if key in unknown]
             found |= await self._read([key for key in left if key not in buckets], buckets, share=False)
         return found
 
-    async def _fly(self, flight: Flight, mine: Sequence[Key], buckets: frozenset[Key]) -> None:
-        read, since_ms = self.cache.set_out(), self.world.ticks_ms()
-        items = await self.backend.batch_get(mine)
-        for key, item in zip(mine, items, strict=True):
-            flight.landed[key] = item
+    async def _perform(self, read: SharedRead, keys: Sequence[Key], buckets: frozenset[Key]) -> None:
+        number, since_ms = self.cache.set_out(), self.world.ticks_ms()
+        items = await self.backend.batch_get(keys)
+        for key, item in zip(keys, items, strict=True):
+            read.found[key] = item
             if key in buckets:
                 self.writer.remember({key: item})
             else:
-                self.cache.put(key, item, since_ms, read)
-
-    def _last_known(self, missing: Sequence[Key], error: RateLimiterUnavailable) -> dict[Key, Item | None]:
-        entries = {key: self.cache.last_known(key) for key in missing}
-        if any(entry is None for entry in entries.values()):
-            raise error
-        return {key: entry.item for key, entry in entries.items() if entry is not None}
+                self.cache.put(key, item, since_ms, number)
 
 
-def _land(flights: Flights, flight: Flight, seconds: float = -1) -> None:
+def _finish(reads: ReadsUnderWay, read: SharedRead, seconds: float = -1) -> None:
     """Let nobody wait for a read any more; it may be said twice."""
-    for _ in taken(flights.lock, seconds):
-        try:
-            for key in [key for key, other in flights.by_key.items() if other is flight]:
-                del flights.by_key[key]
-        finally:
-            flights.lock.release()
-    flight.signal.give()
+    reads.drop(lambda _, other: other is read, seconds)
+    read.signal.give()
 
 
 def ulid_after(ulid: str) -> str:

@@ -54,8 +54,8 @@ from ..schema import (
 )
 from .audit import audited
 from .belongings import ATTEMPTS_MAX, bucket_keys, clear_out, has_belongings, mend_counts
+from .input import check_cascade, check_metadata, check_name
 from .items import entity_item, entity_of
-from .metadata_rules import check_cascade, check_metadata, check_name
 from .scope import Scope, cursor_text, paged
 
 Conditions: TypeAlias = tuple[Condition, ...]

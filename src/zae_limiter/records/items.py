@@ -9,9 +9,11 @@ count as no limit.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from typing import Any
 
 from ..exceptions import DamagedRecordError, ValidationError, shown
@@ -49,17 +51,22 @@ from ..schema import (
     within_namespace,
 )
 
+
+def _fields_of(model: Any) -> dict[str, Any]:
+    """A model's fields as attributes of the same names; a word of a list is the text, a mapping a dict."""
+    return {field.name: _plain(getattr(model, field.name)) for field in fields(model)}
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Enum) else dict(value) if isinstance(value, Mapping) else value
+
+
 # Config.
 
 
 def config_item(config: LimiterConfig) -> dict[str, Value]:
-    return {
-        **config_attributes(config.limits),
-        "on_unavailable": None if config.on_unavailable is None else config.on_unavailable.value,
-        "auto_update": config.auto_update,
-        "strict_version": config.strict_version,
-        "config_version": config.config_version,
-    }
+    attributes = _fields_of(config)
+    return config_attributes(attributes.pop("limits")) | attributes
 
 
 CHANGES_MAX = 10**15
@@ -84,14 +91,8 @@ _SETTING = re.compile(
     re.DOTALL,
 )
 _STRANGE = re.compile(r"[lw]_(.+?)_([a-z]+)", re.DOTALL)
-_KINDS = {
-    "sched": "has a schedule",
-    "rsched": "is a calendar quota",
-    "rsa": "is a session quota",
-    "soft": "is soft",
-}
-
-
+_KINDS = {"sched": "has a schedule", "rsched": "is a calendar quota"}
+_KINDS |= {"rsa": "is a session quota", "soft": "is soft"}
 NOBODY_KNOWS = "nobody knows"
 CASCADES = "it says which resources cascade"
 
@@ -123,10 +124,8 @@ def check_settings(item: Item, record: str, *, replacing: bool = False) -> None:
     if replacing and any(reason.startswith((NOBODY_KNOWS, CASCADES)) for reason in strange):
         return
     if strange:
-        reason = (
-            f"{'; '.join(strange)}, which this version cannot do; delete it, or use the version that wrote it"
-        )
-        raise DamagedRecordError(record, reason)
+        told = f"{'; '.join(strange)}, which this version cannot do"
+        raise DamagedRecordError(record, f"{told}; delete it, or use the version that wrote it")
 
 
 def limits_of(item: Item, record: str) -> tuple[Limit, ...]:
@@ -151,25 +150,17 @@ def changes_of(item: Item) -> int:
 
 
 def _settings_of(item: Item) -> dict[str, Any]:
-    auto_update, strict = item.get("auto_update"), item.get("strict_version")
-    return {
-        "on_unavailable": policy_of(item),
-        "auto_update": auto_update if isinstance(auto_update, bool) else None,
-        "strict_version": strict if isinstance(strict, bool) else None,
-        "config_version": changes_of(item),
-    }
+    switches = {name: item.get(name) for name in ("auto_update", "strict_version")}
+    said = {name: value for name, value in switches.items() if isinstance(value, bool)}
+    return {"on_unavailable": policy_of(item), "config_version": changes_of(item), **said}
 
 
 def claim_item(
     namespace_id: str, key: Key, level: str, entity_id: str | None, resource: str | None
 ) -> dict[str, Value]:
     """What says that a manifest made a level, but for which life of it."""
-    return {
-        "level": level,
-        "entity_id": entity_id,
-        "resource": resource,
-        **within_namespace(namespace_id, key),
-    }
+    names = {"level": level, "entity_id": entity_id, "resource": resource}
+    return names | within_namespace(namespace_id, key)
 
 
 # Entities. ``children`` counts them, so that a parent is not deleted under a child that is being made.
@@ -178,13 +169,7 @@ def claim_item(
 def entity_item(namespace_id: str, entity: Entity) -> dict[str, Value]:
     key, parent_id = entity_key(namespace_id, entity.entity_id), entity.parent_id
     return {
-        "entity_id": entity.entity_id,
-        "name": entity.name,
-        "parent_id": parent_id,
-        "cascade": entity.cascade,
-        "metadata": dict(entity.metadata),
-        "created_at": entity.created_at,
-        "version": entity.version,
+        **_fields_of(entity),
         "GSI1PK": None if parent_id is None else gsi1_pk_parent(namespace_id, parent_id),
         "GSI1SK": None if parent_id is None else gsi1_sk_child(entity.entity_id),
         "GSI3PK": gsi3_pk_entities(namespace_id),
@@ -213,17 +198,8 @@ def entity_of(item: Item, entity_id: str | None = None) -> Entity:
 
 
 def audit_item(namespace_id: str, event: AuditEvent, ttl_seconds: int | None) -> dict[str, Value]:
-    return {
-        "event_id": event.event_id,
-        "timestamp": event.timestamp,
-        "action": str(event.action),
-        "entity_id": event.entity_id,
-        "principal": event.principal,
-        "resource": event.resource,
-        "details": dict(event.details),
-        "ttl": ttl_seconds,
-        **within_namespace(namespace_id, audit_key(namespace_id, event.entity_id, event.event_id)),
-    }
+    key = audit_key(namespace_id, event.entity_id, event.event_id)
+    return {**_fields_of(event), "ttl": ttl_seconds, **within_namespace(namespace_id, key)}
 
 
 def audit_event_of(item: Item) -> AuditEvent:
@@ -245,13 +221,7 @@ def audit_event_of(item: Item) -> AuditEvent:
 
 
 def namespace_item(namespace: Namespace) -> dict[str, Value]:
-    return {
-        "namespace_name": namespace.namespace_name,
-        "namespace_id": namespace.namespace_id,
-        "status": namespace.status.value,
-        "created_at": namespace.created_at,
-        "deleted_at": namespace.deleted_at,
-    }
+    return _fields_of(namespace)
 
 
 def namespace_of(item: Item) -> Namespace:
@@ -263,9 +233,8 @@ def namespace_of(item: Item) -> Namespace:
         raise DamagedRecordError(record, str(error)) from error
     if status not in tuple(NamespaceStatus):
         raise DamagedRecordError(f"namespace {name!r}", f"{shown(status)} is no status")
-    return Namespace(
-        name, namespace_id, NamespaceStatus(status), text(item, "created_at"), text(item, "deleted_at")
-    )
+    instants = text(item, "created_at"), text(item, "deleted_at")
+    return Namespace(name, namespace_id, NamespaceStatus(status), *instants)
 
 
 UPGRADING = "upgrading"
@@ -273,23 +242,13 @@ UPGRADING = "upgrading"
 
 
 def version_item(record: VersionRecord) -> dict[str, Value]:
-    return {
-        "schema_version": record.schema_version,
-        "lambda_version": record.lambda_version,
-        "client_min_version": record.client_min_version,
-        "updated_at": record.updated_at,
-        "updated_by": record.updated_by,
-    }
+    return _fields_of(record)
 
 
 def version_of(item: Item) -> VersionRecord:
-    return VersionRecord(
-        text(item, "schema_version") or "",
-        text(item, "lambda_version"),
-        text(item, "client_min_version") or "0.0.0",
-        text(item, "updated_at"),
-        text(item, "updated_by"),
-    )
+    versions = text(item, "schema_version") or "", text(item, "lambda_version")
+    least = text(item, "client_min_version") or "0.0.0"
+    return VersionRecord(*versions, least, text(item, "updated_at"), text(item, "updated_by"))
 
 
 def _required(item: Item, attribute: str, record: str) -> str:
@@ -314,8 +273,6 @@ def usage_counter(limit_name: str) -> str:
 
 USAGE_SEEN = "_seen"
 """The attribute that says which changes a row is made of. Whoever adds to a row pins it and changes it."""
-
-
 USAGE_PASSED = "_passed"
 """To whom a row's use was charged as well, and how many millitokens of each limit."""
 

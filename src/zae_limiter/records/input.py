@@ -1,15 +1,16 @@
-"""Writes that callers bring along, checked: what reaches a store is what every store can keep.
+"""What callers bring along to be stored, checked so that every store keeps it alike.
 
-A write names keys of its own namespace only, in the table and in every index. Nothing here knows what
-the records mean.
+A write that somebody makes by hand names keys of its own namespace only, in the table and in every index.
+Nothing here knows what the records mean.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
-from ..exceptions import ValidationError
+from ..exceptions import ValidationError, shown
 from ..models import check_mapping
 from ..repository_protocol import (
     TRANSACT_WRITES_MAX,
@@ -27,14 +28,81 @@ from ..repository_protocol import (
     Write,
 )
 from ..schema import INDEXES
-from .metadata_rules import METADATA_DEPTH_MAX, NUMBER_MAX, problem_of
 
+NAME_LENGTH_MAX = 256
+METADATA_BYTES_MAX = 64 * 1024
+METADATA_DEPTH_MAX = 16
+NUMBER_MAX = 10**38
+"""Numbers of more digits, or much nearer to zero, are not kept exactly by every store."""
 KEY_BYTES_MAX = (2048, 1024)
 """What a partition key and a sort key may have on every store."""
 
 PARTITIONS = frozenset(f"{index}PK" for index in INDEXES)
 PLACES = PARTITIONS | {f"{index}SK" for index in INDEXES}
 KINDS = "pass a list of Put, Update, Delete and Check"
+
+
+def check_name(name: str | None) -> str | None:
+    if name is None:
+        return None
+    if not isinstance(name, str) or not 0 < len(name) <= NAME_LENGTH_MAX:
+        raise ValidationError("name", name, f"it must be a text of 1 to {NAME_LENGTH_MAX} characters")
+    if problem := problem_of(name):
+        raise ValidationError("name", name, problem)
+    return name
+
+
+def check_cascade(cascade: bool) -> bool:
+    if not isinstance(cascade, bool):
+        raise ValidationError("cascade", cascade, "use True or False")
+    return cascade
+
+
+def check_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Metadata as plain JSON data."""
+    if metadata is None:
+        return {}
+    rule = "it must be a mapping of JSON values"
+    given = check_mapping("metadata", metadata, rule)
+    try:
+        text = json.dumps(given, allow_nan=False)
+        plain: dict[str, Any] = json.loads(text)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValidationError("metadata", metadata, f"{rule} ({error})") from error
+    if len(text) > METADATA_BYTES_MAX:
+        raise ValidationError("metadata", f"{len(text)} bytes", f"at most {METADATA_BYTES_MAX} are kept")
+    if problem := problem_of(plain, METADATA_DEPTH_MAX):
+        raise ValidationError("metadata", metadata, problem)
+    return plain
+
+
+def problem_of(value: Any, depth_left: int = 0) -> str | None:
+    """What keeps a value from being stored the same way everywhere."""
+    match value:
+        case None | bool():
+            return None
+        case str():
+            return None if _is_whole(value) else "half of a character is in it"
+        case int() | float():
+            exact = not value or 1 / NUMBER_MAX <= abs(value) < NUMBER_MAX
+            return None if exact else f"the number {shown(value)} is not kept exactly"
+        case dict() | list() if not depth_left:
+            return f"it is nested more than {METADATA_DEPTH_MAX} levels deep"
+        case dict():
+            if "" in value:
+                return "a key is empty"
+            if not all(isinstance(key, str) and _is_whole(key) for key in value):
+                return "a key is no text"
+            return next((found for one in value.values() if (found := problem_of(one, depth_left - 1))), None)
+        case list():
+            return next((found for one in value if (found := problem_of(one, depth_left - 1))), None)
+        case _:
+            return f"a store keeps texts, numbers, lists and mappings, not {type(value).__name__}"
+
+
+def _is_whole(text: str) -> bool:
+    """Whether no half of a surrogate pair stands alone, which cannot be written down."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def check_writes(namespace_id: str, writes: object, *, together: bool = False) -> tuple[Write, ...]:
@@ -66,17 +134,12 @@ def _write(namespace_id: str, write: object) -> Write:
         case Put(item=item):
             return Put(key, _attributes(namespace_id, item), when)
         case Update(add=add, set=set_):
-            return _update(key, _amounts(add), _attributes(namespace_id, set_), when)
-        case Delete():
-            return Delete(key, when)
-        case Check():
-            return Check(key, when)
-
-
-def _update(key: Key, add: dict[str, int], set_: dict[str, Any], when: tuple[Condition, ...]) -> Update:
-    if both := sorted(add.keys() & set_.keys()):
-        raise ValidationError("attribute", both[0], "it is both added to and set")
-    return Update(key, add, set_, when)
+            amounts, attributes = _amounts(add), _attributes(namespace_id, set_)
+            if both := sorted(amounts.keys() & attributes.keys()):
+                raise ValidationError("attribute", both[0], "it is both added to and set")
+            return Update(key, amounts, attributes, when)
+        case Delete() | Check():
+            return type(write)(key, when)
 
 
 def _key(namespace_id: str, key: object) -> Key:
