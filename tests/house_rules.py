@@ -88,6 +88,8 @@ LAYERS = (
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
 PARAMETERS_MAX = 7
+READING_LINES_MAX = 3_953
+"""All files of the reading order in CONTRIBUTING together."""
 
 # What may be larger, as "path" or "path::Class.function", each with its reason.
 OVERSIZE: dict[str, str] = {}

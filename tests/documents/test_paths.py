@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ["CONTRIBUTING.md", "README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))]
+# What the page of mutations names is looked up by its own test.
+PAGES = [
+    *("CONTRIBUTING.md", "README.md"),
+    *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md") if p.name != "mutation.md"),
+]
 ROOMS = tuple(path.name for path in (ROOT / "src").iterdir() if path.is_dir())
 
 PATH = re.compile(r"(?<![\w./-])(?:tests|src|benchmarks)/[\w./-]*\w")
