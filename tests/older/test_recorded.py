@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from hypothesis import given
@@ -19,10 +19,11 @@ from zae_limiter.operate.migrations import Kind, Migration, moving
 from zae_limiter.operate.migrations.buckets import Part, missing_of_share, whole
 from zae_limiter.operate.migrations.moving import Context
 from zae_limiter.operate.migrations.shapes import OldRecord
-from zae_limiter.repository_protocol import Delete, Item, Key, Put, Row, Update
+from zae_limiter.repository_protocol import Delete, Item, Key, Outcome, Put, Row, Update, Write
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import changes_key, migration_key, number, version_key
 from zae_limiter.testing import Fault, FaultyBackend, ManualClock
+from zae_limiter.testing.stores import Wrapper
 
 Rows = dict[Key, Item]
 CALLS_MAX = 400
@@ -188,6 +189,34 @@ def test_shards_beyond_one_transaction(tmp_path) -> None:  # type: ignore[no-unt
     used = 1 + shards // 2
     lacking = 4_000_000 // 512 - 5_000
     assert found[first]["b_tpd_tk"] == 4_000_000 - used * lacking
+
+
+class Overtaken(Wrapper):
+    """The first transaction that writes claims among other things comes too late for one of these."""
+
+    is_over = False
+
+    async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
+        claims = sum(write.key.sort.startswith("#CLAIM#") for write in writes)
+        if not self.is_over and 0 < claims < len(writes):
+            self.is_over = True
+            return [Outcome(False, None) for _ in writes]
+        return await super().transact_write(writes)
+
+
+def test_claims_beyond_one_transaction(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """All levels that a file of limits made stay its own, whatever is refused on the way."""
+    rows = {
+        k: v for k, v in recorded("0.17").items() if k.sort == "#STATE" or k.partition.endswith("SYSTEM#")
+    }
+    provisioner = next(key for key in rows if key.sort == "#PROVISIONER")
+    names = [f"r{number}" for number in range(250)]
+    rows |= {provisioner: {**rows[provisioner], "managed_resources": names}}
+    it = filled("memory", rows, tmp_path)
+    run_sync(it.migration(Overtaken).run())
+    claimed = {key.sort for key in it.rows() if key.partition == provisioner.partition}
+    assert {f"#CLAIM#resource#{name}" for name in names} <= claimed
+    assert "#PROVISIONER" not in claimed
 
 
 @given(

@@ -85,18 +85,21 @@ def _parts_of(group: Group, stored: Mapping[str, Limit]) -> list[Part]:
     """The limits of an old bucket; numbers it lacks are those of the stored limits."""
     parts: list[Part] = []
     for record in group:
-        item = fields(record.item)
         if record.limit:
+            item = fields(record.item)
             parts.append(_part(record.limit, [item.get(name) for name in SINGLE], stored))
         else:
-            parts += _composite_parts(item, stored)
+            parts += _composite_parts(record, stored)
     if not 0 < len(parts) <= LIMITS_MAX:
         raise ValidationError("bucket", group[0].key.sort, f"it has {len(parts)} limits")
     return parts
 
 
-def _composite_parts(item: Item, stored: Mapping[str, Limit]) -> list[Part]:
+def _composite_parts(record: OldRecord, stored: Mapping[str, Limit]) -> list[Part]:
+    item = fields(record.item)
     names = sorted(a[2:-3] for a in item if a.startswith("b_") and a.endswith("_tk") and len(a) > 5)
+    if record.namespace_id and WCU in names:  # which these versions count their writes under
+        names.remove(WCU)
     numbers = {name: [item.get(f"b_{name}_{field}") for field in COMPOSITE] for name in names}
     return [_part(validate_limit_name(name), [item.get("rf"), *numbers[name]], stored) for name in names]
 
@@ -235,20 +238,14 @@ def holds_tokens(record: OldRecord) -> bool:
 
 
 def whole(group: Group, context: Context) -> list[Part]:
-    """The limits of a bucket that was spread over shards."""
+    """The limits of a bucket that was spread over shards, each of which knows the numbers of the whole."""
     found: dict[str, list[Part]] = {}
     for record in sorted(group, key=lambda record: record.shard_id):
-        for part in _shard_parts(record):
+        for part in _composite_parts(record, {}):
             found.setdefault(part.name, []).append(part)
+    if len(found) > LIMITS_MAX:
+        raise ValidationError("bucket", group[0].key.partition, f"it has {len(found)} limits")
     return [_joined(parts, _shard_count(group), context) for parts in found.values()]
-
-
-def _shard_parts(record: OldRecord) -> list[Part]:
-    """The limits of one shard, with the numbers of the whole bucket, as these versions kept them."""
-    parts = _composite_parts({n: v for n, v in record.item.items() if n != f"b_{WCU}_tk"}, {})
-    if len(parts) > LIMITS_MAX:
-        raise ValidationError("bucket", record.key.partition, f"it has {len(parts)} limits")
-    return parts
 
 
 def _shard_count(group: Group) -> int:
@@ -289,7 +286,7 @@ def missing_of_share(part: Part, count: int, now_ms: int) -> int:
 def _lacking(group: Group, there: Item, context: Context) -> dict[str, int]:
     """What further shards lack of the limits that the bucket has."""
     rates, lacking = stored_terms(there).rates, dict[str, int]()
-    for part in (part for record in group if record.shard_id for part in _shard_parts(record)):
+    for part in (part for record in group if record.shard_id for part in _composite_parts(record, {})):
         if part.name in rates:
             missing = missing_of_share(part, _shard_count(group), context.now_ms)
             lacking[part.name] = lacking.get(part.name, 0) + missing

@@ -49,7 +49,6 @@ OBSTACLES_TOLD = 5
 
 FIRST = frozenset({Kind.LIMITS, Kind.ENTITY, Kind.MANIFEST})
 HISTORY = frozenset({Kind.USAGE, Kind.AUDIT})
-MOVED = FIRST | {Kind.BUCKET} | HISTORY
 
 
 class Findings(dict[Key, str]):
@@ -78,7 +77,6 @@ class Survey:
     """What a table holds."""
 
     rows: int = 0
-    current: int = 0
     unmoved: Counter[Kind] = field(default_factory=Counter)
     moved: Counter[Kind] = field(default_factory=Counter)
     shards: int = 0
@@ -151,11 +149,9 @@ class Migration:
         async for row in self._all("looking"):
             found.rows += 1
             record = self._recognise(row)
-            if record is None:
-                found.current += 1
-            elif isinstance(record, Finding):
+            if isinstance(record, Finding):
                 (found.obstacles if record.blocks else found.findings).add(record)
-            elif record.kind in MOVED or record.kind is Kind.LIST:
+            elif record is not None and record.kind is not Kind.VERSION:
                 is_left = record.is_moved or record.kind is Kind.LIST
                 (found.moved if is_left else found.unmoved)[record.kind] += 1
                 found.shards += record.shard_id > 0

@@ -21,7 +21,7 @@ from ...exceptions import ValidationError
 from ...naming import WCU, validate_entity_id, validate_limit_name, validate_resource
 from ...records.items import unknown_settings
 from ...repository_protocol import Item, Row
-from ...schema import REGISTRY, config_limits, is_number
+from ...schema import REGISTRY, config_limits, is_number, parse_bucket_pk
 from .shapes import Finding, Found, Kind, OldRecord, level_resource, read_key, usage_place
 
 _PARTITION = re.compile(r"([^/#]+)/([A-Z_]+)#(.*)", re.DOTALL)
@@ -54,7 +54,8 @@ def _read(namespace_id: str, head: str, name: str, row: Row) -> Found:
         case ("ENTITY", ["META"] | ["CONFIG", _] | ["USAGE", _, _]) | ("RESOURCE" | "SYSTEM", ["CONFIG"]):
             found = read_key(head, name, sort, row)
         case "BUCKET", ["STATE"]:
-            found = _bucket(name, row)
+            at = parse_bucket_pk(row.key.partition)
+            found = OldRecord(Kind.BUCKET, *row, at.entity_id, at.resource, shard_id=at.shard_id)
         case "SYSTEM", ["PROVISIONER"]:
             found = OldRecord(Kind.MANIFEST, *row)
         case "SYSTEM", ["RESOURCES"] | ["ENTITY_CONFIG_RESOURCES"]:
@@ -64,14 +65,6 @@ def _read(namespace_id: str, head: str, name: str, row: Row) -> Found:
         return Finding(row.key, "no version that is known has a record of this kind", blocks=is_ours)
     found = found._replace(namespace_id=namespace_id)
     return None if _is_current(found) else found
-
-
-def _bucket(name: str, row: Row) -> OldRecord:
-    entity_id, resource, shard = (*name.split("#"), "", "")[:3]
-    owner, resource = validate_entity_id(entity_id), validate_resource(resource)
-    if not re.fullmatch(r"[0-9]{1,9}", shard):
-        raise ValidationError("bucket", row.key.partition, "its key names no shard")
-    return OldRecord(Kind.BUCKET, *row, owner, resource, shard_id=int(shard))
 
 
 def _is_current(record: OldRecord) -> bool:

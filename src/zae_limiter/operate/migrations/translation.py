@@ -17,7 +17,7 @@ from typing import Any
 from ...models import Entity, Limit, LimiterConfig, OnUnavailable, check_limits
 from ...naming import DEFAULT_RESOURCE, validate_limit_name, validate_parent_id
 from ...records.items import claim_item, config_item, entity_item
-from ...repository_protocol import Absent, Delete, Equal, Exists, Item, Key, Put, Query, Update, Value, Write
+from ...repository_protocol import TRANSACT_WRITES_MAX, Absent, Delete, Equal, Exists, Key, Put, Query, Update
 from ...schema import (
     claim_key,
     entity_config_key,
@@ -38,11 +38,9 @@ from .moving import Context, Group, Images, Move, Translation, moved, superseded
 from .namespaced import says_anything
 from .shapes import COUNTED, Kind, OldRecord, fields
 
+FLAGS = ("auto_update", "strict_version")
 BORN = "moved"
 """The event by which a level came to have limits, where an older version kept none."""
-
-CLAIMS_MAX = 90
-"""How many claims are written in one transaction."""
 
 
 def translate(group: Group, context: Context) -> Translation:
@@ -81,62 +79,62 @@ def _limits_move(group: Group, context: Context) -> Translation:
 
 def _overruling(record: OldRecord) -> Query | None:
     """Which old records would make limits void: a resource's own those of the system for it."""
-    if not record.is_system or record.resource == DEFAULT_RESOURCE:
+    if not record.is_system or _is_for_all(record):
         return None
     return starting(f"RESOURCE#{record.resource}", "#LIMIT#")._replace(rows_max=1)
 
 
-def _settings(group: Group, there: Item, context: Context) -> list[Update]:
+def _settings(group: Group, there: Mapping[str, Any], context: Context) -> list[Update]:
     """What is the system's alone, if it stood beside the limits of one resource."""
-    key, said = system_config_key(context.namespace_id), _said(group)
-    names = ("auto_update", "strict_version")
-    found = {name: said[name] for name in names if isinstance(said.get(name), bool)}
-    if not found or any(name in there for name in names):
+    key, found = system_config_key(context.namespace_id), _flags(_said(group))
+    if not found or any(name in there for name in FLAGS):
         return []
     set_ = {**found, **within_namespace(context.namespace_id, key)}
-    return [Update(key, {"config_version": 1}, set_, tuple(Equal(name, None) for name in names))]
+    return [Update(key, {"config_version": 1}, set_, tuple(Equal(name, None) for name in FLAGS))]
 
 
 def _level_key(record: OldRecord, namespace_id: str) -> Key:
     """Where the limits of a level are now. The system's own for one resource are that resource's."""
     if record.owner:
         return entity_config_key(namespace_id, record.owner, record.resource)
-    if record.is_system and record.resource == DEFAULT_RESOURCE:
+    if _is_for_all(record):
         return system_config_key(namespace_id)
     return resource_config_key(namespace_id, record.resource)
 
 
 def _config(group: Group) -> LimiterConfig:
-    limits: list[Limit] = []
+    found: list[tuple[str, list[Any]]] = []
     for record in group:
         item = fields(record.item)
         if record.limit:
-            names = ("capacity", "burst", "refill_amount", "refill_period_seconds")
-            limits.append(_limit(record.limit, *(item.get(name) for name in names)))
+            attributes = ("capacity", "burst", "refill_amount", "refill_period_seconds")
+            found.append((record.limit, [item.get(name) for name in attributes]))
             continue
-        found = sorted(a[2:-3] for a in item if a.startswith("l_") and a.endswith("_cp") and len(a) > 5)
-        for name in found:
-            numbers = (item.get(f"l_{name}_{field}") for field in ("cp", "bx", "ra", "rp"))
-            limits.append(_limit(validate_limit_name(name), *numbers))
+        for name in sorted(a[2:-3] for a in item if a.startswith("l_") and a.endswith("_cp") and len(a) > 5):
+            numbers = [item.get(f"l_{name}_{field}") for field in ("cp", "bx", "ra", "rp")]
+            found.append((validate_limit_name(name), numbers))
+    # What a limit can hold without a burst of its own is its capacity.
+    limits = [Limit(name, cp if bx is None else bx, ra, rp) for name, (cp, bx, ra, rp) in found]
     if limits:
         check_limits(limits)
     said = _said(group)
-    is_system = group[0].is_system and group[0].resource == DEFAULT_RESOURCE
-    auto_update, strict = (
-        said.get(name) if is_system else None for name in ("auto_update", "strict_version")
-    )
+    policy = said.get("on_unavailable")
     return LimiterConfig(
         tuple(limits),
-        None if said.get("on_unavailable") is None else OnUnavailable.of(said["on_unavailable"]),
-        auto_update if isinstance(auto_update, bool) else None,
-        strict if isinstance(strict, bool) else None,
-        _changes(said, "config_version"),
+        None if policy is None else OnUnavailable.of(policy),
+        config_version=_changes(said, "config_version"),
+        **(_flags(said) if _is_for_all(group[0]) else {}),
     )
 
 
-def _limit(name: str, capacity: Any, burst: Any, amount: Any, period: Any) -> Limit:
-    """A limit, which checks its numbers; what it can hold without a burst of its own is its capacity."""
-    return Limit(name, capacity if burst is None else burst, amount, period)
+def _is_for_all(record: OldRecord) -> bool:
+    """Whether limits were the system's for every resource."""
+    return record.is_system and record.resource == DEFAULT_RESOURCE
+
+
+def _flags(said: Mapping[str, Any]) -> dict[str, bool]:
+    """What only the system can say."""
+    return {name: said[name] for name in FLAGS if isinstance(said.get(name), bool)}
 
 
 def _said(group: Group) -> dict[str, Any]:
@@ -147,7 +145,7 @@ def _said(group: Group) -> dict[str, Any]:
     return said
 
 
-def _changes(item: Item, counter: str) -> int:
+def _changes(item: Mapping[str, Any], counter: str) -> int:
     """How often a record was changed, as far as it says so."""
     return max(1, number(item, counter, 1))
 
@@ -166,7 +164,7 @@ def _limits_rewrite(group: Group, context: Context) -> Translation:
     when = unchanged(level, "born", "config_version", "resource")
     if not says_anything(item):
         return [Move(group, None, (Delete(level.key, when),))]
-    known: dict[str, Value] = {
+    known: dict[str, Any] = {
         "born": BORN,
         "config_version": _changes(item, "config_version"),
         # An entity that is said to be enabled is one that nothing disables.
@@ -178,25 +176,27 @@ def _limits_rewrite(group: Group, context: Context) -> Translation:
 
 
 def _claims_rewrite(group: Group, context: Context) -> Translation:
-    """One claim for each level that the record lists; the record goes with the last of them."""
+    """One claim for each level that the record lists; the record goes with the last of them.
+
+    A transaction full of claims has no conditions and room for nothing else, so nothing can refuse it.
+    """
     yield ()
     (record,) = group
-    is_system, entities = record.item.get("managed_system") is True, record.item.get("managed_entities")
-    levels: list[tuple[str, str | None, str | None]] = [("system", None, None)] if is_system else []
-    levels += [("resource", None, name) for name in _listed(record.item.get("managed_resources"))]
-    for entity_id, resources in (entities if isinstance(entities, dict) else {}).items():
-        levels += [("entity", entity_id, name) for name in _listed(resources)]
-    writes: list[Write] = []
-    for level in levels:
-        key = claim_key(context.namespace_id, *filter(None, level))
-        writes.append(Put(key, {**claim_item(context.namespace_id, key, *level), "born": BORN}))
-    parts = [tuple(writes[at : at + CLAIMS_MAX]) for at in range(0, len(writes), CLAIMS_MAX)] or [()]
-    last = Move(group, record.key, (*parts.pop(), Delete(record.key, (Exists(),))))
+    item: Mapping[str, Any] = record.item  # which was looked through
+    levels: list[tuple[str, str | None, str | None]] = []
+    levels += [("system", None, None)] if item.get("managed_system") is True else []
+    levels += [("resource", None, name) for name in item.get("managed_resources", [])]
+    for entity_id, resources in item.get("managed_entities", {}).items():
+        levels += [("entity", entity_id, name) for name in resources]
+    keys = [claim_key(context.namespace_id, *filter(None, level)) for level in levels]
+    claims = [
+        Put(key, {**claim_item(context.namespace_id, key, *level), "born": BORN})
+        for key, level in zip(keys, levels, strict=True)
+    ]
+    full = len(claims) - len(claims) % TRANSACT_WRITES_MAX
+    parts = [tuple(claims[at : at + TRANSACT_WRITES_MAX]) for at in range(0, full, TRANSACT_WRITES_MAX)]
+    last = Move(group, record.key, (*claims[full:], Delete(record.key, (Exists(),))))
     return [*(Move(group, record.key, part, is_aside=True) for part in parts), last]
-
-
-def _listed(names: object) -> list[str]:
-    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
 # Entities.
@@ -238,7 +238,7 @@ def _entity_rewrite(group: Group, context: Context) -> Translation:
     parent_id = text(record.item, "parent_id")
     parent = None if parent_id is None else entity_key(context.namespace_id, parent_id)
     images = yield [] if parent is None else [parent]
-    known: dict[str, Value] = {
+    known: dict[str, Any] = {
         "GSI3PK": gsi3_pk_entities(context.namespace_id),
         "GSI3SK": record.owner,
         "version": _changes(record.item, "version"),
