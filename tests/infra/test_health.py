@@ -8,81 +8,146 @@ from botocore.config import Config
 from tests.dynamodb.tables import make_table
 from tests.engines import dynamodb_local, emulator
 from tests.infra.emulated import deployed, manager, place, sync_manager
-from tests.infra.scripted_aws import DENIED, NO_STACK, ScriptedAws, stacks
+from tests.infra.scripted_aws import DENIED, NO_STACK, ScriptedAws, recorded, stacks
 from tests.stores import drive
 from zae_limiter import SyncRepository
 from zae_limiter.backends.dynamodb.table import create_table_request
 from zae_limiter.backends.dynamodb.transport import ServiceError
 from zae_limiter.exceptions import InfrastructureNotFoundError, StackOperationError
-from zae_limiter.infra import health
 from zae_limiter.infra.health import Health, HealthCheck, HealthReport
-from zae_limiter.infra.stack import Stack
 from zae_limiter.infra.stack_manager import SyncStackManager
-from zae_limiter.models import StackOptions, VersionRecord
+from zae_limiter.models import StackOptions
 from zae_limiter.version import client_version
 
-CURRENT = VersionRecord("1.0.0", client_version())
 TABLE = create_table_request("limits") | {"TableStatus": "ACTIVE", "ItemCount": 7}
+GONE = ServiceError("ResourceNotFoundException", "no")
 BOTH = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+RESOURCES = {
+    "StackResourceSummaries": [
+        {"LogicalResourceId": kind, "ResourceType": f"AWS::{kind}", "PhysicalResourceId": kind}
+        for kind in ("Lambda::Function", "Lambda::EventSourceMapping", "SQS::Queue", "CloudWatch::Alarm")
+    ]
+}
 
 
-def index_state(state: str) -> dict[str, Any]:
+def answers(**more: Any) -> dict[str, Any]:
+    """Those of a deployment that has everything and where all is well, but for what is said."""
+    return {
+        "DescribeStacks": stacks("CREATE_COMPLETE"),
+        "ListStackResources": RESOURCES,
+        "DescribeTable": {"Table": TABLE},
+        "DescribeTimeToLive": {"TimeToLiveDescription": {"TimeToLiveStatus": "ENABLED"}},
+        "DescribeContinuousBackups": {"ContinuousBackupsDescription": {}},
+        "GetItem": recorded(client_version()),
+        "GetFunctionConfiguration": {"State": "Active"},
+        "GetEventSourceMapping": {"State": "Enabled"},
+        "GetQueueAttributes": {},
+        "DescribeAlarms": {"MetricAlarms": [{"AlarmName": "a", "StateValue": "OK"}]},
+        **more,
+    }
+
+
+def by_part(report: HealthReport) -> dict[str, HealthCheck]:
+    return {check.part: check for check in report.checks}
+
+
+def stack_in(status: str) -> dict[str, Any]:
+    return {"DescribeStacks": stacks(status)}
+
+
+def table_with(**more: Any) -> dict[str, Any]:
+    return {"DescribeTable": {"Table": TABLE | more}}
+
+
+def indexes_in(state: str) -> dict[str, Any]:
     indexes = [index | {"IndexStatus": state} for index in TABLE["GlobalSecondaryIndexes"]]
-    return TABLE | {"GlobalSecondaryIndexes": indexes}
+    return table_with(GlobalSecondaryIndexes=indexes)
+
+
+def expiry(status: str, attribute: str = "ttl") -> dict[str, Any]:
+    described = {"TimeToLiveStatus": status, "AttributeName": attribute}
+    return {"DescribeTimeToLive": {"TimeToLiveDescription": described}}
+
+
+def function_with(**more: Any) -> dict[str, Any]:
+    return {"GetFunctionConfiguration": more}
+
+
+def mapping_with(**more: Any) -> dict[str, Any]:
+    return {"GetEventSourceMapping": more}
+
+
+def messages(count: int) -> dict[str, Any]:
+    return {"GetQueueAttributes": {"Attributes": {"ApproximateNumberOfMessages": str(count)}}}
+
+
+def recorded_as(*versions: str | None) -> dict[str, Any]:
+    return {"GetItem": recorded(*versions)}
 
 
 @pytest.mark.parametrize(
-    ("judged", "expected", "said"),
+    ("part", "said", "expected", "detail"),
     [
-        (health.stack_health(None), "off", "none around"),
-        (health.stack_health(None, "not permitted"), "yellow", "unknown: not permitted"),
-        (health.stack_health(Stack("a", "id", "CREATE_COMPLETE")), "green", "CREATE_COMPLETE"),
-        (health.stack_health(Stack("a", "id", "UPDATE_IN_PROGRESS")), "yellow", "wait"),
-        (health.stack_health(Stack("a", "id", "UPDATE_ROLLBACK_COMPLETE")), "yellow", "taken back"),
-        (health.stack_health(Stack("a", "id", "UPDATE_ROLLBACK_FAILED")), "red", "continue-update-rollback"),
-        (health.stack_health(Stack("a", "id", "ROLLBACK_COMPLETE")), "red", "delete it first"),
-        (health.table_health(TABLE), "green", "about 7 items"),
-        (health.table_health(TABLE | {"TableStatus": "DELETING"}), "red", "DELETING"),
-        (health.table_health(None), "red", "does not exist"),
-        (health.indexes_health(index_state("ACTIVE")), "green", "4 active"),
-        (health.indexes_health(index_state("CREATING")), "red", "GSI1, GSI2, GSI3, GSI4 cannot be used"),
-        (health.indexes_health(TABLE | {"GlobalSecondaryIndexes": []}), "red", "index GSI1 is missing"),
-        (health.ttl_health({"TimeToLiveStatus": "ENABLED", "AttributeName": "ttl"}), "green", "'ttl'"),
-        (health.ttl_health({"TimeToLiveStatus": "ENABLED", "AttributeName": "x"}), "yellow", "stays"),
-        (health.ttl_health({"TimeToLiveStatus": "DISABLED"}), "yellow", "stays in the table"),
-        (health.stream_health(TABLE), "green", "images"),
-        (health.stream_health({}), "red", "cannot be counted"),
-        (health.stream_health({"StreamSpecification": {"StreamViewType": "KEYS_ONLY"}}), "red", "lacks"),
-        (health.function_health(None, CURRENT), "red", "does not exist"),
-        (health.function_health({"State": "Active"}, CURRENT), "green", client_version()),
-        (health.function_health({"State": "Inactive"}, CURRENT), "green", "Inactive"),
-        (health.function_health({"State": "Active"}, None), "red", "repeat zae-limiter deploy"),
-        (health.function_health({"State": "Active"}, VersionRecord("1.0.0")), "red", "not uploaded"),
-        (health.function_health({"State": "Failed", "StateReason": "no role"}, CURRENT), "red", "no role"),
-        (health.function_health({"State": "Pending"}, CURRENT), "yellow", "being changed"),
-        (health.function_health({"LastUpdateStatus": "InProgress"}, CURRENT), "yellow", "being changed"),
-        (health.mapping_health(None), "red", "does not exist"),
-        (health.mapping_health({"State": "Enabled"}), "green", "nothing yet"),
-        (health.mapping_health({"State": "Enabled", "LastProcessingResult": "PROBLEM: x"}), "red", "x"),
-        (health.mapping_health({"State": "Disabled"}), "red", "told of nothing"),
-        (health.mapping_health({"State": "Creating"}), "yellow", "Creating"),
-        (health.queue_health({"ApproximateNumberOfMessages": "0"}), "green", "none"),
-        (health.queue_health({"ApproximateNumberOfMessages": "1200"}), "yellow", "processed: 1,200"),
-        (health.alarms_health([{"AlarmName": "a", "StateValue": "OK"}], 1), "green", "none raised"),
-        (health.alarms_health([{"AlarmName": "a", "StateValue": "ALARM"}], 1), "red", "raised: a"),
-        (health.alarms_health([], 2), "red", "2 of 2 do not exist"),
-        (health.version_health(CURRENT), "green", "schema 1.0.0"),
-        (health.version_health(None), "yellow", "none recorded"),
-        (health.version_health(None, "denied"), "yellow", "denied"),
-        (health.version_health(VersionRecord("1.0.0", "0.0.1")), "yellow", "zae-limiter upgrade"),
-        (health.version_health(VersionRecord("9.0.0")), "red", "newer zae-limiter"),
-        (health.version_health(VersionRecord("soon")), "red", "unreadable"),
+        ("stack", {"DescribeStacks": NO_STACK}, "off", "none around"),
+        (
+            "stack",
+            {"DescribeStacks": DENIED},
+            "yellow",
+            "unknown: CloudFormation DescribeStacks is not",
+        ),
+        ("stack", {}, "green", "CREATE_COMPLETE"),
+        ("stack", stack_in("UPDATE_IN_PROGRESS"), "yellow", "wait"),
+        ("stack", stack_in("UPDATE_ROLLBACK_COMPLETE"), "yellow", "taken back"),
+        ("stack", stack_in("UPDATE_ROLLBACK_FAILED"), "red", "continue-update-rollback"),
+        ("stack", stack_in("ROLLBACK_COMPLETE"), "red", "delete it first"),
+        ("table", {}, "green", "about 7 items"),
+        ("table", table_with(TableStatus="DELETING"), "red", "DELETING"),
+        ("table", {"DescribeTable": GONE}, "red", "does not exist"),
+        ("indexes", indexes_in("ACTIVE"), "green", "4 active"),
+        ("indexes", indexes_in("CREATING"), "red", "GSI1, GSI2, GSI3, GSI4 cannot be used"),
+        ("indexes", table_with(GlobalSecondaryIndexes=[]), "red", "index GSI1 is missing"),
+        ("ttl", expiry("ENABLED"), "green", "'ttl'"),
+        ("ttl", expiry("ENABLED", "x"), "yellow", "stays"),
+        ("ttl", expiry("DISABLED"), "yellow", "stays in the table"),
+        ("stream", {}, "green", "images"),
+        ("stream", table_with(StreamSpecification=None), "red", "cannot be counted"),
+        ("stream", table_with(StreamSpecification={"StreamViewType": "KEYS_ONLY"}), "red", "lacks"),
+        ("function", {"GetFunctionConfiguration": GONE}, "red", "does not exist"),
+        ("function", {}, "green", client_version()),
+        ("function", function_with(State="Inactive"), "green", "Inactive"),
+        ("function", {"GetItem": {}}, "red", "repeat zae-limiter deploy"),
+        ("function", recorded_as(None), "red", "not uploaded"),
+        ("function", function_with(State="Failed", StateReason="no role"), "red", "no role"),
+        ("function", function_with(State="Pending"), "yellow", "being changed"),
+        ("function", function_with(LastUpdateStatus="InProgress"), "yellow", "being changed"),
+        ("mapping", {"GetEventSourceMapping": GONE}, "red", "does not exist"),
+        ("mapping", {}, "green", "nothing yet"),
+        ("mapping", mapping_with(State="Enabled", LastProcessingResult="PROBLEM: x"), "red", "x"),
+        ("mapping", mapping_with(State="Disabled"), "red", "told of nothing"),
+        ("mapping", mapping_with(State="Creating"), "yellow", "Creating"),
+        ("dead letters", messages(0), "green", "none"),
+        ("dead letters", messages(1200), "yellow", "processed: 1,200"),
+        ("alarms", {}, "green", "none raised"),
+        (
+            "alarms",
+            {"DescribeAlarms": {"MetricAlarms": [{"AlarmName": "a", "StateValue": "ALARM"}]}},
+            "red",
+            "raised: a",
+        ),
+        ("alarms", {"DescribeAlarms": {"MetricAlarms": []}}, "red", "1 of 1 do not exist"),
+        ("versions", {}, "green", "schema 1.0.0"),
+        ("versions", {"GetItem": {}}, "yellow", "none recorded"),
+        ("versions", {"GetItem": DENIED}, "yellow", "not permitted"),
+        ("versions", recorded_as("0.0.1"), "yellow", "zae-limiter upgrade"),
+        ("versions", recorded_as(None, "9.0.0"), "red", "newer zae-limiter"),
+        ("versions", recorded_as(None, "soon"), "red", "unreadable"),
     ],
 )
-def test_a_part_is_judged(judged: tuple[Health, str], expected: str, said: str) -> None:
+def test_a_part_is_judged(part: str, said: dict[str, Any], expected: str, detail: str) -> None:
     """Green works, yellow wants to be looked at, red does not work, off was not asked for."""
-    assert judged[0] == expected
-    assert said in judged[1]
+    check = by_part(ScriptedAws(**answers(**said)).manager.report())[part]
+    assert check.health == expected
+    assert detail in check.detail
 
 
 @pytest.mark.parametrize(
@@ -98,7 +163,16 @@ def test_a_part_is_judged(judged: tuple[Health, str], expected: str, said: str) 
 def test_recovery_is_judged_by_what_was_asked_for(enabled: bool, days: str | None, expected: str) -> None:
     """What nobody wanted is not missed."""
     status = {"PointInTimeRecoveryStatus": "ENABLED" if enabled else "DISABLED"}
-    assert health.recovery_health({"PointInTimeRecoveryDescription": status}, days)[0] == expected
+    parameters = [] if days is None else [{"ParameterKey": "PitrRecoveryDays", "ParameterValue": days}]
+    aws = ScriptedAws(
+        **answers(
+            DescribeContinuousBackups={
+                "ContinuousBackupsDescription": {"PointInTimeRecoveryDescription": status}
+            },
+            DescribeStacks=stacks("CREATE_COMPLETE", Parameters=parameters),
+        )
+    )
+    assert by_part(aws.manager.report())["recovery"].health == expected
 
 
 @pytest.mark.parametrize(
@@ -109,21 +183,6 @@ def test_the_whole_is_as_well_as_its_worst_part(found: str, worst: str) -> None:
     """What is off does not count."""
     checks = tuple(HealthCheck("part", Health(one), "") for one in found.split())
     assert HealthReport("limits", checks).health == worst
-
-
-def answers(**more: Any) -> dict[str, Any]:
-    return {
-        "DescribeStacks": stacks("CREATE_COMPLETE"),
-        "ListStackResources": {"StackResourceSummaries": []},
-        "DescribeTable": {"Table": TABLE},
-        "DescribeTimeToLive": {"TimeToLiveDescription": {"TimeToLiveStatus": "ENABLED"}},
-        "DescribeContinuousBackups": {"ContinuousBackupsDescription": {}},
-        **more,
-    }
-
-
-def by_part(report: HealthReport) -> dict[str, HealthCheck]:
-    return {check.part: check for check in report.checks}
 
 
 def test_what_is_not_permitted_is_unknown() -> None:

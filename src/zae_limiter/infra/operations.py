@@ -13,7 +13,6 @@ from ..runtime.world import World
 from .cloud import Cloud, Patience, failure
 from .stack import DELETED, OURS, STACK, Resource, Stack, StackChange, StackEvent, changes_of
 
-CAPABILITIES = ["CAPABILITY_NAMED_IAM"]
 CALLABLE = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,127}|arn:.*")
 """What CloudFormation takes for the name of a stack, or its id; tables have other names too."""
 
@@ -54,26 +53,15 @@ class Operations:
 
     async def create(self, request: Mapping[str, Any]) -> str | None:
         """Begin a stack; its id, or ``None`` if there is one already."""
+        request = {**request, "ClientRequestToken": self._token()}
         reply = await self._cloud.find(
-            "cloudformation",
-            "CreateStack",
-            StackName=self.name,
-            Capabilities=CAPABILITIES,
-            ClientRequestToken=self._token(),
-            unless="AlreadyExistsException",
-            **request,
+            "cloudformation", "CreateStack", unless="AlreadyExistsException", **request
         )
         return None if reply is None else reply["StackId"]
 
-    async def propose(self, stack: str, request: Mapping[str, Any], patience: Patience) -> ChangeSet | None:
+    async def propose(self, request: Mapping[str, Any], patience: Patience) -> ChangeSet | None:
         """What an operation would do; ``None`` if there is nothing to do."""
-        reply = await self._ask(
-            "CreateChangeSet",
-            StackName=stack,
-            ChangeSetName=f"{OURS}-{self._token()}",
-            Capabilities=CAPABILITIES,
-            **request,
-        )
+        reply = await self._ask("CreateChangeSet", ChangeSetName=f"{OURS}-{self._token()}", **request)
         change_set_id = reply["Id"]
         while True:
             described = await self._ask("DescribeChangeSet", ChangeSetName=change_set_id)
@@ -119,7 +107,17 @@ class Operations:
         """
         events: list[StackEvent] = []
         while True:
-            stack, news = await self._step(stack)
+            news: list[StackEvent] = []
+            try:
+                now = await self.look(stack.stack_id)
+                # Events are read after the status, so that those which led to it are among them.
+                news = [] if now is None else await self._news(stack.stack_id)
+                # What is deleted is found by its id for some time, but not for ever.
+                stack = now or Stack(stack.name, stack.stack_id, DELETED)
+            except StackOperationError:
+                raise
+            except InfrastructureError:
+                pass  # no answer is no news: the next look will tell
             if progress is not None:
                 for event in news:
                     progress(event)
@@ -132,19 +130,6 @@ class Operations:
                     f"stack {stack.name!r} is still {stack.status} after {patience.seconds:g} seconds; "
                     f"CloudFormation goes on: see zae-limiter status --name {stack.name}"
                 )
-
-    async def _step(self, stack: Stack) -> tuple[Stack, list[StackEvent]]:
-        """The stack now, and what is new. No answer is no news: the next look will tell."""
-        try:
-            now = await self.look(stack.stack_id)
-            if now is None:  # what is deleted is found by its id for some time, but not for ever
-                return Stack(stack.name, stack.stack_id, DELETED), []
-            # Events are read after the status, so that those which led to it are among them.
-            return now, await self._news(stack.stack_id)
-        except StackOperationError:
-            raise
-        except InfrastructureError:
-            return stack, []
 
     async def resources(self, stack_id: str) -> list[Resource]:
         """What a stack consists of."""

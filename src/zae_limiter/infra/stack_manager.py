@@ -188,7 +188,7 @@ class StackManager:
             reply = await self._cloud.ask("dynamodb", "DescribeTable", TableName=self.name)
             deployed = await self._operations.template(stack.stack_id)
             request.template = fitted(request.template, reply["Table"], deployed)
-        return await self._operations.propose(stack.stack_id, request.change(stack), patience)
+        return await self._operations.propose(request.change(stack), patience)
 
     async def switch_aggregator(self, on: bool) -> None:
         """Let the function be told of changes to the table, or of none for now, and wait until that is so."""
@@ -349,7 +349,7 @@ class StackManager:
     async def _adopt(self, request: StackRequest, patience: Patience) -> str:
         """Begin a stack around the table that is there."""
         try:
-            proposed = await self._operations.propose(self.name, request.adoption(), patience)
+            proposed = await self._operations.propose(request.adoption(), patience)
             assert proposed is not None, "a new stack has something to do"
         except StackOperationError:
             # Else its name would stay behind as a stack under review.

@@ -52,7 +52,7 @@ class StackRequest:
             said, kept = {**kept, **said}, {}
         if is_older:
             tags[older_stack.LAYOUT] = older_stack.OLDER
-        return {"ChangeSetType": "UPDATE", **self._request(said, kept, tags)}
+        return {**self._request(said, kept, tags), "ChangeSetType": "UPDATE", "StackName": stack.stack_id}
 
     def is_met_by(self, stack: Stack) -> bool:
         return self._changed(stack).items() <= stack.parameters.items()
@@ -66,6 +66,8 @@ class StackRequest:
         """What is said, and what stays as it is deployed; the rest has the template's defaults."""
         kept = template.parameter_names(self.template) & deployed.keys() - said.keys()
         return {
+            "StackName": self.name,
+            "Capabilities": ["CAPABILITY_NAMED_IAM"],
             "TemplateBody": self.template,
             "Parameters": [
                 *({"ParameterKey": name, "ParameterValue": value} for name, value in sorted(said.items())),
