@@ -7,6 +7,7 @@ import asyncio
 import inspect
 import re
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from zae_limiter import (
 from zae_limiter.backends.dynamodb.access import Access
 from zae_limiter.backends.sqlite.backend import TIMEOUT_MS
 from zae_limiter.records.connection import Options
-from zae_limiter.settings import OPTION_FIELDS, STACK_VARIABLE, STORE_VARIABLE
+from zae_limiter.settings import STACK_VARIABLE, STORE_VARIABLE
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
 DAYS = "it must be a whole number, not"
@@ -106,10 +107,8 @@ def test_the_page_has_every_setting() -> None:
     """In the order of the class, whose help has them too, and with what is so if nothing is said."""
     assert list(rows()) == list(Settings.__annotations__)
     assert re.findall(r"^ *``(\w+)``: ", Settings.__doc__ or "", re.MULTILINE) == list(rows())
-    defaults = {name: getattr(Options(), field) for name, field in OPTION_FIELDS.items()}
-    defaults = {
-        name: f"{value:,}" if isinstance(value, int) else f"`{value}`" for name, value in defaults.items()
-    }
+    plain = {name.removesuffix("_seconds"): value for name, value in asdict(Options()).items()}
+    defaults = {n: f"{value:,}" if isinstance(value, int) else f"`{value}`" for n, value in plain.items()}
     defaults["timeout_ms"] = f"{TIMEOUT_MS:,} on SQLite, {Access().timeout_ms:,} on DynamoDB"
     assert {name: rows()[name].split(" | ")[2] for name in defaults} == defaults
     assert STORE_VARIABLE in rows()["store"]

@@ -6,7 +6,6 @@ import functools
 import inspect
 import os
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast
 from urllib.parse import parse_qs, urlsplit
 
@@ -289,9 +288,8 @@ class Repository(BucketRecords):
     async def _provision(self, verb: str, otherwise: Callable[[], Awaitable[None]] | None = None) -> None:
         perform = getattr(self._backend, verb, otherwise)
         if perform is None:
-            raise InfrastructureError(
-                f"a {self.capabilities.name} store has no table to delete; remove what its URL names"
-            )
+            lacks = f"a {self.capabilities.name} store has no table to delete"
+            raise InfrastructureError(f"{lacks}; remove what its URL names")
         await perform()
 
     async def create_stack(self, stack_options: StackOptions | None = None) -> None:
@@ -330,10 +328,5 @@ class Repository(BucketRecords):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()

@@ -57,12 +57,10 @@ class Settings(TypedDict, total=False):
     world: World | None
 
 
-OPTION_FIELDS = {
-    "config_cache_ttl": "config_cache_ttl_seconds",
-    "bucket_ttl_multiplier": "bucket_ttl_multiplier",
-    "on_unavailable": "on_unavailable",
-    "audit_retention_days": "audit_retention_days",
-    "remembered_max": "remembered_max",
+COUNTS = {
+    "bucket_ttl_multiplier": (0, 10_000),
+    "audit_retention_days": (0, 10_000),
+    "remembered_max": (REMEMBERED_MIN, 10**9),
 }
 
 
@@ -83,23 +81,17 @@ def settings_of(settings: Settings, *, sync: bool = False) -> tuple[str, Options
 
 
 def options_of(settings: Settings) -> Options:
-    given: dict[str, Any] = {
-        field: settings[name]  # type: ignore[literal-required]
-        for name, field in OPTION_FIELDS.items()
-        if name in settings
-    }
-    if "on_unavailable" in given:
-        given["on_unavailable"] = OnUnavailable.of(given["on_unavailable"])
-    ttl = given.get("config_cache_ttl_seconds", 0)
-    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 <= ttl <= CACHE_TTL_SECONDS_MAX:
-        raise ValidationError(
-            "config_cache_ttl", ttl, f"use seconds, at most {CACHE_TTL_SECONDS_MAX}; 0 disables"
-        )
-    for name in ("bucket_ttl_multiplier", "audit_retention_days"):
-        if name in given:
-            check_count(name, given[name], 10_000, 0)
-    if "remembered_max" in given:
-        check_count("remembered_max", given["remembered_max"], 10**9, REMEMBERED_MIN)
+    given: dict[str, Any] = {name: value for name, value in settings.items() if name in COUNTS}
+    for name, value in given.items():
+        least, most = COUNTS[name]
+        check_count(name, value, most, least)
+    if "on_unavailable" in settings:
+        given["on_unavailable"] = OnUnavailable.of(settings["on_unavailable"])
+    if "config_cache_ttl" in settings:
+        given["config_cache_ttl_seconds"] = ttl = settings["config_cache_ttl"]
+        if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 <= ttl <= CACHE_TTL_SECONDS_MAX:
+            rule = f"use seconds, at most {CACHE_TTL_SECONDS_MAX}; 0 disables"
+            raise ValidationError("config_cache_ttl", ttl, rule)
     return Options(**given)
 
 
@@ -111,10 +103,10 @@ def store_url(settings: Settings) -> str:
             raise ValidationError("store", store, "give either store= or stack=, not both")
         return store
     if stack is None:
-        if os.environ.get(STORE_VARIABLE):
-            return os.environ[STORE_VARIABLE]
-        stack = os.environ.get(STACK_VARIABLE) or None
-    if stack is None:
-        return default_url()
+        if url := os.environ.get(STORE_VARIABLE):
+            return url
+        stack = os.environ.get(STACK_VARIABLE)
+        if not stack:
+            return default_url()
     query = urlencode({n: settings[n] for n in ("region", "endpoint_url") if settings.get(n)})
     return f"dynamodb://{validate_stack_name(stack)}{'?' if query else ''}{query}"

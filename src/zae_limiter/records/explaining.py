@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from ..engine.bucket_view import Account, level, stored_terms
 from ..engine.split import levels, survey
-from ..models import ConfigSource, OnUnavailable
 from ..models.explanation import ExplainedBucket, ExplainedLevel, Explanation
 from ..repository_protocol import Item
 from ..schema import is_deleted
@@ -21,15 +20,15 @@ async def explanation(scope: Scope, accounts: Sequence[Account]) -> Explanation:
     keys = [level_keys(scope.namespace_id, one.entity_id, resource) for one in accounts]
     stored = [await scope.connection.fetch(levels) for levels in keys]
     images = await survey(scope.connection.writer, accounts)
-    policy, source = _policy(stored[0])
+    resolved = resolve(stored[0])
     return Explanation(
         first.entity_id,
         resource,
         first.parent_id,
         first.cascade,
         tuple(_explained(scope, *one) for one in zip(accounts, stored, images, strict=True)),
-        policy or scope.connection.options.on_unavailable,
-        source,
+        resolved.on_unavailable or scope.connection.options.on_unavailable,
+        resolved.policy_source,
         _grandparent(accounts),
     )
 
@@ -67,11 +66,3 @@ def _grandparent(accounts: Sequence[Account]) -> str | None:
     parent = accounts[-1]
     charges = len(accounts) > 1 and parent.cascade and parent.parent_id != parent.entity_id
     return parent.parent_id if charges else None
-
-
-def _policy(stored: Sequence[Item | None]) -> tuple[OnUnavailable | None, ConfigSource | None]:
-    """What to do when the store is down, and the first level that says so."""
-    for at, item in zip(SOURCES, stored, strict=True):
-        if (policy := policy_of(item or {})) is not None:
-            return policy, at
-    return None, None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from ..exceptions import ValidationError, shown
 from ..models import check_mapping
@@ -29,6 +29,8 @@ from ..repository_protocol import (
 )
 from ..schema import INDEXES
 
+T = TypeVar("T")
+
 NAME_LENGTH_MAX = 256
 METADATA_BYTES_MAX = 64 * 1024
 METADATA_DEPTH_MAX = 16
@@ -47,9 +49,7 @@ def check_name(name: str | None) -> str | None:
         return None
     if not isinstance(name, str) or not 0 < len(name) <= NAME_LENGTH_MAX:
         raise ValidationError("name", name, f"it must be a text of 1 to {NAME_LENGTH_MAX} characters")
-    if problem := problem_of(name):
-        raise ValidationError("name", name, problem)
-    return name
+    return _storable("name", name)
 
 
 def check_cascade(cascade: bool) -> bool:
@@ -71,9 +71,14 @@ def check_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
         raise ValidationError("metadata", metadata, f"{rule} ({error})") from error
     if len(text) > METADATA_BYTES_MAX:
         raise ValidationError("metadata", f"{len(text)} bytes", f"at most {METADATA_BYTES_MAX} are kept")
-    if problem := problem_of(plain, METADATA_DEPTH_MAX):
-        raise ValidationError("metadata", metadata, problem)
-    return plain
+    return _storable("metadata", plain, METADATA_DEPTH_MAX)
+
+
+def _storable(field: str, value: T, depth: int = 0) -> T:
+    """A value that every store keeps the same way."""
+    if problem := problem_of(value, depth):
+        raise ValidationError(field, value, problem)
+    return value
 
 
 def problem_of(value: Any, depth_left: int = 0) -> str | None:
@@ -146,7 +151,7 @@ def _key(namespace_id: str, key: object) -> Key:
     if not isinstance(key, tuple) or len(key) != 2:
         raise ValidationError("key", key, "pass a Key")
     for part, bytes_max in zip(key, KEY_BYTES_MAX, strict=True):
-        if not isinstance(part, str) or not 0 < len(_text("key", part).encode()) <= bytes_max:
+        if not isinstance(part, str) or not 0 < len(_storable("key", part).encode()) <= bytes_max:
             raise ValidationError("key", key, f"its parts are texts of at most {KEY_BYTES_MAX} bytes")
     if not key[0].startswith(f"{namespace_id}/"):
         raise ValidationError("key", key[0], f"it is not in this namespace; start it with '{namespace_id}/'")
@@ -156,9 +161,7 @@ def _key(namespace_id: str, key: object) -> Key:
 def _attributes(namespace_id: str, given: Mapping[str, Any]) -> dict[str, Any]:
     attributes = check_mapping("item", given, "pass a mapping of attributes")
     for name, value in attributes.items():
-        _name(name)
-        if problem := problem_of(value, METADATA_DEPTH_MAX):
-            raise ValidationError(f"value of {name!r}", value, problem)
+        _storable(f"value of {_name(name)!r}", value, METADATA_DEPTH_MAX)
         if value is not None and name in PLACES:
             if not isinstance(value, str) or not value:
                 raise ValidationError(name, value, "an index is made of texts")
@@ -199,10 +202,4 @@ def _conditions(when: object) -> tuple[Condition, ...]:
 def _name(name: object) -> str:
     if not isinstance(name, str) or not name or name in ("PK", "SK"):
         raise ValidationError("attribute", name, "name it with a text that is not part of the key")
-    return _text("attribute", name)
-
-
-def _text(field: str, text: str) -> str:
-    if problem := problem_of(text):
-        raise ValidationError(field, text, problem)
-    return text
+    return _storable("attribute", name)

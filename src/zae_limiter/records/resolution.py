@@ -26,8 +26,6 @@ from .items import changes_of, check_settings, limits_of, policy_of
 SOURCES = (ConfigSource.ENTITY, ConfigSource.ENTITY_DEFAULT, ConfigSource.RESOURCE, ConfigSource.SYSTEM)
 LASTING = frozenset({ConfigSource.ENTITY, ConfigSource.ENTITY_DEFAULT})
 """Levels that make the limits the entity's own."""
-
-
 FINGERPRINTS = 1_000_000
 
 
@@ -36,6 +34,8 @@ class Resolved(NamedTuple):
     on_unavailable: OnUnavailable | None
     source: ConfigSource | None
     version: int
+    policy_source: ConfigSource | None = None
+    """The level that says what to do when the store is down."""
 
 
 def level_keys(namespace_id: str, entity_id: str, resource: str) -> tuple[Key, ...]:
@@ -50,7 +50,7 @@ def level_keys(namespace_id: str, entity_id: str, resource: str) -> tuple[Key, .
 
 def resolve(items: Sequence[Item | None]) -> Resolved:
     """What the records of the four levels say together."""
-    limits, on_unavailable, source, counts = None, None, None, []
+    limits, on_unavailable, source, policy_source, counts = None, None, None, None, []
     for level, item in zip(SOURCES, items, strict=True):
         said = item or {}
         counts.append(changes_of(said))
@@ -60,9 +60,9 @@ def resolve(items: Sequence[Item | None]) -> Resolved:
             limits, source = found, level
         if limits is None and item is not None and not is_number(item.get("config_version")):
             raise DamagedRecordError(f"level {level.value!r}", "it is no configuration; set or delete it")
-        if on_unavailable is None:
-            on_unavailable = policy_of(said)
-    return Resolved(limits, on_unavailable, source, combined_version(counts))
+        if on_unavailable is None and (policy := policy_of(said)) is not None:
+            on_unavailable, policy_source = policy, level
+    return Resolved(limits, on_unavailable, source, combined_version(counts), policy_source)
 
 
 def least_version(items: Sequence[Item | None]) -> int:
