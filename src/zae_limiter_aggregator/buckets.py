@@ -1,10 +1,9 @@
 """Keeping busy buckets healthy: refill, split before it is urgent, merge what cooled down. None is needed.
 
 Clients count what accrues and split what is hot by themselves. What is done here keeps the stored numbers
-near the truth for people and for older clients, and splits a bucket before its first client has to wait.
-So everything is conditional on what was seen; whoever comes too late leaves it, and the next batch looks
-again. Nothing here makes or destroys a token: a refill is a rebase, a split moves halves, a merge moves
-them back.
+near the truth for people and for older clients, and splits a bucket before its first client has to wait. All
+of it is conditional on what was seen; whoever comes too late leaves it to the next batch. Nothing here makes
+or destroys a token: a refill is a rebase, a split moves halves, a merge moves them back.
 
 To tell whether a bucket cooled down, shard 0 keeps a sample: when the writes to all shards were last counted,
 and how many there were. Once it is old enough they are counted again; a bucket that was written so little
@@ -48,20 +47,14 @@ from .usage import extract_deltas, is_event
 REFILL_AFTER_MS = 60_000
 """A bucket is refilled no more often: each time all its clients have to learn the new origin."""
 
-HOT_PERCENT = 80
-"""The part of what a partition takes at which its bucket is split."""
-
-WARM_PERCENT = 20
-"""The part of it at which nobody thinks of fewer shards."""
-
-COOL_MS = 600_000
-"""How long a bucket must have been written little."""
-
+HOT_PERCENT = 80  # the part of what a partition takes at which its bucket is split
+WARM_PERCENT = 20  # the part of it at which nobody thinks of fewer shards
+COOL_MS = 600_000  # how long a bucket must have been written little
 COOL_PERCENT = 20
 """How much of what the partitions take that are left may have been written: a quarter of what splits one."""
 
 _WRITES = limit_attributes(WCU)
-_SAMPLE = re.compile(r"(?=.{3,50}$)([0-9]+):([0-9]+)", re.ASCII)
+_SAMPLE = re.compile(r"(?=.{3,50}$)([0-9]+):([0-9]+)")  # when, and how many writes there had been
 
 
 @dataclass
@@ -71,18 +64,12 @@ class BucketActivity:
     key: Key
     address: BucketAddress
     image: Item
-    consumed: Counter[str] = field(default_factory=Counter)
-    """Net, in millitokens by limit."""
-    writes: Counter[int] = field(default_factory=Counter)
-    """How many writes there were, by second."""
-    shards_before: int | None = None
-    """How many shards the bucket had in the first image of the batch."""
+    consumed: Counter[str] = field(default_factory=Counter)  # net, in millitokens by limit
+    writes: Counter[int] = field(default_factory=Counter)  # how many writes there were, by second
+    shards_before: int | None = None  # how many shards the bucket had in the first image of the batch
 
     def is_hot(self, now_ms: int) -> bool:
-        """Whether writes come near to what a partition takes: in one second, or by the gauge as it is now.
-
-        A stream tells the time of a change to the second at best, and the gauge fills within one.
-        """
+        """Whether writes come near to what a partition takes: in one second, or by the gauge as it is now."""
         rate = stored_rate(self.image, WCU)
         if rate is None:
             return False
@@ -208,7 +195,8 @@ async def try_cool_down(backend: Backend, world: World, bucket: BucketActivity) 
     """Halve the shards of a bucket that was written little for a while; how many merges that took."""
     if bucket.address.shard_id != 0 or shard_count(bucket.image) == 1:
         return 0
-    now_ms, sample = world.now_ms(), _sample_of(bucket.image)
+    found = _SAMPLE.fullmatch(text(bucket.image, SAMPLED) or "")
+    now_ms, sample = world.now_ms(), found and (int(found[1]), int(found[2]))
     if sample is not None and 0 <= now_ms - sample[0] < COOL_MS:  # one from the future is of no use
         return 0
     keys = shard_keys(bucket.account, shard_count(bucket.image))
@@ -223,12 +211,6 @@ async def try_cool_down(backend: Backend, world: World, bucket: BucketActivity) 
     taken = {SAMPLED: f"{now_ms}:{_write_count(images)}"}
     await _written(backend, Update(bucket.key, set=taken, when=(Exists(), *pinned(first, SAMPLED))))
     return merges
-
-
-def _sample_of(first: Item) -> tuple[int, int] | None:
-    """The sample that shard 0 keeps, if it is one: when, and how many writes there had been."""
-    found = _SAMPLE.fullmatch(text(first, SAMPLED) or "")
-    return None if found is None else (int(found[1]), int(found[2]))
 
 
 def _is_cool(sample: tuple[int, int], images: Sequence[Item | None], now_ms: int) -> bool:

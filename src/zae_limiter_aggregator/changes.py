@@ -36,16 +36,11 @@ FILTERS: tuple[dict[str, Any], ...] = (
 )
 """The patterns of the event source mapping: writes to buckets, and audit events that expired."""
 
-TIME_MS_MAX = 32_503_680_000_000
-"""The year 3000, as far as usage is counted."""
-
+TIME_MS_MAX = 32_503_680_000_000  # the year 3000, as far as usage is counted
 _SEQUENCE = re.compile(r"[0-9]{1,60}")
 
-IN_ORDER = -1
-"""The life of changes that are numbered by their source, which delivers them in order."""
-
-CLOSED = -2
-"""Stands for the lives that count no more; its versions are the lives themselves."""
+IN_ORDER = -1  # the life of changes that are numbered by their source, which delivers them in order
+CLOSED = -2  # stands for the lives that count no more; its versions are the lives themselves
 
 
 class Span(NamedTuple):
@@ -64,8 +59,7 @@ class Change(NamedTuple):
     new: Item | None
     at_ms: int
     span: Span
-    sequence: str = ""
-    """How the source calls this record when it is to be delivered again."""
+    sequence: str = ""  # how the source calls this record when it is to be delivered again
 
 
 class Expired(NamedTuple):
@@ -92,10 +86,13 @@ def change_of(record: Mapping[str, Any]) -> Change | Expired | None:
         old, new = decode_item(content.get("OldImage")), decode_item(content.get("NewImage"))
         return Change(key, old, new, at_ms, span_of(old, new, sequence), sequence)
     # The images of all other records are not looked at: whatever is in them must not stop the stream.
-    is_audit = key.sort.startswith(sk_audit("")) and "NewImage" not in content
-    if is_audit and _by_ttl(record) and (gone := decode_item(content.get("OldImage"))) is not None:
-        return Expired(key, gone, at_ms, sequence)
-    return None
+    if not key.sort.startswith(sk_audit("")) or "NewImage" in content:
+        return None
+    # Lambda writes the names of an identity small, GetRecords writes them large.
+    who = {name.lower(): value for name, value in (record.get("userIdentity") or {}).items()}
+    by_ttl = who.get("type") == "Service" and who.get("principalid") == TTL_SERVICE
+    gone = decode_item(content.get("OldImage")) if by_ttl else None
+    return None if gone is None else Expired(key, gone, at_ms, sequence)
 
 
 def check_bucket(key: Key) -> BucketAddress:
@@ -131,12 +128,6 @@ def span_of(old: Item | None, new: Item | None, sequence: str) -> Span:
 def _life_of(image: Item | None) -> int:
     """When an item was made; what is below that is used for other things."""
     return max(0, number(image or {}, "born"))
-
-
-def _by_ttl(record: Mapping[str, Any]) -> bool:
-    # Lambda writes these names small, GetRecords writes them large.
-    who = {name.lower(): value for name, value in (record.get("userIdentity") or {}).items()}
-    return who.get("type") == "Service" and who.get("principalid") == TTL_SERVICE
 
 
 def _time_ms(time: float | datetime) -> int:

@@ -41,13 +41,9 @@ class JsonLines(logging.Formatter):
     """A log record as one JSON object, with everything that was passed as ``extra``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        extra = {name: value for name, value in vars(record).items() if name not in _PLAIN}
-        line = {
-            "time": iso_time(int(record.created * 1000)),
-            "level": record.levelname,
-            "message": record.getMessage(),
-            **extra,
-        }
+        line = {"time": iso_time(int(record.created * 1000)), "level": record.levelname}
+        line["message"] = record.getMessage()
+        line |= {name: value for name, value in vars(record).items() if name not in _PLAIN}
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
@@ -73,12 +69,14 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
 
 
 def archive_from(environment: Mapping[str, str]) -> Archive | None:
-    wanted = environment.get("ENABLE_ARCHIVAL", "false").lower()
-    if wanted not in ("true", "false", "1", "0", ""):
-        raise ValidationError("ENABLE_ARCHIVAL", wanted, "use true or false")
-    if wanted not in ("true", "1"):
+    wanted, bucket = (
+        environment.get("ENABLE_ARCHIVAL", "").lower(),
+        environment.get("ARCHIVE_BUCKET_NAME", ""),
+    )
+    if wanted in ("false", "0", ""):
         return None
-    bucket = environment.get("ARCHIVE_BUCKET_NAME", "")
+    if wanted not in ("true", "1"):
+        raise ValidationError("ENABLE_ARCHIVAL", wanted, "use true or false")
     if not bucket:
         raise ValidationError("ARCHIVE_BUCKET_NAME", bucket, "name the bucket, or set ENABLE_ARCHIVAL=false")
     return S3Archive(bucket)

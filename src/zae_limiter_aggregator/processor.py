@@ -37,12 +37,8 @@ T = TypeVar("T")
 logger = logging.getLogger("zae_limiter_aggregator")
 
 BATCH_RECORDS_MAX = 1_000
-ATTEMPTS_MAX = 8
-"""How often a row is tried that others write at the same time."""
-
-FAILURES_MAX = 2
-"""How often a store may fail to answer about a row before its records are given back."""
-
+ATTEMPTS_MAX = 8  # how often a row is tried that others write at the same time
+FAILURES_MAX = 2  # how often a store may fail to answer about a row before its records are given back
 ROWS_AT_ONCE = 25
 """How many rows are read together: not more than one answer can hold, however large somebody made them."""
 
@@ -69,16 +65,12 @@ class Tally:
     refills_written: int = 0
     splits: int = 0
     archived: int = 0
-    passed_over: int = 0
-    """Records that are not ours, and changes whose usage row is not or can never be stored."""
-    left_out: int = 0
-    """Amounts of limits, or charged to parents, beyond those that a usage row can name."""
-    closed: int = 0
-    """Gaps and lives that a usage row gave up to stay within its budget."""
+    passed_over: int = 0  # records that are not ours, and changes whose usage row can never be stored
+    left_out: int = 0  # amounts of limits, or charged to parents, beyond those that a usage row can name
+    closed: int = 0  # gaps and lives that a usage row gave up to stay within its budget
     merges: int = 0
     troubles: int = 0
-    failed: dict[str, str] = field(default_factory=dict)
-    """Why a record has to be delivered again, by its sequence number."""
+    failed: dict[str, str] = field(default_factory=dict)  # why a record has to be delivered again, by number
 
     @property
     def again_from(self) -> int | None:
@@ -277,16 +269,15 @@ def _pass_over(tally: Tally, sequences: Sequence[str], reason: str) -> None:
 
 
 async def _tend(bucket: BucketActivity, backend: Backend, world: World, tally: Tally) -> None:
+    here = backend, world, bucket
     try:
-        splits = 0
         if backend.capabilities.hot_partitions:
-            splits += await try_proactive_shard(backend, world, bucket)
-            splits += await propagate_shard_count(backend, world, bucket)
+            splits = await try_proactive_shard(*here) + await propagate_shard_count(*here)
             tally.splits += splits
-            if not splits:
-                tally.merges += await try_cool_down(backend, world, bucket)
-        if not splits:  # a split is a refill too
-            tally.refills_written += await try_refill_bucket(backend, world, bucket)
+            if splits:  # which are refills too
+                return
+            tally.merges += await try_cool_down(*here)
+        tally.refills_written += await try_refill_bucket(*here)
     except Exception as error:  # a store that is away, or numbers that are not ours
         tally.troubles += 1
         logger.warning("bucket not tended", extra={"bucket": bucket.key.partition, "reason": shown(error)})

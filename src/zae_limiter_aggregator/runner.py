@@ -32,8 +32,7 @@ IDLE_STEPS = 3
 """How many steps without records mean that there are none; a stream may have an empty page in between."""
 
 PAUSE_SECONDS_MAX = 30.0
-ATTEMPTS_MAX = 8
-"""How often in a row the same records may fail before the program gives up."""
+ATTEMPTS_MAX = 8  # how often in a row the same records may fail before the program gives up
 
 
 class BatchSource(Protocol):

@@ -18,7 +18,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from zae_limiter.backends.dynamodb import parse_url
 from zae_limiter.backends.dynamodb.access import Access
 from zae_limiter.exceptions import InfrastructureNotFoundError, RateLimiterUnavailable
-from zae_limiter.repository_protocol import Backend, Update
+from zae_limiter.repository_protocol import Backend, Update, Value
 from zae_limiter.runtime.world import World
 from zae_limiter.schema import checkpoint_key, iso_time, text
 
@@ -28,25 +28,9 @@ from .processor import BATCH_RECORDS_MAX, Settings, Tally, process_stream_record
 
 logger = logging.getLogger("zae_limiter_aggregator")
 
-REFRESH_MS = 10_000
-"""How often the list of a stream's shards is read again; they live for about four hours."""
-
-CHECKPOINT_EVERY_RECORDS = 10_000
-"""How many records that did not matter are worth a note."""
-
-CHECKPOINT_SECONDS = 3 * 86_400
-"""How long a note is kept; a stream keeps its records for a day."""
-
-
-class IteratorExpired(RateLimiterUnavailable):
-    """The place in a shard was not used for too long."""
-
-
-class RecordsTrimmed(RateLimiterUnavailable):
-    """The records at a place in a shard are no longer there."""
-
-
-ANSWERS = {"ExpiredIteratorException": IteratorExpired, "TrimmedDataAccessException": RecordsTrimmed}
+REFRESH_MS = 10_000  # how often the list of a stream's shards is read again; they live for about four hours
+CHECKPOINT_EVERY_RECORDS = 10_000  # how many records that did not matter are worth a note
+CHECKPOINT_SECONDS = 3 * 86_400  # how long a note is kept; a stream keeps its records for a day
 
 
 @dataclass
@@ -65,8 +49,7 @@ class StreamShard:
 class StreamSource:
     """The stream of a DynamoDB table, shard by shard, children after their parents.
 
-    ``client`` is botocore's for DynamoDB Streams; closing the source closes it. Notes are kept in the table
-    itself.
+    ``client`` is botocore's for DynamoDB Streams; closing the source closes it.
     """
 
     def __init__(
@@ -88,7 +71,9 @@ class StreamSource:
         while True:
             if self._world.ticks_ms() >= self._refresh_at_ms:
                 await self._refresh()
-            due = [shard for shard in self._shards.values() if self._is_due(shard)]
+            waiting = {name: shard for name, shard in self._shards.items() if not shard.done}
+            # The parent of a shard holds what happened before to the same items.
+            due = [shard for shard in waiting.values() if shard.parent_id not in waiting]
             for shard in due:
                 total.add(await self._read(shard))
             # Behind a shard that ended without records, its children may have some.
@@ -103,11 +88,6 @@ class StreamSource:
                     await self._note(shard)
         finally:
             self._client.close()
-
-    def _is_due(self, shard: StreamShard) -> bool:
-        """Whether a shard is to be read: its parent holds what happened before to the same items."""
-        parent = self._shards.get(shard.parent_id or "")
-        return not shard.done and (parent is None or parent.done)
 
     async def _read(self, shard: StreamShard) -> Tally:
         reply = self._records(shard)
@@ -149,21 +129,22 @@ class StreamSource:
                     place = {"StreamArn": self._arn, "ShardId": shard.shard_id, **where}
                     shard.iterator = str(self._ask("get_shard_iterator", **place)["ShardIterator"])
                 return self._ask("get_records", ShardIterator=shard.iterator, Limit=BATCH_RECORDS_MAX)
-            except IteratorExpired:
+            except RateLimiterUnavailable as error:
+                code = getattr(error.__cause__, "response", {}).get("Error", {}).get("Code")
+                if code not in ("ExpiredIteratorException", "TrimmedDataAccessException"):
+                    raise
+                if code == "TrimmedDataAccessException":
+                    lost = {"shard": shard.shard_id, "after": shard.position}
+                    logger.error("stream records were lost", extra=lost)
+                    shard.position = None
                 shard.iterator = None
-            except RecordsTrimmed:
-                lost = {"shard": shard.shard_id, "after": shard.position}
-                logger.error("stream records were lost", extra=lost)
-                shard.iterator = shard.position = None
         raise RateLimiterUnavailable(f"stream shard {shard.shard_id!r} cannot be read")
 
     def _ask(self, operation: str, **arguments: Any) -> dict[str, Any]:
         try:
             reply: dict[str, Any] = getattr(self._client, operation)(**arguments)
         except (BotoCoreError, ClientError) as error:
-            answer = getattr(error, "response", {}).get("Error", {})
-            kind = ANSWERS.get(answer.get("Code"), RateLimiterUnavailable)
-            raise kind(f"DynamoDB Streams {operation} failed: {error}") from error
+            raise RateLimiterUnavailable(f"DynamoDB Streams {operation} failed: {error}") from error
         return reply
 
     async def _refresh(self) -> None:
@@ -177,27 +158,24 @@ class StreamSource:
             if not (last := reply.get("LastEvaluatedShardId")):
                 break
             after = {"ExclusiveStartShardId": last}
-        known = {shard["ShardId"] for shard in described}
-        self._shards = {name: shard for name, shard in self._shards.items() if name in known}
-        new = [shard for shard in described if shard["ShardId"] not in self._shards]
-        keys = [checkpoint_key(shard["ShardId"]) for shard in new]
-        for shard, note in zip(new, await self._backend.batch_get(keys) if keys else [], strict=True):
+        parents = {shard["ShardId"]: shard.get("ParentShardId") for shard in described}
+        self._shards = {name: shard for name, shard in self._shards.items() if name in parents}
+        new = [name for name in parents if name not in self._shards]
+        notes = await self._backend.batch_get([checkpoint_key(name) for name in new]) if new else []
+        for name, note in zip(new, notes, strict=True):
             position, done = text(note or {}, "position"), (note or {}).get("done") is True
-            name = shard["ShardId"]
-            self._shards[name] = StreamShard(name, shard.get("ParentShardId"), position, position, done)
+            self._shards[name] = StreamShard(name, parents[name], position, position, done)
 
     async def _note(self, shard: StreamShard) -> None:
         now_ms = self._world.now_ms()
-        note = Update(
-            checkpoint_key(shard.shard_id),
-            set={
-                "position": shard.position,
-                "done": shard.done,
-                "updated_at": iso_time(now_ms),
-                "ttl": now_ms // 1000 + CHECKPOINT_SECONDS,
-            },
-        )
-        (outcome,) = await self._backend.write_each([note])
+        ttl = now_ms // 1000 + CHECKPOINT_SECONDS
+        noted: dict[str, Value] = {
+            "position": shard.position,
+            "done": shard.done,
+            "updated_at": iso_time(now_ms),
+        }
+        write = Update(checkpoint_key(shard.shard_id), set={**noted, "ttl": ttl})
+        (outcome,) = await self._backend.write_each([write])
         if outcome.failure is not None:  # some records will be read twice, no more
             logger.warning("no checkpoint", extra={"shard": shard.shard_id, "reason": str(outcome.failure)})
             return

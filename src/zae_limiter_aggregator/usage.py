@@ -6,9 +6,7 @@ shards they are made of. A change that is in there counts no more, so a row is a
 same row. Versions are consecutive, so the set is nearly always one run per shard, a few bytes.
 
 A row has a budget of bytes, whatever its bucket does. What it gives up for that counts too little later,
-never twice, and is told.
-
-Counters are whole tokens; what a sharded bucket consumed in fractions is kept until it makes a whole one.
+never twice, and is told. Counters are whole tokens; fractions are kept until they make a whole one.
 """
 
 from __future__ import annotations
@@ -85,10 +83,8 @@ class RowUpdate(NamedTuple):
     """The write that brings a row up to date, and what the row gives up with it."""
 
     write: Update
-    left_out: int
-    """Amounts of limits, or charged to parents, beyond those that a row can name."""
-    closed: int
-    """Gaps and lives whose missing changes will count no more."""
+    left_out: int  # amounts of limits, or charged to parents, beyond those that a row can name
+    closed: int  # gaps and lives whose missing changes will count no more
 
 
 def extract_deltas(change: Change) -> dict[str, int]:
@@ -98,8 +94,10 @@ def extract_deltas(change: Change) -> dict[str, int]:
     that came from an older table was counted there, and the total of a shard that another came back to
     was counted where that one was.
     """
-    if change.new is None or (change.old is None and MOVED in change.new) or _is_merge(change):
+    if change.new is None or (change.old is None and MOVED in change.new):
         return {}
+    if change.old is not None and shard_count(change.new) < shard_count(change.old):
+        return {}  # a merge
     old = change.old or {}
     held = bucket_limit_names(old)
     deltas = {}
@@ -119,18 +117,6 @@ def parent_bucket(change: Change) -> Key | None:
         return None
     at = parse_bucket_pk(change.key.partition)
     return None if parent_id == at.entity_id else bucket_key(at.namespace_id, parent_id, at.resource)
-
-
-def _charged_too(change: Change, above: Above) -> tuple[str, frozenset[str]]:
-    """The parent to which a change was charged too, and for which limits; none if for nobody."""
-    parent = parent_bucket(change)
-    if parent is None:
-        return "", frozenset()
-    return parse_bucket_pk(parent.partition).entity_id, above.get(parent, frozenset())
-
-
-def _is_merge(change: Change) -> bool:
-    return change.old is not None and shard_count(change.new) < shard_count(change.old)
 
 
 @lru_cache(4096)
@@ -190,7 +176,9 @@ def update_snapshot(sheet: Sheet, row: Item | None) -> RowUpdate | None:
         if not _note(seen, change):
             continue
         events += 1
-        parent_id, shared = _charged_too(change, sheet.above)
+        parent = parent_bucket(change)
+        parent_id = parse_bucket_pk(parent.partition).entity_id if parent else ""
+        shared = sheet.above.get(parent, frozenset()) if parent else frozenset()
         for name, delta in extract_deltas(change).items():
             if not _has_room(name, counted, totals) or (
                 name in shared and not _has_room_above(name, parent_id, passed)

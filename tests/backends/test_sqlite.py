@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,6 +24,7 @@ from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.repository_protocol import AtLeast, Check, Item, Key, Put, Query, Update
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.runtime.world import World
+from zae_limiter.schema import INDEXES
 
 WORKER = Path(__file__).with_name("worker.py")
 K = Key("p", "s")
@@ -419,9 +421,11 @@ class TestLayout:
             assert connection.execute("PRAGMA user_version").fetchone() == (1,)
         assert path.read_bytes()[68:72] == b"zael"
 
-    @pytest.mark.parametrize("sql", statements.QUERIES.values())
-    def test_queries_use_an_index(self, path: Path, sql: str) -> None:
+    @pytest.mark.parametrize("index", [None, *INDEXES])
+    @pytest.mark.parametrize(("backwards", "after"), list(product([False, True], repeat=2)))
+    def test_queries_use_an_index(self, path: Path, index: str | None, backwards: bool, after: bool) -> None:
         """No query scans or sorts."""
+        sql = statements.query_sql(index, backwards, after)
         with backend(path), contextlib.closing(sqlite3.connect(path)) as connection:
             arguments = ["x"] * (sql.count("?") - 1) + [1]
             plan = " ".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", arguments))

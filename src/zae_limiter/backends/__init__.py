@@ -31,13 +31,8 @@ DRIVERS = {
     "sqlite": "zae_limiter.backends.sqlite:open_backend",
     "dynamodb": "zae_limiter.backends.dynamodb:open_backend",
 }
-EXTRAS = {"dynamodb": "dynamodb"}
-"""Which extra of this package installs the driver of a scheme."""
-
-EMBEDDED = frozenset({"memory", "sqlite"})
-"""Stores of this machine, whose time is the machine's."""
-
-LATER = frozenset({"redis", "rediss", "postgres", "postgresql"})
+EMBEDDED = {"memory", "sqlite"}  # stores of this machine, whose time is the machine's
+LATER = {"redis", "rediss", "postgres", "postgresql"}
 
 
 class Driver(Protocol):
@@ -146,7 +141,7 @@ def _entry_point(scheme: str) -> EntryPoint:
 
 def _missing_driver(scheme: str, found: EntryPoint, error: ImportError) -> str:
     what = f"the store {scheme}:// needs {error.name or 'a module'}, which is not installed"
-    if scheme in EXTRAS:
-        return f"{what}; install this package with its extra: {EXTRAS[scheme]}"
+    if scheme == "dynamodb":
+        return f"{what}; install this package with its extra: dynamodb"
     origin = found.dist.name if found.dist is not None else found.value
     return f"{what}; it is offered by {origin!r}: {error}"

@@ -16,8 +16,7 @@ from ..exceptions import ValidationError
 from ..repository_protocol import Backend, Item, Key
 
 HOUR_MS = 3_600_000
-MARKS_MAX = 20_000
-"""How many marks are kept for a reader who does not come; then the oldest go."""
+MARKS_MAX = 20_000  # how many marks are kept for a reader who does not come; then the oldest go
 
 
 class LogEntry(NamedTuple):

@@ -66,8 +66,7 @@ class Shelf:
         self.lock = threading.Lock()
         _shelves.add(self)
         self.writes = 0
-        self.changes = 0
-        """How often a record was changed that clients remember."""
+        self.changes = 0  # how often a record was changed that clients remember
         self.watchers: list[Watcher] = []
         self.marks: dict[Key, list[Mark]] = {}
         self.hours: dict[Key, int] = {}
@@ -260,17 +259,12 @@ class MemoryBackend:
 
     def _keep(self, writes: Sequence[Write], outcomes: list[Outcome]) -> list[Outcome]:
         """Put what was written in its place: all of it, even if a signal handler raises halfway."""
-        kept = [
-            (write.key, outcome.item)
-            for write, outcome in zip(writes, outcomes, strict=True)
-            if outcome.applied
-        ]
-        kept.reverse()
+        decided = zip(writes, outcomes, strict=True)
+        kept = [(write.key, outcome.item) for write, outcome in decided if outcome.applied][::-1]
         try:
             self._put(kept)
-        except BaseException:
+        finally:
             self._put(kept)
-            raise
         return outcomes
 
     def _put(self, kept: list[tuple[Key, Item | None]]) -> None:
@@ -298,13 +292,14 @@ class MemoryBackend:
             self._shelf.writes = SWEEP_EVERY_WRITES - SWEEP_AGAIN_WRITES if more else 0
 
     def _sweep(self) -> int:
-        now_ms = self._world.now_ms()
-        expired = (key for key, item in self._shelf.items.items() if _is_past(item.get("ttl"), now_ms))
+        now_ms, items = self._world.now_ms(), self._shelf.items
+        times = ((key, item.get("ttl")) for key, item in items.items())
+        expired = (key for key, ttl in times if type(ttl) is int and ttl * 1000 < now_ms)
         swept = list(islice(expired, SWEEP_ITEMS_MAX))
         for key in swept:
-            if key.sort == _STATE and not is_deleted(self._shelf.items[key]):
-                self._shelf.mark(key, Mark(self._shelf.items[key], now_ms, gone=True))
-            del self._shelf.items[key]
+            if key.sort == _STATE and not is_deleted(items[key]):
+                self._shelf.mark(key, Mark(items[key], now_ms, gone=True))
+            del items[key]
         return len(swept)
 
 
@@ -314,7 +309,3 @@ def _own(item: Item) -> Item:
         if isinstance(value, (dict, list)):
             return copy.deepcopy(item)
     return item
-
-
-def _is_past(ttl: object, now_ms: int) -> bool:
-    return type(ttl) is int and ttl * 1000 < now_ms

@@ -38,12 +38,8 @@ PAUSE_MS_MAX = 5.0
 PAUSE_PART = 20
 """Who waits looks again after this part of what it has waited: soon at first, and later not all the time."""
 
-AHEAD_MS = 0.3
-"""How long somebody in line takes, about."""
-
-POLITE_MS = 50.0
-"""How long others are let go first, however many they are: then it is tried in any case."""
-
+AHEAD_MS = 0.3  # how long somebody in line takes, about
+POLITE_MS = 50.0  # how long others are let go first, however many they are: then it is tried in any case
 TURN_WRITES = 32
 """How many writes are done in a row while others wait; handing over costs about as much as ten."""
 

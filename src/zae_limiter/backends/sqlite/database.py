@@ -1,14 +1,12 @@
 """The one connection of a process to one file, which its threads use one at a time.
 
-No connection survives a fork: it is closed before, in a quiet moment, and both sides open a new one
-when they need it. A child that inherited a connection could not even close it safely, and any new
-one of its own would share bookkeeping of locks that the child does not hold.
+No connection survives a fork: it is closed before, in a quiet moment, and both sides open a new one when
+they need it. A child could not even close one that it inherited, and any new one of its own would share
+bookkeeping of locks that the child does not hold.
 
-A file that is deleted or replaced while it is in use goes on to exist for this process alone, and its
-tokens would be given out beside those of the new one. So the path is looked at before a call that comes a
-millisecond or more after the last look, and when it names another file or none, every call is refused: what
-is there now may not even be the same store. A look costs a tenth of a warm call, which is why calls in a
-close row share one.
+A file that is deleted or replaced while it is in use goes on to exist for this process alone, and its tokens
+would be given out beside those of the new one. So the path is looked at before a call that comes a
+millisecond or more after the last look, and when it names another file or none, every call is refused.
 """
 
 from __future__ import annotations
@@ -34,15 +32,12 @@ Work: TypeAlias = Callable[[sqlite3.Connection, A], T]
 """What is done with the connection while nobody else has it."""
 
 FORK_WAIT_SECONDS = 1.0
-LOOK_EVERY_MS = 1
-"""How long after a look a call still trusts that the path names the file that is open."""
-
+LOOK_EVERY_MS = 1  # how long after a look a call still trusts that the path names the file that is open
 BUSY_CODES = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
-UNUSABLE_CODES = {
+UNUSABLE_CODES = {  # what the file or its place is not, and will not be by waiting
     *(sqlite3.SQLITE_AUTH, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY),
     *(sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOTADB),
 }
-"""What the file or its place is not, and will not be by waiting."""
 
 
 class Busy(Exception):
@@ -56,8 +51,7 @@ class Database:
         self.path, self._world, self._ticks_ms = path, world, world.ticks_ms
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
-        self._file: FileId | None = None
-        """Which file is the store."""
+        self._file: FileId | None = None  # which file is the store
         self._replaced, self._looked_ms = False, 0.0
         self._held_for_fork = False
         with _registering:
@@ -118,17 +112,17 @@ class Database:
             return work(connection, argument)
         except BaseException as error:
             try:
-                undone = self._roll_back(connection)
-            except BaseException:  # out of a signal handler; a connection that is closed is rolled back, too
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+            except BaseException as trouble:  # a connection that is closed is rolled back, too
                 self._drop()
-                raise
+                if not isinstance(trouble, sqlite3.Error):  # out of a signal handler
+                    raise
             if isinstance(error, LostCommit):
                 self._drop()
                 raise self._unavailable(error.__cause__ or error, ambiguous=True) from error
             if isinstance(error, sqlite3.Error):
                 self._refuse(error)
-            if not undone:
-                self._drop()
             raise
 
     def _refuse(self, error: sqlite3.Error) -> NoReturn:
@@ -146,14 +140,6 @@ class Database:
             ambiguous=ambiguous,
             misconfigured="file" if wrong else "",
         )
-
-    def _roll_back(self, connection: sqlite3.Connection) -> bool:
-        try:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-        except sqlite3.Error:
-            return False
-        return True
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None

@@ -27,19 +27,14 @@ from ...runtime.colour import ForkSafe
 from ...schema import INDEXES, sk_state
 from ..change_log import HOUR_MS, MARKS_MAX
 
-APPLICATION_ID = 0x7A61656C
-"""The letters ``zael``, in the header of every file that is ours."""
-
+APPLICATION_ID = 0x7A61656C  # the letters ``zael``, in the header of every file that is ours
 LAYOUT_VERSION = 1
-CHECKPOINT_PAGES = 4000
-"""Where a commit itself moves the log back into the file. Tidying up gets there first."""
-
+CHECKPOINT_PAGES = 4000  # where a commit itself moves the log back into the file. Tidying up gets there first
 FILE_MODE = 0o600
 """A new file is its owner's alone: it names customers and what they use. An existing one keeps its mode."""
 
 TRIM_EVERY = 100
-DAY_MS, EPOCH_DAY = 86_400_000, 2_440_587.5
-"""1970 began so many days after day nought of SQLite."""
+DAY_MS, EPOCH_DAY = 86_400_000, 2_440_587.5  # 1970 began so many days after day nought of SQLite
 NOW_MS = f"CAST((julianday('now') - {EPOCH_DAY}) * {DAY_MS} AS INTEGER)"
 STATE = sk_state()
 OLDEST = "SELECT {} FROM diary ORDER BY position LIMIT {}"
@@ -98,9 +93,7 @@ LAYOUT = (
     f"PRAGMA user_version = {LAYOUT_VERSION}",
 )
 
-FileId: TypeAlias = tuple[int, int]
-"""Device and inode."""
-
+FileId: TypeAlias = tuple[int, int]  # device and inode
 _making = ForkSafe(threading.Lock)
 
 

@@ -21,9 +21,7 @@ from struct import Struct
 from ...runtime.world import World
 
 PLACES = 32
-SEEN_US_MAX = 20_000
-"""How long somebody is taken to be waiting after having been seen."""
-
+SEEN_US_MAX = 20_000  # how long somebody is taken to be waiting after having been seen
 _ENTRY = Struct("<QQ")
 """Microseconds of the machine's monotonic clock: since when somebody waits, and when it was last seen."""
 

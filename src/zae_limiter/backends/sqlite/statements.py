@@ -6,6 +6,7 @@ function that fails may leave its transaction open; the caller ends it.
 
 from __future__ import annotations
 
+import functools
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -30,9 +31,7 @@ from ..change_log import says_other_things
 from .file import COLUMNS, INDEXED, NOW_MS, STATE
 
 SWEEP_ITEMS_MAX = 200
-SCAN_ROWS_MAX = 10_000
-"""The most rows that one page looks at when a filter drops most of them."""
-
+SCAN_ROWS_MAX = 10_000  # the most rows that one page looks at when a filter drops most of them
 SWAP = "UPDATE items SET body = ? WHERE pk = ? AND sk = ? AND body = ?"
 _CHANGED = "SELECT body FROM items WHERE pk = '{}' AND sk = '{}'".format(*changes_key())
 CHANGES = f"SELECT coalesce(({_CHANGED}), '0')"
@@ -61,9 +60,7 @@ MARK = f"INSERT INTO diary (pk, image, at_ms) SELECT pk, body, {NOW_MS} FROM ite
 UNMARK = ("DELETE FROM diary WHERE pk = ?", "DELETE FROM marked WHERE pk = ?")
 FORGET = (*UNMARK, "DELETE FROM changes WHERE pk = ?")  # there are few at a time, so they need no index
 
-IN_COLUMNS = frozenset((*INDEXED, "ttl"))
-"""The attributes that have a column of their own beside the body."""
-
+IN_COLUMNS = frozenset((*INDEXED, "ttl"))  # the attributes that have a column of their own beside the body
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False, allow_nan=False).encode
 
 
@@ -184,9 +181,8 @@ def query(connection: sqlite3.Connection, query: Query) -> Page:
     behind: Cursor | None = None
     # One row more than needed tells whether there is another page.
     seen_max = SCAN_ROWS_MAX if query.when else query.rows_max
-    found = connection.execute(
-        QUERIES[query.index, query.backwards, query.after is not None], (*arguments, seen_max + 1)
-    )
+    sql = query_sql(query.index, query.backwards, query.after is not None)
+    found = connection.execute(sql, (*arguments, seen_max + 1))
     for seen, (sort, pk, sk, body) in enumerate(found):
         if seen == seen_max or len(rows) == query.rows_max:
             found.close()
@@ -217,7 +213,8 @@ def tidy(connection: sqlite3.Connection, now_ms: int) -> bool:
     return more
 
 
-def _query_sql(index: str | None, backwards: bool, after: bool) -> str:
+@functools.cache
+def query_sql(index: str | None, backwards: bool, after: bool) -> str:
     partition, sort, body = "pk", "sk", "body"
     if index is not None:
         partition, sort, body = f"{index.lower()}pk", f"{index.lower()}sk", "NULL"
@@ -228,14 +225,6 @@ def _query_sql(index: str | None, backwards: bool, after: bool) -> str:
         f"WHERE {partition} = ? AND {sort} >= ? AND {sort} <= ? {behind} "
         f"ORDER BY {sort} {direction}, pk {direction}, sk {direction} LIMIT ?"
     )
-
-
-QUERIES = {
-    (index, backwards, after): _query_sql(index, backwards, after)
-    for index in (None, *INDEXES)
-    for backwards in (False, True)
-    for after in (False, True)
-}
 
 
 def _get(connection: sqlite3.Connection, key: Key) -> Item | None:
