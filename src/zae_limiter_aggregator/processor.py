@@ -1,10 +1,9 @@
 """One batch from beginning to end: usage first, then the health of buckets, then the archive.
 
 Whatever is not certain to be stored is reported by the name of its record, to be delivered again; that
-costs nothing but the work, because usage counts every change once. What would not be understood the
-next time either, and what the store says can never be stored, is told and passed over: all tenants share
-a stream, and nobody may hold it up. Trouble with the health of a bucket is no reason to repeat a batch:
-the next one looks again.
+costs nothing but the work, because usage counts every change once. What would not be understood the next
+time either, and what can never be stored, is told and passed over: all tenants share a stream, and nobody may
+hold it up. Trouble with the health of a bucket is no reason to repeat a batch: the next one looks again.
 """
 
 from __future__ import annotations

@@ -90,9 +90,8 @@ class RowUpdate(NamedTuple):
 def extract_deltas(change: Change) -> dict[str, int]:
     """What a change consumed by limit, in millitokens; negative if it gave back.
 
-    A limit that was not there before starts at nothing, and one that is gone consumed nothing. A bucket
-    that came from an older table was counted there, and the total of a shard that another came back to
-    was counted where that one was.
+    A limit that was not there before starts at nothing, and one that is gone consumed nothing. What came from
+    an older table was counted there, and what came back from another shard where that one was.
     """
     if change.new is None or (change.old is None and MOVED in change.new):
         return {}

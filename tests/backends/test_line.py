@@ -97,16 +97,22 @@ class TestLine:
         self.line(path, now_ms).stand(now_ms[0]).ahead()
         assert stat.S_IMODE(path.with_name("limits.db-line").stat().st_mode) == mode
 
-    def test_closed_while_somebody_stands_in_it(self, path: Path, now_ms: list[float]) -> None:
-        """The descriptor is kept for as long as its number is used, and not longer."""
+    def test_no_descriptor_stays_open(self, path: Path, now_ms: list[float]) -> None:
+        """Whoever stands in line has nothing open that a fork could inherit, or nobody would close."""
         before = len(os.listdir("/proc/self/fd"))
         line = self.line(path, now_ms)
         place = line.stand(now_ms[0])
-        line.close()
-        assert place.ahead() == 0
-        assert len(os.listdir("/proc/self/fd")) == before + 1
-        del place
+        assert (place.ahead(), line.is_anyone_waiting()) == (0, True)
         assert len(os.listdir("/proc/self/fd")) == before
+
+    def test_a_store_that_is_gone_has_no_line(self, path: Path, now_ms: list[float]) -> None:
+        """Nothing is made beside a file that was deleted."""
+        line = self.line(path, now_ms)
+        place = line.stand(now_ms[0])
+        path.unlink()
+        assert (place.ahead(), line.is_anyone_waiting()) == (0, False)
+        place.leave()
+        assert list(path.parent.iterdir()) == []
 
 
 class TestBackend:

@@ -21,9 +21,8 @@ def open_backend(url: str, *, sync: bool, world: World, timeout_ms: int | None =
     """Open ``sqlite:///relative.db`` or ``sqlite:////absolute.db``, with ``?timeout_ms=`` if you like."""
     parts = urlsplit(url)
     if parts.netloc or not parts.path.startswith("/"):
-        raise ValidationError(
-            "store", url, "use three slashes before a relative path, sqlite:///limits.db, and four before /"
-        )
+        way_out = "use three slashes before a relative path, sqlite:///limits.db, and four before /"
+        raise ValidationError("store", url, way_out)
     if parts.fragment:
         raise ValidationError("store", url, "write a '#' in the path as %23")
     path = unquote(parts.path[1:])
@@ -34,9 +33,7 @@ def open_backend(url: str, *, sync: bool, world: World, timeout_ms: int | None =
             raise ValidationError("store", url, f"unknown option {name!r}; there is timeout_ms")
         if not value.isascii() or not value.isdigit() or len(value) > 20:
             raise ValidationError("timeout_ms", value, "it must be a whole number of milliseconds")
-        timeout_ms = (
-            check_count("timeout_ms", int(value), TIMEOUT_MS_MAX) if timeout_ms is None else timeout_ms
-        )
-    return SqliteBackend(
-        path, sync=sync, timeout_ms=TIMEOUT_MS if timeout_ms is None else timeout_ms, world=world
-    )
+        if timeout_ms is None:
+            timeout_ms = check_count("timeout_ms", int(value), TIMEOUT_MS_MAX)
+    timeout_ms = TIMEOUT_MS if timeout_ms is None else timeout_ms
+    return SqliteBackend(path, sync=sync, timeout_ms=timeout_ms, world=world)

@@ -1,9 +1,8 @@
 """The waist over one SQLite file, and how to wait for it.
 
-A call is first tried at once, which takes microseconds. If another process or thread is in the way,
-a sync call sleeps and tries again until its deadline; an async call does the same in a thread, so
-that the event loop never waits for somebody else's lock. Processes that wait stand in line, and
-nobody writes more than a few times in a row while somebody does.
+A call is first tried at once, which takes microseconds. If another process or thread is in the way, a sync
+call sleeps and tries again until its deadline; an async call does the same in a thread, so that the event
+loop never waits. Processes that wait stand in line, and nobody writes often in a row while somebody does.
 """
 
 from __future__ import annotations
@@ -124,7 +123,6 @@ class SqliteBackend:
 
     async def close(self) -> None:
         """Close the connection; the store opens it again if it is used again."""
-        self._line.close()
         if self._sync:
             self._database.close()
         else:

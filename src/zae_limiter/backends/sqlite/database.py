@@ -18,7 +18,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from ...exceptions import RateLimiterUnavailable
 from ...runtime.colour import at_fork, taken
@@ -90,7 +90,7 @@ class Database:
                 now_days = lambda _: EPOCH_DAY + self._world.now_ms() / DAY_MS  # noqa: E731
                 connection.create_function("julianday", 1, now_days)
         except sqlite3.Error as error:
-            self._refuse(error)
+            raise self._failure(error) from error
         # Looked at before its first use: it may have been replaced while it was opened.
         self._file, self._looked_ms = self._file or file, -math.inf
         return connection
@@ -119,27 +119,18 @@ class Database:
                 if not isinstance(trouble, sqlite3.Error):  # out of a signal handler
                     raise
             if isinstance(error, LostCommit):
-                self._drop()
-                raise self._unavailable(error.__cause__ or error, ambiguous=True) from error
+                raise self._failure(error.__cause__ or error, ambiguous=True) from error
             if isinstance(error, sqlite3.Error):
-                self._refuse(error)
+                raise self._failure(error) from error
             raise
 
-    def _refuse(self, error: sqlite3.Error) -> NoReturn:
-        code = getattr(error, "sqlite_errorcode", 0)
-        if code & 0xFF in BUSY_CODES:
-            raise Busy(str(error)) from error
-        # Whatever is wrong may be over when the file is next opened.
-        self._drop()
-        raise self._unavailable(error, ambiguous=False) from error
-
-    def _unavailable(self, error: BaseException, *, ambiguous: bool) -> RateLimiterUnavailable:
-        wrong = getattr(error, "sqlite_errorcode", 0) & 0xFF in UNUSABLE_CODES
-        return RateLimiterUnavailable(
-            f"sqlite store {str(self.path)!r} failed: {error}",
-            ambiguous=ambiguous,
-            misconfigured="file" if wrong else "",
-        )
+    def _failure(self, error: BaseException, *, ambiguous: bool = False) -> Busy | RateLimiterUnavailable:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in BUSY_CODES and not ambiguous:
+            return Busy(str(error))
+        self._drop()  # whatever is wrong may be over when the file is next opened
+        text, wrong = f"sqlite store {str(self.path)!r} failed: {error}", code in UNUSABLE_CODES
+        return RateLimiterUnavailable(text, ambiguous=ambiguous, misconfigured="file" if wrong else "")
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None

@@ -2,13 +2,11 @@
 
 It is looked at through SQLite only. Opening it in any other way would, on closing, drop the locks that other
 connections of this process hold on it: POSIX gives locks to processes, not to file descriptors. Only a file
-that is missing is made without it, since SQLite would let everybody read it; its log and shared memory get
-the mode of the file from SQLite.
+that is missing is made without it, since SQLite would let everybody read it.
 
-Triggers keep the marks of the change log, in the transaction of the write itself, whoever writes, and cost a
-write one search in an index. Positions of its entries start at the time in microseconds, so that those of
-another file under the same name are larger than all before. Tables and triggers have the names, and triggers
-the text, that other versions know.
+Triggers keep the marks of the change log, in the transaction of the write itself. Positions of
+its entries start at the time in microseconds, so that those of another file under the same name are larger
+than all before. Tables and triggers have the names, and triggers the text, that other versions know.
 """
 
 from __future__ import annotations
@@ -118,9 +116,8 @@ def make_file(path: Path) -> None:
         except FileExistsError:
             pass  # another process was faster
         except OSError as error:
-            raise InfrastructureError(
-                f"cannot make {str(path)!r}: {error.strerror}; check the path"
-            ) from error
+            problem = f"cannot make {str(path)!r}: {error.strerror}; check the path"
+            raise InfrastructureError(problem) from error
 
 
 def open_file(path: Path) -> sqlite3.Connection:
@@ -153,9 +150,8 @@ def open_file(path: Path) -> sqlite3.Connection:
     except BaseException as error:
         connection.close()
         if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB:
-            raise ValidationError(
-                "store", str(path), "it is not a SQLite database; choose another path"
-            ) from error
+            problem = "it is not a SQLite database; choose another path"
+            raise ValidationError("store", str(path), problem) from error
         raise
     return connection
 
@@ -181,10 +177,8 @@ def _check_place(path: Path) -> None:
         if not stat.S_ISREG(kind):
             raise ValidationError("store", shown, "it is not a regular file; choose another path")
         if not _may(path, os.R_OK | os.W_OK):
-            raise InfrastructureError(
-                f"cannot use {shown!r}: the file is read-only; "
-                f"make it writable: chmod u+rw {shlex.quote(shown)}"
-            )
+            way_out = f"make it writable: chmod u+rw {shlex.quote(shown)}"
+            raise InfrastructureError(f"cannot use {shown!r}: the file is read-only; {way_out}")
     if not _may(parent, os.W_OK | os.X_OK):
         raise InfrastructureError(
             f"cannot use {shown!r}: its directory is read-only, and SQLite keeps its log beside the file; "
@@ -204,9 +198,8 @@ def _check_owner(connection: sqlite3.Connection, path: Path) -> None:
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     connection.execute("COMMIT")
     if owner != APPLICATION_ID and (owner or version or tables):
-        raise ValidationError(
-            "store", str(path), "it is the SQLite database of another program; choose another path"
-        )
+        problem = "it is the SQLite database of another program; choose another path"
+        raise ValidationError("store", str(path), problem)
     if version > LAYOUT_VERSION:
         raise IncompatibleSchemaError(
             f"{str(path)!r} was written by a newer version of zae-limiter (layout {version}, this one "

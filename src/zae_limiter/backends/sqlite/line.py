@@ -7,7 +7,7 @@ in which they came, and who has written some times in a row goes to the end of t
 
 All of this is courtesy. No lock is ever taken on that file, and whatever stands in it may be wrong, lost or
 overwritten: the worst that follows is an unfair share, for nobody is polite for long. Who has not been seen
-for some milliseconds is passed over; it may be dead.
+for some milliseconds is passed over; it may be dead. Where the file cannot be had, everybody is first.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
 
@@ -27,83 +28,74 @@ _ENTRY = Struct("<QQ")
 
 
 class WaitingLine:
-    """The line before one file. It is opened, and made, when somebody of this process first has to wait."""
+    """The line before one file, which is made when somebody of this process first has to wait."""
 
     def __init__(self, path: Path, world: World) -> None:
-        self._path, self._world = path, world
-        self._file: _LineFile | None = None
+        self._path, self._world, self._is_used = path, world, False
 
     def is_anyone_waiting(self) -> bool:
         """Whether somebody else does; never, for a process that never had to."""
-        file = self._file
-        return file is not None and any(file.waiting(_us(self._world.ticks_ms())))
+        if not self._is_used:
+            return False
+        with contextlib.suppress(OSError), _opened(self._path) as file:
+            return any(_waiting(file, _us(self._world.ticks_ms())))
+        return False
 
     def stand(self, since_ms: float) -> Waiter:
         """A place in line, by the instant from which somebody waits."""
-        if self._file is None and hasattr(os, "pread"):
-            # Who cannot have it waits without a place, as everybody did before there were lines.
-            with contextlib.suppress(OSError):
-                self._file = _LineFile(self._path)
-        return Waiter(self._file, _us(since_ms), self._world)
-
-    def close(self) -> None:
-        """Forget the file; it is closed when the last who stands in line has left."""
-        self._file = None
+        self._is_used = True
+        return Waiter(self._path, _us(since_ms), self._world)
 
 
 class Waiter:
     """Somebody in line."""
 
-    def __init__(self, file: _LineFile | None, since_us: int, world: World) -> None:
-        self._file, self._since_us, self._world = file, since_us, world
+    def __init__(self, path: Path, since_us: int, world: World) -> None:
+        self._path, self._since_us, self._world = path, since_us, world
         self._place: int | None = None
 
     def ahead(self) -> int:
         """Be seen, and count who came before."""
-        if self._file is None:
-            return 0
         now_us = _us(self._world.ticks_ms())
-        waiting = self._file.waiting(now_us)
-        if self._place is None and not all(waiting):
-            # Two who find the same place at once are one to the others.
-            first = self._world.random.randrange(PLACES)
-            self._place = next(n % PLACES for n in range(first, first + PLACES) if not waiting[n % PLACES])
-        if self._place is not None:
-            self._file.write(self._place, self._since_us, now_us)
-        return sum(0 < since_us < self._since_us for since_us in waiting)
+        with contextlib.suppress(OSError), _opened(self._path) as file:
+            waiting = _waiting(file, now_us)
+            if self._place is None and not all(waiting):
+                # Two who find the same place at once are one to the others.
+                first = self._world.random.randrange(PLACES)
+                self._place = next(
+                    n % PLACES for n in range(first, first + PLACES) if not waiting[n % PLACES]
+                )
+            self._write(file, self._since_us, now_us)
+            return sum(0 < since_us < self._since_us for since_us in waiting)
+        return 0
 
     def leave(self) -> None:
-        if self._file is not None and self._place is not None:
-            self._file.write(self._place, 0, 0)
+        with contextlib.suppress(OSError), _opened(self._path) as file:
+            self._write(file, 0, 0)
+
+    def _write(self, file: int, since_us: int, seen_us: int) -> None:
+        if self._place is not None:
+            os.pwrite(file, _ENTRY.pack(since_us, seen_us), self._place * _ENTRY.size)
 
 
-class _LineFile:
-    """The descriptor, which lives as long as somebody uses it: its number could be another file's by then."""
+@contextlib.contextmanager
+def _opened(store: Path) -> Iterator[int]:
+    if not hasattr(os, "pread"):
+        raise OSError("there are no lines on this system")
+    # As SQLite does with its log: who may use the store may stand in line for it.
+    mode = stat.S_IMODE(store.stat().st_mode)
+    file = os.open(f"{store}-line", os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), mode)
+    try:
+        yield file
+    finally:
+        os.close(file)
 
-    def __init__(self, store: Path) -> None:
-        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-        # As SQLite does with its log: who may use the store may stand in line for it.
-        self._descriptor = os.open(f"{store}-line", flags, stat.S_IMODE(store.stat().st_mode))
 
-    def waiting(self, now_us: int) -> list[int]:
-        """Since when somebody waits, by place; 0 where nobody was seen lately.
-
-        Clocks of before the last start of the machine are ahead.
-        """
-        try:
-            data = os.pread(self._descriptor, PLACES * _ENTRY.size, 0)
-        except OSError:
-            data = b""
-        entries = _ENTRY.iter_unpack(data.ljust(PLACES * _ENTRY.size, b"\0"))
-        return [since_us if 0 <= now_us - seen_us < SEEN_US_MAX else 0 for since_us, seen_us in entries]
-
-    def write(self, place: int, since_us: int, seen_us: int) -> None:
-        with contextlib.suppress(OSError):
-            os.pwrite(self._descriptor, _ENTRY.pack(since_us, seen_us), place * _ENTRY.size)
-
-    def __del__(self) -> None:
-        with contextlib.suppress(AttributeError, OSError):
-            os.close(self._descriptor)
+def _waiting(file: int, now_us: int) -> list[int]:
+    """Since when somebody waits, by place; 0 where nobody was seen lately."""
+    entries = _ENTRY.iter_unpack(os.pread(file, PLACES * _ENTRY.size, 0).ljust(PLACES * _ENTRY.size, b"\0"))
+    # Clocks of before the last start of the machine are ahead.
+    return [since_us if 0 <= now_us - seen_us < SEEN_US_MAX else 0 for since_us, seen_us in entries]
 
 
 def _us(ticks_ms: float) -> int:

@@ -103,11 +103,10 @@ def swap(connection: sqlite3.Connection, swapped: tuple[str, ...]) -> bool:
 
 
 def changed_body(image: StoredItem, changed: Mapping[str, int]) -> str | None:
-    """The text of an item after some of its integers changed, without encoding all of it again.
+    """The text of an item after some of its integers changed; ``None`` if all of it is to be encoded again.
 
-    An attribute's name with its quotes and colon stands in the text of a flat item where its value is:
-    inside a string the quotes would be escaped. ``None`` if it does not, for others write JSON in other
-    ways; of a name that stands there twice the last one counts.
+    An attribute's name with its quotes and colon stands in the text of a flat item where its value is: inside
+    a string the quotes would be escaped. Of a name that stands there twice the last one counts.
     """
     body = image.body
     if body.rfind("{") > 0:
@@ -140,9 +139,8 @@ def changes(connection: sqlite3.Connection, _: None) -> int:
 
 def is_change(writes: Sequence[Write], outcomes: Sequence[Outcome]) -> bool:
     """Whether what was done here changed a record that clients remember."""
-    return any(
-        outcome.applied and is_remembered(write.key) for write, outcome in zip(writes, outcomes, strict=True)
-    )
+    decided = zip(writes, outcomes, strict=True)
+    return any(outcome.applied and is_remembered(write.key) for write, outcome in decided)
 
 
 def write_each(connection: sqlite3.Connection, writes: Sequence[Write]) -> list[Outcome]:
