@@ -8,6 +8,7 @@ from zae_limiter.exceptions import IncompatibleSchemaError, StackOperationError,
 from zae_limiter.infra import stack_manager
 from zae_limiter.infra.function import code_is_due
 from zae_limiter.infra.lambda_builder import code_sha256
+from zae_limiter.models import VersionRecord
 from zae_limiter.version import client_version
 
 PACKAGE = b"the code of this version"
@@ -39,7 +40,8 @@ def function(code: str) -> Reply:
 )
 def test_when_code_is_due(version: str | None, is_current: bool, due: bool) -> None:
     """Never in place of something newer; never if nothing would change."""
-    assert code_is_due(version, is_current=is_current) is due
+    assert code_is_due(VersionRecord("1.0.0", version), is_current=is_current) is due
+    assert code_is_due(None, is_current=is_current)
 
 
 @pytest.mark.parametrize(

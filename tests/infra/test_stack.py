@@ -45,6 +45,8 @@ def test_what_the_template_retains_is_found_without_reading_yaml() -> None:
     assert retained_in(template_text()) == retained
     assert retained_in(TEMPLATE) == retained
     assert retained_in(template_text(retain=False)) == set()
+    noted = "Resources:\n  A:\n  # a note\n\n    DeletionPolicy: Retain\n  B:\n    Type: T\n"
+    assert retained_in(noted) == {"A"}
 
 
 def test_a_table_is_taken_over_by_its_name_only() -> None:

@@ -24,13 +24,7 @@ POLL_GROWTH = 1.5
 PAGES_MAX = 100
 
 # As people write them, by what botocore calls them.
-SERVICES = {
-    "cloudformation": "CloudFormation",
-    "cloudwatch": "CloudWatch",
-    "dynamodb": "DynamoDB",
-    "lambda": "Lambda",
-    "sqs": "SQS",
-}
+SERVICES = {name.lower(): name for name in ("CloudFormation", "CloudWatch", "DynamoDB", "Lambda", "SQS")}
 
 
 class NotOffered(InfrastructureError):

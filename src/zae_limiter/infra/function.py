@@ -11,15 +11,15 @@ from ..version import SCHEMA_VERSION, check_compatibility, client_version, parse
 from .cloud import Cloud, Patience
 
 
-def code_is_due(deployed: str | None, *, is_current: bool) -> bool:
+def code_is_due(record: VersionRecord | None, *, is_current: bool) -> bool:
     """Whether a function should get the code of this client.
 
     Never in place of newer code. Code of the same version that differs is somebody's unfinished
     deployment, or was put back by an update of the stack.
     """
-    if deployed is None:
+    if record is None or record.lambda_version is None:
         return True
-    theirs, ours = parse_version(deployed), parse_version(client_version())
+    theirs, ours = parse_version(record.lambda_version), parse_version(client_version())
     return theirs < ours or (theirs == ours and not is_current)
 
 

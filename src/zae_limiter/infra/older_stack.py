@@ -59,11 +59,6 @@ NAMES = {
     "PolicyName": (("AcquireOnlyPolicyName", "acq"), ("FullAccessPolicyName", "full")),
 }
 
-POLICIES = (
-    *("AcquireOnlyPolicy", "FullAccessPolicy", "ReadOnlyPolicy"),
-    *("NamespaceAcquirePolicy", "NamespaceFullAccessPolicy", "NamespaceReadOnlyPolicy"),
-)
-
 TABLE_SHAPE = re.compile(
     r"^      AttributeDefinitions:\n.*?(?=^      StreamSpecification:)", re.DOTALL | re.MULTILINE
 )
@@ -116,7 +111,7 @@ def fitted(body: str, table: Mapping[str, Any], deployed: str | Mapping[str, Any
         body = re.sub(rf"^  {ours}:(?=\n    Type: )", f"  {theirs}:", body, flags=re.MULTILINE)
         body = re.sub(rf"((?:!Ref|!GetAtt|DependsOn:) ){ours}(?![A-Za-z0-9])", rf"\g<1>{theirs}", body)
         body = re.sub(rf"\$\{{{ours}(?=[.}}])", f"${{{theirs}", body)
-    for policy in POLICIES:
+    for policy in re.findall(r"^  (\w+Policy):$", body, re.MULTILINE):
         if (said := _description(deployed, policy)) is not None:
             body = _described(policy).sub(lambda found: f"{found[1]}{said}", body)
     shape = "".join(f"      {name}: {json.dumps(said)}\n" for name, said in _shape(table).items())

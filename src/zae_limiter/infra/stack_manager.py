@@ -295,8 +295,7 @@ class StackManager:
             return False
         package = build()
         is_current = function["CodeSha256"] == code_sha256(package)
-        deployed = None if record is None else record.lambda_version
-        if not force and not code_is_due(deployed, is_current=is_current):
+        if not force and not code_is_due(record, is_current=is_current):
             return False
         if force or not is_current:
             await upload(self._cloud, function["FunctionName"], package, self._patience(TIMEOUT_SECONDS))
@@ -310,8 +309,7 @@ class StackManager:
         """
         try:
             record = await read_version(self._cloud, self.name)
-            deployed = None if record is None else record.lambda_version
-            if not code_is_due(deployed, is_current=True) or await self.describe() is None:
+            if not code_is_due(record, is_current=True) or await self.describe() is None:
                 return False
             return await self.update_lambda()
         except InfrastructureError as error:

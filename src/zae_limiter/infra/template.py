@@ -81,8 +81,7 @@ def retained_in(body: str | Mapping[str, Any]) -> set[str]:
     if not isinstance(body, str):
         resources = body.get("Resources", {})
         return {name for name, one in resources.items() if "Retain" in str(one.get("DeletionPolicy"))}
-    pattern = r"^  (\w+):\n(?:(?:    .*)?\n)*?    DeletionPolicy: Retain"
-    return set(re.findall(pattern, body, re.MULTILINE))
+    return set(re.findall(r"^  (\w+):\n(?:(?!  \w).*\n)*?    DeletionPolicy: Retain", body, re.MULTILINE))
 
 
 def parameters(options: StackOptions, deployed: Mapping[str, str] | None = None) -> dict[str, str]:
