@@ -67,6 +67,18 @@ STORES: dict[str, Callable[[Path, World], OpenBackend]] = {
 """How to open client after client of one fresh store in a folder."""
 
 
+def url_of(kind: str, folder: Path) -> str:
+    """A fresh store of a kind, by its URL; its deadline is far away, because the machine may be busy."""
+    if kind == "memory":
+        return f"memory://{folder.name}"
+    if kind == "sqlite":
+        return f"sqlite:///{folder}/limits.db?timeout_ms=60000"
+    from tests.dynamodb.tables import make_table
+    from tests.engines import dynamodb_local
+
+    return dynamodb_local.url(make_table(), timeout_ms=60_000)
+
+
 def drive(sync: bool, coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a scenario in one of the two colours."""
     return run_sync(coroutine) if sync else asyncio.run(coroutine)

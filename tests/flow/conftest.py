@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.flow.clients import Store
-from tests.stores import STORES, clock, pytest_pyfunc_call, runner
+from tests.stores import STORES, clock, pytest_pyfunc_call, runner, url_of
 from zae_limiter.testing import ManualClock
 
-__all__ = ["clock", "pytest_pyfunc_call", "runner", "store"]
+__all__ = ["clock", "pytest_pyfunc_call", "runner", "store", "url"]
 
 
 @pytest.fixture(params=list(STORES))
@@ -20,3 +20,8 @@ def store(
     it = Store(request.param, STORES[request.param](tmp_path, clock.world), clock, runner.run)
     yield it
     runner.run(it.close())
+
+
+@pytest.fixture(params=list(STORES))
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return url_of(request.param, tmp_path)

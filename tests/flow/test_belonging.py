@@ -5,27 +5,15 @@ import os
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 
-from tests.dynamodb.tables import make_table
-from tests.engines import dynamodb_local
 from tests.patience import PATIENCE_SECONDS
 from zae_limiter import LeaseExpiredError, Limit, RateLimiter, SyncRateLimiter, ZAELimiterError
 
 YEAR = 365 * 86_400
 ONE = [Limit("jobs", 1, 1, YEAR)]
 HUNDRED = [Limit("jobs", 100, 1, YEAR)]
-
-
-@pytest.fixture(params=["memory", "sqlite", "dynamodb"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "memory":
-        return f"memory://{tmp_path.name}"
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/limits.db?timeout_ms=60000"
-    return dynamodb_local.url(make_table(), timeout_ms=60_000)
 
 
 # One entering.

@@ -1,24 +1,12 @@
 """What was closed stays closed, and says so: a mistake in the program is no outage."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
-from tests.dynamodb.tables import make_table
-from tests.engines import dynamodb_local
 from zae_limiter import ClosedError, Limit, RateLimiter, Repository, SyncRateLimiter, ZAELimiterError
 
 LIMITS = [Limit.per_minute("rpm", 60)]
-
-
-@pytest.fixture(params=["memory", "sqlite", "dynamodb"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "memory":
-        return f"memory://{tmp_path.name}"
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/limits.db?timeout_ms=60000"
-    return dynamodb_local.url(make_table(), timeout_ms=60_000)
 
 
 async def test_a_closed_limiter_is_closed(url: str) -> None:

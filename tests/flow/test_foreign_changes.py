@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.dynamodb.tables import make_table
-from tests.engines import dynamodb_local
 from tests.flow.clients import EMBEDDED, RESOURCE, Client, Store
 from zae_limiter import Limit, RateLimiter, RateLimitExceeded, Repository, SyncRateLimiter
 from zae_limiter.engine.seen_buckets import REFUSAL_MS_MAX
@@ -140,13 +138,11 @@ def in_another_process(url: str, *what: str) -> None:
     subprocess.run([sys.executable, str(WORKER), "change", url, *what], check=True, timeout=120)
 
 
-@pytest.fixture(params=["sqlite", "dynamodb"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/limits.db?timeout_ms=60000"
-    return dynamodb_local.url(make_table(), timeout_ms=60_000)
+shared = pytest.mark.parametrize("url", ["sqlite", "dynamodb"], indirect=True)
+"""Stores that another process can reach."""
 
 
+@shared
 def test_another_process_cuts_sync(url: str) -> None:
     """1,000 an hour, warm; cut to 5 by another process: the very next acquire goes by 5, and back."""
     with SyncRateLimiter.open(url) as limiter:
@@ -165,6 +161,7 @@ def test_another_process_cuts_sync(url: str) -> None:
             pass
 
 
+@shared
 async def test_another_process_cuts(url: str) -> None:
     """The same for coroutines; on SQLite for a resource's limits as well."""
     async with RateLimiter.open(url) as limiter:

@@ -13,6 +13,7 @@ from unittest import mock
 
 import pytest
 
+from tests.stores import url_of
 from zae_limiter import Limit, RateLimiter, RateLimiterUnavailable, RateLimitExceeded, SyncRateLimiter
 from zae_limiter.testing import ManualClock
 
@@ -55,8 +56,7 @@ class Traffic:
 
 @pytest.fixture(params=["memory", "sqlite"])
 def traffic(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Traffic]:
-    name = f"memory://{tmp_path.name}" if request.param == "memory" else f"sqlite:///{tmp_path}/limits.db"
-    traffic = Traffic(name)
+    traffic = Traffic(url_of(request.param, tmp_path))
     yield traffic
     traffic.limiter.close()
     traffic.other.close()

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.dynamodb.tables import make_table
-from tests.engines import dynamodb_local
 from tests.flow.hot import RESOURCE, key_of
 from tests.odd_stores import HotMemory
+from tests.stores import url_of
 from zae_limiter import Limit, RateLimiter, RateLimitExceeded, Repository, SyncRateLimiter
 from zae_limiter.engine.bucket_view import Account, Terms
 from zae_limiter.engine.split import doubled, split
@@ -66,9 +65,7 @@ def rivals(url: str) -> Iterator[tuple[Rival, Rival]]:
 @pytest.fixture(params=["sqlite", "dynamodb"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A store with a child of 100 that cascades to a parent of 10, and a default of 1."""
-    here = (
-        f"sqlite:///{tmp_path}/limits.db" if request.param == "sqlite" else dynamodb_local.url(make_table())
-    )
+    here = url_of(request.param, tmp_path)
     with SyncRateLimiter.open(here) as limiter:
         limiter.set_system_defaults([Limit("rpm", 1, 1, NEVER)])
         for parent, child in (("few", "one"), ("parent", "child")):
