@@ -7,6 +7,7 @@ nothing fails too.
 
 import ast
 import builtins
+import functools
 import io
 import itertools
 import re
@@ -38,6 +39,9 @@ from tests.house_rules import (
 )
 
 ROOT = Path(__file__).resolve().parent.parent
+
+parsed = functools.cache(ast.parse)
+"""The tree of a source, which nobody changes."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,7 @@ def is_ours(name: str) -> bool:
 
 def imports_of(module: Module) -> Iterator[tuple[int, str]]:
     """Every import at any depth as (line, full name of the imported module)."""
-    for node in ast.walk(ast.parse(module.source)):
+    for node in ast.walk(parsed(module.source)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -127,7 +131,7 @@ def dotted(node: ast.expr) -> str | None:
 
 def names_used(source: str) -> set[tuple[int, str]]:
     """Imported names and builtins that a source mentions, in full whatever the import called them."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     used: set[tuple[int, str]] = set()
     full_names: dict[str, str] = {}
     for node in ast.walk(tree):
@@ -187,7 +191,7 @@ def sizes_exceeded(path: str, source: str) -> dict[str, str]:
     file_lines = source.count("\n")
     if file_lines > FILE_LINES_MAX:
         exceeded[path] = f"{path}: {file_lines} lines, at most {FILE_LINES_MAX}"
-    for name, function in functions_of(ast.parse(source)):
+    for name, function in functions_of(parsed(source)):
         problems = []
         body_lines = (function.end_lineno or function.lineno) - function.body[0].lineno + 1
         if body_lines > FUNCTION_LINES_MAX:
@@ -211,6 +215,8 @@ def text_complaints(path: str, text: str) -> list[str]:
 
 def banner_complaints(path: str, source: str) -> list[str]:
     """Comments that draw lines: a file that needs sections wants to be two files."""
+    if not BANNER.search(source):
+        return []
     return [
         f"{path}:{token.start[0]}: banner comment"
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
@@ -220,7 +226,7 @@ def banner_complaints(path: str, source: str) -> list[str]:
 
 def speed_complaints(path: str, source: str) -> list[str]:
     """Assertions that a slow machine fails: something that was timed must not have taken longer than this."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     timed = {
         target.id
         for node in ast.walk(tree)
@@ -261,6 +267,7 @@ def name_complaints(path: str) -> list[str]:
     return [f"{path}: {part!r} is a vague name" for part in parts if VAGUE_NAMES & set(part.split("_"))]
 
 
+@functools.cache
 def repository_files() -> list[Path]:
     """Files under version control or about to be."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]

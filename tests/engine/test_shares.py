@@ -5,7 +5,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from zae_limiter.bucket import Level, Rate, balance
-from zae_limiter.engine.shares import Spread, birth_count, gathered, parent_of, splits_further
+from zae_limiter.engine.shares import (
+    SHARDS_MAX,
+    Spread,
+    birth_count,
+    gathered,
+    halves,
+    parent_of,
+    share,
+    splits_further,
+)
 
 NOW = 1_700_000_000_000
 PARTS = st.tuples(
@@ -32,9 +41,10 @@ def test_half_a_share_must_still_be_useful(share_milli: int, largest_milli: int,
 
 
 def test_where_shards_come_from() -> None:
-    """Shard 5 was split off shard 1 when there were four."""
+    """Shard 5 was split off shard 1 when there were four, shard i + k off shard i when there were k."""
     assert [birth_count(shard_id) for shard_id in range(1, 9)] == [1, 2, 2, 4, 4, 4, 4, 8]
     assert [parent_of(shard_id) for shard_id in range(1, 9)] == [0, 0, 1, 0, 1, 2, 3, 0]
+    assert [(parent_of(shard_id), birth_count(shard_id)) for shard_id in (17, 31)] == [(1, 16), (15, 16)]
 
 
 @given(st.lists(PARTS, min_size=2, max_size=4), st.integers(1, 80_000))
@@ -64,3 +74,38 @@ def test_shards_are_gathered_from_the_fullest_on() -> None:
     assert gathered({"a": 5}, [{"a": 5}, {"a": -3}, {}]) == [{"a": 5}, {}, {}]
     assert gathered({"a": 5}, [{"a": 4}, {"a": -3}]) is None
     assert gathered({"a": 1}, [{"a": 0}, {"a": 1}]) == [{}, {"a": 1}]
+
+
+@given(st.integers(1, 10**15), st.integers(1, SHARDS_MAX))
+def test_shares_add_up_to_the_whole(total: int, count: int) -> None:
+    """For every count and remainder, and no two shares differ by more than one."""
+    parts = [share(total, shard_id, count) for shard_id in range(count)]
+    assert sum(parts) == total
+    assert max(parts) - min(parts) <= 1
+
+
+@given(st.integers(1, 10**15), st.sampled_from([1, 2, 4, 8, 16]))
+def test_halves_of_a_share_are_the_shares_of_twice_as_many(total: int, count: int) -> None:
+    """So a shard can be split by what it knows itself."""
+    for shard_id in range(count):
+        kept, new = halves(share(total, shard_id, count))
+        assert (kept, new) == (share(total, shard_id, 2 * count), share(total, shard_id + count, 2 * count))
+
+
+@given(
+    st.dictionaries(st.sampled_from("ab"), st.integers(1, 100), min_size=1),
+    st.lists(st.dictionaries(st.sampled_from("ab"), st.integers(-20, 60)), min_size=1, max_size=6),
+)
+def test_gathering_takes_exactly_the_need_and_nothing_that_is_not_there(
+    needs: dict[str, int], balances: list[dict[str, int]]
+) -> None:
+    """It fails only when all shards together have too little."""
+    parts = gathered(needs, balances)
+    enough = all(sum(max(0, b.get(n, 0)) for b in balances) >= amount for n, amount in needs.items())
+    assert (parts is not None) == enough
+    if parts is not None:
+        for name, amount in needs.items():
+            assert sum(part.get(name, 0) for part in parts) == amount
+        assert all(
+            part[n] <= there.get(n, 0) for part, there in zip(parts, balances, strict=True) for n in part
+        )

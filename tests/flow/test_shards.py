@@ -5,8 +5,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.flow.hot import RESOURCE, all_bucket_writes, key_of, on_dynamodb
 from tests.odd_stores import HotMemory
@@ -14,7 +12,7 @@ from zae_limiter import InvalidNameError, Limit, RateLimiter, RateLimitExceeded,
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.bucket import Rate
 from zae_limiter.engine import bucket_writes, split
-from zae_limiter.engine.shares import SHARDS_MAX, birth_count, gathered, halves, parent_of, share
+from zae_limiter.engine.shares import SHARDS_MAX
 from zae_limiter.repository_protocol import Backend, Item
 from zae_limiter.schema import limit_attributes, number, stored_rate
 from zae_limiter.testing import ManualClock, RecordingBackend
@@ -71,53 +69,6 @@ async def heat(limiter: RateLimiter, backend: Backend, count: int, **amounts: in
             return admitted
         admitted += await take(limiter, **amounts)
     raise AssertionError(f"there are only {len(await images(limiter, backend))} shards")
-
-
-@given(st.integers(1, 10**15), st.integers(1, SHARDS_MAX))
-def test_shares_add_up_to_the_whole(total: int, count: int) -> None:
-    """For every count and remainder, and no two shares differ by more than one."""
-    parts = [share(total, shard_id, count) for shard_id in range(count)]
-    assert sum(parts) == total
-    assert max(parts) - min(parts) <= 1
-
-
-@given(st.integers(1, 10**15), st.sampled_from([1, 2, 4, 8, 16]))
-def test_halves_of_a_share_are_the_shares_of_twice_as_many(total: int, count: int) -> None:
-    """So a shard can be split by what it knows itself."""
-    for shard_id in range(count):
-        kept, new = halves(share(total, shard_id, count))
-        assert (kept, new) == (share(total, shard_id, 2 * count), share(total, shard_id + count, 2 * count))
-
-
-def test_every_shard_has_one_parent() -> None:
-    """Shard i + k was split from shard i when there were k."""
-    assert [(i, parent_of(i), birth_count(i)) for i in (1, 2, 3, 6, 17, 31)] == [
-        (1, 0, 1),
-        (2, 0, 2),
-        (3, 1, 2),
-        (6, 2, 4),
-        (17, 1, 16),
-        (31, 15, 16),
-    ]
-
-
-@given(
-    st.dictionaries(st.sampled_from("ab"), st.integers(1, 100), min_size=1),
-    st.lists(st.dictionaries(st.sampled_from("ab"), st.integers(-20, 60)), min_size=1, max_size=6),
-)
-def test_gathering_takes_exactly_the_need_and_nothing_that_is_not_there(
-    needs: dict[str, int], balances: list[dict[str, int]]
-) -> None:
-    """It fails only when all shards together have too little."""
-    parts = gathered(needs, balances)
-    enough = all(sum(max(0, b.get(n, 0)) for b in balances) >= amount for n, amount in needs.items())
-    assert (parts is not None) == enough
-    if parts is not None:
-        for name, amount in needs.items():
-            assert sum(part.get(name, 0) for part in parts) == amount
-        assert all(
-            part[n] <= there.get(n, 0) for part, there in zip(parts, balances, strict=True) for n in part
-        )
 
 
 def test_a_hot_bucket_spreads_and_stays_one_bucket() -> None:
@@ -331,8 +282,8 @@ def test_a_refused_caller_of_a_sharded_bucket_costs_one_write_a_second() -> None
             pass
         clock.advance(1.001)
         record.forget()
-        for _ in range(3_000):
-            clock.advance(0.001)
+        for _ in range(1_000):
+            clock.advance(0.003)
             assert not await take(limiter, rpm=900)
         assert all_bucket_writes(record) <= 4
 
