@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.repository_protocol import Backend, Changes, Item, Key, Outcome, Query, Swap, Update, Write
-from zae_limiter.runtime.colour import Signal
+from zae_limiter.runtime.colour import Blocking, Signal
 from zae_limiter.runtime.kept import Lost, may_wait
 from zae_limiter.runtime.world import DRIFT, LOOK_MS, World
 from zae_limiter.testing.stores import Fault, Wrapper
@@ -178,10 +178,11 @@ class Process:
         self.simulation.drop(lambda task: task.process is self)
 
 
-class SimColour:
+class SimColour(Blocking):
     """How the coroutines of one simulated process wait for each other."""
 
     def __init__(self, process: Process) -> None:
+        super().__init__()
         self._process = process
 
     async def together(self, coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

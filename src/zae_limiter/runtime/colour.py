@@ -34,49 +34,11 @@ THREADS_MAX = 32
 LAST_WORDS_SECONDS = 0.1
 """How long somebody who is thrown away waits for a lock: whoever has it may be the one who waits."""
 
-
 Finished = tuple[T, BaseException | None]
 """A result, and the cancellation that came meanwhile."""
 
 
 def _nothing() -> None: ...
-
-
-class Colour(Protocol):
-    """How coroutines wait for each other."""
-
-    async def together(self, coroutines: Sequence[Work[T]]) -> list[T]:
-        """Run several coroutines at the same time and return their results in order."""
-
-    async def finish(self, coroutine: Work[T], on_cancel: Callable[[], None] = _nothing) -> Finished[T]:
-        """Run a coroutine to its end even if the caller is cancelled, which ``on_cancel`` may hurry up.
-
-        Whoever asked must know what happened before it obeys.
-        """
-
-    async def within(self, seconds: float, coroutine: Work[T]) -> T:
-        """Wait no longer than this for a coroutine; ``TimeoutError`` after that."""
-
-    async def at_most(self, seconds: float, coroutine: Work[T]) -> T | None:
-        """Wait no longer than this for a coroutine, which goes on by itself after that."""
-
-    async def keep(self, coroutine: Work[T], lost: Lost) -> T:
-        """Run a coroutine that is undone, as if cancelled, even if the caller is thrown away meanwhile."""
-
-    def may_wait(self, left_by: BaseException | None) -> bool:
-        """Whether whoever leaves a block by this exception may still await something."""
-
-    def carry_out(self, coroutine: Work[None], lost: Lost) -> None:
-        """Run a coroutine for somebody who may not wait."""
-
-    def signal(self) -> Signal:
-        """A new signal that nobody has given yet."""
-
-    async def sleep(self, seconds: float) -> None:
-        """Let this long pass."""
-
-    def gone(self) -> Callable[[], bool]:
-        """A question that anybody may ask later: will whoever runs this now never go on?"""
 
 
 class Signal(Protocol):
@@ -92,7 +54,7 @@ class Signal(Protocol):
 
 
 class Blocking:
-    """Nothing ever suspends. Several calls at once take a thread each."""
+    """How coroutines wait for each other where nothing ever suspends: several calls take a thread each."""
 
     def __init__(self) -> None:
         self._threads = ForkSafe(lambda: ThreadPoolExecutor(THREADS_MAX, "zae-limiter"))
@@ -100,41 +62,54 @@ class Blocking:
         self._timed = ForkSafe(lambda: ThreadPoolExecutor(THREADS_MAX, "zae-limiter-timed"))
 
     async def together(self, coroutines: Sequence[Work[T]]) -> list[T]:
+        """Run several coroutines at the same time and return their results in order."""
         if len(coroutines) == 1:
             return [await coroutines[0]]
         return list(self._threads.get().map(run_sync, coroutines))
 
     async def finish(self, coroutine: Work[T], on_cancel: Callable[[], None] = _nothing) -> Finished[T]:  # noqa: ARG002 - nothing interrupts
+        """Run a coroutine to its end even if the caller is cancelled, which ``on_cancel`` may hurry up.
+
+        Whoever asked must know what happened before it obeys.
+        """
         return await coroutine, None
 
     async def within(self, seconds: float, coroutine: Work[T]) -> T:
+        """Wait no longer than this for a coroutine; ``TimeoutError`` after that."""
         return self._timed.get().submit(run_sync, coroutine).result(seconds)
 
     async def at_most(self, seconds: float, coroutine: Work[T]) -> T | None:
+        """Wait no longer than this for a coroutine, which goes on by itself after that."""
         try:
             return await self.within(seconds, coroutine)
         except TimeoutError:
             return None
 
     async def keep(self, coroutine: Work[T], lost: Lost) -> T:  # noqa: ARG002 - it never suspends
+        """Run a coroutine that is undone, as if cancelled, even if the caller is thrown away meanwhile."""
         return await coroutine
 
     def may_wait(self, left_by: BaseException | None) -> bool:
+        """Whether whoever leaves a block by this exception may still await something."""
         return not isinstance(left_by, GeneratorExit) or not is_within_ourselves()
 
     def carry_out(self, coroutine: Work[None], lost: Lost) -> None:
+        """Run a coroutine for somebody who may not wait."""
         if is_within_ourselves():
             in_thread_of_its_own(functools.partial(run_sync, coroutine), lost)
         else:
             run_sync(coroutine)
 
     def signal(self) -> Signal:
+        """A new signal that nobody has given yet."""
         return _ThreadSignal()
 
     async def sleep(self, seconds: float) -> None:
+        """Let this long pass."""
         time.sleep(seconds)  # noqa: ASYNC251 - blocking is what this colour is for
 
     def gone(self) -> Callable[[], bool]:
+        """A question that anybody may ask later: will whoever runs this now never go on?"""
         return _never  # whatever ends a thread or a call unwinds it
 
 
@@ -177,7 +152,7 @@ def taken(lock: threading.Lock, seconds: float) -> Iterator[bool]:
 
 
 class Asyncio:
-    """Suspends on the running event loop."""
+    """The same where coroutines suspend on the running event loop."""
 
     home: Callable[[], Hashable] = staticmethod(asyncio.get_running_loop)
     """What connections and futures cannot leave, for ``ForkSafe``."""
@@ -233,6 +208,9 @@ class Asyncio:
     def gone(self) -> Callable[[], bool]:
         loop = running_loop()
         return _never if loop is None else loop.is_closed  # somebody may step a coroutine by hand
+
+
+Colour = Blocking | Asyncio
 
 
 @types.coroutine
@@ -428,9 +406,7 @@ def _twin(call: Callable[P, T], method: Callable[..., Any]) -> Callable[P, T]:
     return call
 
 
-def blocking(
-    method: Callable[Concatenate[A, P], Work[T]],
-) -> Callable[Concatenate[Twin[A], P], T]:
+def blocking(method: Callable[Concatenate[A, P], Work[T]]) -> Callable[Concatenate[Twin[A], P], T]:
     """The sync twin of a coroutine method: same signature, same docstring.
 
     It is found by its name when it is called, for what has a twin may be of a class that does it otherwise.
