@@ -18,16 +18,12 @@ from zae_limiter.schema import INDEXES
 
 from .changes import Expired
 
-CONTENT_TYPE = "application/gzip"
 _INDEX_ENTRIES = frozenset(f"{index}{part}" for index in INDEXES for part in ("PK", "SK"))
 
 
 class Archive(Protocol):
-    """A place for files."""
-
     def put(self, name: str, content: bytes) -> None:
         """Keep a file, or raise."""
-        ...
 
 
 class S3Archive:
@@ -41,7 +37,7 @@ class S3Archive:
             import botocore.session
 
             self._client = botocore.session.Session().create_client("s3")
-        self._client.put_object(Bucket=self.bucket, Key=name, Body=content, ContentType=CONTENT_TYPE)
+        self._client.put_object(Bucket=self.bucket, Key=name, Body=content, ContentType="application/gzip")
 
 
 def object_name(request_id: str, at_ms: int) -> str:
@@ -63,8 +59,7 @@ def pack(events: Sequence[Expired]) -> bytes:
 
 def archive_events(archive: Archive, events: Sequence[Expired], request_id: str) -> str | None:
     """Keep the events of one batch; the name of their file, if there were any."""
-    # A record that was delivered twice in a batch is one event.
-    unique = list({event.key: event for event in events}.values())
+    unique = list({event.key: event for event in events}.values())  # one may have been delivered twice
     if not unique:
         return None
     name = object_name(request_id, unique[0].at_ms)

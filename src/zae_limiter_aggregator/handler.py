@@ -86,13 +86,11 @@ def archive_from(environment: Mapping[str, str]) -> Archive | None:
 def service() -> FunctionState:
     """Made once for each instance of the function."""
     if not logger.handlers:
-        lines = logging.StreamHandler()
+        logger.addHandler(lines := logging.StreamHandler())
         lines.setFormatter(JsonLines())
-        logger.addHandler(lines)
         logger.setLevel(logging.INFO)
         logger.propagate = False
-    table = os.environ.get("TABLE_NAME", "")
-    if not table:
+    if not (table := os.environ.get("TABLE_NAME", "")):
         raise ValidationError("TABLE_NAME", table, "set it to the name of the table")
     world = World().for_store()
     backend = open_backend(f"dynamodb://{table}", sync=True, world=world, timeout_ms=TIMEOUT_MS)

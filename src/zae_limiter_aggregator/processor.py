@@ -112,11 +112,12 @@ async def process_stream_records(
             expired.append(found)
     tally = await process_changes(changes, backend, world, settings)
     tally.records = len(records)
+    if (
+        "" in unreadable
+    ):  # no stream brings such a record: whoever did is told that the batch failed as a whole
+        tally.failed[""] = unreadable.pop("")
     for sequence, reason in unreadable.items():
-        if sequence:
-            _pass_over(tally, [sequence], reason)
-        else:  # no stream brings such a record, so whoever did is told that the batch failed as a whole
-            tally.failed[sequence] = reason
+        _pass_over(tally, [sequence], reason)
     if archive is not None:
         _keep(archive, expired, request_id, tally)
     for sequence, reason in tally.failed.items():
@@ -202,7 +203,13 @@ async def _write_rows(sheets: Sequence[Sheet], backend: Backend, tally: Tally) -
         outcomes = await _written(backend, [update.write for update in updates.values()])
         for (key, update), outcome in zip(updates.items(), outcomes, strict=True):
             if outcome.applied:
-                _applied(tally, owed.pop(key), update)
+                del owed[key]
+                tally.rows_written += 1
+                tally.left_out += update.left_out
+                tally.closed += update.closed
+                if update.left_out or update.closed:
+                    given_up = {"left_out": update.left_out, "closed": update.closed}
+                    logger.warning("usage row is full", extra={"row": tuple(key), **given_up})
             elif outcome.failure is None:
                 rows[key], reasons[key] = outcome.item, "somebody else kept writing the row"
             elif outcome.failure.impossible:
@@ -241,15 +248,6 @@ def _updates(owed: dict[Key, Sheet], rows: Mapping[Key, Item | None], tally: Tal
         else:
             updates[key] = update
     return updates
-
-
-def _applied(tally: Tally, sheet: Sheet, update: RowUpdate) -> None:
-    tally.rows_written += 1
-    tally.left_out += update.left_out
-    tally.closed += update.closed
-    if update.left_out or update.closed:
-        given_up = {"left_out": update.left_out, "closed": update.closed}
-        logger.warning("usage row is full", extra={"row": tuple(sheet.key), **given_up})
 
 
 def _fail(tally: Tally, sheet: Sheet, reasons: Mapping[Key, str]) -> None:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from zae_limiter.backends import open_backend, store_world
 from zae_limiter.backends.change_log import ChangeLog, log_of
@@ -33,23 +33,20 @@ IDLE_STEPS = 3
 
 PAUSE_SECONDS_MAX = 30.0
 ATTEMPTS_MAX = 8  # how often in a row the same records may fail before the program gives up
+Tell = Callable[[Tally, str], None]  # is told what was done so far, and what the trouble is if there is any
 
 
 class BatchSource(Protocol):
-    """Fetches some records, has them processed, and only then notes how far it got.
-
-    Whoever is killed in between sees some records again, which changes nothing.
-    """
+    """Notes how far it got behind every batch: whoever is killed sees some again, which changes nothing."""
 
     async def step(self) -> Tally:
         """Process what is there, up to a batch or so; no records means that there is nothing now."""
-        ...
 
     async def close(self) -> None: ...
 
 
 class LogSource:
-    """The change log of an embedded store. It is its own note: what was counted is trimmed.
+    """The change log of an embedded store, from which it trims what was counted.
 
     Nobody but our own clients reads such a store, so its buckets need no looking after.
     """
@@ -77,17 +74,6 @@ class LogSource:
         self._log.close()
 
 
-class AggregatorProgress(NamedTuple):
-    """What was done since the program started."""
-
-    total: Tally
-    last: Tally
-    trouble: str = ""
-
-
-Tell = Callable[[AggregatorProgress], None]
-
-
 def aggregate(
     url: str,
     settings: Settings | None = None,
@@ -95,7 +81,7 @@ def aggregate(
     archive: Archive | None = None,
     until_idle: bool = False,
     stop: threading.Event | None = None,
-    tell: Tell = lambda _: None,
+    tell: Tell = lambda *_: None,
 ) -> Tally:
     """Follow the store behind a URL until ``stop`` is set, or until there is nothing new."""
     world = store_world(url, World())
@@ -150,7 +136,7 @@ def follow(source: BatchSource, *, until_idle: bool, stop: threading.Event, tell
                     raise InfrastructureError(f"the aggregator cannot go on: {trouble}")
             total.add(last)
             total.failed = last.failed
-            tell(AggregatorProgress(total, last, trouble))
+            tell(total, trouble)
             troubles = troubles + 1 if trouble else 0
             if trouble:
                 stop.wait(min(PAUSE_SECONDS_MAX, 0.1 * 2**troubles))

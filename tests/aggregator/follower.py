@@ -58,7 +58,7 @@ class Follower:
         backend: Backend = open_backend(self.url, sync=True, world=world, session=self.session)
         watched = backend if writes is None else Doomed(backend, writes, rng)
         source = StreamSource(watched, self.client, self.arn, world, Settings(tend_buckets=False))
-        follow(source, until_idle=True, stop=threading.Event(), tell=lambda _: None)
+        follow(source, until_idle=True, stop=threading.Event(), tell=lambda *_: None)
         run_sync(backend.close())
 
 

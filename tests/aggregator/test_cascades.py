@@ -78,7 +78,7 @@ def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
 
         def count() -> None:
             source = source_of(backend, "", clock.world, Settings())
-            follow(source, until_idle=True, stop=threading.Event(), tell=lambda _: None)
+            follow(source, until_idle=True, stop=threading.Event(), tell=lambda *_: None)
 
     run_sync(backend.setup())
     it = Stage(backend, clock, count)

@@ -30,7 +30,6 @@ from zae_limiter.testing import ManualClock
 from zae_limiter.testing.stores import Wrapper
 from zae_limiter_aggregator import Settings, Tally
 from zae_limiter_aggregator.runner import (
-    AggregatorProgress,
     LogSource,
     aggregate,
     follow,
@@ -71,7 +70,7 @@ def use(url: str, times: int, entity_id: str = "user-1") -> None:
 
 
 def follow_once(source: Any) -> Tally:
-    return follow(source, until_idle=True, stop=threading.Event(), tell=lambda _: None)
+    return follow(source, until_idle=True, stop=threading.Event(), tell=lambda *_: None)
 
 
 def totals(url: str) -> dict[str, dict[str, int]]:
@@ -198,10 +197,10 @@ def test_a_file_that_is_replaced_ends_the_program(tmp_path: Path, end: str, unti
     use(url, 3)
     stop, steps = Impatient(), count()
 
-    def replace(progress: AggregatorProgress) -> None:
+    def replace(total: Tally, _: str) -> None:
         if next(steps) == 20:
             stop.set()
-        if progress.total.records and path.exists():
+        if total.records and path.exists():
             for file in tmp_path.iterdir():
                 file.unlink()
             if end == "replaced":
@@ -267,7 +266,7 @@ def test_a_store_that_is_away_is_asked_again_ever_more_slowly() -> None:
     said: list[str] = []
     stop, away = Impatient(), RateLimiterUnavailable("away")
     source = Scripted(*[away] * 12, Tally(records=5), Tally())
-    total = follow(source, until_idle=True, stop=stop, tell=lambda p: said.append(p.trouble))
+    total = follow(source, until_idle=True, stop=stop, tell=lambda _, trouble: said.append(trouble))
     assert (total.records, source.closed) == (5, True)
     assert said == ["away"] * 12 + [""] * 4
     waits = [wait or 0 for wait in stop.waits]
@@ -279,7 +278,7 @@ def test_a_record_that_always_fails_ends_the_program() -> None:
     """With its name: going on would lose it."""
     source = Scripted(Tally(records=1, failed={"123": "unreadable"}))
     with pytest.raises(InfrastructureError, match=r"record 123 .* unreadable"):
-        follow(source, until_idle=True, stop=Impatient(), tell=lambda _: None)
+        follow(source, until_idle=True, stop=Impatient(), tell=lambda *_: None)
     assert source.closed
 
 
@@ -288,7 +287,7 @@ def test_aggregate_opens_and_closes_a_store(url: str) -> None:
     assert aggregate(url, until_idle=True).records == 0
     use(url, 9)
     told: list[int] = []
-    total = aggregate(url, until_idle=True, tell=lambda progress: told.append(progress.total.records))
+    total = aggregate(url, until_idle=True, tell=lambda total, _: told.append(total.records))
     assert total.changes == 2
     assert told[-1] == total.records
     assert totals(url) == {"user-1": {"rpm": 18}}

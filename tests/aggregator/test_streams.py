@@ -121,7 +121,7 @@ def test_quiet_generations_are_no_end_of_the_stream() -> None:
     client.parents = dict(zip(names[1:], names, strict=False))
     client.closed = set(names[:-1])
     reader = StreamSource(MemoryBackend(), client, "arn", ManualClock().world, SETTINGS)
-    total = follow(reader, until_idle=True, stop=threading.Event(), tell=lambda _: None)
+    total = follow(reader, until_idle=True, stop=threading.Event(), tell=lambda *_: None)
     assert (total.changes, client.read[:6]) == (1, names)
 
 

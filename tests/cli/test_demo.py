@@ -183,7 +183,7 @@ def count(tmp_path: Path, clock: ManualClock) -> Iterator[Callable[[], None]]:
 
     def count() -> None:
         source = source_of(backend, url, clock.world, Settings())
-        follow(source, until_idle=True, stop=threading.Event(), tell=lambda _: None)
+        follow(source, until_idle=True, stop=threading.Event(), tell=lambda *_: None)
 
     yield count
     run_sync(backend.close())

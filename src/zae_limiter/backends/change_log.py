@@ -10,6 +10,7 @@ not counted, whatever happened to the reader.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from ..exceptions import ValidationError
@@ -32,27 +33,24 @@ class LogEntry(NamedTuple):
 class ChangeLog(Protocol):
     def read(self, entries_max: int) -> list[LogEntry]:
         """The oldest entries, in order; where there are none, what the marks tell by now."""
-        ...
 
     def waits(self) -> bool:
         """Whether there is anything to read; nothing changes by asking."""
-        ...
 
     def trim(self, position: int) -> None:
         """Drop what stands up to a position."""
-        ...
 
     def close(self) -> None: ...
 
 
 def log_of(backend: Backend) -> ChangeLog:
     """The log of an embedded store."""
-    open_log = getattr(backend, "change_log", None)
+    open_log: Callable[[], ChangeLog] | None = getattr(backend, "change_log", None)
     if open_log is None:
-        name = backend.capabilities.name
-        raise ValidationError("store", name, "only embedded stores keep a log of changes")
-    log: ChangeLog = open_log()
-    return log
+        raise ValidationError(
+            "store", backend.capabilities.name, "only embedded stores keep a log of changes"
+        )
+    return open_log()
 
 
 def says_other_things(old: Item, new: Item) -> bool:

@@ -1,8 +1,7 @@
 """The reference store: a dictionary and ``apply``. One process, nothing kept.
 
-It is also what other stores are compared with, so it does nothing clever. ``memory://`` opens a
-store of its own each time; ``memory://name`` opens the one of that name, which lives as long as the
-process.
+It is also what other stores are compared with, so it does nothing clever. ``memory://`` opens a store of its
+own each time; ``memory://name`` opens the one of that name, which lives as long as the process.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from ..repository_protocol import (
     Page,
     Query,
     Row,
-    Value,
     Write,
     apply,
     apply_all,
@@ -216,12 +214,10 @@ class MemoryBackend:
         assert not (query.index and query.when), "an index yields keys: there is nothing to filter"
         with self._shelf.lock:
             found = sorted(self._matching(query), reverse=query.backwards)
-            page = [
-                Row(key, {} if query.index else _own(self._shelf.items[key]))
-                for _, key in found[: query.rows_max]
-            ]
+            keys = [key for _, key in found[: query.rows_max]]
+            rows = tuple(Row(key, {} if query.index else _own(self._shelf.items[key])) for key in keys)
         more = len(found) > query.rows_max
-        return Page(tuple(page), Cursor(page[-1].key, found[len(page) - 1][0]) if more else None)
+        return Page(rows, Cursor(keys[-1], found[query.rows_max - 1][0]) if more else None)
 
     async def close(self) -> None:
         """The items stay: views of one store may be closed one by one."""
@@ -240,18 +236,14 @@ class MemoryBackend:
         """Who is told of every write to this store, through whichever view."""
         return self._shelf.watchers
 
-    def _matching(self, query: Query) -> list[tuple[str, Key]]:
-        found = []
+    def _matching(self, query: Query) -> Iterator[tuple[str, Key]]:
+        index = query.index
         for key, item in self._shelf.items.items():
-            place: tuple[Value, Value] = key
-            if query.index is not None:
-                place = item.get(f"{query.index}PK"), item.get(f"{query.index}SK")
-            partition, sort = place
+            partition, sort = (item.get(f"{index}PK"), item.get(f"{index}SK")) if index else key
             if partition != query.partition or not isinstance(sort, str) or not query.accepts(sort, key):
                 continue
             if all(condition.holds(item) for condition in query.when):
-                found.append((sort, key))
-        return found
+                yield sort, key
 
     def _image(self, key: Key) -> Item | None:
         item = self._shelf.items.get(key)

@@ -16,7 +16,7 @@ from .output import counted
 from .session import Session, with_existing
 
 if TYPE_CHECKING:
-    from zae_limiter_aggregator.runner import AggregatorProgress
+    from zae_limiter_aggregator import Tally
 
 TOLD_MAX = 20
 """How much of what was passed over is told line by line; the rest is counted."""
@@ -97,12 +97,12 @@ class ProgressLine(logging.Handler):
         logging.getLogger("zae_limiter_aggregator").removeHandler(self)
         self._end()
 
-    def show(self, progress: AggregatorProgress) -> None:
-        if progress.trouble:
+    def show(self, total: Tally, trouble: str) -> None:
+        if trouble:
             self._end()
-            click.echo(f"trying again: {progress.trouble}", err=True)
+            click.echo(f"trying again: {trouble}", err=True)
         elif sys.stderr.isatty():
-            click.echo(f"\r\x1b[K{summary(progress.total.counts())}", err=True, nl=False)
+            click.echo(f"\r\x1b[K{summary(total.counts())}", err=True, nl=False)
             self._shown = True
 
     def emit(self, record: logging.LogRecord) -> None:
