@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from tests.manifest.wishes import levels, manifests, places
 from zae_limiter import Limit, LimiterConfig
 from zae_limiter.operate.manifest import Action, LevelAddress, Manifest
-from zae_limiter.operate.manifest.model import StoredLevel
-from zae_limiter.operate.manifest.planning import plan, revised, says_the_same
+from zae_limiter.operate.manifest.model import StoredLevel, plan, revised, says_the_same
 
 RPM, TPM = Limit.per_minute("rpm", 60), Limit.per_minute("tpm", 600)
 A, B, C, D, E = (LevelAddress("resource", None, name) for name in "ABCDE")

@@ -5,7 +5,7 @@
     plan = await stored.plan(manifest)      # wanted, stored -> what has to change
     await stored.carry_out(plan)            # level by level, each with its audit event
 
-The decisions are pure (``grammar``, ``planning``, ``writing``); ``stored_limits`` is the only part that
+The decisions are pure (``grammar``, ``model``, ``writing``); ``stored_limits`` is the only part that
 knows a store. It needs PyYAML to read YAML, and nothing at all to read JSON.
 """
 

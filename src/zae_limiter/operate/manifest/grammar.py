@@ -36,14 +36,9 @@ from ...models import (
     OnUnavailable,
     check_count,
 )
-from ...naming import (
-    DEFAULT_RESOURCE,
-    validate_entity_id,
-    validate_limit_name,
-    validate_namespace,
-    validate_resource,
-)
-from .model import ENTITY, RESOURCE, SYSTEM, LevelAddress, Manifest, ManifestError, Problem
+from ...naming import validate_entity_id, validate_limit_name, validate_namespace, validate_resource
+from ...records.levels import check_level_resource
+from .model import LevelAddress, Manifest, ManifestError, Problem
 from .tree import MAPPING, WORD, Node, read_json, read_yaml
 
 LEVELS_MAX = 200_000
@@ -106,9 +101,9 @@ class _Reader:
         if "namespace" in fields:
             namespace = self._checked(fields["namespace"], ("namespace",), validate_namespace)
         if "system" in fields:
-            self._level(fields["system"], ("system",), LevelAddress(SYSTEM))
+            self._level(fields["system"], ("system",), LevelAddress("system"))
         for name, value, path in self._named(fields, (), "resources", validate_resource):
-            self._level(value, path, LevelAddress(RESOURCE, None, name))
+            self._level(value, path, LevelAddress("resource", None, name))
         for name, value, path in self._named(fields, (), "entities", validate_entity_id):
             self._entity(value, path, name)
         return namespace
@@ -118,8 +113,8 @@ class _Reader:
         if _is_known(tree, fields) and not _has_names(fields.get("resources")):
             message = "it names no resources; give it some or remove it"
             self._wrong(fields.get("resources", tree), path, message)
-        for name, value, at in self._named(fields, path, "resources", _validate_own_resource):
-            self._level(value, at, LevelAddress(ENTITY, entity_id, name))
+        for name, value, at in self._named(fields, path, "resources", check_level_resource):
+            self._level(value, at, LevelAddress("entity", entity_id, name))
 
     def _level(self, tree: Node, path: KeyPath, address: LevelAddress) -> None:
         fields = self._fields(tree, path, ("limits", "on_unavailable"))
@@ -225,10 +220,6 @@ class _Reader:
 
     def _wrong(self, tree: Node, path: KeyPath, message: str) -> None:
         self.problems.append(Problem(tree.line, tree.column, path, message))
-
-
-def _validate_own_resource(name: str) -> str:
-    return name if name == DEFAULT_RESOURCE else validate_resource(name)
 
 
 def _is_known(tree: Node, fields: Fields) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 from urllib.request import Request, urlopen
@@ -22,9 +23,7 @@ from .grammar import parse_json
 from .model import LevelChange, Manifest
 from .stored_limits import SyncStoredLimits
 
-TIMEOUT_MS = 10_000
 ANSWER_ATTEMPTS_MAX = 3
-ANSWER_SECONDS_MAX = 10
 REASON_CHARACTERS_MAX = 1_000
 """CloudFormation takes answers of 4 KB."""
 
@@ -41,7 +40,9 @@ def handler(event: Mapping[str, Any], context: Any = None) -> dict[str, Any]:
         **{name: event.get(name) for name in ("StackId", "RequestId", "LogicalResourceId")},
     }
     try:
-        answer["Data"] = {"Applied": told(perform(event))}
+        done = Counter(change.action for change in perform(event))
+        applied = ", ".join(f"{count} {action}d" for action, count in done.items())
+        answer["Data"] = {"Applied": applied or "nothing"}
     except Exception as error:  # whatever it is, a stack that is not answered waits for an hour
         logger.exception("the limits were not applied")
         reason = f"{type(error).__name__}: {error}"
@@ -82,7 +83,7 @@ def perform(event: Mapping[str, Any]) -> list[LevelChange]:
 def opened(properties: Mapping[str, Any], namespace: str) -> SyncRepository:
     """The namespace, if it is the one for which the function was deployed."""
     # Not by the URL alone: the package of the function holds what is imported here.
-    backend = open_backend(f"dynamodb://{properties['TableName']}", sync=True, timeout_ms=TIMEOUT_MS)
+    backend = open_backend(f"dynamodb://{properties['TableName']}", sync=True, timeout_ms=10_000)
     repository = SyncRepository.over(backend, namespace, register=False)
     found, expected = repository.namespace_id, properties.get("NamespaceId")
     if expected not in (None, found):
@@ -94,11 +95,6 @@ def opened(properties: Mapping[str, Any], namespace: str) -> SyncRepository:
     return repository
 
 
-def told(changes: list[LevelChange]) -> str:
-    counted = [change.action for change in changes]
-    return ", ".join(f"{counted.count(action)} {action}d" for action in dict.fromkeys(counted)) or "nothing"
-
-
 def send(url: str, answer: Mapping[str, Any]) -> None:
     """Put the answer where CloudFormation waits for it."""
     data = json.dumps(answer).encode()
@@ -106,7 +102,7 @@ def send(url: str, answer: Mapping[str, Any]) -> None:
         # The signature of the URL covers an empty content type.
         request = Request(url, data, {"Content-Type": ""}, method="PUT")
         try:
-            with urlopen(request, timeout=ANSWER_SECONDS_MAX):
+            with urlopen(request, timeout=10):
                 return
         except OSError:
             if attempt == ANSWER_ATTEMPTS_MAX:

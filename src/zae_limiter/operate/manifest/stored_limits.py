@@ -20,8 +20,7 @@ from ...repository_protocol import PAGE_ROWS_MAX, Delete, Equal
 from ...runtime.colour import blocking
 from ...schema import claim_key, pk_system, sk_claim, starting, text
 from ...sync import SyncRepository
-from .model import ENTITY, RESOURCE, SYSTEM, LevelAddress, LevelChange, Manifest, ManifestPlan, StoredLevel
-from .planning import plan, revised
+from .model import LevelAddress, LevelChange, Manifest, ManifestPlan, StoredLevel, plan, revised
 
 READ_MAX = 1000
 """Levels that are asked for at once."""
@@ -133,13 +132,13 @@ class StoredLimits:
         repository = self._repository
         resources = await repository.list_resources_with_defaults()
         found = await self._levels(
-            [LevelAddress(SYSTEM), *(LevelAddress(RESOURCE, None, name) for name in resources)]
+            [LevelAddress("system"), *(LevelAddress("resource", None, name) for name in resources)]
         )
         for resource in await repository.list_resources_with_entity_configs():
             cursor, is_over = None, False
             while not is_over:
                 ids, cursor = await repository.list_entities_with_custom_limits(resource, READ_MAX, cursor)
-                found |= await self._levels(LevelAddress(ENTITY, name, resource) for name in ids)
+                found |= await self._levels(LevelAddress("entity", name, resource) for name in ids)
                 is_over = cursor is None
         return found
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...models import Limit, LimiterConfig
-from .model import RESOURCE, SYSTEM, Manifest
+from .model import Manifest
 
 _SAFE = re.compile(r"[A-Za-z_][A-Za-z0-9_./\-]*(?::[A-Za-z0-9_./\-]+)*")
 _WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
@@ -24,9 +24,9 @@ def to_data(manifest: Manifest) -> dict[str, Any]:
     data: dict[str, Any] = {} if manifest.namespace is None else {"namespace": manifest.namespace}
     for address in sorted(manifest.levels, key=lambda address: address.order):
         level = _level_data(manifest.levels[address])
-        if address.level == SYSTEM:
+        if address.level == "system":
             data["system"] = level
-        elif address.level == RESOURCE:
+        elif address.level == "resource":
             data.setdefault("resources", {})[address.resource] = level
         else:
             of_entity = data.setdefault("entities", {}).setdefault(address.entity_id, {"resources": {}})

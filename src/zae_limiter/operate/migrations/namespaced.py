@@ -20,9 +20,10 @@ from collections.abc import Callable, Iterator
 from ...exceptions import ValidationError
 from ...naming import WCU, validate_entity_id, validate_limit_name, validate_resource
 from ...records.items import unknown_settings
+from ...records.levels import check_level_resource
 from ...repository_protocol import Item, Row
 from ...schema import REGISTRY, config_limits, is_number, parse_bucket_pk
-from .shapes import Finding, Found, Kind, OldRecord, level_resource, read_key, usage_place
+from .shapes import Finding, Found, Kind, OldRecord, read_key, usage_place
 
 _PARTITION = re.compile(r"([^/#]+)/([A-Z_]+)#(.*)", re.DOTALL)
 _NAMESPACE_ID = re.compile(r"[A-Za-z0-9_-]{11}")
@@ -185,7 +186,7 @@ def _manifest_obstacles(item: Item) -> Iterator[str]:
     for entity_id, names in entities.items():
         validate_entity_id(entity_id)
         for name in names:
-            level_resource(name)
+            check_level_resource(name)
 
 
 def _nobody_knows(name: str) -> str:

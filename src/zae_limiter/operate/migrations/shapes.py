@@ -26,6 +26,7 @@ from ...exceptions import ValidationError
 from ...models import UsageWindow
 from ...naming import DEFAULT_RESOURCE, validate_entity_id, validate_limit_name, validate_resource
 from ...records.items import usage_row
+from ...records.levels import check_level_resource
 from ...repository_protocol import Item, Key, Row, Value
 from ...schema import RESOURCE_AUDIT, SYSTEM_AUDIT
 
@@ -127,13 +128,13 @@ def read_key(head: str, name: str, sort: list[str], row: Row) -> OldRecord | Non
         case "ENTITY", ["BUCKET", resource] | ["BUCKET", resource, _]:
             found = OldRecord(Kind.BUCKET, *row, validate_entity_id(name), validate_resource(resource))
         case "ENTITY", ["CONFIG", resource] | ["LIMIT", resource, _]:
-            found = OldRecord(Kind.LIMITS, *row, validate_entity_id(name), level_resource(resource))
+            found = OldRecord(Kind.LIMITS, *row, validate_entity_id(name), check_level_resource(resource))
         case "RESOURCE", ["CONFIG"] | ["LIMIT", _, _] if sort[1:2] in ([], [name]):
             found = OldRecord(Kind.LIMITS, *row, resource=validate_resource(name))
         case "SYSTEM", ["CONFIG"]:
             found = OldRecord(Kind.LIMITS, *row, resource=DEFAULT_RESOURCE)
         case "SYSTEM", ["LIMIT", resource, _]:
-            found = OldRecord(Kind.LIMITS, *row, resource=level_resource(resource))
+            found = OldRecord(Kind.LIMITS, *row, resource=check_level_resource(resource))
         case "SYSTEM", ["VERSION"]:
             return OldRecord(Kind.VERSION, *row)
         case "AUDIT", ["AUDIT", _]:
@@ -145,10 +146,6 @@ def read_key(head: str, name: str, sort: list[str], row: Row) -> OldRecord | Non
         case _:
             return None
     return found._replace(limit=validate_limit_name(sort[2])) if sort[2:] else found
-
-
-def level_resource(resource: str) -> str:
-    return resource if resource == DEFAULT_RESOURCE else validate_resource(resource)
 
 
 def fields(item: Item) -> dict[str, Any]:
