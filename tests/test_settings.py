@@ -23,7 +23,7 @@ from zae_limiter import (
     SyncRepository,
     ValidationError,
 )
-from zae_limiter.backends.dynamodb.access import Access
+from zae_limiter.backends.dynamodb.boto import Access
 from zae_limiter.backends.sqlite.backend import TIMEOUT_MS
 from zae_limiter.records.connection import Options
 from zae_limiter.settings import STACK_VARIABLE, STORE_VARIABLE

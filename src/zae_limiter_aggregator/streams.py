@@ -16,7 +16,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from zae_limiter.backends.dynamodb import parse_url
-from zae_limiter.backends.dynamodb.access import Access
+from zae_limiter.backends.dynamodb.boto import Access
 from zae_limiter.exceptions import InfrastructureNotFoundError, RateLimiterUnavailable
 from zae_limiter.repository_protocol import Backend, Update, Value
 from zae_limiter.runtime.world import World

@@ -5,8 +5,7 @@ from typing import Any
 
 from tests.aggregator.images import NOW
 from zae_limiter.backends.dynamodb.expressions import write_request
-from zae_limiter.backends.dynamodb.failures import failure
-from zae_limiter.backends.dynamodb.transport import ServiceError
+from zae_limiter.backends.dynamodb.transport import ServiceError, failure
 from zae_limiter.repository_protocol import Item, Key, Outcome, Put, Write, apply
 from zae_limiter.testing.stores import Wrapper
 

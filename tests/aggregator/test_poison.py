@@ -16,8 +16,7 @@ from tests.engines import dynamodb_local
 from tests.odd_stores import HotMemory
 from zae_limiter.backends import open_backend as open_store
 from zae_limiter.backends.dynamodb import open_backend
-from zae_limiter.backends.dynamodb.failures import failure
-from zae_limiter.backends.dynamodb.transport import CANCELLED, NoReply, ServiceError
+from zae_limiter.backends.dynamodb.transport import CANCELLED, NoReply, ServiceError, failure
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.cli.aggregate import TOLD_MAX, aggregate, summary
 from zae_limiter.exceptions import RateLimiterUnavailable, ValidationError

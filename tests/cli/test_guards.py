@@ -11,7 +11,7 @@ from tests.infra.scripted_aws import DENIED, NO_ANSWER, NO_STACK, ScriptedAws
 from tests.migrations.old_store import assert_same, batch_fill, old_rows
 from tests.migrations.older import composite_table
 from tests.older.releases import recorded, rows_of
-from zae_limiter.backends.dynamodb.provision import create_table_request
+from zae_limiter.backends.dynamodb.table import create_table_request
 from zae_limiter.backends.dynamodb.transport import ServiceError
 from zae_limiter.infra import stack_manager
 

@@ -15,7 +15,7 @@ from zlib import crc32
 from tests.dynamodb.tables import session
 from tests.patience import PATIENCE_SECONDS
 from zae_limiter.backends.dynamodb import DynamoDBBackend, open_backend, open_transport
-from zae_limiter.backends.dynamodb.access import Access
+from zae_limiter.backends.dynamodb.boto import Access
 from zae_limiter.backends.dynamodb.transport import Transport
 
 CLOSE = "close"

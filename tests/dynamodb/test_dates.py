@@ -8,7 +8,7 @@ from tests.dynamodb.test_clocks import DAY_MS, wall_ms, wrong_by
 from tests.engines import dynamodb_local
 from tests.stores import drive
 from zae_limiter.backends.dynamodb import open_backend
-from zae_limiter.backends.dynamodb.dates import Dates, seconds_of
+from zae_limiter.backends.dynamodb.transport import Dates, seconds_of
 from zae_limiter.repository_protocol import Key, Update
 from zae_limiter.runtime.world import World
 

@@ -19,7 +19,7 @@ from tests.dynamodb.tables import session
 from tests.flow.test_cancellation import TurnLoop
 from tests.stores import drive
 from zae_limiter.backends.dynamodb import open_driver
-from zae_limiter.backends.dynamodb.access import Access
+from zae_limiter.backends.dynamodb.boto import Access
 from zae_limiter.backends.dynamodb.http.blocking import BlockingNetwork
 from zae_limiter.backends.dynamodb.http.endpoint import Target
 from zae_limiter.backends.dynamodb.http.loop import LoopNetwork

@@ -15,7 +15,7 @@ from botocore.config import Config
 from tests.dynamodb.peer import Peer, answer
 from tests.stores import drive
 from zae_limiter.backends.dynamodb import open_backend, open_transport
-from zae_limiter.backends.dynamodb.access import Access
+from zae_limiter.backends.dynamodb.boto import Access
 from zae_limiter.backends.dynamodb.http.endpoint import DriverNeeded, find_target
 from zae_limiter.backends.dynamodb.transport import NotConfigured
 

@@ -30,7 +30,7 @@ from tests.engines.proxy import (
 from tests.patience import PATIENCE_SECONDS, growing_ms
 from tests.stores import drive
 from zae_limiter.backends.dynamodb import open_driver, open_transport
-from zae_limiter.backends.dynamodb.access import Access
+from zae_limiter.backends.dynamodb.boto import Access
 from zae_limiter.backends.dynamodb.expressions import batch_get_request
 from zae_limiter.backends.dynamodb.transport import NoReply, ServiceError, TransportError
 from zae_limiter.exceptions import RateLimiterUnavailable

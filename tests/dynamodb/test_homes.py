@@ -13,7 +13,7 @@ import pytest
 from tests.dynamodb.peer import Peer
 from tests.dynamodb.tables import session
 from zae_limiter.backends.dynamodb import open_driver, open_transport
-from zae_limiter.backends.dynamodb.access import Access
+from zae_limiter.backends.dynamodb.boto import Access
 from zae_limiter.backends.dynamodb.transport import Transport
 
 ROUNDS = 20

@@ -18,7 +18,7 @@ from tests.dynamodb.peer import Peer, answer
 from tests.patience import PATIENCE_SECONDS
 from tests.stores import drive
 from zae_limiter.backends.dynamodb import open_backend, open_transport
-from zae_limiter.backends.dynamodb.access import Access
+from zae_limiter.backends.dynamodb.boto import Access
 from zae_limiter.backends.dynamodb.transport import NoReply, NotConfigured, Transport
 from zae_limiter.repository_protocol import Key, Update
 from zae_limiter.runtime.colour import run_sync

@@ -12,7 +12,7 @@ from tests.dynamodb.tables import session
 from tests.patience import PATIENCE_SECONDS
 from tests.stores import drive
 from zae_limiter.backends.dynamodb import open_transport
-from zae_limiter.backends.dynamodb.access import Access
+from zae_limiter.backends.dynamodb.boto import Access
 from zae_limiter.backends.dynamodb.transport import NoReply
 
 BOTH = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])

@@ -16,9 +16,8 @@ from tests.stores import drive
 from zae_limiter import Repository
 from zae_limiter.backends import open_backend as open_any
 from zae_limiter.backends.dynamodb import DynamoDBBackend, open_backend, parse_url
-from zae_limiter.backends.dynamodb.access import Access
 from zae_limiter.backends.dynamodb.aioboto import AiobotocoreTransport
-from zae_limiter.backends.dynamodb.boto import BotocoreTransport
+from zae_limiter.backends.dynamodb.boto import Access, BotocoreTransport
 from zae_limiter.exceptions import RateLimiterUnavailable, ValidationError
 from zae_limiter.repository_protocol import Key
 from zae_limiter.runtime.world import World

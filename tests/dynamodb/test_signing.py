@@ -3,14 +3,16 @@
 import random
 import string
 from datetime import UTC, datetime
+from typing import Any
 from unittest import mock
 
 import botocore.auth
 import botocore.awsrequest
 import botocore.credentials
 import pytest
+from botocore.credentials import ReadOnlyCredentials
 
-from zae_limiter.backends.dynamodb.http.signing import Credentials, Signer
+from zae_limiter.backends.dynamodb.http.signing import Signer
 
 REQUESTS = 5_000
 OPERATIONS = ("UpdateItem", "PutItem", "DeleteItem", "BatchGetItem", "Query", "TransactWriteItems")
@@ -39,9 +41,7 @@ def parsed(request: bytes) -> tuple[str, dict[str, str], bytes]:
     return first, fields, body
 
 
-def theirs(
-    credentials: Credentials, region: str, url: str, fields: dict[str, str], body: bytes, at: datetime
-) -> str:
+def theirs(credentials: Any, region: str, url: str, fields: dict[str, str], body: bytes, at: datetime) -> str:
     """What botocore puts into the header of the same request."""
     signer = botocore.auth.SigV4Auth(botocore.credentials.Credentials(*credentials), "dynamodb", region)
     unsigned = {n: v for n, v in fields.items() if n not in ("authorization", "content-length", "x-amz-date")}
@@ -61,7 +61,7 @@ def test_signatures_are_those_of_botocore() -> None:
     dice = random.Random(4)
     checked = 0
     while checked < REQUESTS:
-        credentials = Credentials(
+        credentials = ReadOnlyCredentials(
             text(dice, PRINTABLE, 128),
             text(dice, PRINTABLE + "éß中😀 ", 60),
             text(dice, PRINTABLE, 900) if dice.random() < 0.6 else None,
@@ -89,12 +89,12 @@ def test_signatures_are_those_of_botocore() -> None:
 
 def test_a_change_of_anything_changes_the_signature() -> None:
     """Nothing of what is kept between requests is kept too long."""
-    base = Signer(Credentials("a", "s", "t"), "eu-west-1", "host", "agent")
+    base = Signer(ReadOnlyCredentials("a", "s", "t"), "eu-west-1", "host", "agent")
     others = [
-        Signer(Credentials("a", "x", "t"), "eu-west-1", "host", "agent").request("Query", b"{}", 7),
-        Signer(Credentials("a", "s", "x"), "eu-west-1", "host", "agent").request("Query", b"{}", 7),
-        Signer(Credentials("a", "s", "t"), "eu-west-2", "host", "agent").request("Query", b"{}", 7),
-        Signer(Credentials("a", "s", "t"), "eu-west-1", "tsoh", "agent").request("Query", b"{}", 7),
+        Signer(ReadOnlyCredentials("a", "x", "t"), "eu-west-1", "host", "agent").request("Query", b"{}", 7),
+        Signer(ReadOnlyCredentials("a", "s", "x"), "eu-west-1", "host", "agent").request("Query", b"{}", 7),
+        Signer(ReadOnlyCredentials("a", "s", "t"), "eu-west-2", "host", "agent").request("Query", b"{}", 7),
+        Signer(ReadOnlyCredentials("a", "s", "t"), "eu-west-1", "tsoh", "agent").request("Query", b"{}", 7),
         base.request("Query", b"{ }", 7),
         base.request("PutItem", b"{}", 7),
         base.request("Query", b"{}", 8),
@@ -106,11 +106,19 @@ def test_a_change_of_anything_changes_the_signature() -> None:
     assert len(set(signatures)) == 9
 
 
-@pytest.mark.parametrize("bad", ["two\r\nlines", "a b", "", "tab\t", "é"])
-@pytest.mark.parametrize("place", ["access_key", "token"])
+BAD = [(place, bad) for place in ("access_key", "token") for bad in ("two\r\nlines", "a b", "tab\t", "é")]
+
+
+@pytest.mark.parametrize(("place", "bad"), [*BAD, ("access_key", "")])
 def test_what_no_header_can_carry_is_refused_and_not_shown(place: str, bad: str) -> None:
     """A token that was copied with a line break would otherwise write headers of its own."""
-    credentials = Credentials("key", "secret", "token")._replace(**{place: bad})
+    credentials = ReadOnlyCredentials("key", "secret", "token")._replace(**{place: bad})
     with pytest.raises(ValueError, match="no header can carry") as raised:
         Signer(credentials, "eu-west-1", "host", "agent")
     assert not bad.strip() or bad not in str(raised.value)
+
+
+def test_an_empty_token_is_none() -> None:
+    """So botocore has it, where a variable is set to nothing."""
+    signers = [Signer(ReadOnlyCredentials("a", "s", token), "eu-west-1", "host", "x") for token in ("", None)]
+    assert signers[0].request("Query", b"{}", 7) == signers[1].request("Query", b"{}", 7)

@@ -19,14 +19,13 @@ from tests.fuzz.figures import cases
 from tests.stores import drive
 from zae_limiter import Limit, RateLimiter, RateLimiterUnavailable, Repository
 from zae_limiter.backends.dynamodb import DynamoDBBackend, retries
-from zae_limiter.backends.dynamodb.access import Access
-from zae_limiter.backends.dynamodb.dates import Dates
+from zae_limiter.backends.dynamodb.boto import Access
 from zae_limiter.backends.dynamodb.http.blocking import BlockingNetwork
 from zae_limiter.backends.dynamodb.http.endpoint import Target
 from zae_limiter.backends.dynamodb.http.http1 import Malformed, Response
 from zae_limiter.backends.dynamodb.http.transport import HttpTransport
 from zae_limiter.backends.dynamodb.retries import Calls
-from zae_limiter.backends.dynamodb.transport import NoReply
+from zae_limiter.backends.dynamodb.transport import Dates, NoReply
 from zae_limiter.exceptions import IncompatibleSchemaError, InfrastructureNotFoundError
 from zae_limiter.records.connection import Connection, Options
 from zae_limiter.repository_protocol import Outcome

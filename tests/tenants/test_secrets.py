@@ -24,7 +24,7 @@ from tests.dynamodb.tables import make_table
 from tests.engines import dynamodb_local
 from tests.engines.proxy import THROTTLE, Answer, Delay, DropReply, DropRequest, Proxy
 from zae_limiter import Limit, RateLimiter, Repository, SyncRateLimiter, SyncRepository, ZAELimiterError
-from zae_limiter.backends.dynamodb.failures import DENIED_CODES, UNKNOWN_CALLER_CODES
+from zae_limiter.backends.dynamodb.transport import DENIED_CODES, UNKNOWN_CALLER_CODES
 from zae_limiter.cli.app import program
 
 KEY_ID, SECRET, TOKEN = "AKIAMARKED0KEY0ID000", "marked/secret+key/0123456789", "marked//token=="

@@ -12,9 +12,8 @@ from botocore import xform_name
 from botocore.config import Config
 from botocore.parsers import ResponseParserError
 
-from ..backends.dynamodb.access import Access
 from ..backends.dynamodb.aioboto import async_session, region_of
-from ..backends.dynamodb.boto import transport_error
+from ..backends.dynamodb.boto import Access, transport_error
 from ..backends.dynamodb.transport import NotConfigured, TransportError
 from ..runtime.colour import Asyncio, Blocking
 from .cloud import Cloud, Unreadable

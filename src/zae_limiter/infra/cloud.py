@@ -12,8 +12,14 @@ from collections.abc import AsyncIterator, Collection
 from typing import Any
 
 from ..backends.dynamodb import check_endpoint
-from ..backends.dynamodb.failures import DENIED_CODES, NOT_FOUND, UNKNOWN_CALLER_CODES
-from ..backends.dynamodb.transport import NotConfigured, ServiceError, TransportError
+from ..backends.dynamodb.transport import (
+    DENIED_CODES,
+    NOT_FOUND,
+    UNKNOWN_CALLER_CODES,
+    NotConfigured,
+    ServiceError,
+    TransportError,
+)
 from ..exceptions import InfrastructureError, StackOperationError, ZAELimiterError
 from ..runtime.colour import Colour
 from ..runtime.world import World
@@ -109,7 +115,7 @@ def open_cloud(
     """
     check_endpoint(endpoint_url)
     try:
-        from ..backends.dynamodb.access import Access
+        from ..backends.dynamodb.boto import Access
         from .clients import BotocoreCloud
 
         return BotocoreCloud(Access(region, endpoint_url, **client), sync=sync)

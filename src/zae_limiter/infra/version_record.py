@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from ..backends.dynamodb.backend import CONDITION_FAILED
 from ..backends.dynamodb.expressions import decode_item, encode_key, write_request
-from ..backends.dynamodb.failures import NOT_FOUND, missing_table
-from ..backends.dynamodb.transport import ServiceError
+from ..backends.dynamodb.transport import NOT_FOUND, ServiceError, missing_table
 from ..exceptions import (
     IncompatibleSchemaError,
     InfrastructureError,

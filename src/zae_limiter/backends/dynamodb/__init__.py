@@ -9,6 +9,7 @@ by our own hand; ``boto`` and ``aioboto`` send them through a driver, for who as
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -16,12 +17,11 @@ from ...exceptions import ValidationError
 from ...models import check_count
 from ...runtime.world import World
 from .backend import DynamoDBBackend
-from .dates import Dates
 from .retries import Calls
-from .transport import Transport
+from .transport import UNTOLD, Dates, Transport
 
 if TYPE_CHECKING:
-    from .access import Access
+    from .boto import Access
 
 __all__ = ["DynamoDBBackend", "open_backend"]
 
@@ -52,32 +52,28 @@ def open_backend(
     if timeout_ms is not None:
         options["timeout_ms"] = check_count("timeout_ms", timeout_ms, TIMEOUT_MS_MAX)
     open_ = open_driver if options.pop("transport", None) == "boto" else open_transport
-    from .access import Access
+    from .boto import Access
 
     access, world = Access(session=session, config=config, **options), world or World()
     transport = open_(access, sync=sync, dates=Dates(world))
     return DynamoDBBackend(Calls(table_name, transport, world, access.timeout_ms))
 
 
-def open_transport(access: Access, *, sync: bool, dates: Dates | None = None) -> Transport:
+def open_transport(access: Access, *, sync: bool, dates: Dates = UNTOLD) -> Transport:
     """Our own way to DynamoDB; it turns to the driver by itself for what it cannot do."""
-    from .http.network import Network
     from .http.transport import HttpTransport
 
-    ticks_ms, told = World().ticks_ms, dates or Dates(World())
-    network: Network
+    driver = partial(open_driver, access, sync=sync, dates=dates)
     if sync:
         from .http.blocking import BlockingNetwork
 
-        network = BlockingNetwork(ticks_ms)
-    else:
-        from .http.loop import LoopNetwork
+        return HttpTransport(access, BlockingNetwork(World().ticks_ms), driver, dates)
+    from .http.loop import LoopNetwork
 
-        network = LoopNetwork(ticks_ms)
-    return HttpTransport(access, network, lambda: open_driver(access, sync=sync, dates=told), told)
+    return HttpTransport(access, LoopNetwork(World().ticks_ms), driver, dates)
 
 
-def open_driver(access: Access, *, sync: bool, dates: Dates | None = None) -> Transport:
+def open_driver(access: Access, *, sync: bool, dates: Dates = UNTOLD) -> Transport:
     """The way through botocore or aiobotocore."""
     if sync:
         from .boto import BotocoreTransport

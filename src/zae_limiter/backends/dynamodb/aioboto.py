@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncGenerator
+from types import SimpleNamespace
 from typing import Any
 
 import botocore.exceptions as failures
@@ -18,12 +19,9 @@ from aiohttp import ClientConnectorError
 from botocore import xform_name
 
 from ...runtime.colour import Asyncio, ForkSafe, until_shutdown
-from ...runtime.world import World
-from .access import Access
-from .boto import CONNECT_SLACK_S, limit_wait, sending, transport_error
-from .dates import Dates
+from .boto import CONNECT_SLACK_S, Access, create_client, limit_wait, sending, transport_error
 from .expressions import Payload, Request, fields_of
-from .transport import NoReply
+from .transport import UNTOLD, Dates, NoReply
 
 
 class _Client:
@@ -34,9 +32,9 @@ class _Client:
 
 
 class AiobotocoreTransport:
-    def __init__(self, access: Access, dates: Dates | None = None) -> None:
+    def __init__(self, access: Access, dates: Dates = UNTOLD) -> None:
         self.colour = self.fanout = Asyncio()
-        self._access, self._dates = access, dates or Dates(World())
+        self._access, self._dates = access, dates
         self._clients = ForkSafe(_Client, self.colour.home)
 
     async def call(self, operation: str, request: Request, timeout_ms: float) -> Payload:
@@ -69,13 +67,8 @@ class AiobotocoreTransport:
 
     async def _connect(self) -> Any:
         try:
-            making = async_session(self._access).create_client(
-                "dynamodb",
-                region_name=region_of(self._access),
-                endpoint_url=self._access.endpoint_url,
-                config=self._access.client_config(AioConfig()),
-            )
-            client = await making.__aenter__()
+            session, region = async_session(self._access), region_of(self._access)
+            client = await create_client(self._access, session, region, AioConfig()).__aenter__()
         except failures.BotoCoreError as error:
             raise transport_error(error) from error
         client.meta.events.register("before-parameter-build.dynamodb", limit_wait)
@@ -95,7 +88,12 @@ def async_session(access: Access) -> Any:
     session = AioSession()
     if access.session is not None:
         credentials = access.botocore_session().get_credentials()
-        session.register_component("credential_provider", _Lender(credentials))
+
+        async def load_credentials() -> _Borrowed | None:
+            return _Borrowed(credentials) if credentials is not None else None
+
+        provider = SimpleNamespace(load_credentials=load_credentials)
+        session.register_component("credential_provider", provider)
     return session
 
 
@@ -117,13 +115,3 @@ class _Borrowed(AioCredentials):  # type: ignore[misc]  # the driver has no type
 
     async def get_frozen_credentials(self) -> Any:
         return self._credentials.get_frozen_credentials()
-
-
-class _Lender:
-    """Stands where aiobotocore looks for credentials."""
-
-    def __init__(self, credentials: Any) -> None:
-        self._credentials = credentials
-
-    async def load_credentials(self) -> _Borrowed | None:
-        return _Borrowed(self._credentials) if self._credentials is not None else None

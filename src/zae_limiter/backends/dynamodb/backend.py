@@ -31,7 +31,7 @@ from ...repository_protocol import (
     apply_all,
 )
 from ...runtime.colour import Colour
-from . import provision
+from . import table
 from .expressions import (
     Payload,
     Request,
@@ -43,10 +43,9 @@ from .expressions import (
     transaction_request,
     write_request,
 )
-from .failures import failure
 from .request_templates import UpdateTemplates
 from .retries import Calls, as_it_is
-from .transport import CANCELLED, ServiceError
+from .transport import CANCELLED, ServiceError, failure
 
 T = TypeVar("T")
 Refusals: TypeAlias = Mapping[str, Callable[[ServiceError], T | ServiceError]]
@@ -76,13 +75,13 @@ class DynamoDBBackend:
 
     async def setup(self) -> None:
         """Look whether the table is there and of the right shape. It is never made here."""
-        await provision.verify_table(self.calls)
+        await table.verify_table(self.calls)
 
     async def create_table(self) -> None:
-        await provision.create_table(self.calls)
+        await table.create_table(self.calls)
 
     async def delete_table(self) -> None:
-        await provision.delete_table(self.calls)
+        await table.delete_table(self.calls)
 
     async def ping(self) -> None:
         """Return when the table has answered a read."""
@@ -91,12 +90,9 @@ class DynamoDBBackend:
     async def close(self) -> None:
         await self.calls.transport.close()
 
-    async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
-        return await self._batch_get(keys, self.calls.deadline())
-
-    async def _batch_get(self, keys: Sequence[Key], until_ms: float) -> list[Item | None]:
+    async def batch_get(self, keys: Sequence[Key], until_ms: float | None = None) -> list[Item | None]:
         # DynamoDB refuses to be asked for a key twice.
-        wanted = list(dict.fromkeys(keys))
+        wanted, until_ms = list(dict.fromkeys(keys)), until_ms or self.calls.deadline()
         parts = [wanted[at : at + BATCH_KEYS_MAX] for at in range(0, len(wanted), BATCH_KEYS_MAX)]
         found: dict[Key, Item] = {}
         reads = [self._read(part, until_ms) for part in parts]
@@ -195,7 +191,7 @@ class DynamoDBBackend:
 
     async def _judge(self, writes: Sequence[Write], until_ms: float) -> list[Outcome]:
         """What the writes would do to the present images."""
-        return apply_all(writes, await self._batch_get([write.key for write in writes], until_ms))
+        return apply_all(writes, await self.batch_get([write.key for write in writes], until_ms))
 
     async def _judge_invalid(
         self, writes: Sequence[Write], error: ServiceError, operation: str, until_ms: float
@@ -213,9 +209,6 @@ class DynamoDBBackend:
 def _new_image(write: Write) -> Item | None:
     """What an applied write left behind, as far as it is known without a reply."""
     return apply(Put(write.key, write.item), None).item if isinstance(write, Put) else None
-
-
-# Readers of answers.
 
 
 def _updated(reply: Payload) -> Outcome:

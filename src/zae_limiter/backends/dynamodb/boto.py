@@ -1,7 +1,8 @@
-"""The blocking transport through botocore, with its retries switched off: see ``access``.
+"""botocore: how to reach DynamoDB by its settings, what its errors mean, and the blocking transport over it.
 
-It is for who asks for it by ``transport=boto``, and for what our own transport leaves to a driver. Whatever
-is not surely unsent counts as ambiguous.
+The transport is for who asks for it by ``transport=boto``, and for what our own one leaves to a driver. What
+no session or ``Config`` can bring is a request that is sent twice: a driver would repeat a write whose reply
+was lost, and report success. Whatever is not surely unsent counts as ambiguous.
 """
 
 from __future__ import annotations
@@ -11,36 +12,31 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import botocore.exceptions as failures
+import botocore.session
 from botocore import xform_name
 from botocore.config import Config
 
 from ...runtime.colour import Blocking, ForkSafe
-from ...runtime.world import World
-from .access import Access
-from .dates import Dates
 from .expressions import Payload, Request, fields_of
-from .transport import NoReply, NotConfigured, TransportError, discreet, refusal, without_user
+from .transport import UNTOLD, Dates, NoReply, NotConfigured, TransportError, discreet, refusal, without_user
 
-_NO_CREDENTIALS = (
-    failures.NoCredentialsError,
-    failures.PartialCredentialsError,
-    failures.CredentialRetrievalError,
-    failures.NoAuthTokenError,
-    failures.TokenRetrievalError,
-    failures.SSOError,
-    failures.MetadataRetrievalError,
+
+def _errors(names: str) -> tuple[type[Exception], ...]:
+    return tuple(getattr(failures, name) for name in names.split())
+
+
+_NO_CREDENTIALS = _errors(
+    "NoCredentialsError PartialCredentialsError CredentialRetrievalError NoAuthTokenError TokenRetrievalError"
+    " SSOError MetadataRetrievalError"
 )
-_NO_DESTINATION = (
-    failures.NoRegionError,
-    failures.InvalidRegionError,
-    failures.UnknownEndpointError,
-    failures.EndpointProviderError,
-    failures.ProfileNotFound,
+_NO_DESTINATION = _errors(
+    "NoRegionError InvalidRegionError UnknownEndpointError EndpointProviderError ProfileNotFound"
 )
-_NEVER_SENT = (failures.ConnectTimeoutError, failures.ProxyConnectionError)
+_NEVER_SENT = _errors("ConnectTimeoutError ProxyConnectionError")
 
 CONNECT_SLACK_S = 0.05
 """An attempt that has little time left still gets enough to fail at connecting."""
@@ -49,12 +45,54 @@ read_timeout_s: contextvars.ContextVar[float] = contextvars.ContextVar("read_tim
 """How long the request that is being sent may wait for its answer."""
 
 
+# One attempt; the standard mode, because the legacy one has checks of its own that send again.
+ONE_ATTEMPT = {"total_max_attempts": 1, "mode": "standard"}
+
+CONNECT_SHARE = 0.45
+"""Of the time for a call; two attempts to connect then leave too little for a third."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How to reach DynamoDB; what is ``None`` comes from botocore's usual places.
+
+    ``session`` is a boto3 or botocore session, ``config`` a botocore ``Config``.
+    """
+
+    region: str | None = None
+    endpoint_url: str | None = None
+    pool: int = 64
+    timeout_ms: int = 1000
+    session: Any = None
+    config: Any = None
+
+    @property
+    def connect_timeout_s(self) -> float:
+        """Connecting gives up first: a request that was never sent must not look like a lost reply."""
+        return self.timeout_ms / 1000 * CONNECT_SHARE
+
+    def client_config(self, defaults: Any) -> Any:
+        """The user's wishes over our defaults, and what must not be wished away over both."""
+        # Our requests are built by code that is tested against the engine itself.
+        ours = Config(max_pool_connections=self.pool, tcp_keepalive=True, parameter_validation=False)
+        forced = Config(
+            retries=ONE_ATTEMPT, connect_timeout=self.connect_timeout_s, read_timeout=self.timeout_ms / 1000
+        )
+        return defaults.merge(ours).merge(self.config or Config()).merge(forced)
+
+    def botocore_session(self) -> Any:
+        """The session given, without boto3's shell, or a new one."""
+        if self.session is None:
+            return botocore.session.Session()
+        return getattr(self.session, "_session", self.session)
+
+
 class BotocoreTransport:
     """One client per process, safe for threads."""
 
-    def __init__(self, access: Access, dates: Dates | None = None) -> None:
+    def __init__(self, access: Access, dates: Dates = UNTOLD) -> None:
         self.colour = self.fanout = Blocking()
-        self._access, self._dates = access, dates or Dates(World())
+        self._access, self._dates = access, dates
         self._lock = ForkSafe(threading.Lock)
         self._client = ForkSafe(self._connect)
         self._threads = ForkSafe(lambda: ThreadPoolExecutor(access.pool, "zae-limiter-driver"))
@@ -89,11 +127,8 @@ class BotocoreTransport:
         # Making clients from one session is not safe for threads; using one client is.
         with self._lock.get():
             try:
-                client = self._access.botocore_session().create_client(
-                    "dynamodb",
-                    region_name=self._access.region,
-                    endpoint_url=self._access.endpoint_url,
-                    config=self._access.client_config(Config()),
+                client = create_client(
+                    self._access, self._access.botocore_session(), self._access.region, Config()
                 )
             except failures.BotoCoreError as error:
                 raise transport_error(error) from error
@@ -125,6 +160,13 @@ def sending(
         read_timeout_s.reset(token)
 
 
+def create_client(access: Access, session: Any, region: str | None, config: Any) -> Any:
+    wished = access.client_config(config)
+    return session.create_client(
+        "dynamodb", region_name=region, endpoint_url=access.endpoint_url, config=wished
+    )
+
+
 def limit_wait(context: dict[str, Any], **_: Any) -> None:
     """Give one request its own timeout; versions of botocore that know no such thing use the client's."""
     context["read_timeout"] = read_timeout_s.get()
@@ -141,24 +183,19 @@ def transport_error(
     """
     if (said := without_user(str(error))) != str(error):
         error.args = (said,)  # it will stand in a traceback beside ours
-    match error:
-        case failures.ClientError():
-            answer = error.response.get("Error", {})
-            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400)
-            error.args = (discreet(str(error)),)
-            return refusal(status, answer.get("Code", "?"), answer.get("Message", ""), error.response)
-        case _ if isinstance(error, _NO_CREDENTIALS):
-            return NotConfigured(
-                f"no AWS credentials: {error}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
-                "set AWS_PROFILE, or attach a role"
-            )
-        case _ if isinstance(error, _NO_DESTINATION):
-            return NotConfigured(
-                f"no AWS region: {error}; add region=… to the store's URL or set AWS_DEFAULT_REGION"
-            )
-        case _ if isinstance(error, _NEVER_SENT):
-            return NoReply(str(error), ambiguous=False)
-        case failures.EndpointConnectionError():
-            return NoReply(str(error), ambiguous=not isinstance(error.kwargs.get("error"), never_connected))
-        case _:
-            return NoReply(f"{type(error).__name__}: {error}", ambiguous=True)
+    if isinstance(error, failures.ClientError):
+        answer = error.response.get("Error", {})
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400)
+        error.args = (discreet(str(error)),)
+        return refusal(status, answer.get("Code", "?"), answer.get("Message", ""), error.response)
+    if isinstance(error, _NO_CREDENTIALS):
+        way_out = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, set AWS_PROFILE, or attach a role"
+        return NotConfigured(f"no AWS credentials: {error}; {way_out}")
+    if isinstance(error, _NO_DESTINATION):
+        way_out = "add region=… to the store's URL or set AWS_DEFAULT_REGION"
+        return NotConfigured(f"no AWS region: {error}; {way_out}")
+    if isinstance(error, _NEVER_SENT):
+        return NoReply(str(error), ambiguous=False)
+    if isinstance(error, failures.EndpointConnectionError):
+        return NoReply(str(error), ambiguous=not isinstance(error.kwargs.get("error"), never_connected))
+    return NoReply(f"{type(error).__name__}: {error}", ambiguous=True)

@@ -1,8 +1,8 @@
 """From the waist's values to DynamoDB's requests, and back. Pure.
 
-Everything here speaks plain DynamoDB JSON (``{"S": "text"}``), whatever carries it. No attribute name
-and no value ever stands in an expression itself: both go through one ``Placeholders`` per request, so
-reserved words (``ttl``, ``window``) and names with dots or dashes need no special care.
+All is plain DynamoDB JSON (``{"S": "text"}``), whatever carries it. No name and no value ever stands in an
+expression itself: both go through one ``Placeholders`` per request, so reserved words (``ttl``, ``window``)
+and names with dots or dashes need no special care.
 
 Numbers are exact to 38 digits. DynamoDB knows one type of number, so an integer comes back as an
 integer and a float with a whole value (only metadata has floats) comes back as an integer too.
@@ -55,8 +55,7 @@ EXPONENT_MAX = 126
 
 
 def fields_of(request: Request) -> Payload:
-    fields: Payload = json.loads(request) if isinstance(request, str) else request
-    return fields
+    return json.loads(request) if isinstance(request, str) else request
 
 
 class Placeholders:
@@ -76,15 +75,9 @@ class Placeholders:
 
     def fields(self) -> Payload:
         """What the request must carry beside its expressions; DynamoDB refuses empty ones."""
-        fields: Payload = {}
-        if self._names:
-            fields["ExpressionAttributeNames"] = {mark: name for name, mark in self._names.items()}
-        if self._values:
-            fields["ExpressionAttributeValues"] = self._values
-        return fields
-
-
-# Values.
+        names = {mark: name for name, mark in self._names.items()}
+        fields = {"ExpressionAttributeNames": names, "ExpressionAttributeValues": self._values}
+        return {name: marks for name, marks in fields.items() if marks}
 
 
 def encode(value: object) -> Attribute:
@@ -165,7 +158,7 @@ def decode_item(attributes: Any) -> Item | None:
             except ValueError:
                 item[name] = decode(attribute)
         elif "S" in attribute:
-            text = item[name] = attribute["S"]
+            item[name] = text = attribute["S"]
             if type(text) is not str:
                 raise TypeError(f"{type(text)} is no text")
         elif "BOOL" in attribute:
@@ -175,9 +168,6 @@ def decode_item(attributes: Any) -> Item | None:
     item.pop(PARTITION, None)
     item.pop(SORT, None)
     return item
-
-
-# Conditions.
 
 
 COMPARISONS = {Equal: "=", AtLeast: ">=", AtMost: "<="}
@@ -199,9 +189,6 @@ def _clause(condition: Condition, marks: Placeholders) -> str:
             return f"(attribute_not_exists({name}) OR {name} = {marks.value(None)})"
         case (attribute, value):
             return f"{marks.name(attribute)} {COMPARISONS[type(condition)]} {marks.value(value)}"
-
-
-# Writes.
 
 
 def write_request(table: str, write: Write) -> tuple[str, Payload]:
@@ -247,13 +234,8 @@ def _update_expression(update: Update, marks: Placeholders) -> str:
 
 def transaction_request(table: str, writes: Sequence[Write], token: str) -> Payload:
     """Within ten minutes DynamoDB applies one token once, however often it arrives."""
-    return {
-        "TransactItems": [dict([write_request(table, write)]) for write in writes],
-        "ClientRequestToken": token,
-    }
-
-
-# Reads.
+    items = [dict([write_request(table, write)]) for write in writes]
+    return {"TransactItems": items, "ClientRequestToken": token}
 
 
 def batch_get_request(table: str, keys: Iterable[Key]) -> Payload:
@@ -265,12 +247,10 @@ def query_request(table: str, query: Query) -> Payload | None:
     """The request for one page; ``None`` when no row can match, which DynamoDB would call invalid."""
     assert 0 < query.rows_max <= PAGE_ROWS_MAX, f"{query.rows_max} rows in one page"
     assert not (query.index and query.when), "an index yields keys: there is nothing to filter"
-    if query.first > query.last or not query.last:
+    never = any(isinstance(condition, Absent) for condition in query.when)
+    if never or query.first > query.last or not query.last:
         return None
-    if any(isinstance(condition, Absent) for condition in query.when):
-        return None
-    marks = Placeholders()
-    prefix = query.index or ""
+    marks, prefix = Placeholders(), query.index or ""
     payload: Payload = {
         "TableName": table,
         "KeyConditionExpression": _range(query, prefix, marks),
@@ -284,31 +264,27 @@ def query_request(table: str, query: Query) -> Payload | None:
     if query.after:
         payload["ExclusiveStartKey"] = encode_key(query.after.key)
         if query.index:
-            place = {f"{prefix}{PARTITION}": query.partition, f"{prefix}{SORT}": query.after.sort}
-            payload["ExclusiveStartKey"] |= {name: encode(text) for name, text in place.items()}
+            at = encode_key(Key(query.partition, query.after.sort))
+            payload["ExclusiveStartKey"] |= {f"{prefix}{name}": text for name, text in at.items()}
     return payload | marks.fields()
 
 
 def _range(query: Query, prefix: str, marks: Placeholders) -> str:
     wanted = f"{marks.name(prefix + PARTITION)} = {marks.value(query.partition)}"
     # No key is empty, and DynamoDB does not even compare one with an empty text.
-    match query.first != "", query.last != LAST:
-        case False, False:
-            return wanted
-        case True, False:
-            bounds = f">= {marks.value(query.first)}"
-        case False, True:
-            bounds = f"<= {marks.value(query.last)}"
-        case _:
-            bounds = f"BETWEEN {marks.value(query.first)} AND {marks.value(query.last)}"
+    if query.first == "" and query.last == LAST:
+        return wanted
+    if query.first == "":
+        bounds = f"<= {marks.value(query.last)}"
+    elif query.last == LAST:
+        bounds = f">= {marks.value(query.first)}"
+    else:
+        bounds = f"BETWEEN {marks.value(query.first)} AND {marks.value(query.last)}"
     return f"{wanted} AND {marks.name(prefix + SORT)} {bounds}"
 
 
-# Answers. Readers of them need not be careful: who calls them takes their failure for an unreadable answer.
-
-
 def _a(kind: type[T], member: object) -> T:
-    """A member of an answer, if it is of this very kind."""
+    """A member of an answer; a reader that raises, whatever it raises, could not read it."""
     if type(member) is not kind:
         raise TypeError(f"{type(member)} is no {kind.__name__}")
     return member

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 
 from ...runtime.world import World
 from .expressions import Payload, Request
-from .failures import failure
-from .transport import NoReply, ServiceError, Transport, TransportError, unreadable
+from .transport import NoReply, ServiceError, Transport, TransportError, failure, unreadable
 
 T = TypeVar("T")
 

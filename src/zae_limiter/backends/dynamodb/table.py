@@ -1,4 +1,4 @@
-"""The table as DynamoDB has to make it, and whether a table that is there will do. Pure.
+"""The table: as DynamoDB has to make it, whether one that is there will do, making it and deleting it.
 
 All indexes are ``KEYS_ONLY``: a change of tokens then touches no index and costs one write unit, not
 two. An older table whose indexes project more still works, it only costs more.
@@ -6,21 +6,32 @@ two. An older table whose indexes project more still works, it only costs more.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from ...exceptions import (
+    IncompatibleSchemaError,
+    InfrastructureError,
+    InfrastructureNotFoundError,
+    RateLimiterUnavailable,
+)
 from .expressions import PARTITION, SORT, Payload
+from .retries import Calls
+from .transport import NOT_FOUND, ServiceError, missing_table
 
 INDEXES = ("GSI1", "GSI2", "GSI3", "GSI4")
 TTL_ATTRIBUTE = "ttl"
 
+WAIT_MS = 180_000
+POLL_MAX_MS = 2_000
+USABLE = frozenset({"ACTIVE", "UPDATING", "INACCESSIBLE_ENCRYPTION_CREDENTIALS"})
+
 
 def create_table_request(table: str) -> Payload:
-    prefixes = ("", *INDEXES)
-    names = [f"{prefix}{part}" for prefix in prefixes for part in (PARTITION, SORT)]
     return {
         "TableName": table,
         "BillingMode": "PAY_PER_REQUEST",
-        "AttributeDefinitions": [{"AttributeName": name, "AttributeType": "S"} for name in names],
+        "AttributeDefinitions": _key_attributes("", *INDEXES),
         "KeySchema": _key_schema(""),
         "GlobalSecondaryIndexes": [_index(index) for index in INDEXES],
         # The aggregator needs both images to tell what changed.
@@ -36,10 +47,9 @@ def add_index_request(table: str, index: str, description: dict[str, Any]) -> Pa
         units = {name: bought.get(name, 0) for name in ("ReadCapacityUnits", "WriteCapacityUnits")}
         if all(units.values()):
             made["ProvisionedThroughput"] = units
-    names = [f"{index}{part}" for part in (PARTITION, SORT)]
     return {
         "TableName": table,
-        "AttributeDefinitions": [{"AttributeName": name, "AttributeType": "S"} for name in names],
+        "AttributeDefinitions": _key_attributes(index),
         "GlobalSecondaryIndexUpdates": [{"Create": made}],
     }
 
@@ -79,19 +89,97 @@ def problems(description: dict[str, Any]) -> list[str]:
 
 
 def _index(name: str) -> dict[str, Any]:
-    return {
-        "IndexName": name,
-        "KeySchema": _key_schema(name),
-        "Projection": {"ProjectionType": "KEYS_ONLY"},
-    }
+    projection = {"ProjectionType": "KEYS_ONLY"}
+    return {"IndexName": name, "KeySchema": _key_schema(name), "Projection": projection}
 
 
 def _key_schema(prefix: str) -> list[dict[str, str]]:
-    return [
-        {"AttributeName": f"{prefix}{PARTITION}", "KeyType": "HASH"},
-        {"AttributeName": f"{prefix}{SORT}", "KeyType": "RANGE"},
-    ]
+    kinds = {PARTITION: "HASH", SORT: "RANGE"}
+    return [{"AttributeName": f"{prefix}{part}", "KeyType": kind} for part, kind in kinds.items()]
+
+
+def _key_attributes(*prefixes: str) -> list[dict[str, str]]:
+    names = [f"{prefix}{part}" for prefix in prefixes for part in (PARTITION, SORT)]
+    return [{"AttributeName": name, "AttributeType": "S"} for name in names]
 
 
 def _sorted(schema: Any) -> list[tuple[str, str]]:
     return sorted((part["KeyType"], part["AttributeName"]) for part in schema)
+
+
+async def verify_table(calls: Calls) -> None:
+    """The table is there and has the right keys and indexes; one that is being made is waited for.
+
+    A caller that may use the table but not describe it is believed: its first read will tell.
+    """
+    name = calls.table_name
+    try:
+        description = await describe_table(calls)
+    except RateLimiterUnavailable as error:
+        if error.misconfigured == "permission":
+            return
+        raise
+    if description is not None and description["TableStatus"] == "CREATING":
+        description = await _until(calls, USABLE.__contains__, "not usable")
+    if description is None or description["TableStatus"] == "DELETING":
+        raise InfrastructureNotFoundError(missing_table(name), stack_name=name)
+    if found := problems(description):
+        way_out = "name another table, or deploy a new one with: zae-limiter deploy --name NAME"
+        if all(problem.endswith("is missing") for problem in found):
+            way_out = f"bring it up to date with: zae-limiter upgrade --name {name}"
+        raise IncompatibleSchemaError(
+            f"table {name!r} cannot hold this version's data: {'; '.join(found)}; {way_out}"
+        )
+
+
+async def create_table(calls: Calls) -> None:
+    """Make the table unless it is there, and wait until it can be used."""
+    name = calls.table_name
+    try:
+        await calls.send("CreateTable", create_table_request(name), frozenset({"ResourceInUseException"}))
+    except ServiceError:
+        pass
+    except RateLimiterUnavailable as error:
+        # The table may be on its way all the same; waiting for it tells.
+        if not error.ambiguous:
+            raise
+    await _until(calls, USABLE.__contains__, "not usable")
+    try:
+        # DynamoDB calls it invalid to switch on what is on.
+        await calls.send("UpdateTimeToLive", time_to_live_request(name), frozenset({"ValidationException"}))
+    except ServiceError as error:
+        if "already enabled" not in error.message:
+            raise InfrastructureError(f"table {name!r} was made, but without a TTL: {error}") from error
+    await verify_table(calls)
+
+
+async def delete_table(calls: Calls) -> None:
+    """Delete the table with all that is in it, and wait until it is gone."""
+    gone_or_going = frozenset({NOT_FOUND, "ResourceInUseException"})
+    try:
+        await calls.send("DeleteTable", {"TableName": calls.table_name}, gone_or_going)
+    except ServiceError as error:
+        if error.code == NOT_FOUND:
+            return
+    except RateLimiterUnavailable as error:
+        if not error.ambiguous:
+            raise
+    await _until(calls, lambda status: status is None, "still there")
+
+
+async def _until(calls: Calls, is_so: Callable[[str | None], bool], otherwise: str) -> dict[str, Any] | None:
+    """Wait until the status of the table, which one that is not there has not, is as wanted."""
+    until_ms, attempt = calls.deadline(WAIT_MS), 0
+    while True:
+        description = await describe_table(calls)
+        if is_so(None if description is None else description["TableStatus"]):
+            return description
+        attempt += 1
+        if not await calls.pause(attempt, until_ms, POLL_MAX_MS):
+            raise RateLimiterUnavailable(f"table {calls.table_name!r} is {otherwise} after {WAIT_MS} ms")
+
+
+async def describe_table(calls: Calls) -> dict[str, Any] | None:
+    """The table as DynamoDB sees it; ``None`` if it is not there."""
+    request = {"TableName": calls.table_name}
+    return await calls.ask("DescribeTable", request, described, refusals={NOT_FOUND: lambda _: None})

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...backends.dynamodb import DynamoDBBackend
-from ...backends.dynamodb.provision import describe_table
-from ...backends.dynamodb.table import INDEXES, add_index_request, problems
+from ...backends.dynamodb.table import INDEXES, add_index_request, describe_table, problems
 from ...backends.dynamodb.transport import ServiceError
 from ...exceptions import IncompatibleSchemaError, InfrastructureNotFoundError, RateLimiterUnavailable
 

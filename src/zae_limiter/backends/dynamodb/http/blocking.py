@@ -16,7 +16,7 @@ from ....runtime.colour import Blocking, ForkSafe, run_sync
 from ..transport import NoReply
 from .endpoint import ADDRESSES_MAX, Target, untrusted
 from .http1 import Malformed, Response
-from .network import arrivals_of
+from .pool import arrivals_of
 from .sync_fanout import FanOut, Parked
 
 T = TypeVar("T")
@@ -46,11 +46,9 @@ class BlockingConnection:
         try:
             self._limit(until_ms)
             sent = self._socket.send(request)
-            if sent < len(request):
-                rest = memoryview(request)[sent:]
-                while rest:
-                    self._go_on(until_ms)
-                    rest = rest[self._socket.send(rest) :]
+            while sent < len(request):
+                self._go_on(until_ms)
+                sent += self._socket.send(memoryview(request)[sent:])
             if self._fanout.rounds and self._fanout.is_busy():
                 await Parked(until_ms, self._socket)
                 self._limit(until_ms)

@@ -10,17 +10,18 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import botocore.exceptions as failures
 
 from ....runtime.colour import ForkSafe
-from ..access import Access
-from ..boto import transport_error
+from ..boto import Access, transport_error
 from ..transport import NoReply, NotConfigured, TransportError
 from .endpoint import DriverNeeded, Target, find_target
-from .network import Network
-from .signing import Credentials, Signer
+from .signing import Signer
+
+if TYPE_CHECKING:
+    from .pool import Network
 
 PREPARE_MS_MAX = 30_000
 """Getting ready happens once and may take long on a small machine, so no call's deadline counts for it."""
@@ -44,7 +45,7 @@ class SignerSource:
         self._access, self._network, self._ticks_ms = access, network, ticks_ms
         self._pending = ForkSafe(_Pending, network.home)
         self._credentials: Any = None
-        self._frozen: Credentials | None = None
+        self._frozen: Any = None
         self.target: Target | None = None
         self.obstacle: str | None = None
         """Why all goes through botocore's own client instead, if it does."""
@@ -100,15 +101,15 @@ class SignerSource:
         self._adopt(await _awaited(await self._network.aside(self._credentials.get_frozen_credentials)))
 
     def _adopt(self, frozen: Any) -> None:
-        target, present = self.target, Credentials(frozen.access_key, frozen.secret_key, frozen.token or None)
-        if present == self._frozen:
+        target = self.target
+        if frozen == self._frozen:
             return
         assert target is not None
         try:
-            self.signer = Signer(present, target.region, target.authority, target.user_agent)
+            self.signer = Signer(frozen, target.region, target.authority, target.user_agent)
         except ValueError as error:
             raise NotConfigured(f"invalid AWS credentials: {error}; copy them again") from error
-        self._frozen = present
+        self._frozen = frozen
 
     def _launch(self, work: Callable[[], Coroutine[Any, Any, None]]) -> Any:
         """Begin the work unless somebody has."""

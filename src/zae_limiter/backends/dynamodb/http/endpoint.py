@@ -1,7 +1,7 @@
 """Where requests go, as botocore would decide it, and what keeps them from going there by our own hand.
 
 botocore knows the regions, the endpoints and every place where a user may have configured them, so it is
-asked. What it can do and this transport cannot is an *obstacle*: the store then takes botocore's client.
+asked. What it can do and this transport cannot makes the store take botocore's client.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from botocore.configprovider import ConfiguredEndpointProvider
 from botocore.endpoint_provider import EndpointProvider
 from botocore.utils import get_environ_proxies, validate_region_name
 
-from ..access import Access
+from ..boto import Access
 from ..transport import NotConfigured, without_user
 from .signing import SERVICE
 
@@ -32,16 +32,8 @@ PSEUDO_REGION = re.compile(r"fips-.*|.*-fips|aws-.*global")
 UNPRINTABLE = re.compile(r"[^ -~]")
 
 HOOKS = (
-    "after-call",
-    "before-call",
-    "before-parameter-build",
-    "before-send",
-    "before-sign",
-    "choose-signer",
-    "needs-retry",
-    "provide-client-params",
-    "request-created",
-    "response-received",
+    "after-call before-call before-parameter-build before-send before-sign choose-signer needs-retry"
+    " provide-client-params request-created response-received"
 )
 """Events of a request in botocore, at which a session's own handlers may want to be called."""
 
@@ -95,12 +87,11 @@ def find_target(access: Access, session: Any, account_id: str | None) -> Target:
     if proxies.get(parts.scheme):
         raise DriverNeeded(f"there is a proxy for {parts.scheme}")
     usual = 443 if parts.scheme == "https" else 80
-    port = parts.port or usual
     name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return Target(
         host=parts.hostname,
-        port=port,
-        authority=name if port == usual else f"{name}:{port}",
+        port=parts.port or usual,
+        authority=name if parts.port in (None, usual) else f"{name}:{parts.port}",
         region=region,
         user_agent=_user_agent(config, session),
         tls=_tls(config, session) if parts.scheme == "https" else None,
@@ -115,7 +106,7 @@ def _check_hooks(session: Any) -> None:
     handlers = getattr(getattr(emitter, "_emitter", emitter), "_handlers", None)
     if handlers is None:
         raise DriverNeeded("the handlers of the session cannot be read")
-    for hook in HOOKS:
+    for hook in HOOKS.split():
         for operation in OPERATIONS:
             for handler in handlers.prefix_search(f"{hook}.{SERVICE}.{operation}"):
                 origin = getattr(handler, "__module__", None) or type(handler).__module__
@@ -171,26 +162,20 @@ def _wish(config: Any, session: Any, name: str) -> Any:
 
 def _user_agent(config: Any, session: Any) -> str:
     app = _wish(config, session, "user_agent_appid")
-    parts = (
-        config.user_agent or f"{session.user_agent()} zae-limiter",
-        app and f"app/{app}",
-        config.user_agent_extra,
-    )
+    own = config.user_agent or f"{session.user_agent()} zae-limiter"
+    parts = (own, app and f"app/{app}", config.user_agent_extra)
     return UNPRINTABLE.sub("-", " ".join(part for part in parts if part))
 
 
 def _tls(config: Any, session: Any) -> ssl.SSLContext:
     """As botocore does it: its own bundle of authorities, or the one that is configured."""
     bundle = session.get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE")
-    place = bundle or httpsession.where()
+    place, own = bundle or httpsession.where(), config.client_cert
     try:
-        if os.path.isdir(place):
-            context = ssl.create_default_context(capath=place)
-        else:
-            context = ssl.create_default_context(cafile=place)
-        if config.client_cert:
-            certificate = config.client_cert
-            context.load_cert_chain(*([certificate] if isinstance(certificate, str) else certificate))
+        file, folder = (None, place) if os.path.isdir(place) else (place, None)
+        context = ssl.create_default_context(cafile=file, capath=folder)
+        if own:
+            context.load_cert_chain(*([own] if isinstance(own, str) else own))
     except OSError as error:
         raise NotConfigured(
             f"cannot load certificates: {error}; correct AWS_CA_BUNDLE {bundle!r} or client_cert"

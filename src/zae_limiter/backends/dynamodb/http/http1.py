@@ -8,6 +8,7 @@ hand its rest to the next request.
 from __future__ import annotations
 
 import re
+from collections.abc import Generator
 from zlib import crc32
 
 HEAD_BYTES_MAX = 16_384
@@ -54,7 +55,7 @@ class Response:
     _minor: bytes
     _length = 0
     _part: bytearray | None = None
-    _chunks: _Chunks | None = None
+    _chunks: Generator[tuple[bytes, bytes] | None, bytes, None] | None = None
 
     def feed(self, data: bytes) -> bool:
         """Take some bytes; true when they were the last."""
@@ -63,12 +64,12 @@ class Response:
             if head is None:
                 return False
             data = head
-        behind: bytes | bytearray | None
+        behind: bytes | bytearray
         if self._chunks is not None:
-            behind = self._chunks.feed(data)
-            if behind is None:
+            found = self._chunks.send(data)
+            if found is None:
                 return False
-            body = bytes(self._chunks.body)
+            body, behind = found
         elif self._part is None and len(data) == self._length:
             body, behind = data, b""
         else:
@@ -120,7 +121,8 @@ class Response:
             encoding = self.fields[b"transfer-encoding"].strip()
             if self._minor == b"0" or encoding != b"chunked" or b"content-length" in self.fields:
                 raise Malformed(f"the transfer encoding {encoding!r} has no business here")
-            self._chunks = _Chunks()
+            self._chunks = _chunks()
+            next(self._chunks)
         elif not length.isdigit() or len(length) > LENGTH_DIGITS_MAX:
             raise Malformed(f"{length!r} is not the length of an answer")
         else:
@@ -128,61 +130,45 @@ class Response:
         return data[match.end() :]
 
 
-class _Chunks:
-    """A body that is sent in pieces, each with its length before it."""
-
-    def __init__(self) -> None:
-        self.body = bytearray()
-        self._buffer = bytearray()
-        self._left = 0
-        self._ended = False
-        self._count = self._trailer_bytes = self._trailer_fields = 0
-
-    def feed(self, data: bytes) -> bytes | None:
-        """What stands behind the body, once that is whole."""
-        self._buffer += data
-        while True:
-            if self._left:
-                if len(self._buffer) < self._left + 2:
-                    return None
-                if self._buffer[self._left : self._left + 2] != b"\r\n":
-                    raise Malformed("a chunk does not end where it said")
-                self.body += self._buffer[: self._left]
-                del self._buffer[: self._left + 2]
-                self._left = 0
-            end = self._buffer.find(b"\r\n")
-            if end > CHUNK_LINE_BYTES_MAX or (end < 0 and len(self._buffer) > CHUNK_LINE_BYTES_MAX):
-                raise Malformed(f"a line between chunks is longer than {CHUNK_LINE_BYTES_MAX} bytes")
-            if end < 0:
-                return None
-            line = bytes(self._buffer[:end])
-            del self._buffer[: end + 2]
-            if self._ended:
-                if not line:
-                    return bytes(self._buffer)
-                self._pass_over(line)
-            else:
-                self._begin(line)
-
-    def _pass_over(self, line: bytes) -> None:
-        """A checksum or the like may follow; nothing is made of it."""
-        if not _FIELD.fullmatch(line):
-            raise Malformed(f"{line!r} is no field")
-        self._trailer_bytes += len(line)
-        self._trailer_fields += 1
-        if self._trailer_bytes > HEAD_BYTES_MAX or self._trailer_fields > FIELDS_MAX:
-            raise Malformed(f"more than {HEAD_BYTES_MAX} bytes or {FIELDS_MAX} fields follow the last chunk")
-
-    def _begin(self, line: bytes) -> None:
-        match = _CHUNK.fullmatch(line)
-        if match is None:
-            raise Malformed(f"{line!r} is not the length of a chunk")
-        self._count += 1
-        if self._count > CHUNKS_MAX:
-            raise Malformed(f"there are more than {CHUNKS_MAX} chunks")
-        self._left = int(match[1], 16)
-        self._ended = self._left == 0
-        _check_length(len(self.body) + self._left)
+def _chunks() -> Generator[tuple[bytes, bytes] | None, bytes, None]:
+    """Takes a body that is sent in pieces; yields it, and what stands behind it, once it is whole."""
+    buffer, body = bytearray(), bytearray()
+    count = trailer_bytes = trailer_fields = 0
+    is_last = False
+    while True:
+        while (end := buffer.find(b"\r\n")) < 0 and len(buffer) <= CHUNK_LINE_BYTES_MAX:
+            buffer += yield None
+        if end < 0 or end > CHUNK_LINE_BYTES_MAX:
+            raise Malformed(f"a line between chunks is longer than {CHUNK_LINE_BYTES_MAX} bytes")
+        line = bytes(buffer[:end])
+        del buffer[: end + 2]
+        if not is_last:
+            match = _CHUNK.fullmatch(line)
+            if match is None:
+                raise Malformed(f"{line!r} is not the length of a chunk")
+            count, length = count + 1, int(match[1], 16)
+            if count > CHUNKS_MAX:
+                raise Malformed(f"there are more than {CHUNKS_MAX} chunks")
+            _check_length(len(body) + length)
+            is_last = not length
+            while length and len(buffer) < length + 2:
+                buffer += yield None
+            if length and buffer[length : length + 2] != b"\r\n":
+                raise Malformed("a chunk does not end where it said")
+            if length:
+                body += buffer[:length]
+                del buffer[: length + 2]
+        elif not line:
+            yield bytes(body), bytes(buffer)
+        else:
+            # A checksum or the like may follow; nothing is made of it.
+            if not _FIELD.fullmatch(line):
+                raise Malformed(f"{line!r} is no field")
+            trailer_bytes, trailer_fields = trailer_bytes + len(line), trailer_fields + 1
+            if trailer_bytes > HEAD_BYTES_MAX or trailer_fields > FIELDS_MAX:
+                raise Malformed(
+                    f"more than {HEAD_BYTES_MAX} bytes or {FIELDS_MAX} fields follow the last chunk"
+                )
 
 
 def _check_length(length: int) -> None:

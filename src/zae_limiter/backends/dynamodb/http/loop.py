@@ -18,7 +18,7 @@ from ....runtime.colour import Asyncio
 from ..transport import NoReply
 from .endpoint import ADDRESSES_MAX, Target, untrusted
 from .http1 import Malformed, Response
-from .network import arrivals_of
+from .pool import arrivals_of
 
 T = TypeVar("T")
 
@@ -40,13 +40,12 @@ class LoopConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._arrivals = arrivals_of(self._socket.fileno())
 
-    async def secure(self, target: Target, context: ssl.SSLContext) -> None:
+    async def secure(self, context: ssl.SSLContext, host: str) -> None:
         """Go on in TLS."""
         if self._transport.is_closing():
             raise ConnectionResetError("the connection was closed before the handshake")
-        secured = await self._loop.start_tls(self._transport, self, context, server_hostname=target.host)
-        assert secured is not None
-        self._transport = secured
+        secured = await self._loop.start_tls(self._transport, self, context, server_hostname=host)
+        self._transport = cast(asyncio.Transport, secured)
 
     def data_received(self, data: bytes) -> None:
         response = self._response
@@ -206,5 +205,5 @@ class LoopNetwork:
         # Asked for both at once it would not, if the handshake has yet to begin.
         await loop.create_connection(lambda: connection, sock=fresh)
         if target.tls is not None:
-            await connection.secure(target, target.tls)
+            await connection.secure(target.tls, target.host)
         return connection

@@ -10,17 +10,34 @@ lost on its way, because a signal handler ended a call just there, leaves its pl
 
 from __future__ import annotations
 
+import select
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
+from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakSet
 
 from ....runtime.colour import Signal
 from ..transport import NoReply
 from .endpoint import Target
-from .network import HttpConnection, Network
+
+if TYPE_CHECKING:
+    from .blocking import BlockingConnection, BlockingNetwork
+    from .loop import LoopConnection, LoopNetwork
+
+    Network: TypeAlias = BlockingNetwork | LoopNetwork
+    HttpConnection: TypeAlias = BlockingConnection | LoopConnection
 
 IDLE_MAX_MS = 60_000
+
+
+def arrivals_of(descriptor: int) -> Callable[[int], object]:
+    """A question to ask again and again, with 0 for its timeout: is there something to read?"""
+    if not hasattr(select, "poll"):  # Windows
+        return lambda _: select.select([descriptor], [], [], 0)[0]
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return poll.poll
 
 
 class _Maker:

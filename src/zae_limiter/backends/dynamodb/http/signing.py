@@ -1,10 +1,8 @@
 """Signature Version 4 for the one kind of request that is sent: a POST of JSON to the root of a host. Pure.
 
-Of such a request only the operation, the second and the body change. The signing key is kept for a day.
-Whatever is hashed before the body's own hash is kept for a second, as hashes that have already read it: to
-sign is to copy them and let them read the rest. That takes half the time of starting them anew, as most of
-that goes into OpenSSL's search for the algorithm. What comes out is byte for byte what botocore's own
-signer makes of the same headers.
+The signing key is kept for a day. Whatever is hashed before the body's own hash is kept for a second, as
+hashes that have already read it: to sign is to copy them and let them read the rest, which takes half the
+time of starting them anew. What comes out is byte for byte what botocore's own signer makes.
 """
 
 from __future__ import annotations
@@ -16,8 +14,6 @@ from time import gmtime, strftime
 from typing import Any, NamedTuple
 
 SERVICE = "dynamodb"
-TARGET = "DynamoDB_20120810"
-CONTENT_TYPE = "application/x-amz-json-1.0"
 ALGORITHM = "AWS4-HMAC-SHA256"
 
 BLOCK_BYTES = 64
@@ -28,20 +24,11 @@ SENDABLE = re.compile(r"[!-~]+")
 """What a key or a token may consist of: anything else would end its header, or arrive as something else."""
 
 
-class Credentials(NamedTuple):
-    access_key: str
-    secret_key: str
-    token: str | None = None
-
-
 _fresh = sha256()
 
 
 class _Frame(NamedTuple):
-    """All that surrounds a body in one second: three hashes that wait for their last piece, and the head.
-
-    ``inner`` and ``outer`` are the two halves of an HMAC.
-    """
+    """What surrounds a body in one second: hashes that wait for their last piece (two of an HMAC), a head."""
 
     canonical: Any
     inner: Any
@@ -50,13 +37,16 @@ class _Frame(NamedTuple):
 
 
 class Signer:
-    """Makes complete requests to one host in the name of one caller. Safe for threads."""
+    """Makes complete requests to one host in the name of one caller. Safe for threads.
 
-    def __init__(self, credentials: Credentials, region: str, host: str, user_agent: str) -> None:
-        for what in (credentials.access_key, credentials.token):
-            if what is not None and not SENDABLE.fullmatch(what):
-                # It is not shown: a token with a line break in it is still a token.
-                raise ValueError("the access key or session token has characters that no header can carry")
+    ``credentials`` are botocore's, frozen.
+    """
+
+    def __init__(self, credentials: Any, region: str, host: str, user_agent: str) -> None:
+        sent = credentials.access_key, credentials.token or "none"
+        if not all(map(SENDABLE.fullmatch, sent)):
+            # It is not shown: a token with a line break in it is still a token.
+            raise ValueError("the access key or session token has characters that no header can carry")
         self._credentials = credentials
         self._region, self._host, self._user_agent = region, host, user_agent
         self._key_of_day = ("", b"")
@@ -67,8 +57,7 @@ class Signer:
         """The bytes to send: head, signature and body."""
         second, frames = self._frames
         if second != at_s:
-            frames = {}
-            self._frames = (at_s, frames)
+            second, frames = self._frames = at_s, {}
         frame = frames.get(operation)
         if frame is None:
             frame = frames[operation] = self._frame(operation, at_s)
@@ -86,10 +75,10 @@ class Signer:
     def _frame(self, operation: str, at_s: int) -> _Frame:
         moment = strftime("%Y%m%dT%H%M%SZ", gmtime(at_s))
         scope = f"{moment[:8]}/{self._region}/{SERVICE}/aws4_request"
-        signed = {"content-type": CONTENT_TYPE, "host": self._host, "x-amz-date": moment}
-        if self._credentials.token is not None:
+        signed = {"content-type": "application/x-amz-json-1.0", "host": self._host, "x-amz-date": moment}
+        if self._credentials.token:
             signed["x-amz-security-token"] = self._credentials.token
-        signed["x-amz-target"] = f"{TARGET}.{operation}"
+        signed["x-amz-target"] = f"DynamoDB_20120810.{operation}"
         names = ";".join(signed)
         lines = "".join(f"{name}:{value}\n" for name, value in signed.items())
         sent = {

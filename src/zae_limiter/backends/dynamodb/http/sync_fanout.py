@@ -7,11 +7,12 @@ calls and knows nothing but sockets, questions and deadlines.
 
 from __future__ import annotations
 
+import math
 import selectors
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Generator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ....runtime.colour import Blocking, Signal
 
@@ -23,15 +24,12 @@ NAP_MS = 1.0
 _Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
 
-class Parked:
+class Parked(NamedTuple):
     """What a call among others waits for: a socket, or the answer to a question, until a time."""
 
-    __slots__ = ("is_ready", "socket", "until_ms")
-
-    def __init__(
-        self, until_ms: float, socket: socket.socket | None = None, is_ready: Callable[[], bool] | None = None
-    ) -> None:
-        self.until_ms, self.socket, self.is_ready = until_ms, socket, is_ready
+    until_ms: float
+    readable: socket.socket | None = None
+    is_ready: Callable[[], bool] | None = None
 
     def __await__(self) -> Generator[Parked, None, None]:
         yield self
@@ -70,7 +68,8 @@ class FanOut(Blocking):
         await Parked(self._ticks_ms() + seconds * 1000, is_ready=is_ready)
 
     def signal(self) -> Signal:
-        return _FanOutSignal(self, super().signal())
+        """A signal for whoever runs now to wait for."""
+        return _PolledSignal(self) if self.is_busy() else super().signal()
 
     def _run(self, coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         results: dict[int, T] = {}
@@ -103,44 +102,34 @@ class FanOut(Blocking):
 
     def _ready(self, waiting: dict[int, Parked | None]) -> list[int]:
         """Those that can go on; at least one, as every wait has an end."""
-        if fresh := [at for at, parked in waiting.items() if parked is None]:
+        if fresh := [at for at, wait in waiting.items() if wait is None]:
             return fresh
-        parked_now = {at: parked for at, parked in waiting.items() if parked is not None}
+        waits = {at: wait for at, wait in waiting.items() if wait is not None}
+        end_ms = min(wait.until_ms for wait in waits.values())
+        nap_ms = NAP_MS if any(wait.is_ready for wait in waits.values()) else math.inf
         with _Selector() as selector:
-            for at, parked in parked_now.items():
-                if parked.socket is not None:
-                    selector.register(parked.socket, selectors.EVENT_READ, at)
+            for at, wait in waits.items():
+                if wait.readable is not None:
+                    selector.register(wait.readable, selectors.EVENT_READ, at)
             while True:
+                wait_ms = max(0.0, min(end_ms - self._ticks_ms(), nap_ms))
+                ready = {key.data for key, _ in selector.select(wait_ms / 1000)}
                 now_ms = self._ticks_ms()
-                wait_ms = min(parked.until_ms for parked in parked_now.values()) - now_ms
-                if any(parked.is_ready is not None for parked in parked_now.values()):
-                    wait_ms = min(wait_ms, NAP_MS)
-                ready = [key.data for key, _ in selector.select(max(0.0, wait_ms) / 1000)]
-                now_ms = self._ticks_ms()
-                for at, parked in parked_now.items():
-                    if at not in ready and (
-                        parked.until_ms <= now_ms or (parked.is_ready is not None and parked.is_ready())
-                    ):
-                        ready.append(at)
+                for at, wait in waits.items():
+                    if wait.until_ms <= now_ms or (wait.is_ready and wait.is_ready()):
+                        ready.add(at)
                 if ready:
-                    return ready
+                    return sorted(ready)
 
 
-class _FanOutSignal:
+class _PolledSignal:
     """A signal for which a call among others waits without holding these up."""
 
-    def __init__(self, fanout: FanOut, inner: Signal) -> None:
-        self._fanout, self._inner = fanout, inner
-
-    @property
-    def given(self) -> bool:
-        return self._inner.given
+    def __init__(self, fanout: FanOut) -> None:
+        self._fanout, self.given = fanout, False
 
     def give(self) -> None:
-        self._inner.give()
+        self.given = True
 
     async def wait(self, seconds: float | None = None) -> None:
-        if self._fanout.is_busy() and seconds is not None:
-            await self._fanout.until(lambda: self._inner.given, seconds)
-        else:
-            await self._inner.wait(seconds)
+        await self._fanout.until(lambda: self.given, math.inf if seconds is None else seconds)

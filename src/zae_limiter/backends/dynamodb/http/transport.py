@@ -11,18 +11,19 @@ import json
 import logging
 from collections.abc import Callable
 from json.scanner import make_scanner
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ....runtime.colour import ForkSafe, until_shutdown
 from ....runtime.world import World
-from ..access import Access
-from ..dates import Dates, seconds_of
+from ..boto import Access
 from ..expressions import Payload, Request
-from ..transport import Transport, TransportError, refusal, unreadable
+from ..transport import Dates, Transport, TransportError, refusal, seconds_of, unreadable
 from .credentials import SignerSource
 from .http1 import Response
-from .network import Network
 from .pool import Pool
+
+if TYPE_CHECKING:
+    from .pool import Network
 
 logger = logging.getLogger(__name__)
 
