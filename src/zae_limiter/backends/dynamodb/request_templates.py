@@ -9,6 +9,7 @@ write means to DynamoDB.
 from __future__ import annotations
 
 import json
+from itertools import chain
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
@@ -36,15 +37,10 @@ class UpdateTemplates:
     def request(self, write: Update) -> Request:
         """The request that performs an update and returns the new image."""
         (partition, sort), add, set_, when = write
-        values: list[Any] = [*set_.values(), *add.values()]
-        parts: list[object] = [*set_, None, *add, None]
-        for condition in when:
-            parts.append(type(condition))
-            if condition:
-                parts.append(condition[0])
-                values.append(condition[1])
+        asked: list[Any] = list(chain.from_iterable(when))  # names and values in turn
+        values = [*set_.values(), *add.values(), *asked[1::2]]
         kinds = tuple(map(type, values))
-        shape = (*parts, kinds)
+        shape = (*set_, None, *add, None, *map(type, when), *asked[::2], kinds)
         known = self._templates.get(shape)
         if known is None:
             request = write_request(self._table, write)[1] | {"ReturnValues": "ALL_NEW"}
