@@ -279,18 +279,15 @@ class Repository(BucketRecords):
 
     async def create_table(self) -> None:
         """Make the table unless it is there; stores without tables make what they need by themselves."""
-        await self._provision("create_table", otherwise=self._backend.setup)
+        await getattr(self._backend, "create_table", self._backend.setup)()
 
     async def delete_table(self) -> None:
         """Delete the table with all namespaces in it."""
-        await self._provision("delete_table")
-
-    async def _provision(self, verb: str, otherwise: Callable[[], Awaitable[None]] | None = None) -> None:
-        perform = getattr(self._backend, verb, otherwise)
-        if perform is None:
+        delete = getattr(self._backend, "delete_table", None)
+        if delete is None:
             lacks = f"a {self.capabilities.name} store has no table to delete"
             raise InfrastructureError(f"{lacks}; remove what its URL names")
-        await perform()
+        await delete()
 
     async def create_stack(self, stack_options: StackOptions | None = None) -> None:
         """Deploy a stack around this table; ``StackAlreadyExistsError`` if it has one."""

@@ -28,7 +28,7 @@ from ..schema import (
     text,
 )
 from .buckets import check_shard
-from .input import check_writes
+from .input import check_flag, check_writes
 from .scope import Scope
 
 EVERY_LIMIT = ""
@@ -94,8 +94,7 @@ async def get_resource_capacity(
     or not; those without one are counted, whether they have children or not.
     """
     validate_limit_name(limit_name)
-    if not isinstance(parents_only, bool):
-        raise ValidationError("parents_only", parents_only, "use True or False")
+    check_flag("parents_only", parents_only)
     now_ms, tk = scope.world.now_ms(), limit_attributes(limit_name).tk
     totals: dict[str, tuple[int, int]] = {}
     query = buckets_of_resource(scope.namespace_id, validate_resource(resource))

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from ..exceptions import (
     DamagedRecordError,
@@ -54,11 +54,9 @@ from ..schema import (
 )
 from .audit import audited
 from .belongings import ATTEMPTS_MAX, bucket_keys, clear_out, has_belongings, mend_counts
-from .input import check_cascade, check_metadata, check_name
+from .input import check_flag, check_metadata, check_name
 from .items import entity_item, entity_of
 from .scope import Scope, cursor_text, paged
-
-Conditions: TypeAlias = tuple[Condition, ...]
 
 ANCESTORS_MAX = 32
 
@@ -84,7 +82,7 @@ async def create_entity(
     key = entity_key(scope.namespace_id, validate_entity_id(entity_id))
     if parent_id is not None and validate_parent_id(parent_id) == entity_id:
         raise ValidationError("parent_id", parent_id, "an entity cannot be its own parent")
-    said = check_name(name), parent_id, check_cascade(cascade), check_metadata(metadata)
+    said = check_name(name), parent_id, check_flag("cascade", cascade), check_metadata(metadata)
     entity = Entity(entity_id, *said, created_at=iso_time(scope.world.now_ms()))
     details = {"name": entity.name, "parent_id": parent_id, "cascade": entity.cascade}
     await scope.check_namespace()
@@ -138,7 +136,7 @@ async def update_entity(
     if parent_id is not UNSET:
         changes["parent_id"] = None if parent_id is None else validate_parent_id(parent_id)
     if cascade is not UNSET:
-        changes["cascade"] = check_cascade(cascade)
+        changes["cascade"] = check_flag("cascade", cascade)
     if metadata is not UNSET:
         changes["metadata"] = check_metadata(metadata)
     if expected_version is not None:
@@ -152,7 +150,7 @@ async def update_entity(
             reason = f"version {expected_version} was expected, {before.version} is stored"
             raise EntityConflictError(entity_id, reason)
         after = replace(before, **changes, version=before.version + 1)
-        unchanged: Conditions = (Exists(), *pinned(item, "status"), *pinned(item, "version"))
+        unchanged: tuple[Condition, ...] = (Exists(), *pinned(item, "status"), *pinned(item, "version"))
         writes: list[Write] = [
             Update(key, set=entity_item(scope.namespace_id, after), when=unchanged),
             audited(scope, AuditAction.ENTITY_UPDATED, entity_id, principal, details=changes),
@@ -227,13 +225,14 @@ async def _moves(scope: Scope, before: Entity, after: Entity) -> list[Write]:
     writes: list[Write] = []
     if after.parent_id is not None:
         writes += await _ancestry(scope, after.entity_id, after.parent_id)
-    old = None if before.parent_id is None else entity_key(scope.namespace_id, before.parent_id)
-    if before.parent_id is not None and old is not None and await scope.get(old) is not None:
-        # The old parent may be among the new ancestors, and a transaction names no key twice.
-        pins = next((write.when for write in writes if write.key == old), (Exists(),))
-        writes = [write for write in writes if write.key != old]
-        writes.append(Update(old, {"children": -1}, when=pins))
-    return writes
+    if before.parent_id is None:
+        return writes
+    left = _count_child(scope, before.parent_id, -1)
+    if await scope.get(left.key) is None:
+        return writes
+    # The old parent may be among the new ancestors, and a transaction names no key twice.
+    pins = next((write.when for write in writes if write.key == left.key), left.when)
+    return [*(write for write in writes if write.key != left.key), left._replace(when=pins)]
 
 
 async def _ancestry(scope: Scope, entity_id: str, parent_id: str) -> list[Write]:

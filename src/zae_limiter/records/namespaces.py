@@ -107,12 +107,9 @@ async def delete_namespace(scope: Scope, namespace: str) -> Namespace | None:
         return None
     now = iso_time(scope.world.now_ms())
     gone = replace(known, status=NamespaceStatus.DELETED, deleted_at=now)
-    outcomes = await scope.write_together(
-        [
-            Delete(namespace_key(namespace), when=(Equal("namespace_id", known.namespace_id),)),
-            Put(nsid_key(known.namespace_id), namespace_item(gone), when=(Exists(),)),
-        ]
-    )
+    freed = Delete(namespace_key(namespace), when=(Equal("namespace_id", known.namespace_id),))
+    kept = Put(nsid_key(known.namespace_id), namespace_item(gone), when=(Exists(),))
+    outcomes = await scope.write_together([freed, kept])
     if not outcomes[0].applied:
         raise _changed(namespace)
     return gone
@@ -122,19 +119,13 @@ async def recover_namespace(scope: Scope, namespace_id: str) -> NamespaceWord:
     """Give a deleted namespace its name back, if nobody took it; returns that name."""
     known = await identified(scope, namespace_id)
     if known.status is not NamespaceStatus.DELETED:
-        raise NamespaceStateError(
-            f"namespace {namespace_id!r} is {known.status}; only a deleted one recovers",
-            namespace_name=known.namespace_name,
-            state=known.status,
-        )
+        message = f"namespace {namespace_id!r} is {known.status}; only a deleted one recovers"
+        raise NamespaceStateError(message, namespace_name=known.namespace_name, state=known.status)
     back = Namespace(known.namespace_name, namespace_id, created_at=known.created_at)
     item, name = namespace_item(back), back.namespace_name
-    outcomes = await scope.write_together(
-        [
-            Put(namespace_key(name), item, when=(Absent(),)),
-            Put(nsid_key(namespace_id), item, when=(Equal("status", NamespaceStatus.DELETED.value),)),
-        ]
-    )
+    named = Put(namespace_key(name), item, when=(Absent(),))
+    revived = Put(nsid_key(namespace_id), item, when=(Equal("status", NamespaceStatus.DELETED.value),))
+    outcomes = await scope.write_together([named, revived])
     if not outcomes[0].held:
         message = f"the name {name!r} is taken by another namespace; delete that one first"
         raise NamespaceStateError(message, namespace_name=name)
@@ -149,14 +140,12 @@ async def purge_namespace(scope: Scope, namespace_id: str) -> int:
     Interrupted, it goes on where it stopped when it is called again.
     """
     known = await identified(scope, namespace_id)
-    by_name = await get_namespace(scope, known.namespace_name)
+    name = known.namespace_name
+    by_name = await get_namespace(scope, name)
     is_used = by_name is not None and by_name.namespace_id == namespace_id
     if known.status is NamespaceStatus.ACTIVE or is_used:
-        raise NamespaceStateError(
-            f"namespace {known.namespace_name!r} is in use; delete it before you purge {namespace_id!r}",
-            namespace_name=known.namespace_name,
-            state=NamespaceStatus.ACTIVE,
-        )
+        message = f"namespace {name!r} is in use; delete it before you purge {namespace_id!r}"
+        raise NamespaceStateError(message, namespace_name=name, state=NamespaceStatus.ACTIVE)
     key, as_known = nsid_key(namespace_id), (Exists(), Equal("status", known.status.value))
     marked = Update(key, set={"status": NamespaceStatus.PURGING.value}, when=as_known)
     (outcome,) = await scope.must_write([marked])
@@ -171,18 +160,12 @@ async def purge_namespace(scope: Scope, namespace_id: str) -> int:
         if not found:
             break
     else:
-        raise NamespaceStateError(
-            f"namespace {namespace_id!r} is still being written to; stop its users and purge it again",
-            namespace_name=known.namespace_name,
-            state=NamespaceStatus.PURGING,
-        )
+        message = f"namespace {namespace_id!r} is still being written to; stop its users and purge it again"
+        raise NamespaceStateError(message, namespace_name=name, state=NamespaceStatus.PURGING)
     scope.connection.invalidate(lambda key: key.partition.startswith(f"{namespace_id}/"))
     # Whoever remembers the namespace learns from what is left of it that it is gone.
-    left = {
-        **namespace_item(replace(known, status=NamespaceStatus.PURGED)),
-        "ttl": scope.seconds_in(TOMBSTONE_DAYS),
-    }
-    await scope.must_write([Put(key, left)])
+    left = namespace_item(replace(known, status=NamespaceStatus.PURGED))
+    await scope.must_write([Put(key, {**left, "ttl": scope.seconds_in(TOMBSTONE_DAYS)})])
     return purged
 
 
@@ -209,10 +192,8 @@ async def identified(scope: Scope, namespace_id: str) -> Namespace:
     """The namespace of an id, of which something must be left."""
     item = await scope.get(nsid_key(validate_namespace_id(namespace_id)))
     if item is None:
-        raise NamespaceNotFoundError(
-            f"no namespace has the id {namespace_id!r}; list_orphan_namespaces shows those deleted",
-            namespace_name=namespace_id,
-        )
+        message = f"no namespace has the id {namespace_id!r}; list_orphan_namespaces shows those deleted"
+        raise NamespaceNotFoundError(message, namespace_name=namespace_id)
     found = namespace_of(item)
     if found.namespace_id != namespace_id:
         raise DamagedRecordError(f"namespace {namespace_id!r}", f"it says that it is {found.namespace_id!r}")
