@@ -42,7 +42,7 @@ EXHAUSTIVE = tuple(
 CORE = (*SEEDS_SHORT, *FLOW, *HOT, *EXHAUSTIVE)
 STORES = tuple(f"tests/backends/test_{name}.py" for name in ("conformance", "swap", "state_machine"))
 SQLITE = ("tests/backends/test_sqlite.py", "tests/backends/test_sqlite_files.py")
-FOLLOWERS = ("tests/aggregator/test_embedded.py", *SEEDS_SHORT)
+FOLLOWERS = ("tests/aggregator/test_runner.py", *SEEDS_SHORT)
 """Who follows the log of an embedded store; a stream needs an engine."""
 
 
