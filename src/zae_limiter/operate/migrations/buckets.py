@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 from ...bucket import Rate, accrued, balance
 from ...engine.bucket_view import WRITES, Account, stored_terms
-from ...engine.bucket_writes import Posting, write_for
+from ...engine.bucket_writes import Posting, fill_ms, write_for
+from ...engine.merge import TTL_FILLS
 from ...exceptions import ValidationError
 from ...models import LIMITS_MAX, Limit
 from ...naming import WCU, validate_limit_name
@@ -26,9 +27,6 @@ from ...repository_protocol import Absent, Condition, Delete, Equal, Exists, Ite
 from ...schema import MOVED, bucket_entries, bucket_key, entity_key, limit_attributes, number
 from .moving import Context, Group, Move, Translation, mark, moved, pins, superseded, unchanged
 from .shapes import SUPERSEDED, OldRecord, fields
-
-TTL_FILLS = 7
-"""How many times the longest time to fill an idle bucket is kept, where it is not kept for ever."""
 
 SHARDS_TOGETHER_MAX = 90
 """How many shards are taken back in one transaction."""
@@ -161,12 +159,8 @@ def _numbers(parts: Iterable[Part], origin_ms: int) -> dict[str, Value]:
 
 def _full_seconds(parts: Iterable[Part]) -> int:
     """The second in which all limits are full again, and some more: a bucket may go only then."""
-    full_ms = 0
-    for part in parts:
-        missing, rate = max(0, part.missing(part.origin_ms)), part.rate
-        missing_ms = -(-missing * rate.refill_period_ms // rate.refill_amount_milli)
-        full_ms = max(full_ms, part.origin_ms + missing_ms + rate.fill_ms)
-    return math.ceil(full_ms / 1000)
+    full_ms = [p.origin_ms + fill_ms(p.rate, p.missing(p.origin_ms)) + p.rate.fill_ms for p in parts]
+    return math.ceil(max(full_ms) / 1000)
 
 
 def _joined_by(there: Item, key: Key, first: OldRecord, parts: Sequence[Part], context: Context) -> Update:

@@ -15,7 +15,6 @@ from ...backends.dynamodb.transport import ServiceError
 from ...exceptions import IncompatibleSchemaError, InfrastructureNotFoundError, RateLimiterUnavailable
 
 WAIT_SECONDS_MAX = 12 * 3600
-POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.05, 5.0
 
 BUSY = frozenset({"ResourceInUseException", "LimitExceededException", "ValidationException"})
 """What UpdateTable says while the table is being changed, or of an index that somebody has just made."""
@@ -50,7 +49,7 @@ async def add_missing_indexes(backend: DynamoDBBackend, tell: Tell) -> list[str]
 
 
 async def _add(backend: DynamoDBBackend, index: str, tell: Tell) -> None:
-    calls, waited, pause, refused = backend.calls, 0.0, POLL_SECONDS_MIN, ""
+    calls, waited, pause, refused = backend.calls, 0.0, 0.05, ""
     while waited < WAIT_SECONDS_MAX:
         description = await describe_table(calls) or {}
         statuses = _statuses(description)
@@ -72,7 +71,7 @@ async def _add(backend: DynamoDBBackend, index: str, tell: Tell) -> None:
                 refused = str(error)
         await calls.transport.colour.sleep(pause)
         waited += pause
-        pause = min(POLL_SECONDS_MAX, pause * 1.5)
+        pause = min(5.0, pause * 1.5)
     raise RateLimiterUnavailable(
         f"index {index} of table {backend.table_name!r} is still being built; run the upgrade again later"
     )

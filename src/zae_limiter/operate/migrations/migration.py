@@ -42,11 +42,6 @@ WAYS_MAX = 8
 """How many transactions are under way at once, on a store that takes them from many."""
 
 ATTEMPTS_MAX = 8
-FINDINGS_MAX = 1_000
-
-OBSTACLES_TOLD = 5
-"""How many of the records in the way an error names."""
-
 FIRST = frozenset({Kind.LIMITS, Kind.ENTITY, Kind.MANIFEST})
 HISTORY = frozenset({Kind.USAGE, Kind.AUDIT})
 
@@ -60,7 +55,7 @@ class Findings(dict[Key, str]):
     @property
     def told(self) -> list[Finding]:
         """Of very many the first."""
-        return [Finding(*found) for found in islice(self.items(), FINDINGS_MAX)]
+        return [Finding(*found) for found in islice(self.items(), 1_000)]
 
 
 class PassProgress(NamedTuple):
@@ -88,9 +83,7 @@ class Survey:
     def check(self) -> None:
         """Raise if there are records in the way."""
         if self.obstacles:
-            told = [
-                f"{f.key.partition} {f.key.sort}: {f.reason}" for f in self.obstacles.told[:OBSTACLES_TOLD]
-            ]
+            told = [f"{f.key.partition} {f.key.sort}: {f.reason}" for f in self.obstacles.told[:5]]
             if more := len(self.obstacles) - len(told):
                 told.append(f"and {more:,} more")
             count = f"{len(self.obstacles):,} records"

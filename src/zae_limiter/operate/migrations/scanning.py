@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from ...backends.dynamodb import DynamoDBBackend
 
 PAGE_ROWS = 500
-PAGE_TIMEOUT_MS = 30_000
-WAIT_MS = 5_000
-
 SELECT = "SELECT pk, sk, body FROM items WHERE (pk, sk) > (?, ?) ORDER BY pk, sk LIMIT ?"
 
 Scan: TypeAlias = Callable[[], AsyncIterator[Row]]
@@ -54,7 +51,7 @@ async def _sqlite_rows(backend: SqliteBackend) -> AsyncIterator[Row]:
     """Over a connection of its own: a page is read in milliseconds and holds nobody up."""
     try:
         with contextlib.closing(open_file(backend.path)) as connection:
-            connection.execute(f"PRAGMA busy_timeout = {WAIT_MS}")
+            connection.execute("PRAGMA busy_timeout = 5000")
             after = Key("", "")
             while page := connection.execute(SELECT, (*after, PAGE_ROWS)).fetchall():
                 for pk, sk, body in page:
@@ -70,7 +67,7 @@ async def _dynamodb_rows(backend: DynamoDBBackend) -> AsyncIterator[Row]:
     calls = backend.calls
     request = {"TableName": backend.table_name, "ConsistentRead": True, "Limit": PAGE_ROWS}
     while True:
-        rows, last = await calls.ask("Scan", request, read_rows, calls.deadline(PAGE_TIMEOUT_MS))
+        rows, last = await calls.ask("Scan", request, read_rows, calls.deadline(30_000))
         for row in rows:
             yield row
         if last is None:

@@ -73,13 +73,11 @@ class OldRecord(NamedTuple):
     @property
     def group(self) -> tuple[str, ...]:
         """Records with the same group become one record."""
-        if self.namespace_id:
-            is_bucket = self.kind is Kind.BUCKET
-            return (self.namespace_id, self.owner, self.resource) if is_bucket else self.key
-        if self.kind in (Kind.LIMITS, Kind.BUCKET):
+        if self.kind is Kind.BUCKET:
+            return (self.namespace_id, self.owner, self.resource)
+        if self.kind is Kind.LIMITS:
             # A level that was written in both shapes becomes two groups, and the newer one comes first.
-            shape = "limit" if self.limit and self.kind is Kind.LIMITS else ""
-            return (self.kind, self.key.partition, self.resource, shape)
+            return (self.key.partition, self.resource, "limit" if self.limit else "")
         return self.key
 
     @property
