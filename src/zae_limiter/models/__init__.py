@@ -412,9 +412,7 @@ class LimiterConfig:
     config_version: int = 0
 
     def __post_init__(self) -> None:
-        if not is_limits(self.limits):
-            raise ValidationError("limits", self.limits, LIMITS_HINT)
-        object.__setattr__(self, "limits", tuple(self.limits))
+        object.__setattr__(self, "limits", _listed(self.limits))
         if self.on_unavailable is not None:
             object.__setattr__(self, "on_unavailable", OnUnavailable.of(self.on_unavailable))
         for name in ("auto_update", "strict_version"):
@@ -450,22 +448,24 @@ class LimitName(StrEnum):
     TPD = "tpd"
 
 
-LIMITS_HINT = "pass a list of Limit, such as [Limit.per_minute('rpm', 60)]"
-
-
 def is_limits(limits: object) -> bool:
     return isinstance(limits, list | tuple) and all(isinstance(one, Limit) for one in limits)
 
 
+def _listed(limits: Sequence[Limit]) -> tuple[Limit, ...]:
+    if not is_limits(limits):
+        raise ValidationError("limits", limits, "pass a list of Limit, such as [Limit.per_minute('rpm', 60)]")
+    return tuple(limits)
+
+
 def check_limits(limits: Sequence[Limit]) -> tuple[Limit, ...]:
     """A usable set of limits: some, not too many, no name twice."""
-    if not is_limits(limits):
-        raise ValidationError("limits", limits, LIMITS_HINT)
-    if not limits:
+    listed = _listed(limits)
+    if not listed:
         raise ValidationError("limits", limits, "pass at least one limit")
-    if len(limits) > LIMITS_MAX:
+    if len(listed) > LIMITS_MAX:
         raise ValidationError("limits", len(limits), f"one bucket holds at most {LIMITS_MAX} limits")
-    names = [one.name for one in limits]
+    names = [one.name for one in listed]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValidationError("limits", names, f"{', '.join(twice)} given more than once")
-    return tuple(limits)
+    return listed
