@@ -7,6 +7,7 @@ lines that import it; ``docs/migrating.md`` lists what is kept and what differs 
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import fields
@@ -70,9 +71,12 @@ def refuse_former(function: str, names: Iterable[str]) -> None:
         raise TypeError(f"{function}() got an unexpected argument {name!r}: {instead}")
 
 
-def deprecated(what: str, instead: str, stacklevel: int = 3) -> None:
-    """Warn that a spelling will go; Python shows it once for each place that uses it."""
-    warnings.warn(f"{what} is deprecated: {instead}", DeprecationWarning, stacklevel=stacklevel)
+def deprecated(what: str, instead: str) -> None:
+    """Warn that a spelling will go; Python shows it once for each place outside of the package."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith("zae_limiter."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(f"{what} is deprecated: {instead}", DeprecationWarning, stacklevel=level)
 
 
 def _former_property(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import warnings
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -165,6 +166,18 @@ async def test_setting_no_limits_deletes_them_with_a_warning(store: Store) -> No
     await repository.set_resource_defaults("gpt-4", [], on_unavailable="block")
     config = await repository.get_config("resource", resource="gpt-4")
     assert config == LimiterConfig((), OnUnavailable.BLOCK, config_version=1)
+
+
+async def test_a_warning_names_the_line_that_is_to_change(store: Store) -> None:
+    """Not one of the package, in whichever colour: Python shows it only to those whose line it is."""
+    repository = await store.repository()
+    with warnings.catch_warnings(record=True) as told, SyncRateLimiter.open("memory://") as limiter:
+        warnings.simplefilter("always")
+        await repository.set_limits("key-1", [])
+        await RateLimiter(repository).set_limits("key-1", [])
+        limiter.set_limits("key-1", [])
+        limiter.available("key-1", "gpt-4", [RPM], use_stored_limits=True)
+    assert [one.filename for one in told if one.category is DeprecationWarning] == [__file__] * 4
 
 
 async def test_use_stored_limits_is_accepted_with_a_warning(store: Store) -> None:

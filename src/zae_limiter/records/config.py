@@ -216,7 +216,7 @@ async def _set_limits(
         raise ValidationError("limits", limits, f"the arguments are in another order: {told}")
     are_none = is_limits(limits) and not limits
     if are_none and policy is None:
-        deprecated("setting no limits", "delete them instead", stacklevel=4)
+        deprecated("setting no limits", "delete them instead")
     checked = () if are_none else check_limits(limits)
 
     def revised(before: LimiterConfig, _: str | None) -> LimiterConfig:
