@@ -127,7 +127,7 @@ MAY_WRITE = {
     "engine.door": "it is the door",
     "backends.*": "the stores, and what they are made of",
     "engine.group_commit": "looks whether the store has a swap, and hands it on",
-    "engine.plan": "asks the writer for the swap, and hands it to the door",
+    "engine.acquire": "hands the store's swap to the door",
     "repository": "declares verbs of these names, for callers who build on the store themselves",
     "sync": "twins of the repository's verbs of these names",
     "testing.*": "stores around other stores",
@@ -138,6 +138,9 @@ MAY_WRITE = {
 
 CLOCKS = frozenset({"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"})
 """What reads the time of a real machine, on which no test may put an upper bound."""
+
+SHARED_CLASS_NAMES: frozenset[str] = frozenset({"Settings", "Waiter"})
+"""Names that two classes of the sources have, until one of them gets another."""
 
 VAGUE_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "base", "manager"})
 VAGUE_NAMES_ALLOWED = frozenset({"stack_manager", "test_stack_manager"})

@@ -16,15 +16,15 @@ from tests.test_tidy import Module, matches, module_at, modules
 from zae_limiter import Limit, RateLimiter, RateLimitExceeded, Repository
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.bucket import Rate
-from zae_limiter.engine import bucket_writes, split
+from zae_limiter.engine import bucket_writes, posting, split
 from zae_limiter.operate.migrations import Migration, scan_of
 from zae_limiter.records.connection import Options
-from zae_limiter.repository_protocol import Item, Key, Outcome, Put, Update, Write
+from zae_limiter.repository_protocol import Item, Key, Outcome, Put, Swap, Update, Write
 from zae_limiter.runtime.colour import Asyncio, run_sync
 from zae_limiter.schema import bucket_key, sk_state
 from zae_limiter.testing import ManualClock
 from zae_limiter.testing.stores import Wrapper
-from zae_limiter_aggregator import AggregatorSettings, Change, process_changes
+from zae_limiter_aggregator import Change, Settings, process_changes
 from zae_limiter_aggregator.buckets import COOL_MS, REFILL_AFTER_MS
 from zae_limiter_aggregator.changes import span_of
 
@@ -102,8 +102,10 @@ class Watched(Wrapper):
         self.stream: list[Change] = []
         self.memory.watchers.append(self._watch)
         self.meanwhile: Callable[[Sequence[Write]], None] = lambda _: None
-        if not elsewhere:
-            self.swap = self._swap
+
+    @property
+    def swap(self) -> Swap | None:
+        return None if self.elsewhere else self._swap
 
     @property
     def memory(self) -> MemoryBackend:
@@ -155,7 +157,7 @@ class Watched(Wrapper):
     async def aggregate(self) -> Any:
         """Let an aggregator see what is new."""
         batch, self.stream = self.stream, []
-        return await process_changes(batch, self, self.clock.world, AggregatorSettings())
+        return await process_changes(batch, self, self.clock.world, Settings())
 
 
 class Story:
@@ -287,6 +289,7 @@ ELSEWHERE = {
 def test_whatever_happens_to_a_bucket_comes_through_the_door(monkeypatch: pytest.MonkeyPatch) -> None:
     """Acquires, cascades, splits, merges, changes, deletions, refills, prolonged lives: nobody goes past."""
     monkeypatch.setattr(bucket_writes, "WRITES", FEW_WRITES)
+    monkeypatch.setattr(posting, "WRITES", FEW_WRITES)
     monkeypatch.setattr(split, "WRITES", FEW_WRITES)
 
     async def story() -> Watched:
@@ -315,7 +318,7 @@ def test_the_short_way_comes_through_the_door_too() -> None:
 
     store = asyncio.run(story())
     assert store.past == set()
-    assert {".engine.plan.take", ".engine.group_commit._transact"} - store.through == set(), (
+    assert {".engine.acquire.acquire", ".engine.group_commit._transact"} - store.through == set(), (
         "the story leaves these out"
     )
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, TypeVar, Unpack
 
-from .engine.acquire import demand_statuses, demands_on
-from .engine.settle import Demand
+from .engine.demand import Demand, demands_on
+from .engine.refusal import demand_statuses
 from .engine.split import catch_up, levels, survey
 from .established import LimiterForms, deprecated, former_names, refuse_former
 from .exceptions import ValidationError, without_secrets
-from .lease import Acquisition
+from .lease import Acquisition, Lease
 from .models import Availability, Limit, LimiterInfo, LimitStatus, OnUnavailable, check_limits
 from .models.checks import needs_milli
 from .naming import validate_entity_id, validate_resource
@@ -135,20 +135,17 @@ class RateLimiter(LimiterForms):
         if use_stored_limits is not None:
             deprecated("use_stored_limits", STORED_LIMITS)
         try:
-            is_known = (entity_id, resource) in self._repository.tills
+            is_known = (entity_id, resource) in self._repository.plans
         except TypeError:  # what cannot be hashed is no name, and will be told so
             is_known = False
         if not is_known:
             validate_entity_id(entity_id)
             validate_resource(resource)
+        given = None if limits is None else check_limits(limits)
+        policy = None if on_unavailable is None else OnUnavailable.of(on_unavailable)
+        needs = needs_milli(consume)
         return Acquisition(
-            self._repository,
-            entity_id,
-            resource,
-            needs_milli(consume),
-            None if limits is None else check_limits(limits),
-            None if on_unavailable is None else OnUnavailable.of(on_unavailable),
-            self._speculative,
+            Lease(self._repository, entity_id, resource, given, policy, self._speculative), needs
         )
 
     async def available(

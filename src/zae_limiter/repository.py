@@ -318,7 +318,7 @@ class Repository(BucketRecords):
     async def close(self) -> None:
         """Let go of the store. Whatever is asked of it afterwards is ``ClosedError``."""
         self._scope.is_closed = True
-        self.tills.clear()
+        self.plans.clear()
         if not self._is_guest:
             await self._connection.close()
 

@@ -199,6 +199,31 @@ class Page(NamedTuple):
     after: Cursor | None
 
 
+class Swap(Protocol):
+    """A verb that answers at once and without waiting, or not at all.
+
+    It replaces integers of an item that is still exactly the image which this store last returned, and
+    returns the new image; with ``changes``, only as long as that is still the number which the verb of
+    this name tells. ``None`` means that nothing happened, for whatever reason: the other verbs tell.
+    """
+
+    def __call__(
+        self, key: Key, image: Item, changed: Mapping[str, int], changes: int | None = None, /
+    ) -> Item | None: ...
+
+
+Changes: TypeAlias = Callable[[], Awaitable[int]]
+"""A verb that knows for less than a read costs whether anybody changed a record.
+
+The number is another one whenever somebody else has changed an entity, a config level or a namespace,
+that is any record which clients remember, since it was last told. Somebody else is whoever does not
+write through this very backend, in this process or another. What was changed it does not say.
+
+A client that has seen the number, and read its records since, need not believe a clock: as long
+as the number stands nobody has changed them. Stores without this verb leave their clients to what expires.
+"""
+
+
 class Backend(Protocol):
     """A store, opened for one colour."""
 
@@ -228,33 +253,15 @@ class Backend(Protocol):
 
     async def close(self) -> None: ...
 
+    @property
+    def swap(self) -> Swap | None:
+        """How this store replaces an image at once; ``None`` if it has to be waited for."""
+        ...
 
-# What a store may offer besides.
-
-
-class Swap(Protocol):
-    """``swap``, of a store that can answer at once and without waiting.
-
-    It replaces integers of an item that is still exactly the image which this store last returned, and
-    returns the new image; with ``changes``, only as long as that is still the number which the verb of
-    this name tells. ``None`` means that nothing happened, for whatever reason: the other verbs tell.
-    """
-
-    def __call__(
-        self, key: Key, image: Item, changed: Mapping[str, int], changes: int | None = None, /
-    ) -> Item | None: ...
-
-
-Changes: TypeAlias = Callable[[], Awaitable[int]]
-"""``changes``, of a store that knows for less than a read costs whether anybody changed a record.
-
-The number is another one whenever somebody else has changed an entity, a config level or a namespace,
-that is any record which clients remember, since it was last told. Somebody else is whoever does not
-write through this very backend, in this process or another. What was changed it does not say.
-
-A client that has seen the number, and read its records since, need not believe a clock: as long
-as the number stands nobody has changed them. Stores without this verb leave their clients to what expires.
-"""
+    @property
+    def changes(self) -> Changes | None:
+        """How this store tells that somebody else changed a record; ``None`` if it cannot."""
+        ...
 
 
 def apply(write: Write, item: Item | None) -> Outcome:

@@ -257,8 +257,8 @@ def is_number(value: object) -> TypeGuard[int]:
 
 
 def number(item: Item, attribute: str, default: int = 0) -> int:
-    value = item.get(attribute, default)
-    return value if is_number(value) else default
+    value = item.get(attribute)
+    return value if type(value) is int and -NUMBER_MAX <= value <= NUMBER_MAX else default
 
 
 def is_deleted(item: Item | None) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Never, Self, Unpack
 
 from .builder import RepositoryOptions
 from .established import LimiterForms, refuse_former
-from .exceptions import LeaseExpiredError, ValidationError
+from .exceptions import ValidationError
 from .lease import Acquisition, Lease
 from .limiter import RateLimiter, deployed, located
 from .models import BackendCapabilities, LimiterInfo
@@ -65,13 +65,14 @@ class SyncAcquisition(Asked):
 
     def __enter__(self) -> SyncLease:
         acquisition = self._async
+        was_entered = acquisition._entered
         try:
-            return SyncLease(acquisition.enter_at_once() or run_sync(acquisition.enter()))
-        except LeaseExpiredError:  # it was entered before, and that lease is not ours to undo
-            raise
+            return SyncLease(run_sync(acquisition.__aenter__()))
         except BaseException:
-            if acquisition.holds:  # a signal handler raised in between, and what is not entered is not left
-                run_sync(acquisition.undo())
+            lease = acquisition._lease
+            if not was_entered and (lease._taken_alone or lease._later):
+                # A signal handler raised in between, and what is not entered is not left.
+                run_sync(lease._abandon())
             raise
 
     def __exit__(
@@ -82,11 +83,11 @@ class SyncAcquisition(Asked):
     ) -> None:
         acquisition = self._async
         try:
-            if not acquisition.leave_at_once(kind):
-                run_sync(acquisition.leave(kind, error))
+            run_sync(acquisition.__aexit__(kind, error, trace))
         except BaseException:
-            if not acquisition.is_left:  # a signal handler raised before it had begun
-                run_sync(acquisition.leave(kind, error))
+            if acquisition._entered and not acquisition._lease._settled:
+                # A signal handler raised before it had begun.
+                run_sync(acquisition.__aexit__(kind, error, trace))
             raise
 
 

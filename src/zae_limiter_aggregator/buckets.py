@@ -20,9 +20,10 @@ from dataclasses import dataclass, field, replace
 
 from zae_limiter.bucket import Rate, balance, gain
 from zae_limiter.engine.bucket_view import WRITE_MILLI, Account, Terms, shard_count, stored_terms
-from zae_limiter.engine.bucket_writes import rebased
 from zae_limiter.engine.door import write_each, write_together
 from zae_limiter.engine.merge import TTL_FILLS, merge
+from zae_limiter.engine.posting import Posting
+from zae_limiter.engine.rebase import rebase
 from zae_limiter.engine.shares import SHARDS_MAX
 from zae_limiter.engine.split import doubled, shard_keys, splitting, spread_of
 from zae_limiter.naming import WCU
@@ -44,11 +45,14 @@ from zae_limiter.schema import (
 from .changes import Change
 from .usage import extract_deltas, is_event
 
-REFILL_AFTER_MS = 60_000  # no more often: each time all clients of a bucket have to learn the new origin
+REFILL_AFTER_MS = 60_000
+"""A bucket is refilled no more often: each time all its clients have to learn the new origin."""
+
 HOT_PERCENT = 80  # the part of what a partition takes at which its bucket is split
 WARM_PERCENT = 20  # the part of it at which nobody thinks of fewer shards
 COOL_MS = 600_000  # how long a bucket must have been written little
-COOL_PERCENT = 20  # how much of what the partitions that are left take may have been written
+COOL_PERCENT = 20
+"""How much of what the partitions take that are left may have been written: a quarter of what splits one."""
 
 _WRITES = limit_attributes(WCU)
 _SAMPLE = re.compile(r"(?=.{3,50}$)([0-9]+):([0-9]+)")  # when, and how many writes there had been
@@ -134,7 +138,7 @@ def refill(bucket: BucketActivity, now_ms: int) -> Update | None:
     if not needed or not is_whole or now_ms - origin < REFILL_AFTER_MS:
         return None
     account = bucket.account._replace(key=bucket.key, terms=replace(terms, version=None))
-    write = rebased(account, image, now_ms)
+    write = rebase(account, Posting(), image, now_ms)
     if (rate := stored_rate(image, WCU)) is None:
         return write
     # A gauge needs no condition, and a refill is no use of the bucket, so it counts no write.

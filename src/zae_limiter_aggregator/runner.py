@@ -11,7 +11,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -25,10 +25,12 @@ from zae_limiter.schema import bucket_address
 
 from .archiver import Archive
 from .changes import Change, numbered
-from .processor import BATCH_RECORDS_MAX, AggregatorSettings, Tally, process_changes
+from .processor import BATCH_RECORDS_MAX, Settings, Tally, process_changes
 
 POLL_SECONDS = 1.0
-IDLE_STEPS = 3  # so many without records mean that there are none; a stream may have an empty page
+IDLE_STEPS = 3
+"""How many steps without records mean that there are none; a stream may have an empty page in between."""
+
 PAUSE_SECONDS_MAX = 30.0
 ATTEMPTS_MAX = 8  # how often in a row the same records may fail before the program gives up
 Tell = Callable[[Tally, str], None]  # is told what was done so far, and what the trouble is if there is any
@@ -49,7 +51,7 @@ class LogSource:
     Nobody but our own clients reads such a store, so its buckets need no looking after.
     """
 
-    def __init__(self, backend: Backend, log: ChangeLog, world: World, settings: AggregatorSettings) -> None:
+    def __init__(self, backend: Backend, log: ChangeLog, world: World, settings: Settings) -> None:
         self._backend, self._log, self._world = backend, log, world
         self._settings = replace(settings, tend_buckets=False)
 
@@ -74,7 +76,7 @@ class LogSource:
 
 def aggregate(
     url: str,
-    settings: AggregatorSettings | None = None,
+    settings: Settings | None = None,
     *,
     archive: Archive | None = None,
     until_idle: bool = False,
@@ -86,14 +88,14 @@ def aggregate(
     backend = open_backend(url, sync=True, world=world)
     try:
         run_sync(backend.setup())
-        source = source_of(backend, url, world, settings or AggregatorSettings(), archive)
+        source = source_of(backend, url, world, settings or Settings(), archive)
         return follow(source, until_idle=until_idle, stop=stop or threading.Event(), tell=tell)
     finally:
         run_sync(backend.close())
 
 
 def source_of(
-    backend: Backend, url: str, world: World, settings: AggregatorSettings, archive: Archive | None = None
+    backend: Backend, url: str, world: World, settings: Settings, archive: Archive | None = None
 ) -> BatchSource:
     """What brings the changes of a store that was opened for sync."""
     if backend.capabilities.streams:
@@ -109,8 +111,10 @@ def is_behind(backend: Backend) -> bool | None:
         log = log_of(backend)
     except ValidationError:  # it is on a server
         return None
-    with closing(log):
+    try:
         return log.waits()
+    finally:
+        log.close()
 
 
 def follow(source: BatchSource, *, until_idle: bool, stop: threading.Event, tell: Tell) -> Tally:

@@ -12,14 +12,14 @@ from tests.flow.hot import RESOURCE
 from tests.odd_stores import HotMemory
 from zae_limiter import Limit, RateLimiter, RateLimitExceeded, Repository
 from zae_limiter.bucket import Rate
-from zae_limiter.engine import bucket_writes, split
+from zae_limiter.engine import bucket_writes, posting, split
 from zae_limiter.engine.shares import SHARDS_MAX
 from zae_limiter.repository_protocol import Backend, Item, Key, Put
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import bucket_key, limit_attributes, number, sk_state, stored_rate
 from zae_limiter.testing import ManualClock, RecordingBackend
 from zae_limiter.testing.stores import Fault, FaultyBackend
-from zae_limiter_aggregator import AggregatorSettings, Change, process_changes
+from zae_limiter_aggregator import Change, Settings, process_changes
 from zae_limiter_aggregator.buckets import (
     COOL_MS,
     COOL_PERCENT,
@@ -38,6 +38,7 @@ LIMIT = Limit.custom("rpm", 1_000, 10, 60)
 def few_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty writes a second, so that a bucket is hot after twenty."""
     monkeypatch.setattr(bucket_writes, "WRITES", FEW_WRITES)
+    monkeypatch.setattr(posting, "WRITES", FEW_WRITES)
     monkeypatch.setattr(split, "WRITES", FEW_WRITES)
 
 
@@ -95,7 +96,7 @@ class World:
                 if self.last.get(key) != new:
                     self.watch(key, self.last.get(key), new)
         batch, self.stream, self.last = self.stream, [], images
-        return await process_changes(batch, self.backend, self.clock.world, AggregatorSettings())
+        return await process_changes(batch, self.backend, self.clock.world, Settings())
 
     async def calm(self, times: int = 1) -> int:
         """Some use now and then, seen by the aggregator; how many merges there were."""
@@ -288,7 +289,7 @@ def test_a_store_that_fails_is_trouble_and_no_more() -> None:
         [None] * 3 + [Fault.LOST_REPLY],
         [None] * 4 + [Fault.UNREACHABLE],
     ):
-        tally = run_sync(process_changes([change], FaultyBackend(store, faults), world, AggregatorSettings()))
+        tally = run_sync(process_changes([change], FaultyBackend(store, faults), world, Settings()))
         assert tally.failed == {}
     shares = [image for k, image in store.snapshot().items() if k.sort == key.sort]
     assert sum(number(image, "b_rpm_cp") for image in shares) == 1_000_000

@@ -30,7 +30,7 @@ from zae_limiter import (
 )
 from zae_limiter.backends.dynamodb import retries
 from zae_limiter.bucket import Rate
-from zae_limiter.engine import bucket_writes, split
+from zae_limiter.engine import bucket_writes, posting, split
 from zae_limiter.runtime.colour import Colour, run_sync
 from zae_limiter.settings import Settings
 
@@ -231,7 +231,7 @@ def fail(*_: object) -> None:
 
 def work(url: str, book_path: Path, kind: str, tasks: int, seed: int, pause_s: float) -> int:
     """Be a client until ``OVER``."""
-    for module in (bucket_writes, split):
+    for module in (bucket_writes, posting, split):
         mock.patch.object(module, "WRITES", SLOW_WRITES).start()
     logger = logging.getLogger("zae_limiter")
     logger.addHandler(Witness())

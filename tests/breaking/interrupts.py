@@ -140,7 +140,7 @@ def warm(work: Work, body: Callable[[SyncLease], int]) -> None:
 
 def cold(work: Work, body: Callable[[SyncLease], int]) -> None:
     work.limiter.repository._async._connection.writer.images.clear()
-    work.limiter.repository._async.tills.clear()
+    work.limiter.repository._async.plans.clear()
     work.limiter.invalidate_config_cache()
     work.run(body)
 

@@ -98,5 +98,5 @@ def test_growth(values: list[int], wrong: int) -> None:
 
 def test_a_ceiling() -> None:
     """It holds from the beginning."""
-    assert Ceiling("tills", 3).complaints([{"tills": 3}, {"tills": 0}]) == []
-    assert len(Ceiling("tills", 3).complaints([{"tills": 4}, {"tills": 0}])) == 1
+    assert Ceiling("plans", 3).complaints([{"plans": 3}, {"plans": 0}]) == []
+    assert len(Ceiling("plans", 3).complaints([{"plans": 4}, {"plans": 0}])) == 1

@@ -40,7 +40,7 @@ def test_every_leak_is_found() -> None:
     for words in ("blocks grows", "descriptors grows", "threads reached", "never awaited", "log reached"):
         assert words in done.stdout, done.stdout
     assert "connections reached" in done.stdout, done.stdout
-    assert all(f"{cache} reached" in done.stdout for cache in ("images", "records", "tills"))
+    assert all(f"{cache} reached" in done.stdout for cache in ("images", "records", "plans"))
 
 
 def test_a_loop_that_does_not_hear_another_one_is_found() -> None:

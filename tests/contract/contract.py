@@ -22,7 +22,7 @@ CLASSES = (
     *("StackManager", "SyncStackManager"),
 )
 INTERNAL = {
-    *("colour", "writer", "plan", "renewed", "notice_changes", "tills"),
+    *("colour", "writer", "plan", "renewed", "notice_changes", "plans"),
     *("is_moved", "is_moved_by_now", "moved", "notice_families"),
     "policy_when_down",
 }

@@ -55,7 +55,7 @@ def remembered(remembered_max: int) -> Iterator[Any]:
         for number in range(1_100):
             with limiter.acquire(f"key-{number}", "gpt-4", {"rpm": 1}, [RPM]):
                 pass
-        yield len(limiter.repository._async.tills)
+        yield len(limiter.repository._async.plans)
 
 
 def patience(timeout_ms: int) -> Iterator[Any]:

@@ -7,12 +7,13 @@ from typing import Any
 from zae_limiter import RateLimitExceeded
 from zae_limiter.backends.memory import MemoryBackend, Shelf
 from zae_limiter.bucket import Rate, balance
-from zae_limiter.engine.acquire import acquire
 from zae_limiter.engine.bucket_view import Account, Terms
-from zae_limiter.engine.bucket_writes import Posting
+from zae_limiter.engine.demand import Demand
 from zae_limiter.engine.group_commit import BucketWriter, Visit
 from zae_limiter.engine.line import Lines, Order, Ticket, Visitor
-from zae_limiter.engine.settle import Demand
+from zae_limiter.engine.posting import Posting
+from zae_limiter.engine.refusal import remembered
+from zae_limiter.engine.take import take as take_from
 from zae_limiter.repository_protocol import Item, Key, Outcome, Write
 from zae_limiter.runtime.colour import Blocking, Colour, ForkSafe, Signal, run_sync
 from zae_limiter.schema import bucket_key, limit_attributes, number, stored_rate
@@ -206,7 +207,10 @@ async def no_news(account: Account) -> Account:
 
 
 def take(writer: BucketWriter, *demands: Demand, **more: Any) -> tuple[Demand, ...]:
-    charge = run_sync(acquire(writer, demands, more.pop("renew", no_news), **more))
+    """What an acquire takes that goes by writes."""
+    if writer.refusals and (refusal := remembered(writer, demands)):
+        raise refusal
+    charge = run_sync(take_from(writer, demands, more.pop("renew", no_news), **more))
     taken = tuple(charge)
     charge.clear()  # the test answers for it
     return taken

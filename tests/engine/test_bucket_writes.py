@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from zae_limiter.bucket import Rate
 from zae_limiter.engine.bucket_view import Account, Terms, has_terms, level
-from zae_limiter.engine.bucket_writes import Posting, merged, write_for
+from zae_limiter.engine.bucket_writes import write_for
+from zae_limiter.engine.posting import Posting, merged
 from zae_limiter.models import Limit
 from zae_limiter.repository_protocol import (
     Absent,

@@ -6,7 +6,10 @@ import pytest
 
 from zae_limiter.bucket import Rate
 from zae_limiter.engine.bucket_view import WRITES, Account, Meter, Terms
-from zae_limiter.engine.bucket_writes import Posting, fitting, lasts, merged, prolong, rebased, write_for
+from zae_limiter.engine.bucket_writes import fitting, write_for
+from zae_limiter.engine.lifetime import lasts, prolong
+from zae_limiter.engine.posting import Posting, merged
+from zae_limiter.engine.rebase import rebase
 from zae_limiter.models import Limit
 from zae_limiter.repository_protocol import AtLeast, Equal, Exists, Item, Put, Update, apply
 from zae_limiter.schema import bucket_key, limit_attributes, shard_attributes
@@ -127,7 +130,7 @@ def test_a_refund_survives_the_limit_that_was_to_be_charged_beside_it() -> None:
 def test_new_numbers_of_the_same_version_move_the_origin(version: int, origin_ms: int) -> None:
     """Version and origin together tell which numbers a write was shaped for."""
     changed = Account(bucket_key("ns", "e", "r"), "ns", "e", "r", Terms.of([Limit("a", 20, 1, 1)], version))
-    assert rebased(changed, bucket(4_000), NOW).set["rf"] == origin_ms
+    assert rebase(changed, Posting(), bucket(4_000), NOW).set["rf"] == origin_ms
 
 
 def test_a_rebase_keeps_the_bucket_until_its_slowest_limit_is_full() -> None:
@@ -136,7 +139,7 @@ def test_a_rebase_keeps_the_bucket_until_its_slowest_limit_is_full() -> None:
     image = bucket(10_000) | dict(zip(limit_attributes("b"), (40_000, *Rate.of(B), 0), strict=True))
     for limits in (terms, Terms(dict(reversed(terms.rates.items())), 2, 1)):
         renewed = account(A)._replace(terms=limits)
-        write = rebased(renewed, image | {"ttl": NOW // 1000 + 5}, NOW)
+        write = rebase(renewed, Posting(), image | {"ttl": NOW // 1000 + 5}, NOW)
         assert write.set["ttl"] == NOW // 1000 + 60 + 3 * 100
         assert Equal("ttl", NOW // 1000 + 5) in write.when
 
@@ -194,7 +197,7 @@ def test_a_count_moves_with_the_origin() -> None:
     """What it gained until then is credited, up to its capacity."""
     renewed = account(A, meter=Meter.LIMIT)._replace(terms=Terms.of([Limit("a", 20, 1, 1)], 2))
     for before, after in ((7_000, 8_000), (999_001, 999_000)):
-        write = rebased(renewed, counted(4_000, before), NOW + 2)
+        write = rebase(renewed, Posting(), counted(4_000, before), NOW + 2)
         assert write.set["b_wcu_tk"] == after
         assert write.add["b_wcu_tc"] == 1_000
         assert "b_wcu_tk" not in write.add

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from zae_limiter.bucket import Rate, balance, gain, retry_after_ms
 from zae_limiter.engine.bucket_view import Account, Terms, has_terms, is_outdated, level
-from zae_limiter.engine.bucket_writes import Posting, fitting, lasts, merged, prolong, write_for
+from zae_limiter.engine.bucket_writes import fitting, write_for
+from zae_limiter.engine.lifetime import lasts, prolong
+from zae_limiter.engine.posting import Posting, merged
 from zae_limiter.repository_protocol import Absent, Delete, Exists, Item, Write, apply
 from zae_limiter.schema import (
     FORGIVEN,

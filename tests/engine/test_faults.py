@@ -171,10 +171,12 @@ def test_a_fault_at_any_call_of_a_visit_is_returned_beside_its_outcomes(
             writer.colour = Scripted(unharmed(come))
         orders = [need(3_000), need(1_000, account_of(OTHER))][: 1 + followers]
         told, interruption, error = list[Outcome](), None, None
+        work = writer.post(orders, binding=binding)
         try:
             with injector:
-                told, interruption = run_sync(writer.post(orders, binding=binding))
+                told, interruption = run_sync(work)
         except Fault as fault:  # before it began
+            work.close()
             error = fault
             told = [Outcome(False, None) for _ in orders]
         if is_busy(writer, KEY) and not others and followers:

@@ -18,10 +18,10 @@ from tests.engine.fake_store import (
     writer_of,
 )
 from zae_limiter import RateLimitExceeded
-from zae_limiter.engine.acquire import LOOKS_MAX
 from zae_limiter.engine.bucket_view import Meter
 from zae_limiter.engine.group_commit import BucketWriter
 from zae_limiter.engine.seen_buckets import PROCESSES_TOLD_APART
+from zae_limiter.engine.take import LOOKS_MAX
 from zae_limiter.repository_protocol import Outcome, Write
 from zae_limiter.schema import HOLDS, bucket_key, number
 

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from tests.engine.fake_buckets import FakeBuckets
 from tests.engine.fake_store import KEY, OTHER, RATE, Store, account_of, image_of, writer_of
-from zae_limiter import OnUnavailable, ValidationError
+from zae_limiter import ValidationError
 from zae_limiter.engine.bucket_view import Account, Terms
-from zae_limiter.engine.bucket_writes import Posting
+from zae_limiter.engine.demand import Demand, Take
 from zae_limiter.engine.line import Order
-from zae_limiter.engine.plan import Plan
-from zae_limiter.engine.settle import Demand, Take, settlement
+from zae_limiter.engine.posting import Posting
+from zae_limiter.engine.settle import settlement
 from zae_limiter.exceptions import LeaseExpiredError
 from zae_limiter.lease import DegradedLease, Lease
 from zae_limiter.models import TOKENS_MAX
@@ -163,11 +164,13 @@ def test_amounts_have_one_source_each() -> None:
 def lease_of() -> Lease:
     """A lease of two tokens, of a store that nobody asks."""
     buckets: Any = SimpleNamespace(writer=writer_of(Store(e=image_of())))
-    return Lease(buckets, (WHOLE,), OnUnavailable.BLOCK, True, {"a": 2_000})
+    lease = Lease(buckets, "e", "r")
+    lease._accounts, lease._taken_alone = (WHOLE,), {"a": 2_000}
+    return lease
 
 
 def degraded_lease() -> Lease:
-    return DegradedLease("e", "r", {"a": 2})
+    return DegradedLease(lease_of(), {"a": 2})
 
 
 LEASES = pytest.mark.parametrize("make", [lease_of, degraded_lease])
@@ -244,23 +247,14 @@ def test_a_degraded_lease_ends_like_any_other(verb: str) -> None:
 
 def test_what_is_taken_for_work_that_failed_meanwhile_is_given_back() -> None:
     """A task of its own was still asking for more; it is told that the lease has ended."""
-    store = Store(e=image_of())
-    writer = writer_of(store)
-    plan = Plan((account_of(),), OnUnavailable.BLOCK)
-
-    async def found(*_: Any) -> Plan:
-        return plan
-
-    buckets: Any = SimpleNamespace(
-        writer=writer, renewed=None, notice_changes=found, plan=found, moved=lambda *_: []
-    )
-    lease = Lease(buckets, *plan, True)
+    buckets = FakeBuckets()
+    lease = buckets.enter({})
     run_sync(lease.consume(a=1))
 
     def fail() -> None:
         lease._ended = lease._abandoned = True
 
-    store.meanwhile = fail
+    buckets.meanwhile = fail
     with pytest.raises(LeaseExpiredError):
         run_sync(lease.consume(a=2))
-    assert (store.sent, lease.consumed) == ([[-1_000], [-2_000], [2_000]], {"a": 1})
+    assert buckets.sent == [-1_000, -2_000, 2_000]

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.bucket import Rate, balance
 from zae_limiter.engine.bucket_view import WRITES, Account, Meter, Terms, level, still_forgiven
-from zae_limiter.engine.bucket_writes import rebased
 from zae_limiter.engine.group_commit import BucketWriter
+from zae_limiter.engine.posting import Posting
+from zae_limiter.engine.rebase import rebase
 from zae_limiter.engine.split import doubled, gather, place, relieve, shard_account, split
 from zae_limiter.models import Limit
 from zae_limiter.repository_protocol import Absent, AtLeast, AtMost, Equal, Exists, Item, Put, apply
@@ -231,8 +232,10 @@ def test_a_split_does_not_undo_what_a_raise_has_to_make_up_for(
         level(one.terms, "a", half, NOW).balance(NOW) for one, half in zip(accounts, halves, strict=True)
     ]
     assert 0 <= sum(found) - whole <= 1
-    rises = [apply(rebased(one, half, NOW), half) for one, half in zip(accounts, halves, strict=True)]
-    (rise,) = [apply(rebased(caller, image, NOW), image)]
+    rises = [
+        apply(rebase(one, Posting(), half, NOW), half) for one, half in zip(accounts, halves, strict=True)
+    ]
+    (rise,) = [apply(rebase(caller, Posting(), image, NOW), image)]
     assert all(outcome.applied for outcome in (*rises, rise))
     owed, owed_whole = sum(still_owed(outcome.item) for outcome in rises), still_owed(rise.item)
     assert sum(found) - owed == whole - owed_whole

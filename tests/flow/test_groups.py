@@ -28,7 +28,7 @@ from zae_limiter import (
     SyncRepository,
 )
 from zae_limiter.backends.memory import MemoryBackend
-from zae_limiter.engine import acquire, group_commit, line
+from zae_limiter.engine import group_commit, line, take
 from zae_limiter.repository_protocol import Outcome, Write
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.testing import ManualClock, RecordingBackend
@@ -320,7 +320,7 @@ def test_a_bucket_that_never_holds_still_ends_in_an_error_and_frees_the_line() -
         answers = await asyncio.gather(*(attempt(limiter) for _ in range(3)), return_exceptions=True)
         assert [type(answer) for answer in answers] == [RateLimiterUnavailable] * 3
         # Each tries once alone before it stands in line.
-        assert store.at_gate <= 3 * (1 + acquire.ATTEMPTS_MAX * (1 + group_commit.WRITE_ATTEMPTS_MAX))
+        assert store.at_gate <= 3 * (1 + take.ATTEMPTS_MAX * (1 + group_commit.WRITE_ATTEMPTS_MAX))
         store.restless = False
         assert await attempt(limiter)
         assert await limiter.available("key", RESOURCE) == {"rpm": 98}

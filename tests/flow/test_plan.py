@@ -218,6 +218,6 @@ def test_what_a_process_remembers_is_bounded() -> None:
             async with limiter.acquire("key-0", "api", {"rpm": 1}):
                 assert await limiter.available("key-0", "api") == {"rpm": 58}
             repository = limiter.repository
-            return len(repository.tills), len(repository.writer.images), limiter.get_cache_stats().size
+            return len(repository.plans), len(repository.writer.images), limiter.get_cache_stats().size
 
     assert asyncio.run(work()) == (1_000, 1_000, 1_000)

@@ -11,7 +11,7 @@ from tests.odd_stores import HotMemory
 from zae_limiter import InvalidNameError, Limit, RateLimiter, RateLimitExceeded, Repository
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.bucket import Rate
-from zae_limiter.engine import bucket_writes, split
+from zae_limiter.engine import bucket_writes, posting, split
 from zae_limiter.engine.shares import SHARDS_MAX
 from zae_limiter.repository_protocol import Backend, Item
 from zae_limiter.schema import limit_attributes, number, stored_rate
@@ -24,6 +24,7 @@ FEW_WRITES = Rate(3_000, 3_000, 1_000)
 @pytest.fixture(autouse=True)
 def few_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucket_writes, "WRITES", FEW_WRITES)
+    monkeypatch.setattr(posting, "WRITES", FEW_WRITES)
     monkeypatch.setattr(split, "WRITES", FEW_WRITES)
 
 

@@ -24,7 +24,7 @@ from zae_limiter import (
 from zae_limiter.backends.dynamodb import DynamoDBBackend
 from zae_limiter.backends.dynamodb.expressions import Payload, fields_of
 from zae_limiter.bucket import Rate
-from zae_limiter.engine import bucket_writes, split
+from zae_limiter.engine import bucket_writes, posting, split
 from zae_limiter.repository_protocol import Update
 from zae_limiter.schema import bucket_key
 from zae_limiter.testing import ManualClock
@@ -166,7 +166,7 @@ def application(repository: SyncRepository, clock: ManualClock) -> None:
 def _run_hot(limiter: SyncRateLimiter, clock: ManualClock) -> None:
     """A bucket that is split, used in its parts, and gathered from them."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (bucket_writes, split):
+        for module in (bucket_writes, posting, split):
             patch.setattr(module, "WRITES", Rate(3_000, 3_000, 1_000))
         for _ in range(16):
             with limiter.acquire("hot", RESOURCE, {"rpm": 1}):

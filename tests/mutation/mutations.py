@@ -70,22 +70,39 @@ def _aggregator(*names: str) -> tuple[str, ...]:
 TARGETS = (
     Target(
         "zae_limiter/engine/bucket_writes.py",
+        (*_engine("bucket_writes", "bucket_writes_beside", "bucket_writes_law", "spent"), HOT[2]),
+        CORE,
+    ),
+    Target(
+        "zae_limiter/engine/posting.py",
         (*_engine("bucket_writes", "bucket_writes_beside", "bucket_writes_law"), HOT[2]),
         CORE,
     ),
-    Target("zae_limiter/engine/plan.py", (*_engine("plan"), *FLOW, HOT[0]), CORE),
+    Target(
+        "zae_limiter/engine/rebase.py",
+        (*_engine("bucket_writes", "bucket_writes_beside", "bucket_writes_law"), HOT[2]),
+        CORE,
+    ),
+    Target(
+        "zae_limiter/engine/lifetime.py", _engine("bucket_writes_beside", "bucket_writes_law", "settle"), CORE
+    ),
+    Target("zae_limiter/engine/plan.py", (*_engine("plan", "acquire"), *FLOW, HOT[0]), CORE),
+    Target("zae_limiter/engine/refusal.py", (*_engine("take", "acquire", "holds"), *FLOW, HOT[0]), CORE),
+    Target("zae_limiter/engine/take.py", (*_engine("take", "holds"), *FLOW, *EXHAUSTIVE), CORE),
+    Target("zae_limiter/engine/demand.py", (*_engine("take", "lease"), *FLOW), CORE),
+    Target("zae_limiter/engine/holding.py", (*_engine("acquire", "lease"), *FLOW), CORE),
     Target("zae_limiter/bucket.py", ("tests/test_bucket.py", "tests/fuzz/test_facts.py"), CORE),
     Target("zae_limiter/engine/acquire.py", (*_engine("acquire"), *FLOW, *EXHAUSTIVE), CORE),
     Target("zae_limiter/engine/settle.py", (*_engine("settle", "lease"), *FLOW, *EXHAUSTIVE), CORE),
-    Target("zae_limiter/lease.py", (*_engine("lease"), *FLOW), CORE),
+    Target("zae_limiter/lease.py", (*_engine("lease", "acquire"), *FLOW), CORE),
     Target(
         "zae_limiter/engine/group_commit.py",
-        (*_engine("group_commit", "line", "groups", "faults", "acquire"), *HOT[:2], *FLOW, *EXHAUSTIVE),
+        (*_engine("group_commit", "line", "groups", "faults", "take"), *HOT[:2], *FLOW, *EXHAUSTIVE),
         CORE,
     ),
     Target(
         "zae_limiter/engine/door.py",
-        ("tests/test_one_door.py", *_engine("group_commit", "plan", "faults"), *FLOW),
+        ("tests/test_one_door.py", *_engine("group_commit", "acquire", "faults"), *FLOW),
         CORE,
     ),
     Target("zae_limiter/engine/line.py", (*_engine("line", "groups", "faults"), *HOT[:2], *FLOW), CORE),
@@ -141,17 +158,19 @@ PLANTED = (
         "not outcome.failure.ambiguous and attempt",
         "attempt",
     ),
-    Planted("zae_limiter/engine/acquire.py", "acquire", "except BaseException:", "except Exception:"),
+    Planted("zae_limiter/engine/take.py", "take", "except BaseException:", "except Exception:"),
     Planted(
         "zae_limiter/engine/settle.py",
         "_posted",
         "writer.post(orders, binding=True)\n",
         "writer.post(orders)\n",
     ),
-    Planted("zae_limiter/lease.py", "Lease._abandon", "self._taken()", "self._later"),
+    Planted("zae_limiter/engine/holding.py", "Holding._abandon", "self._taken()", "self._later"),
     Planted("zae_limiter/engine/settle.py", "settlement", "in reversed(taken)", "in taken"),
     Planted("zae_limiter/engine/settle.py", "_last_of", "in reversed(take.demands)", "in take.demands"),
-    Planted("zae_limiter/lease.py", "Lease._take", "self._later += (Take(", "self._later = (Take("),
+    Planted(
+        "zae_limiter/engine/holding.py", "Holding._take_in", "self._later += (take", "self._later = (take"
+    ),
     Planted("zae_limiter/engine/group_commit.py", "unknown", "ambiguous=True", "ambiguous=False"),
     Planted(
         "zae_limiter/engine/group_commit.py",
@@ -162,8 +181,8 @@ PLANTED = (
     Planted(
         "zae_limiter/engine/line.py", "Lines._call_next", "line.lead(waiting[0])", "line.lead(waiting[-1])"
     ),
-    Planted("zae_limiter/engine/plan.py", "spent", "stored = capacity - gained", "stored = capacity"),
-    Planted("zae_limiter/engine/plan.py", "spent", "numbers[counter] + need", "need"),
+    Planted("zae_limiter/engine/bucket_writes.py", "spent", "found - gained - need", "found - need"),
+    Planted("zae_limiter/engine/bucket_writes.py", "spent", "numbers[counter] + need", "need"),
     Planted(
         "zae_limiter/engine/bucket_writes.py",
         "_spend",

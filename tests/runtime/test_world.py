@@ -18,7 +18,7 @@ class Machine:
 
     def __init__(self, wrong_ms: int = 0) -> None:
         self.ticks_ms, self.wrong_ms = 12_345.5, wrong_ms
-        self.clock = StoreClock(self._wall_ns, lambda: self.ticks_ms)
+        self.clock = StoreClock(self._wall_ns, lambda: self.ticks_ms * 1e6)
 
     def _wall_ns(self) -> int:
         return (int(self.ticks_ms) + EPOCH_MS + self.wrong_ms) * 1_000_000

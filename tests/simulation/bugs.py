@@ -12,11 +12,12 @@ from tests.simulation.simulation import SimColour
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.config_cache import ConfigCache
 from zae_limiter.engine.bucket_view import Account
-from zae_limiter.engine.bucket_writes import Posting, fitting, write_for
+from zae_limiter.engine.bucket_writes import fitting, spent, write_for
+from zae_limiter.engine.demand import Demand
 from zae_limiter.engine.group_commit import BucketWriter
 from zae_limiter.engine.merge import merge
-from zae_limiter.engine.plan import spent
-from zae_limiter.engine.settle import Demand, give_back
+from zae_limiter.engine.posting import Posting
+from zae_limiter.engine.settle import give_back
 from zae_limiter.engine.split import split
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.lease import Acquisition
@@ -38,7 +39,7 @@ from zae_limiter.repository_protocol import (
 )
 from zae_limiter.runtime.world import StoreClock
 
-look = StoreClock._look
+look, leave = StoreClock._look, Acquisition.__aexit__
 refuse_older_shape = versions._refuse_older_shape
 
 
@@ -62,10 +63,13 @@ def _without_clamp(*given: Any) -> Write | None:
     return write._replace(add={**write.add, **moved}, set={}, when=kept)
 
 
-def _spent_without_floor(slots: Any, needs: Any, image: Any, now_ms: int) -> dict[str, int] | None:
-    """A till that takes what is not there."""
-    rich = {**image, **{slot.tokens: image[slot.tokens] + slot.capacity_milli for slot in slots.values()}}
-    return spent(slots, needs, rich, now_ms)
+def _spent_without_floor(terms: Any, needs: Any, image: Any, now_ms: int) -> dict[str, int] | None:
+    """Taking at once what is not there."""
+    rich = {
+        **image,
+        **{slot.tokens: image[slot.tokens] + slot.capacity_milli for slot in terms.slots.values()},
+    }
+    return spent(terms, needs, rich, now_ms)
 
 
 def _swap_unseen(
@@ -129,11 +133,11 @@ async def _forget_refund(*_: Any) -> None:
     """A refund that nobody makes."""
 
 
-def _forget_readers(acquisition: Acquisition, kind: type[BaseException] | None) -> bool:
-    lease = acquisition._lease
-    assert lease is not None
-    lease._ended, lease._settled = True, kind is GeneratorExit
-    return kind is GeneratorExit or (kind is None and not lease._adjusted)
+async def _forget_readers(acquisition: Acquisition, kind: Any, error: Any, trace: Any) -> None:
+    if kind is GeneratorExit:
+        acquisition._lease._ended = acquisition._lease._settled = True
+    else:
+        await leave(acquisition, kind, error, trace)
 
 
 async def _keep_nothing(_: SimColour, coroutine: Coroutine[Any, Any, Any], *__: Any) -> Any:
@@ -176,6 +180,9 @@ def _never(*_: Any) -> bool:
     return False
 
 
+GIVE_BACK = tuple(f"zae_limiter.engine.{module}.give_back" for module in ("acquire", "take", "holding"))
+"""Wherever a refund is made."""
+
 BUGS: dict[str, dict[str, Any]] = {
     "parent_widened": {"zae_limiter.records.buckets.BucketRecords._family": _widened_family},
     "holds_believed": {
@@ -185,7 +192,7 @@ BUGS: dict[str, dict[str, Any]] = {
     "lost_in_silence": {"zae_limiter.engine.group_commit.BucketWriter.count_unsure": _count_nothing},
     "no_floor": {"zae_limiter.engine.group_commit.write_for": _without_floor},
     "no_clamp": {"zae_limiter.engine.group_commit.write_for": _without_clamp},
-    "till_overdraws": {"zae_limiter.engine.plan.spent": _spent_without_floor},
+    "overdrawn_at_once": {"zae_limiter.engine.acquire.spent": _spent_without_floor},
     "unstamped": {"zae_limiter.records.levels._stamp_buckets": _stamp_nothing},
     "former_parent": {"zae_limiter.records.buckets.BucketRecords.is_moved_by_now": _believe_the_parent},
     "unnoticed": {"zae_limiter.config_cache.ConfigCache.notice": _believe_the_cache},
@@ -193,20 +200,14 @@ BUGS: dict[str, dict[str, Any]] = {
     "tail_first": {"zae_limiter.engine.group_commit.fitting": _last_come_first_served},
     "split_mints": {"zae_limiter.engine.split.split": _split_that_mints},
     "merge_mints": {"zae_limiter_aggregator.buckets.merge": _merge_that_mints},
-    "wrong_shard": {
-        "zae_limiter.engine.acquire.give_back": _refund_to_first_shard,
-        "zae_limiter.lease.give_back": _refund_to_first_shard,
-    },
+    "wrong_shard": dict.fromkeys(GIVE_BACK, _refund_to_first_shard),
     "blind_entry": {"zae_limiter.records.versions._refuse_older_shape": _enter_blindly},
     "deaf_clock": {"zae_limiter.runtime.world.StoreClock.observe": _deaf},
     "clock_set_back": {"zae_limiter.runtime.world.StoreClock._look": _set_back},
     "moved_twice": {"zae_limiter.operate.migrations.moving.mark": _mark_again},
-    "reader_forgotten": {"zae_limiter.lease.Acquisition.leave_at_once": _forget_readers},
+    "reader_forgotten": {"zae_limiter.lease.Acquisition.__aexit__": _forget_readers},
     "undone_by_nobody": {"tests.simulation.simulation.SimColour.keep": _keep_nothing},
-    "no_refund": {
-        "zae_limiter.engine.acquire.give_back": _forget_refund,
-        "zae_limiter.lease.give_back": _forget_refund,
-    },
+    "no_refund": dict.fromkeys(GIVE_BACK, _forget_refund),
 }
 
 

@@ -29,8 +29,8 @@ from tests.simulation.search import Act, Explorer, Line, Place, Redundant, Searc
 from tests.simulation.simulation import Cancelled, Process, Task
 from zae_limiter.backends.memory import MemoryBackend, Shelf
 from zae_limiter.bucket import balance
-from zae_limiter.engine.bucket_writes import Posting, merged
 from zae_limiter.engine.line import Order
+from zae_limiter.engine.posting import Posting, merged
 from zae_limiter.exceptions import RateLimiterUnavailable, RateLimitExceeded
 from zae_limiter.limiter import RateLimiter
 from zae_limiter.models import Limit

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.simulation.bugs import BUGS
+from tests.simulation.bugs import BUGS, GIVE_BACK
 from tests.simulation.search import Line
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.engine.bucket_view import level
 from zae_limiter.engine.bucket_writes import write_for
+from zae_limiter.engine.demand import Demand
 from zae_limiter.engine.group_commit import BucketWriter
-from zae_limiter.engine.settle import Demand, give_back
+from zae_limiter.engine.settle import give_back
 from zae_limiter.repository_protocol import Equal, Item, Key, Outcome, Put, Update, Write
 
 
@@ -67,11 +68,8 @@ def _timid(postings: Sequence[Any], terms: Any, image: Any, now_ms: int) -> list
 
 
 PLANTED: dict[str, dict[str, Any]] = {
-    **{bug: BUGS[bug] for bug in ("no_floor", "no_clamp", "no_refund", "till_overdraws", "tail_first")},
-    "refund_twice": {
-        "zae_limiter.engine.acquire.give_back": _refund_twice,
-        "zae_limiter.lease.give_back": _refund_twice,
-    },
+    **{bug: BUGS[bug] for bug in ("no_floor", "no_clamp", "no_refund", "overdrawn_at_once", "tail_first")},
+    "refund_twice": dict.fromkeys(GIVE_BACK, _refund_twice),
     "sent_again": {"tests.simulation.search.Line._write_one": _sent_again},
     "stale_swap": {"zae_limiter.backends.memory.MemoryBackend.swap": _swap_of_a_stale_image},
     "unpinned": {"zae_limiter.engine.group_commit.write_for": _unpinned},

@@ -15,10 +15,10 @@ from typing import NamedTuple
 from tests.simulation.simulation import Process, Simulation
 from zae_limiter.bucket import Rate, accrued, balance, wait_ms
 from zae_limiter.engine.bucket_view import Account, shard_count
-from zae_limiter.engine.bucket_writes import merged
 from zae_limiter.engine.door import Call
 from zae_limiter.engine.group_commit import BucketWriter
 from zae_limiter.engine.line import Order, Ticket
+from zae_limiter.engine.posting import merged
 from zae_limiter.models import Limit
 from zae_limiter.repository_protocol import Backend, Item, Outcome, Write
 from zae_limiter.schema import BURIED, bucket_limit_names, limit_attributes, number, stored_rate

@@ -14,7 +14,7 @@ class Reader:
     """Holds the lease of a stream that it leaves when its own block ends well, and fails when that fails."""
 
     def __init__(self, acquisition: Acquisition) -> None:
-        self._colour = acquisition._buckets.writer.colour
+        self._colour = acquisition._lease._buckets.writer.colour
         self._stream = _stream(acquisition)
 
     async def __aenter__(self) -> Lease:

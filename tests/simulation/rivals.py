@@ -105,7 +105,7 @@ class Rivals:
                 self.simulation.faults["splits"] += 1
 
     def run(self) -> None:
-        with mock.patch("zae_limiter.engine.acquire.LOOK_AGAIN_SECONDS", PATIENT_SECONDS):
+        with mock.patch("zae_limiter.engine.take.LOOK_AGAIN_SECONDS", PATIENT_SECONDS):
             self.simulation.run()
         limiter = RateLimiter(self.setup)
         for entity_id, amounts in self.refused:

@@ -303,7 +303,6 @@ class Line(Way):
         assert isinstance(process.simulation, Explorer)
         self._explorer = process.simulation
         self._on_call, self._on_apply = on_call, on_apply
-        self.swap: Swap | None = self._swap if swaps else None
         self._tells = swaps
 
     async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
@@ -332,6 +331,10 @@ class Line(Way):
         return outcomes
 
     @property
+    def swap(self) -> Swap | None:
+        return self._swap if self._tells else None
+
+    @property
     def changes(self) -> Changes | None:
         """Told at once, by a store that answers at once."""
         return super().changes if self._tells else None
@@ -339,7 +342,8 @@ class Line(Way):
     def _swap(
         self, key: Key, image: Item, changed: Mapping[str, int], changes: int | None = None
     ) -> Item | None:
-        swap: Swap = self.inner.swap  # type: ignore[attr-defined]
+        swap = self.inner.swap
+        assert swap is not None
         self._on_call([key])
         new = swap(key, image, changed, changes)
         if new is not None:

@@ -406,10 +406,13 @@ class Network(Way):
     ) -> None:
         super().__init__(process, inner)
         self._process, self._weather, self._on_send = process, weather, on_send
-        self.swap: Swap | None = self._swap if swaps else None
         self._tells = swaps
         self._simulation = process.simulation
         self._fault_rate, self._on_apply = fault_rate, on_apply
+
+    @property
+    def swap(self) -> Swap | None:
+        return self._swap if self._tells else None
 
     @property
     def changes(self) -> Changes | None:
@@ -440,7 +443,8 @@ class Network(Way):
         self, key: Key, image: Item, changed: Mapping[str, int], changes: int | None = None
     ) -> Item | None:
         """At once or not at all, as with a file of this machine; now and then nobody knows which."""
-        swap: Swap = self.inner.swap  # type: ignore[attr-defined]
+        swap = self.inner.swap
+        assert swap is not None
         fate = self._simulation.rng.random()
         if fate < self._fault_rate or self._weather(self._process) is not None:
             return None

@@ -16,7 +16,7 @@ from zae_limiter.repository_protocol import Key
 
 FOUND_IN = {
     "no_clamp": "at the brim: remote, two processes",
-    "till_overdraws": "take and take more: local, two processes",
+    "overdrawn_at_once": "take and take more: local, two processes",
     "tail_first": "three in line",
     "stale_swap": "settle and fail: local, two processes",
     "unpinned": "cut the limits: remote",

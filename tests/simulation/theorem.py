@@ -225,7 +225,12 @@ class Scenario:
     def run(self) -> None:
         slow = {
             f"zae_limiter.{module}.WRITES": SLOW_WRITES
-            for module in ("engine.bucket_writes", "engine.split", "operate.migrations.buckets")
+            for module in (
+                "engine.bucket_writes",
+                "engine.posting",
+                "engine.split",
+                "operate.migrations.buckets",
+            )
         }
         with ExitStack() as stack:
             for target, rate in slow.items():

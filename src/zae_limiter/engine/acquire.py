@@ -1,8 +1,9 @@
-"""One acquire from beginning to end: take from every bucket or from none, settle, give back.
+"""The acquire: what happens between asking for tokens and holding them, for every store and every case.
 
-``acquire`` is the one coroutine that holds the branches; what it decides is decided by pure
-functions. What was taken from one bucket stays taken while another is retried, and is given back
-when the whole cannot be had, whatever the reason: a refusal, a store that is gone, a cancellation.
+A plan says whose buckets are charged. If the store answers at once, that is all: a new image for the old one.
+Else a write goes out in the bucket's line, alone if one bucket is all there is; whatever it brings to light,
+and whatever takes several buckets, is for ``take``. A plan that turns out to charge the wrong family is made
+anew.
 
 A write whose reply was lost may have happened. Such a debit counts as spent and is never sent again;
 such a refund is never repeated. Nothing is applied twice.
@@ -10,408 +11,135 @@ such a refund is never repeated. Nothing is applied twice.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
 
-from ..exceptions import RateLimiterUnavailable, RateLimitExceeded, ValidationError
-from ..models import LimitStatus
-from ..repository_protocol import Item, Key, Outcome
-from ..schema import is_deleted
-from .bucket_view import (
-    Account,
-    has_terms,
-    is_outdated,
-    is_overloaded,
-    is_split,
-    life_of,
-    put_back,
-    shard_count,
-    status,
-)
-from .bucket_writes import Posting, fitting
-from .group_commit import BucketWriter
+from ..exceptions import RateLimiterUnavailable, RateLimitExceeded
+from ..repository_protocol import NOTHING
+from ..schema import LIFE
+from .bucket_view import Account, has_family, is_whole
+from .bucket_writes import spent
+from .demand import Demand, Take, demands_on, taken_from
+from .door import swap_at_once
+from .holding import Holding
 from .line import Order
-from .settle import Charge, Demand, answered_for, give_back
-from .split import are_known, gather, known_images, levels, place, relieve, shard_account, shard_keys
-
-logger = logging.getLogger("zae_limiter")
-
-ATTEMPTS_MAX = 64
-"""How often a demand is tried anew, within the time of one call, because its bucket would not hold still."""
+from .plan import Plan
+from .posting import Posting
+from .refusal import remembered
+from .settle import answered_for, give_back
+from .take import take
 
 PLANS_MAX = 8
 """How often an acquire is planned anew because its entity was given another family meanwhile."""
 
-SOON_SECONDS = 0.001
-"""The wait of whoever need not wait for tokens, only be faster than others the next time."""
 
-LOOKS_MAX = 2
-"""How often a bucket is looked at again whose tokens somebody else may only hold."""
-
-OUTWAIT_STEPS_MAX, OUTWAIT_SECONDS = 20, 0.002
-"""How long, in small steps, an acquire waits for another one of this process that holds what it lacks."""
-
-LOOK_AGAIN_SECONDS = 0.02
-"""Longer than it takes to give back what could not be had everywhere; the next pause is twice as long."""
-
-
-def demand_on(account: Account, amounts: Mapping[str, int]) -> Demand | None:
-    """What can be asked of an account: the limits it has, if any."""
-    known = {name: amount for name, amount in amounts.items() if name in account.terms.rates}
-    return Demand(account, known) if known else None
-
-
-def demands_on(accounts: Sequence[Account], amounts: Mapping[str, int]) -> list[Demand]:
-    """Amounts as demands on all who have such limits; somebody must have each of them."""
-    for name in amounts:
-        if not any(name in account.terms.rates for account in accounts):
-            raise unknown_limit(name, accounts)
-    return [demand for account in accounts if (demand := demand_on(account, amounts)) is not None]
-
-
-def unknown_limit(name: str, accounts: Sequence[Account]) -> ValidationError:
-    entity_id, resource = accounts[0].entity_id, accounts[0].resource
-    known = dict.fromkeys(name for account in accounts for name in account.terms.rates)
-    has = f"it has {', '.join(known)}" if known else "it has none"
-    return ValidationError("limit name", name, f"{entity_id!r} has no such limit on {resource!r}; {has}")
+async def acquire(holding: Holding, needs: Mapping[str, int]) -> None:
+    """Take millitokens by limit from every bucket of a family, or from none."""
+    buckets, is_first = holding._buckets, not holding._accounts
+    writer, plan = buckets.writer, buckets.plans.get((holding._entity_id, holding._resource))
+    if plan is None or plan.given != holding._given or not holding._speculative:
+        plan = None
+    elif plan.is_lone and is_first and needs and writer.swap is not None:
+        ticks_ms, cache = writer.world.ticks_ms(), plan.cache
+        fresh = ticks_ms < plan.expires_ms and cache.withdrawals == plan.withdrawals
+        if (fresh or plan.is_fresh(ticks_ms)) and plan.names.issuperset(needs):
+            holding._policy = holding._on_unavailable or plan.on_unavailable
+            now_ms, image, terms = writer.world.now_ms(), writer.images.get(plan.key), plan.accounts[0].terms
+            if image is not None and (image is plan.image or plan.suits(image, now_ms)):
+                changed, ttl = spent(terms, needs, image, now_ms), image.get("ttl")
+                lives = ttl is None or ttl * 1000 >= now_ms + 2 * terms.fill_ms  # type: ignore[operator]
+                if changed is not None and lives:
+                    try:
+                        new = swap_at_once(writer.swap, writer, plan.key, image, changed, cache.changes)
+                    except BaseException as error:
+                        # Whatever comes out of a signal handler comes before or after it was done.
+                        if not isinstance(error, RateLimiterUnavailable) or error.ambiguous:
+                            writer.lose(Order(plan.accounts[0], Posting(needs)), error)
+                        raise
+                    if new is not None:  # from here on nothing is called, after which a handler could raise
+                        holding._accounts, holding._taken_alone = plan.accounts, needs
+                        plan.image = new
+                        cache.hits += plan.records
+                        return
+    await writer.colour.keep(_acquire_in_line(holding, needs, plan, is_first=is_first), holding._lost)
 
 
-def restless(entity_id: str) -> RateLimiterUnavailable:
-    return RateLimiterUnavailable(f"the family of {entity_id!r} changed {PLANS_MAX} times meanwhile")
-
-
-Renew: TypeAlias = Callable[[Account], Awaitable[Account]]
-
-
-async def acquire(
-    writer: BucketWriter, demands: Sequence[Demand], renew: Renew, *, speculative: bool = True
-) -> Charge[Demand]:
-    """Take every demand from its bucket, or none; ``renew`` brings the newest terms of an account.
-
-    The caller answers for what was taken.
-    """
-    if refusal := _remembered(writer, demands):
-        raise refusal
-    taking = _Taking(writer, demands, renew)
-    taking.together = not speculative or taking.can_be_atomic
-    until_ms, looks = writer.world.ticks_ms() + writer.backend.capabilities.timeout_ms, 0
-    try:
-        for attempt in range(ATTEMPTS_MAX):
-            asked_ms = writer.world.now_ms()
-            misled = await taking.attempt(read_first=not speculative)
-            if not taking.owed:
-                taking.let_go()
-                return taking.taken
-            if not misled:
-                # Who is refused and fits by the time of the reply tries again, but does not race for ever.
-                refusal = taking.refusal(writer.world.now_ms())
-                refusal = refusal or (taking.lost_race(asked_ms) if attempt else None)
-                if refusal and await taking.outwait():
-                    refusal = taking.refusal(writer.world.now_ms())
-                if refusal:
-                    doubtful = taking.is_doubtful
-                    if looks == LOOKS_MAX or not doubtful:
-                        taking.remember(firmly=not doubtful)
-                        raise refusal
-                    looks += 1
-                    await taking.look_again(LOOK_AGAIN_SECONDS * looks)
-            if writer.world.ticks_ms() >= until_ms:
-                break
-        raise RateLimiterUnavailable(f"{taking.place} changed under every attempt")
-    except GeneratorExit:  # a coroutine that is thrown away may not await any more
-        del taking.taken[:]  # whoever keeps coroutines knows of it
-        taking.let_go()
-        raise
-    except BaseException:
-        await give_back(writer, taking.taken)
-        taking.let_go()
-        raise
-
-
-class _Taking:
-    """An acquire under way: what was taken, and what is still owed."""
-
-    def __init__(self, writer: BucketWriter, demands: Sequence[Demand], renew: Renew) -> None:
-        self._writer, self._renew = writer, renew
-        self._demands = list(demands)
-        """All of them, under the newest terms that were seen."""
-        self.owed = list(range(len(demands)))
-        """The places of those that nobody has admitted yet."""
-        self.taken = answered_for(writer)
-        self.together = False
-        self._seen_gone: set[int] = set()
-        self._held: list[Key] = []
-
-    @property
-    def can_be_atomic(self) -> bool:
-        return len(self._demands) > 1 and self._writer.backend.capabilities.atomic_batches
-
-    @property
-    def place(self) -> str:
-        return f"bucket {self._demands[self.owed[0]].account.key.partition!r}"
-
-    async def attempt(self, *, read_first: bool) -> bool:
-        """Try to take what is owed; whether somebody was misled about a bucket and knows better now."""
-        placed = []
-        for at in self.owed:
-            account, amounts = self._demands[at]
-            placed.append((at, Demand(await place(self._writer, account, amounts), amounts)))
-        refused = []
-        for part in [placed] if self.together else self._in_turn(placed):
-            if refused := await self._take(part, read_first=read_first):
-                break  # of the others nothing is asked, for it could only be held and given back
-        misled = not refused  # nobody is to blame: others were faster
-        for at, shard in refused:
-            misled = await self._reconsider(at, shard) or misled
-        return misled
-
-    def refusal(self, now_ms: int) -> RateLimitExceeded | None:
-        """The refusal that the images call for at an instant, or ``None`` if another attempt can succeed."""
-        owed = [self._demands[at] for at in self.owed]
-        given = [d for at, d in enumerate(self._demands) if at not in self.owed and d.amounts]
-        return _refusal(self._writer, owed, now_ms, given, self.taken)
-
-    def lost_race(self, asked_ms: int) -> RateLimitExceeded | None:
-        """The refusal of somebody who fits by now: at that instant others were faster."""
-        if (refusal := self.refusal(asked_ms)) is None:
-            return None
-        by_now = [replace(s, retry_after_seconds=SOON_SECONDS) if s.exceeded else s for s in refusal.statuses]
-        return RateLimitExceeded(by_now)
-
-    @property
-    def is_doubtful(self) -> bool:
-        """Whether tokens are missing that somebody may only hold until another bucket has answered."""
-        if self.taken and self._is_held_here:
-            return True
-        return any(map(self._writer.is_doubtful, self._missing))
-
-    @property
-    def _missing(self) -> list[Key]:
-        return [self._demands[at].account.key for at in self.owed]
-
-    @property
-    def _is_held_here(self) -> bool:
-        return any(self._writer.is_held_here(key) for key in self._missing)
-
-    async def outwait(self) -> bool:
-        """Wait for acquires of this process that hold what is missing, unless they may wait for us."""
-        for step in range(OUTWAIT_STEPS_MAX):
-            if self.taken or not self._is_held_here:
-                return step > 0
-            await self._writer.colour.sleep(OUTWAIT_SECONDS)
-        return True
-
-    def _let_go_of(self, accounts: Iterable[Account]) -> None:
-        """Nothing was taken from these, so nobody has to wait for it."""
-        for account in accounts:
-            self._writer.let_go(account.whole_key)
-            self._held.remove(account.whole_key)
-
-    def let_go(self) -> None:
-        """Nothing is held any more: it is taken for good, or given back."""
-        while self._held:
-            self._writer.let_go(self._held[-1])
-            self._held.pop()
-
-    def __del__(self) -> None:
-        """Let go whatever has ended the acquire."""
-        if getattr(self, "_held", ()):
-            self.let_go()
-
-    def remember(self, *, firmly: bool) -> None:
-        """Let equal demands be refused for a moment without asking again, or else not."""
-        for at in self.owed:
-            key = self._demands[at].account.key
-            (self._writer.note_refusal if firmly else self._writer.reconsider)(key)
-
-    async def look_again(self, seconds: float) -> None:
-        """Let go of everything, wait a little and look; from now on all is taken at once or nothing."""
-        taken, self.taken = self.taken, answered_for(self._writer)
-        await give_back(self._writer, taken)
-        self.let_go()
-        self.owed = [at for at, demand in enumerate(self._demands) if demand.amounts]
-        self.together = True
-        await self._writer.colour.sleep(seconds * self._writer.world.random.uniform(1, 2))
-        await self._writer.look([demand.account.key for demand in self._demands])
-
-    def _in_turn(self, placed: list[tuple[int, Demand]]) -> list[list[tuple[int, Demand]]]:
-        """Whom to ask first: the buckets that are believed to refuse. If none is, all at once."""
-        if len(placed) == 1:
-            return [placed]
-        now_ms, writer = self._writer.world.now_ms(), self._writer
-        doubted: list[tuple[int, Demand]] = []
-        trusted: list[tuple[int, Demand]] = []
-        for at, (account, amounts) in placed:
-            (fits,) = fitting([Posting(amounts)], account.terms, writer.image(account.key), now_ms)
-            (trusted if fits else doubted).append((at, Demand(account, amounts)))
-        return [part for part in (doubted, trusted) if part]
-
-    async def _take(
-        self, placed: Sequence[tuple[int, Demand]], *, read_first: bool = False
-    ) -> list[tuple[int, Account]]:
-        """Post demands, note those that were taken, and return where the others were refused."""
-        writer = self._writer
-        alone = len(self._demands) == 1 or (self.together and len(placed) == len(self._demands))
-        hold = 0 if alone else self._hold([demand.account for _, demand in placed])
-        orders = [Order(demand.account, Posting(demand.amounts, hold=hold)) for _, demand in placed]
-        if self.together:
-            outcomes, interruption = await writer.post_together(orders, read_first=read_first)
-        else:
-            outcomes, interruption = await writer.post(orders)
-        try:
-            self._note(placed, outcomes)
-        except BaseException:
-            self._note(placed, outcomes)
-            raise
-        if hold:
-            self._let_go_of(
-                asked[1].account for asked, o in zip(placed, outcomes, strict=True) if not o.applied
-            )
-        self._obey(orders, outcomes, interruption)
-        blamed = zip(placed, outcomes, strict=True)
-        return [(at, demand.account) for (at, demand), outcome in blamed if not outcome.held]
-
-    def _note(self, placed: Sequence[tuple[int, Demand]], outcomes: Sequence[Outcome]) -> None:
-        """Note what was taken; until the last steps, which no signal handler can come between, nothing is."""
-        applied = [asked for asked, outcome in zip(placed, outcomes, strict=True) if outcome.applied]
-        places = [at for at, _ in applied]
-        demands = [_taken_from(asked[1], o) for asked, o in zip(placed, outcomes, strict=True) if o.applied]
-        owed = [at for at in self.owed if at not in places]
-        self.taken += demands
-        self.owed = owed
-
-    def _hold(self, accounts: Sequence[Account]) -> int:
-        """Mark what is taken from some buckets of several, here and in the store."""
-        for account in accounts:
-            self._held.append(account.whole_key)
-            self._writer.hold(account.whole_key)
-        return self._writer.new_hold([account.key for account in accounts])
-
-    async def _reconsider(self, at: int, shard: Account) -> bool:
-        """Find out why a shard refused a demand; whether that was for another reason than tokens."""
-        writer, demand = self._writer, self._demands[at]
-        image = writer.image(shard.key)
-        if is_split(shard, image):
-            return True
-        # A bucket is made from records that were read after it was seen to be gone: it may have been deleted.
-        missing = image is None or is_deleted(image)
-        gone = missing and shard.terms.version is not None and at not in self._seen_gone
-        if gone or is_outdated(shard.terms, image):
-            if gone:
-                self._seen_gone.add(at)
-            await self._change_terms(at)
-            return True
-        if is_overloaded(shard, image, writer.world.now_ms()):
-            self._demands[at] = demand._replace(account=await relieve(writer, demand.account, shard))
-            return True
-        await writer.bring_up_to_date(shard)
-        if shard_count(writer.image(demand.account.key)) > 1:
-            parts = await gather(writer, demand.account, demand.amounts)
-            if parts and not await self._gather(at, parts):
-                return True
-        return False
-
-    async def _gather(self, at: int, parts: Sequence[tuple[Account, dict[str, int]]]) -> bool:
-        """Take a demand from several shards at once."""
-        held = [account for account, _ in parts[:1]]
-        hold = self._hold(held) if len(self._demands) > 1 else 0
-        placed = [(at, Demand(*part)) for part in parts]
-        orders = [Order(account, Posting(amounts, hold=hold)) for account, amounts in parts]
-        outcomes, interruption = await self._writer.post_together(orders)
-        try:
-            self._note(placed, outcomes)
-        except BaseException:
-            self._note(placed, outcomes)
-            raise
-        had = all(outcome.applied for outcome in outcomes)
-        if hold and not had:
-            self._let_go_of(held)
-        self._obey(orders, outcomes, interruption)
-        return had
-
-    def _obey(
-        self, orders: Sequence[Order], outcomes: Sequence[Outcome], interruption: BaseException | None
-    ) -> None:
-        """Raise what was to be told beside some outcomes, once these are noted."""
-        if interruption is not None:
-            raise interruption
-        self._writer.count_unsure(orders, outcomes)
-        for outcome in outcomes:
-            if outcome.failure is not None:
-                raise outcome.failure
-
-    async def _change_terms(self, at: int) -> None:
-        """Go on under the newest configuration of a bucket, which may have fewer limits."""
-        demand = self._demands[at]
-        renewed = demand_on(account := await self._renew(demand.account), demand.amounts)
-        others = [other for place, other in enumerate(self._demands) if place != at]
-        for name in demand.amounts:
-            if name not in account.terms.rates and not any(name in other.amounts for other in others):
-                raise unknown_limit(name, [account])
-        if renewed is not None:
-            self._demands[at] = renewed
+async def _acquire_in_line(
+    holding: Holding, needs: Mapping[str, int], plan: Plan | None, *, is_first: bool
+) -> None:
+    """Take by writes; by another plan if the replies tell that this one charged the wrong family."""
+    buckets, writer = holding._buckets, holding._buckets.writer
+    place = holding._entity_id, holding._resource
+    if writer.backend.changes is not None:
+        await buckets.notice_changes()
+    for attempt in range(1, PLANS_MAX + 1):
+        if attempt > 1 or plan is None or not plan.stands(writer, needs, writer.world.ticks_ms()):
+            plan = await buckets.plan(*place, holding._given, needs)
+        holding._policy = holding._on_unavailable or plan.on_unavailable
+        if is_first:
+            holding._accounts = plan.accounts
+        if is_lone := len(plan.accounts) == 1 and needs and plan.names.issuperset(needs):
+            demands = [Demand(plan.accounts[0], needs)]
+        elif not (demands := demands_on(plan.accounts, needs)):
             return
-        # A parent that has none of these limits any more is not asked.
-        self._demands[at] = Demand(account, {})
-        self.owed.remove(at)
+        seen = writer.images.get(plan.key)
+        try:
+            if writer.refusals and (refusal := remembered(writer, demands)):
+                raise refusal
+            if is_lone and is_first and holding._speculative and is_whole(seen):
+                if await _took_alone(holding, demands[0]):
+                    return
+            elif await _took(holding, plan.accounts, needs, demands):
+                return
+        except RateLimitExceeded as refusal:
+            refusal.entity_id = holding._entity_id
+            if attempt == PLANS_MAX or not await buckets.is_moved_by_now(plan.accounts, refusal, seen):
+                raise
+    raise RateLimiterUnavailable(f"the family of {place[0]!r} changed {PLANS_MAX} times meanwhile")
 
 
-def _taken_from(demand: Demand, outcome: Outcome) -> Demand:
-    """A demand that was taken, with which of the buckets that this key has had it was taken from."""
-    life = "" if outcome.item is None else life_of(outcome.item)
-    account = demand.account
-    return demand if account.life == life else Demand(account._replace(life=life), demand.amounts)
-
-
-def _remembered(writer: BucketWriter, demands: Sequence[Demand]) -> RateLimitExceeded | None:
-    """The refusal that a bucket's last one calls for, if that was a moment ago."""
-    lately = [demand for demand in demands if _refused_lately(writer, demand.account)]
-    if not lately:
-        return None
-    now_ms = writer.world.now_ms()
-    if _refusal(writer, lately, now_ms) is None:
-        return None
-    return _refusal(writer, demands, now_ms)
-
-
-def _refused_lately(writer: BucketWriter, account: Account) -> bool:
-    """Whether a bucket refused a moment ago under the limits that this caller has too."""
-    if not writer.refused_lately(account.key):
+async def _took_alone(holding: Holding, demand: Demand) -> bool:
+    """Take from the one bucket there is, by one write if that is all it takes; else as ``_took`` does."""
+    writer, (account, needs) = holding._buckets.writer, demand
+    order = Order(account, Posting(needs))
+    outcome, interruption = await writer.post_one(order)
+    if outcome is not None and outcome.applied:
+        holding._taken_alone = needs  # before anything is called, after which a signal handler could raise
+        image = outcome.item
+        if interruption is None and image is not None and has_family(image, account):
+            if LIFE in image or account.life is not None:
+                later = (Take(holding._accounts, needs, (taken_from(demand, image),)),)
+                holding._later, holding._taken_alone = later, NOTHING
+            return True
+        taken = answered_for(writer, [taken_from(demand, image)])
+        holding._taken_alone = NOTHING
+        await give_back(writer, taken)
+    if interruption is not None:
+        raise interruption
+    if outcome is not None and outcome.failure is not None:
+        writer.count_unsure([order], [outcome])
+        raise outcome.failure
+    if outcome is not None and outcome.applied:
+        await holding._buckets.notice_families([account])
         return False
-    image = writer.image(account.key)
-    return image is None or (
-        has_terms(image, shard_account(account, 0, image).terms) and are_known(writer, account)
-    )
+    refused = None if outcome is None else account
+    return await _took(holding, holding._accounts, needs, [demand], refused)
 
 
-def _refusal(
-    writer: BucketWriter,
-    owed: Sequence[Demand],
-    now_ms: int,
-    given: Sequence[Demand] = (),
-    taken: Sequence[Demand] = (),
-) -> RateLimitExceeded | None:
-    """The refusal that the images call for at an instant, or ``None`` if another attempt can succeed.
-
-    It tells of the demands that were ``given`` too, as their buckets were before this acquire took its part.
-    """
-    statuses = [s for d in owed for s in demand_statuses(d, known_images(writer, d.account), now_ms)]
-    if not any(s.exceeded for s in statuses):
-        return None
-    parts = {demand.account.key: demand.amounts for demand in taken}
-    for demand in given:
-        keys = shard_keys(demand.account, shard_count(writer.image(demand.account.key)))
-        images = [put_back(writer.image(key), parts.get(key, {})) for key in keys]
-        statuses += demand_statuses(demand, images, now_ms)
-    return RateLimitExceeded(statuses)
-
-
-def demand_statuses(demand: Demand, images: Sequence[Item | None], now_ms: int) -> list[LimitStatus]:
-    """Every limit of a demand as it stands against the images of all shards of its bucket."""
-    account = demand.account
-    return [
-        status(account, name, need_milli, levels(account, images, name, now_ms), now_ms)
-        for name, need_milli in demand.amounts.items()
-    ]
+async def _took(
+    holding: Holding,
+    accounts: tuple[Account, ...],
+    needs: Mapping[str, int],
+    demands: Sequence[Demand],
+    refused: Account | None = None,
+) -> bool:
+    """Take from the buckets of a family; false, and nothing taken, if the entity has another one by now."""
+    buckets, writer = holding._buckets, holding._buckets.writer
+    taken = await take(writer, demands, buckets.renewed, speculative=holding._speculative, refused=refused)
+    moved = buckets.moved(accounts[0], [demand.account for demand in taken])
+    if not moved and holding._take_in(Take(accounts, needs, (*taken,)), taken):
+        return True
+    await give_back(writer, taken)
+    if holding._abandoned:  # the work failed while a task of its own was still asking for more
+        holding._check_open()
+    await buckets.notice_families(moved)
+    return False

@@ -13,22 +13,31 @@ from functools import lru_cache
 from typing import NamedTuple, Self
 
 from ..bucket import TOKEN_MILLI, Level, Rate, balance, floored, gain, is_cut
-from ..models import Limit, LimitStatus
+from ..models import NUMBER_MAX, Limit, LimitStatus
 from ..naming import WCU
-from ..repository_protocol import Item, Key
+from ..repository_protocol import Item, Key, Value
 from ..runtime.world import AHEAD_MS_MAX
 from ..schema import (
     LIFE,
     bucket_key,
     bucket_limit_names,
     forgiven,
-    is_number,
     limit_attributes,
     number,
     stored_rate,
     text,
 )
 from .shares import SHARDS_MAX, Spread
+
+
+class Slot(NamedTuple):
+    """One limit: its numbers, and where a bucket keeps it."""
+
+    capacity_milli: int
+    amount_milli: int
+    period_ms: int
+    tokens: str
+    counter: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +54,25 @@ class Terms:
     ttl_fills: int = 0
     fill_ms: int = field(init=False, compare=False, repr=False)
     """How long the slowest limit takes to fill, 0 if there is none."""
+    said: Mapping[str, Value] = field(init=False, compare=False, repr=False)
+    """What a bucket says that has these numbers."""
+    counted: tuple[str, ...] = field(init=False, compare=False, repr=False)
+    """Where it has integers besides."""
+    slots: Mapping[str, Slot] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         fill_ms = max((rate.fill_ms for rate in self.rates.values()), default=0)
-        object.__setattr__(self, "fill_ms", fill_ms)
+        said: dict[str, Value] = {} if self.version is None else {"cv": self.version}
+        counted, slots = ["rf"], {}
+        for name, rate in self.rates.items():
+            names = limit_attributes(name)
+            said |= {names.cp: rate.capacity_milli, names.ra: rate.refill_amount_milli}
+            said[names.rp] = rate.refill_period_ms
+            counted += [names.tk, names.tc]
+            slots[name] = Slot(*rate, names.tk, names.tc)
+        worked_out = {"fill_ms": fill_ms, "said": said, "counted": tuple(counted), "slots": slots}
+        for attribute, value in worked_out.items():
+            object.__setattr__(self, attribute, value)
 
     @property
     def lasting_ms(self) -> int:
@@ -143,19 +167,13 @@ def stored_terms(image: Item, ttl_fills: int = 0) -> Terms:
 
 def has_terms(image: Item, terms: Terms) -> bool:
     """Whether a bucket is whole, and its numbers and version are those of the terms."""
-    if terms.version is not None and image.get("cv") != terms.version:
+    if not terms.said.items() <= image.items():
         return False
-    for name, rate in terms.rates.items():
-        names = limit_attributes(name)
-        if (
-            image.get(names.cp) != rate.capacity_milli
-            or image.get(names.ra) != rate.refill_amount_milli
-            or image.get(names.rp) != rate.refill_period_ms
-            or not is_number(image.get(names.tk))
-            or not is_number(image.get(names.tc))
-        ):
+    for attribute in terms.counted:
+        value = image.get(attribute)
+        if type(value) is not int or not -NUMBER_MAX <= value <= NUMBER_MAX:
             return False
-    return is_number(image.get("rf"))
+    return True
 
 
 def has_family(image: Item, account: Account) -> bool:
@@ -181,7 +199,9 @@ def has_same_terms(one: Account, other: Account) -> bool:
 
 def is_outdated(terms: Terms, image: Item | None) -> bool:
     """Whether somebody has already used this bucket under a newer configuration."""
-    return terms.version is not None and image is not None and number(image, "cv") > terms.version
+    if terms.version is None or image is None or image.get("cv") == terms.version:
+        return False
+    return number(image, "cv") > terms.version
 
 
 def is_ahead(image: Item, now_ms: int) -> bool:
@@ -189,7 +209,8 @@ def is_ahead(image: Item, now_ms: int) -> bool:
 
     Nothing would accrue until then. The next write begins the bucket anew at the present, with what it has.
     """
-    return number(image, "rf") - now_ms > AHEAD_MS_MAX
+    origin_ms = image.get("rf")
+    return type(origin_ms) is int and origin_ms - now_ms > AHEAD_MS_MAX and origin_ms <= NUMBER_MAX
 
 
 def is_split(account: Account, image: Item | None) -> bool:
@@ -199,7 +220,13 @@ def is_split(account: Account, image: Item | None) -> bool:
 
 def shard_count(image: Item | None) -> int:
     """How many shards a bucket has; a number that cannot be right counts as one."""
-    return in_shards(number(image or {}, "shard_count", 1))
+    count = None if image is None else image.get("shard_count")
+    return count if type(count) is int and 1 <= count <= SHARDS_MAX else 1
+
+
+def is_whole(image: Item | None) -> bool:
+    """Whether a bucket is there, in one item."""
+    return image is not None and (image.get("shard_count") == 1 or shard_count(image) == 1)
 
 
 def in_shards(count: int) -> int:

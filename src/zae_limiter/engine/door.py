@@ -2,7 +2,7 @@
 
 A process shapes its next write by the image that it saw last, and refuses for a moment by what it was told.
 So whatever a reply says of a bucket is noted here, before whoever wrote goes on. Acquires, refunds and
-settlements come by way of the writer; splits, prolonged lives, changes of limits and families, deletions,
+settlements come by way of the line; splits, prolonged lives, changes of limits and families, deletions,
 migrations and the upkeep of the aggregator come by themselves. None of them asks a store itself.
 
 Records that are no buckets may come along, for a transaction can have both. The door decides nothing: what a
@@ -37,12 +37,13 @@ async def write_each(
 
     ``seen`` is what this process remembers of them; whoever remembers nothing has none.
     """
-    if call is None:
-        call = Call()
+    call = call or Call()
     call.asked = True
     call.replies = outcomes = await backend.write_each(writes)
     if seen is not None:
-        _note(seen, writes, outcomes)
+        for write, outcome in zip(writes, outcomes, strict=True):
+            if write.key.sort == STATE:
+                seen.learn(write, outcome)
     return outcomes
 
 
@@ -50,12 +51,13 @@ async def write_together(
     backend: Backend, seen: SeenBuckets | None, writes: Sequence[Write], call: Call | None = None
 ) -> list[Outcome]:
     """Perform all writes or none, and note what became of the buckets."""
-    if call is None:
-        call = Call()
+    call = call or Call()
     call.asked = True
     call.replies = outcomes = await backend.transact_write(writes)
     if seen is not None:
-        _note(seen, writes, outcomes)
+        for write, outcome in zip(writes, outcomes, strict=True):
+            if write.key.sort == STATE:
+                seen.learn(write, outcome)
     return outcomes
 
 
@@ -67,9 +69,3 @@ def swap_at_once(
     if new is not None:
         seen.images[key] = new
     return new
-
-
-def _note(seen: SeenBuckets, writes: Sequence[Write], outcomes: Sequence[Outcome]) -> None:
-    for write, outcome in zip(writes, outcomes, strict=True):
-        if write.key.sort == STATE:
-            seen.learn(write, outcome)

@@ -17,14 +17,16 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ..exceptions import RateLimiterUnavailable
-from ..repository_protocol import Backend, Item, Key, Outcome, Swap, Write
+from ..repository_protocol import Backend, Item, Key, Outcome, Write
 from ..runtime.colour import ForkSafe, Signal
 from ..runtime.world import World
-from ..schema import is_deleted
+from ..schema import LIFE, is_deleted
 from .bucket_view import Account, has_terms, is_ahead, is_outdated, is_overloaded, is_split, outlived
-from .bucket_writes import fitting, merged, rebased, write_for
+from .bucket_writes import fitting, write_for
 from .door import Call, write_each, write_together
 from .line import WITHDRAWN, Line, Lines, Order, Ticket
+from .posting import Posting, merged
+from .rebase import rebase
 from .seen_buckets import SeenBuckets
 
 logger = logging.getLogger("zae_limiter")
@@ -63,7 +65,7 @@ class BucketWriter(SeenBuckets):
     def __init__(self, backend: Backend, world: World, images_max: int = 100_000) -> None:
         super().__init__(world, images_max)
         self.backend, self.colour = backend, backend.colour
-        self.swap: Swap | None = getattr(backend, "swap", None)
+        self.swap = backend.swap
         """How this store replaces an image at once, if it can."""
         self.refunds_lost = 0
         """How many refunds and settlements could not be stored, each of them logged."""
@@ -86,9 +88,9 @@ class BucketWriter(SeenBuckets):
         ``binding``, and what is in flight is waited for; the cancellation is returned beside the
         outcomes.
         """
-        for account, posting in orders if self._refused else ():
+        for account, posting in orders if self.refusals else ():
             if posting.credit:
-                self._refused.pop(account.whole_key, None)
+                self.refusals.pop(account.whole_key, None)
         visit = Visit(self, orders, binding=binding)
         try:
             outcomes, interruption = await self.colour.finish(visit.run(), visit.withdraw)
@@ -197,24 +199,24 @@ class BucketWriter(SeenBuckets):
 
     async def write_alone(self, ticket: Ticket) -> Outcome | None:
         """Write one order to a bucket that was claimed for it; ``None``, and still claimed, to try again."""
-        lines, call, alone = self._lines.get(), Call(), [ticket]
+        lines = self._lines.get()
         try:
             sent_ms, outcome = self.world.now_ms(), MOOT
             write = self._shape([ticket.order], sent_ms)
             if write is not None:
                 ticket.sent = True
-                (outcome,) = await write_each(self.backend, self, [write], call)
+                (outcome,) = await write_each(self.backend, self, [write], ticket)
                 if not outcome.applied and outcome.failure is None:
                     if self._fitting([ticket.order], outcome, sent_ms)[0]:
-                        ticket.sent = False
+                        ticket.sent, ticket.asked, ticket.replies = False, False, None
                         return None
                     outcome = Outcome(False, outcome.item, held=False)
             ticket.outcome = outcome
-            lines.hand_over(alone)
+            lines.leave(ticket)
             return outcome
         except BaseException as error:
-            ticket.outcome = outcome_of(call, 0, error) or ticket.outcome or interrupted(error)
-            (lines.throw_away if isinstance(error, GeneratorExit) else lines.hand_over)(alone)
+            ticket.outcome = outcome_of(ticket, 0, error) or ticket.outcome or interrupted(error)
+            (lines.throw_away if isinstance(error, GeneratorExit) else lines.hand_over)([ticket])
             raise
 
     async def serve(self, groups: list[list[Ticket]]) -> None:
@@ -332,8 +334,8 @@ class BucketWriter(SeenBuckets):
         if not orders:
             return None
         account, posting = orders[0]
-        image = self.image(account.key)
-        if len(orders) > 1 or outlived(account, image):
+        image = self.images.get(account.key)
+        if len(orders) > 1 or (image is not None and LIFE in image and outlived(account, image)):
             posting = merged([o.posting for o in orders if o.posting.need or not outlived(o.account, image)])
         return write_for(account, posting, image, now_ms)
 
@@ -342,7 +344,7 @@ class BucketWriter(SeenBuckets):
         image = self.image(account.key)
         if image is None or not self.is_behind(account, now_ms):
             return None
-        return rebased(account, image, now_ms)
+        return rebase(account, Posting(), image, now_ms)
 
 
 def outcome_of(call: Call, place: int, error: BaseException) -> Outcome | None:

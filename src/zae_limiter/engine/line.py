@@ -22,7 +22,8 @@ from ..exceptions import RateLimiterUnavailable
 from ..repository_protocol import Key, Outcome
 from ..runtime.colour import LAST_WORDS_SECONDS, Colour, Signal, taken
 from .bucket_view import Account, has_same_terms
-from .bucket_writes import Posting
+from .door import Call
+from .posting import Posting
 
 GROUP_MAX = 1_000
 """How many orders travel in one write."""
@@ -49,13 +50,14 @@ class Visitor(Protocol):
     """The lines that it waits in, and how far each had moved when it began to."""
 
 
-class Ticket:
-    """An order in line, or one that is alone and has nobody to be woken."""
+class Ticket(Call):
+    """An order in line, or one that is alone: it wakes nobody, and knows how far its write has come."""
 
     __slots__ = ("gone", "is_in_line", "order", "outcome", "sent", "visit")
 
     def __init__(self, order: Order, gone: Callable[[], bool], visit: Visitor | None = None) -> None:
         self.order, self.gone, self.visit = order, gone, visit
+        self.asked, self.replies = False, None
         self.outcome: Outcome | None = None
         self.is_in_line = False
         self.sent = False
@@ -92,8 +94,22 @@ class Lines:
 
     def claim(self, ticket: Ticket) -> bool:
         """Begin a line for a bucket that is idle."""
+        key = ticket.order.account.key
         with self.lock:
+            if key not in self.by_key:
+                self.by_key[key] = Line(ticket)
+                return True
             return self._begin(ticket) is not None
+
+    def leave(self, ticket: Ticket) -> None:
+        """End the line of one who was alone, or let the next in it lead."""
+        with self.lock:
+            line = self.by_key.get(ticket.order.account.key)
+            if line is None or line.leader is not ticket or line.waiting or ticket.visit is not None:
+                self._hand_over([ticket])
+            else:
+                ticket.sent = False
+                del self.by_key[ticket.order.account.key]
 
     def line_up(self, visit: Visitor) -> None:
         """Put tickets in line; those whose bucket is idle lead there."""

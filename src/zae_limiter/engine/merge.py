@@ -17,8 +17,6 @@ from collections.abc import Sequence
 from ..bucket import Rate, gain, moved_origin
 from ..naming import WCU
 from ..repository_protocol import (
-    AtLeast,
-    AtMost,
     Condition,
     Delete,
     Exists,
@@ -41,7 +39,8 @@ from ..schema import (
     stored_rate,
 )
 from .bucket_view import Account, Terms, shard_count, still_forgiven
-from .bucket_writes import fill_ms, ttl_seconds
+from .lifetime import fill_ms, ttl_seconds
+from .posting import believed
 from .shares import halves
 from .split import spread_of, unchanged
 
@@ -109,8 +108,9 @@ def _elder(account: Account, shard_id: int, image: Item, child: Item, now_ms: in
     for name in bucket_limit_names(image):
         names, rate, given = limit_attributes(name), stored_rate(image, name), stored_rate(child, name)
         assert rate is not None
-        gained, stored, moved = gain(rate, origin, at_ms), number(image, names.tk), 0
-        brim, whole = rate.capacity_milli - gained, rate
+        stored, moved, whole = number(image, names.tk), 0, rate
+        gained, _, is_full, as_believed = believed(rate, names.tk, stored, origin, at_ms)
+        when.append(as_believed)
         owed = still_forgiven(image, name, at_ms)
         if given is not None:
             capacity = rate.capacity_milli + given.capacity_milli
@@ -126,12 +126,10 @@ def _elder(account: Account, shard_id: int, image: Item, child: Item, now_ms: in
             set_ |= {shard_attributes(name).mx: largest} if largest else {}
         counted = gain(whole, origin_after, at_ms)
         left = min(rate.capacity_milli, stored + gained) + moved
-        if stored > brim:
+        if is_full:
             set_[names.tk] = left - counted
-            when.append(AtLeast(names.tk, brim + 1))
         else:
             add[names.tk] = left - counted - stored
-            when.append(AtMost(names.tk, brim))
         rates[name] = whole
         spared |= {name: owed} if owed else {}
         full_in_ms = max(full_in_ms, fill_ms(whole, whole.capacity_milli - left))

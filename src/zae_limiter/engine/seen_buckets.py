@@ -46,7 +46,7 @@ class SeenBuckets:
         self.images: OrderedDict[Key, Item | None] = OrderedDict()
         """The buckets as last seen; ``None`` for one that is missing."""
         self._images_max = images_max
-        self._refused: OrderedDict[Key, float] = OrderedDict()
+        self.refusals: OrderedDict[Key, float] = OrderedDict()
         """When the store last refused somebody for want of tokens, by bucket."""
         self._families: OrderedDict[Key, float] = OrderedDict()
         """When the family of a bucket's entity was last seen to be the one that is charged."""
@@ -85,15 +85,19 @@ class SeenBuckets:
                 told = "%s began %d s in the future, by a wrong clock; it begins now with what it has"
                 logger.warning(told, write.key.partition, ahead_ms // 1000)
         if outcome.item is not None or not outcome.held:
-            self.remember({write.key: outcome.item})
+            images = self.images
+            images[write.key] = outcome.item
+            images.move_to_end(write.key)  # as the newest
+            if len(images) > self._images_max:
+                images.popitem(last=False)
         elif outcome.applied:
             self.forget(write.key)  # a transaction does not show what it left behind
 
     def note_refusal(self, key: Key) -> None:
         """The store refused somebody for want of tokens, and the images show it."""
-        self._refused[key] = self.world.ticks_ms()
-        if len(self._refused) > REFUSALS_MAX:
-            self._refused.popitem(last=False)
+        self.refusals[key] = self.world.ticks_ms()
+        if len(self.refusals) > REFUSALS_MAX:
+            self.refusals.popitem(last=False)
 
     def refused_lately(self, key: Key) -> bool:
         """Whether the image of a bucket is good enough to refuse by.
@@ -101,15 +105,15 @@ class SeenBuckets:
         A refund of this process ends that. Other processes may refund too, which is why it does not
         last.
         """
-        since_ms = self._refused.get(key)
+        since_ms = self.refusals.get(key)
         return since_ms is not None and self.world.ticks_ms() - since_ms <= REFUSAL_MS_MAX
 
     def reconsider(self, key: Key | None = None) -> None:
         """Forget refusals, of one bucket or all, because something changed that may turn them around."""
         if key is None:
-            self._refused.clear()
+            self.refusals.clear()
         else:
-            self._refused.pop(key, None)
+            self.refusals.pop(key, None)
 
     def note_family(self, key: Key) -> None:
         """The entity of a bucket has the family that was charged."""

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from ..exceptions import RateLimiterUnavailable
 from ..repository_protocol import Item, Key, Outcome
 from ..schema import bucket_key
 from .bucket_view import Account, stored_terms
-from .bucket_writes import Posting, lasts, merged, prolong
+from .demand import Demand, Take
 from .door import write_each
 from .group_commit import BucketWriter
+from .lifetime import lasts, prolong
 from .line import Order
+from .posting import Posting, merged
 from .shares import parent_of
 
 T = TypeVar("T")
@@ -50,24 +52,6 @@ class Charge(list[T]):
     def __del__(self) -> None:
         for entry in self:
             self._lose(entry)
-
-
-class Demand(NamedTuple):
-    """What one acquire takes from one bucket, in millitokens by limit."""
-
-    account: Account
-    amounts: Mapping[str, int]
-
-
-class Take(NamedTuple):
-    """What was taken for somebody at one time, and of whom."""
-
-    accounts: tuple[Account, ...]
-    """The family that it was taken under, the entity first."""
-    amounts: Mapping[str, int]
-    """What each of them gave who has such a limit."""
-    demands: tuple[Demand, ...]
-    """The items that gave it."""
 
 
 def answered_for(writer: BucketWriter, demands: Iterable[Demand] = ()) -> Charge[Demand]:

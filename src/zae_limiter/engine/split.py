@@ -16,7 +16,6 @@ from ..naming import WCU
 from ..repository_protocol import (
     Absent,
     AtLeast,
-    AtMost,
     Condition,
     Equal,
     Exists,
@@ -44,6 +43,7 @@ from ..schema import (
 from .bucket_view import WRITES, Account, Meter, Terms, in_shards, level, shard_count, still_forgiven
 from .door import write_together
 from .group_commit import BucketWriter
+from .posting import believed
 from .shares import (
     SHARDS_MAX,
     Spread,
@@ -249,8 +249,9 @@ def split(
     for name in bucket_limit_names(image):
         names, rate = limit_attributes(name), stored_rate(image, name)
         assert rate is not None
-        gained, stored = gain(rate, origin, at_ms), number(image, names.tk)
-        brim, moved, kept = rate.capacity_milli - gained, 0, rate
+        stored, moved, kept = number(image, names.tk), 0, rate
+        gained, _, is_full, as_believed = believed(rate, names.tk, stored, origin, at_ms)
+        when.append(as_believed)
         if spread_of(image, name) == count and target.get(name, 1) > count:
             kept_capacity, new_capacity = halves(rate.capacity_milli)
             kept_refill, new_refill = halves(rate.refill_amount_milli)
@@ -270,12 +271,10 @@ def split(
             made |= {names.tc: 0, shard_attributes(name).sc: count * 2}
             made[shard_attributes(name).mx] = image.get(shard_attributes(name).mx)
         counted = gain(kept, origin_after, at_ms)
-        if stored > brim:
+        if is_full:
             set_[names.tk] = kept.capacity_milli - counted
-            when.append(AtLeast(names.tk, brim + 1))
         else:
             add[names.tk] = gained - moved - counted
-            when.append(AtMost(names.tk, brim))
             if moved > 0:
                 when.append(AtLeast(names.tk, moved - gained))
     if FORGIVEN in image:

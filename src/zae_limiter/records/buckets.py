@@ -12,12 +12,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import overload
 
-from ..engine.acquire import demands_on
 from ..engine.bucket_view import Account, Meter, Terms, has_family, is_outdated, life_of, shard_count
-from ..engine.bucket_writes import Posting
-from ..engine.group_commit import BucketWriter
+from ..engine.demand import demands_on
 from ..engine.line import Order
-from ..engine.plan import Plan, Till, knows_all
+from ..engine.plan import Plan
+from ..engine.posting import Posting
 from ..engine.split import shard_keys
 from ..exceptions import NoLimitsError, RateLimiterUnavailable, RateLimitExceeded
 from ..models import BucketState, Limit, OnUnavailable, check_count, check_limits
@@ -42,8 +41,10 @@ class BucketRecords:
         self._scope = Scope(connection, namespace_name, namespace_id)
         self._connection, self._world = connection, connection.world
         self._namespace_name, self._namespace_id = namespace_name, namespace_id
-        self.tills: OrderedDict[tuple[str, str], Till] = OrderedDict()
-        """The plans that may still stand, by entity and resource."""
+        self.writer = connection.writer
+        """Through whom all writes to buckets go."""
+        self.plans: OrderedDict[tuple[str, str], Plan] = OrderedDict()
+        """Those that may still stand, by entity and resource."""
 
     @property
     def _backend(self) -> Backend:
@@ -54,11 +55,6 @@ class BucketRecords:
         """The stack around the table, which has the table's name."""
         return self._scope.table_name
 
-    @property
-    def writer(self) -> BucketWriter:
-        """Through whom all writes to buckets go."""
-        return self._connection.writer
-
     async def plan(
         self, entity_id: str, resource: str, limits: Sequence[Limit] | None, needed: Collection[str] = ()
     ) -> Plan:
@@ -66,19 +62,20 @@ class BucketRecords:
 
         A limit that is ``needed`` and not remembered may be new, so it is looked for before it is missed.
         """
-        till = self.tills.get((entity_id, resource))
-        if till is not None and till.given == limits and till.stands(needed, self._world.ticks_ms()):
-            return till.plan
+        self._scope.check_open()
+        plan = self.plans.get((entity_id, resource))
+        known = plan is not None and plan.given == limits
+        if plan is not None and known and plan.stands(self.writer, needed, self._world.ticks_ms()):
+            return plan
         # A bucket that is about to be made is not made from what may have been deleted meanwhile.
         fresh = self._is_missing(entity_id, resource)
         accounts, resolved = await self._family(entity_id, resource, limits, fresh=fresh)
-        if not _has_limits(accounts) or not knows_all(accounts, needed):
+        if not _has_limits(accounts) or not _knows_all(accounts, needed):
             accounts, resolved = await self._family(entity_id, resource, limits, fresh=True)
         if not _has_limits(accounts):
             raise NoLimitsError(entity_id, resource)
-        plan = Plan(tuple(accounts), resolved.on_unavailable or self._connection.options.on_unavailable)
-        self._open_till(plan, limits)
-        return plan
+        policy = resolved.on_unavailable or self._connection.options.on_unavailable
+        return self._keep_plan(tuple(accounts), policy, limits)
 
     async def _family(
         self, entity_id: str, resource: str, limits: Sequence[Limit] | None, *, fresh: bool = False
@@ -99,18 +96,21 @@ class BucketRecords:
         writer, key = self.writer, bucket_key(self._namespace_id, entity_id, resource)
         return not self._connection.tells_changes and writer.knows(key) and writer.image(key) is None
 
-    def _open_till(self, plan: Plan, limits: Sequence[Limit] | None) -> None:
-        """Keep a plan for as long as the records that it was made from are fresh."""
-        entity_id, resource = plan.accounts[0].entity_id, plan.accounts[0].resource
-        records = [key for account in plan.accounts for key in self._records(account.entity_id, resource)]
+    def _keep_plan(
+        self, accounts: tuple[Account, ...], policy: OnUnavailable, limits: Sequence[Limit] | None
+    ) -> Plan:
+        """A plan, kept for as long as the records that it was made from are fresh."""
+        entity_id, resource = accounts[0].entity_id, accounts[0].resource
+        records = [key for account in accounts for key in self._records(account.entity_id, resource)]
         cache = self._connection.cache
         entries = [entry for key in records if (entry := cache.last_known(key)) is not None]
-        if len(entries) < len(records):
-            return
-        self.tills[entity_id, resource] = Till(self.writer, cache, plan, limits, entries)
-        if len(self.tills) > self._connection.options.remembered_max:
-            with suppress(KeyError):  # another thread was faster
-                self.tills.popitem(last=False)
+        plan = Plan(accounts, policy, limits, cache, entries)
+        if len(entries) == len(records):
+            self.plans[entity_id, resource] = plan
+            if len(self.plans) > self._connection.options.remembered_max:
+                with suppress(KeyError):  # another thread was faster
+                    self.plans.popitem(last=False)
+        return plan
 
     def policy_when_down(self, entity_id: str, resource: str) -> OnUnavailable:
         """``on_unavailable`` by what this process remembers, for when nothing can be read."""
@@ -323,3 +323,8 @@ def check_shard(shard_id: int) -> int:
 
 def _has_limits(accounts: Sequence[Account]) -> bool:
     return any(account.terms.rates for account in accounts)
+
+
+def _knows_all(accounts: Sequence[Account], names: Collection[str]) -> bool:
+    """Whether somebody of a family has each of these limits."""
+    return all(any(name in account.terms.rates for account in accounts) for name in names)

@@ -15,7 +15,7 @@ from ..config_cache import ConfigCache
 from ..engine.group_commit import BucketWriter
 from ..exceptions import RateLimiterUnavailable
 from ..models import OnUnavailable
-from ..repository_protocol import Backend, Changes, Item, Key
+from ..repository_protocol import Backend, Item, Key
 from ..runtime.colour import LAST_WORDS_SECONDS, ForkSafe, Signal, taken
 from ..runtime.world import ULID_LETTERS, World
 
@@ -69,7 +69,7 @@ class Connection:
         """The session and config of botocore that the store was opened with, if any."""
         self._reads = ForkSafe(ReadsUnderWay)
         self.is_closed = False
-        self._changes: Changes | None = getattr(backend, "changes", None)
+        self._changes = backend.changes
         """How this store tells that somebody else changed a record, if it can."""
 
     async def close(self) -> None:

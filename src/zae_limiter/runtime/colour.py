@@ -16,7 +16,7 @@ import os
 import threading
 import time
 import types
-from collections.abc import AsyncGenerator, Callable, Generator, Hashable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Hashable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
@@ -85,9 +85,9 @@ class Blocking:
         except TimeoutError:
             return None
 
-    async def keep(self, coroutine: Work[T], lost: Lost) -> T:  # noqa: ARG002 - it never suspends
+    def keep(self, coroutine: Work[T], lost: Lost) -> Awaitable[T]:  # noqa: ARG002 - it never suspends
         """Run a coroutine that is undone, as if cancelled, even if the caller is thrown away meanwhile."""
-        return await coroutine
+        return coroutine
 
     def may_wait(self, left_by: BaseException | None) -> bool:
         """Whether whoever leaves a block by this exception may still await something."""
@@ -162,8 +162,8 @@ class Asyncio:
             return [await coroutines[0]]
         return await asyncio.gather(*coroutines)
 
-    async def finish(self, coroutine: Work[T], on_cancel: Callable[[], None] = _nothing) -> Finished[T]:
-        return await _undisturbed(coroutine, on_cancel)
+    def finish(self, coroutine: Work[T], on_cancel: Callable[[], None] = _nothing) -> Awaitable[Finished[T]]:
+        return _undisturbed(coroutine, on_cancel)
 
     async def within(self, seconds: float, coroutine: Work[T]) -> T:
         # A task of its own can be cancelled, which ``finish`` does not allow to whom it runs.
@@ -184,8 +184,7 @@ class Asyncio:
         await asyncio.wait([task], timeout=seconds)
         return task.result() if task.done() else None
 
-    async def keep(self, coroutine: Work[T], lost: Lost) -> T:
-        return await Kept(coroutine, lost)
+    keep = Kept
 
     def may_wait(self, left_by: BaseException | None) -> bool:
         return running_loop() is not None and kept.may_wait(left_by)
@@ -206,7 +205,7 @@ class Asyncio:
         await asyncio.sleep(seconds)
 
     def gone(self) -> Callable[[], bool]:
-        loop = running_loop()
+        loop = asyncio._get_running_loop()
         return _never if loop is None else loop.is_closed  # somebody may step a coroutine by hand
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Never
 
 
@@ -42,25 +40,3 @@ class Asked(Unentered):
     if not TYPE_CHECKING:  # which is to see every attribute that is missing
         consumed, degraded = Within(), Within()
         consume, adjust, release = Within(), Within(), Within()
-
-
-class Asking(Asked):
-    """What an acquire asks for, and of whom."""
-
-    __slots__ = ()
-    _entered_by = "async with limiter.acquire(…) as lease"
-    _entity_id: str
-    _resource: str
-    _needs: Mapping[str, int]
-    _entered: bool
-
-    def __repr__(self) -> str:
-        amounts = {name: need // 1000 for name, need in self._needs.items()}
-        state = "entered" if self._entered else "not entered"
-        return f"<Acquisition of {amounts} by {self._entity_id!r} on {self._resource!r}, {state}>"
-
-    def __del__(self) -> None:
-        """Whoever forgets to enter it is limited by nothing."""
-        if not self._entered:
-            told = f"{self!r} took nothing: write `with limiter.acquire(…)`, `async with` in a coroutine"
-            warnings.warn(told, RuntimeWarning, stacklevel=2)

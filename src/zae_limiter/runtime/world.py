@@ -63,10 +63,11 @@ class StoreClock:
     Threads may share it: every step is one assignment, and losing one of two costs a millisecond at most.
     """
 
-    def __init__(self, wall_ns: Callable[[], int], ticks_ms: Callable[[], float]) -> None:
-        self._wall_ns, self._ticks_ms = wall_ns, ticks_ms
+    def __init__(self, wall_ns: Callable[[], int], ticks_ns: Callable[[], float]) -> None:
+        self._wall_ns, self._ticks_ns = wall_ns, ticks_ns
         self._shift_ms = 0  # what is added to the machine's time
         self._told_ms = self._look_at_ms = 0
+        self._trusted_ns = 0.0
         self._lead_ms, self._looked_ms = -math.inf, 0.0  # how far this clock was before the ticks, and when
         self._bounds: Bounds | None = None
 
@@ -74,7 +75,7 @@ class StoreClock:
         """Milliseconds since the epoch."""
         now_ms = self._wall_ns() // 1_000_000 + self._shift_ms
         # The ticks too: a clock that was set back by as much as has passed shows what it showed before.
-        if self._told_ms <= now_ms < self._look_at_ms and self._ticks_ms() < self._looked_ms + LOOK_MS:
+        if self._told_ms <= now_ms < self._look_at_ms and self._ticks_ns() < self._trusted_ns:
             self._told_ms = now_ms
             return now_ms
         return self._look()
@@ -94,7 +95,7 @@ class StoreClock:
 
     def _look(self) -> int:
         """Compare the machine's clock with the ticks, and with what the store has said."""
-        wall_ms, ticks_ms = self._wall_ns() // 1_000_000, self._ticks_ms()
+        wall_ms, ticks_ms = self._wall_ns() // 1_000_000, self._ticks_ns() / 1e6
         now_ms = wall_ms + self._shift_ms
         # A millisecond less may be rounding.
         steady_ms = ticks_ms + self._lead_ms - DRIFT * (ticks_ms - self._looked_ms) - 1
@@ -105,7 +106,7 @@ class StoreClock:
             now_ms = max(min(now_ms, math.floor(most_ms + ticks_ms)), math.ceil(least_ms + ticks_ms))
         self._shift_ms = now_ms - wall_ms
         self._lead_ms, self._looked_ms = now_ms - ticks_ms, ticks_ms
-        self._look_at_ms = now_ms + LOOK_MS
+        self._look_at_ms, self._trusted_ns = now_ms + LOOK_MS, (ticks_ms + LOOK_MS) * 1e6
         if 0 < self._told_ms - now_ms <= AHEAD_MS_MAX:
             return self._told_ms
         self._told_ms = now_ms
@@ -116,7 +117,7 @@ def _ticks_ms(monotonic: Callable[[], float] = time.monotonic) -> float:
     return monotonic() * 1000
 
 
-_MACHINE = StoreClock(time.time_ns, _ticks_ms)
+_MACHINE = StoreClock(time.time_ns, time.monotonic_ns)
 """One for the whole process, so that all who share a store in it have the same time."""
 
 
@@ -137,7 +138,10 @@ class World:
 
     def for_store(self) -> World:
         """This world for one store that has a clock of its own, and the store's time as its ``now_ms``."""
-        clock = StoreClock(lambda: self.now_ms() * 1_000_000, self.ticks_ms)
+        if self.now_ms == _MACHINE.now_ms:
+            clock = StoreClock(time.time_ns, time.monotonic_ns)
+        else:
+            clock = StoreClock(lambda: self.now_ms() * 1_000_000, lambda: self.ticks_ms() * 1e6)
         return replace(self, now_ms=clock.now_ms, observe=clock.observe)
 
     def new_ulid(self) -> str:

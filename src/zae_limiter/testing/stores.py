@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from ..exceptions import RateLimiterUnavailable
 from ..models import BackendCapabilities
-from ..repository_protocol import Backend, Changes, Item, Key, Outcome, Page, Query, Write
+from ..repository_protocol import Backend, Changes, Item, Key, Outcome, Page, Query, Swap, Write
 from ..runtime.colour import Colour
 
 A = TypeVar("A")
@@ -31,9 +31,13 @@ class Wrapper:
         return self.inner.colour
 
     @property
+    def swap(self) -> Swap | None:
+        """None: every write is to be seen."""
+        return None
+
+    @property
     def changes(self) -> Changes | None:
-        found: Changes | None = getattr(self.inner, "changes", None)
-        return found
+        return self.inner.changes
 
     async def setup(self) -> None:
         await self.inner.setup()

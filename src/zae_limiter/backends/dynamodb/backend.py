@@ -60,6 +60,9 @@ PING = Key("_/PING", "#PING")
 class DynamoDBBackend:
     """One table, safe for tasks or threads, whichever it was opened for."""
 
+    swap = changes = None
+    """Every answer has to be waited for, and a change is found out by reading."""
+
     def __init__(self, calls: Calls) -> None:
         self.calls = calls
         """For the few who need an operation that is no verb of the waist."""

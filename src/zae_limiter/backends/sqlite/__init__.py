@@ -1,7 +1,8 @@
 """The embedded store: one SQLite file, shared by all processes of a machine.
 
-``backend`` waits, ``database`` guards the one connection of a process, ``statements`` reads and writes over
-it, and ``file`` opens it or says why it cannot. What a write means is for ``apply`` to say.
+``backend`` waits, ``database`` guards the one connection of a process, ``statements`` reads and
+writes over it, and ``file`` opens it or says why it cannot. What a write means is none of their
+business: that is ``apply``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,205 @@
+"""What one piece of work holds of its buckets, and how that is settled when the work ends.
+
+Nothing that was noted is lost, whoever ends the work and however: a block, a generator or a coroutine that is
+thrown away, or the garbage collector. Several threads or tasks may use one holding, and a signal handler may
+raise between any two steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from ..exceptions import LeaseExpiredError, RateLimiterUnavailable, RateLimitExceeded
+from ..models import Limit, OnUnavailable
+from ..repository_protocol import NOTHING, Item
+from ..runtime.colour import ForkSafe, at_fork
+from .bucket_view import Account
+from .demand import Demand, Take
+from .group_commit import BucketWriter
+from .plan import Plan
+from .settle import Charge, answered_for, give_back, settle, settlement
+
+logger = logging.getLogger("zae_limiter")
+
+_noting = ForkSafe(threading.RLock)
+"""Around what is noted: one lock for all holdings, for most of them end without a note.
+
+Garbage may be collected within it, and end another one in the same thread.
+"""
+
+_forks = 0
+"""How often this process was forked off another one: what is held belongs to the process that took it."""
+
+
+def _note_fork() -> None:
+    global _forks  # noqa: PLW0603 - there is one process
+    _forks += 1
+
+
+at_fork(after_in_child=_note_fork)
+
+
+class Buckets(Protocol):
+    """The buckets of a namespace: whom an acquire charges, and how to write to them."""
+
+    plans: OrderedDict[tuple[str, str], Plan]
+    """Those that may still stand, by entity and resource."""
+
+    writer: BucketWriter
+
+    @property
+    def stack_name(self) -> str | None: ...
+
+    async def plan(
+        self, entity_id: str, resource: str, limits: Sequence[Limit] | None, needed: Collection[str] = ()
+    ) -> Plan: ...
+
+    async def notice_changes(self) -> None: ...
+
+    async def renewed(self, account: Account) -> Account: ...
+
+    def moved(self, account: Account, shards: Iterable[Account] = ()) -> list[Account]: ...
+
+    async def is_moved_by_now(
+        self, accounts: Sequence[Account], refusal: RateLimitExceeded, seen: Item | None
+    ) -> bool: ...
+
+    async def notice_families(self, moved: Iterable[Account]) -> None: ...
+
+    def policy_when_down(self, entity_id: str, resource: str) -> OnUnavailable: ...
+
+
+class Holding:
+    """What was taken for somebody on one resource, and what became of it since. Amounts are by limit name."""
+
+    __slots__ = (
+        "_abandoned",
+        "_accounts",
+        "_adjusted",
+        "_buckets",
+        "_counted",
+        "_ended",
+        "_entity_id",
+        "_forks",
+        "_given",
+        "_in_block",
+        "_later",
+        "_on_unavailable",
+        "_policy",
+        "_resource",
+        "_settled",
+        "_speculative",
+        "_taken_alone",
+    )
+
+    def __init__(
+        self,
+        buckets: Buckets,
+        entity_id: str,
+        resource: str,
+        given: tuple[Limit, ...] | None = None,
+        on_unavailable: OnUnavailable | None = None,
+        speculative: bool = True,
+    ) -> None:
+        self._buckets, self._entity_id, self._resource, self._given = buckets, entity_id, resource, given
+        self._on_unavailable, self._speculative = on_unavailable, speculative
+        self._policy: OnUnavailable | None = None
+        """What to do if the store does not answer, once that is known."""
+        self._accounts: tuple[Account, ...] = ()
+        """The family that was charged first."""
+        self._taken_alone: Mapping[str, int] = NOTHING
+        """What the first of these gave in one step, in millitokens."""
+        self._later: tuple[Take, ...] = ()
+        self._adjusted: Mapping[str, int] = NOTHING
+        self._ended = self._settled = self._abandoned = self._in_block = self._counted = False
+        self._forks = _forks
+
+    def _taken(self) -> tuple[Take, ...]:
+        if not self._taken_alone:
+            return self._later
+        demand = Demand(self._accounts[0], self._taken_alone)
+        return (Take(self._accounts, self._taken_alone, (demand,)), *self._later)
+
+    def _take_in(self, take: Take, taken: Charge[Demand]) -> bool:
+        """Note what was taken; false if the work has failed meanwhile: then the caller answers for it."""
+        with _noting.get():
+            if self._abandoned:
+                return False
+            self._later += (take,)
+            del taken[:]
+            return True
+
+    def _add(self, changes: Mapping[str, int]) -> None:
+        with _noting.get():
+            before = self._adjusted
+            total = {name: before.get(name, 0) + change for name, change in changes.items()}
+            self._adjusted = {**before, **total}
+            if self._ended:  # by another thread, which may have found nothing to store
+                self._adjusted = before
+                self._check_open()
+
+    async def _finish(self) -> None:
+        """Store the net adjustment."""
+        writer = self._buckets.writer
+        with _noting.get():
+            orders = Charge(writer.lose, settlement(self._accounts, self._taken(), self._adjusted))
+            if not self._is_first():
+                del orders[:]
+        for failure in await settle(writer, orders):
+            raise failure
+
+    async def _abandon(self) -> None:
+        """Give everything back."""
+        writer = self._buckets.writer
+        with _noting.get():
+            self._abandoned = True
+            taken = answered_for(writer, (demand for take in self._taken() for demand in take.demands))
+            if not self._is_first():
+                del taken[:]
+        await give_back(writer, taken)
+
+    def _is_first(self) -> bool:
+        """End it; whether nobody has settled it yet: garbage is left and dropped, in any order.
+
+        What was inherited from the process that took it is settled there.
+        """
+        settled, self._ended, self._settled = self._settled, True, True
+        return not settled and self._forks == _forks
+
+    async def _leave_behind(self) -> None:
+        """Store the net adjustment for nobody who could be told."""
+        with contextlib.suppress(RateLimiterUnavailable):  # logged and counted where it happened
+            await self._finish()
+
+    def _lost(self) -> None:
+        """Note that what is owed to the buckets, or by them, could not even be sent."""
+        self._buckets.writer.refunds_lost += 1
+        logger.warning("a lease of %s on %s was thrown away and not settled", self._entity_id, self._resource)
+
+    def __del__(self) -> None:
+        """Settle what nobody left: some generators are dropped without being closed.
+
+        Sync code leaves every block that it entered, unless a signal handler raised just then. Nobody knows
+        whether the work was done in that case, so it is counted.
+        """
+        try:
+            if self._forks != _forks:
+                return
+            if self._in_block and not self._ended and (self._adjusted or self._taken()):
+                self._counted = True
+                self._lost()
+            if self._adjusted and not self._settled:
+                self._buckets.writer.colour.carry_out(self._leave_behind(), self._lost)
+        except AttributeError:
+            pass  # it was never made
+
+    def _check_open(self) -> None:
+        if self._ended:
+            raise LeaseExpiredError(self._entity_id, self._resource)
+        if self._forks != _forks:
+            raise LeaseExpiredError(self._entity_id, self._resource, "belongs to the process that forked")

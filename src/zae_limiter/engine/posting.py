@@ -1,0 +1,129 @@
+"""What a write is to do to a bucket, and how the writes themselves are counted. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from ..bucket import Rate, gain
+from ..naming import WCU
+from ..repository_protocol import NOTHING, AtLeast, AtMost, Condition, Equal, Item, Value
+from ..schema import limit_attributes, number, pinned, shard_attributes, stored_rate
+from .bucket_view import WRITE_MILLI, WRITES, Account, Meter, shard_count
+from .shares import SHARDS_MAX
+
+COUNT = limit_attributes(WCU)
+"""Where a bucket counts the writes to itself."""
+
+_COUNTS = dict(zip((COUNT.cp, COUNT.ra, COUNT.rp), WRITES, strict=True))
+
+
+class Posting(NamedTuple):
+    """What one write does to an account, in millitokens by limit.
+
+    ``need`` is taken if the balance covers it, ``debit`` is taken in any case and may leave debt,
+    ``credit`` is given back.
+    """
+
+    need: Mapping[str, int] = NOTHING
+    debit: Mapping[str, int] = NOTHING
+    credit: Mapping[str, int] = NOTHING
+    largest: Mapping[str, int] = NOTHING
+    """The largest single need where several are posted as one."""
+    hold: int = 0
+    """Marks a need that is given back if another bucket refuses its part of the same acquire."""
+
+    @property
+    def names(self) -> Iterable[str]:
+        if self.debit or self.credit:
+            return dict.fromkeys((*self.need, *self.debit, *self.credit))
+        return self.need
+
+
+def merged(postings: Sequence[Posting]) -> Posting:
+    """Several postings as one."""
+    need: dict[str, int] = {}
+    debit: dict[str, int] = {}
+    credit: dict[str, int] = {}
+    largest: dict[str, int] = {}
+    hold = 0
+    for posting in postings:
+        hold = max(hold, posting.hold)
+        for name, amount in posting.need.items():
+            largest[name] = max(amount, largest.get(name, 0))
+        for total, part in ((need, posting.need), (debit, posting.debit), (credit, posting.credit)):
+            for name, amount in part.items():
+                total[name] = total.get(name, 0) + amount
+    return Posting(need, debit, credit, largest, hold)
+
+
+class Belief(NamedTuple):
+    """How a limit is believed to stand at an instant."""
+
+    gained_milli: int
+    """What it gained since the bucket's origin."""
+    brim_milli: int
+    """What a bucket stores that is just full; what it stores beyond that has flown over."""
+    is_full: bool
+    condition: Condition
+    """That it is so."""
+
+
+def believed(
+    rate: Rate, tokens: str, stored_milli: int, origin_ms: int, at_ms: int, need_milli: int = 0
+) -> Belief:
+    """How a limit stands, and the condition that it does: every write to a bucket is cut off in this place.
+
+    A need that cannot fit is never taken from a full bucket: it is asked of one that is not, and refused.
+    """
+    gained = gain(rate, origin_ms, at_ms)
+    brim = rate.capacity_milli - gained
+    if stored_milli > brim and need_milli <= rate.capacity_milli:
+        return Belief(gained, brim, True, AtLeast(tokens, brim + 1))
+    return Belief(gained, brim, False, AtMost(tokens, brim))
+
+
+def measure(
+    account: Account, posting: Posting, image: Item, add: dict[str, int], set_: dict[str, Value], at_ms: int
+) -> tuple[Condition, ...]:
+    """Count the write, and keep what a later split has to know.
+
+    The count is a gauge and no promise: it is clamped without a condition, whoever writes last, and
+    it fails a demand only when writes are exhausted.
+    """
+    for name, need in (posting.largest or posting.need).items():
+        if need * SHARDS_MAX > account.terms.rates[name].capacity_milli:
+            largest = shard_attributes(name).mx
+            if need > number(image, largest):
+                set_[largest] = need
+    names, origin, shards = COUNT, number(image, "rf"), image.get("shard_count")
+    rate = WRITES if _COUNTS.items() <= image.items() else stored_rate(image, WCU)
+    if type(shards) is int and shards == account.shard_count:
+        pins: tuple[Condition, ...] = (Equal("shard_count", shards),)
+    else:
+        pins = _pinned_count(account, image)
+    if rate is None:
+        set_[names.tk], set_[names.tc] = WRITES.capacity_milli, WRITE_MILLI
+        set_[names.cp], set_[names.ra], set_[names.rp] = WRITES
+        return (*pins, *pinned(image, names.tk))
+    gained, stored = gain(rate, origin, at_ms), number(image, names.tk)
+    if "rf" in set_:
+        counted = gain(rate, number(set_, "rf"), at_ms)
+        set_[names.tk] = min(rate.capacity_milli, stored + gained) - WRITE_MILLI - counted
+    elif stored + gained > rate.capacity_milli:
+        set_[names.tk] = rate.capacity_milli - gained - WRITE_MILLI
+    else:
+        add[names.tk] = -WRITE_MILLI
+    add[names.tc] = WRITE_MILLI
+    if not posting.need:
+        return ()
+    if account.meter is Meter.LIMIT and names.tk in add:
+        return (*pins, AtLeast(names.tk, WRITE_MILLI - gained))
+    return pins
+
+
+def _pinned_count(account: Account, image: Item) -> tuple[Condition, ...]:
+    """The condition that the shares of this shard are still those of the account."""
+    if shard_count(image) == account.shard_count:
+        return pinned(image, "shard_count")  # which may be anything that counts as one
+    return (Equal("shard_count", account.shard_count),)

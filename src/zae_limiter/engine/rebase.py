@@ -1,0 +1,135 @@
+"""A change of a bucket's numbers, by a write that may take something as well. Pure.
+
+Every limit is credited its gain, a raise gives the difference, a cut takes it without making debt, and the
+origin moves, so that whatever was shaped for the old numbers is refused.
+"""
+
+from __future__ import annotations
+
+from ..bucket import Rate, gain, moved_origin
+from ..repository_protocol import Absent, AtLeast, Condition, Equal, Exists, Item, Update, Value
+from ..schema import (
+    FORGIVEN,
+    HOLDS,
+    bucket_limit_names,
+    forgiven,
+    limit_attributes,
+    number,
+    pinned,
+    shard_attributes,
+    stored_rate,
+)
+from .bucket_view import Account, Meter, carry, is_ahead, is_renewed
+from .lifetime import fill_ms, keep_alive
+from .posting import Posting, believed, measure
+
+
+def rebase(account: Account, posting: Posting, image: Item, now_ms: int) -> Update:
+    """Take from a bucket and change its numbers to those of the terms.
+
+    Version and origin together identify the numbers, so that a write which was shaped for the old
+    ones is refused: where the version stays, the origin moves. One that lies ahead by mistake moves to the
+    present; nothing accrued before it.
+    """
+    terms, origin = account.terms, number(image, "rf")
+    renewed, ahead = is_renewed(terms, image), is_ahead(image, now_ms)
+    at_ms = now_ms if ahead else max(now_ms, origin)
+    origin_after = at_ms if renewed or ahead else moved_origin(origin, at_ms)
+    change = _Rebase(image, at_ms, origin_after, renewed, posting)
+    change.when += [Exists(), *pinned(image, "rf"), *pinned(image, "cv")]
+    set_ = change.set
+    set_["rf"] = change.origin_ms
+    if terms.version is not None:
+        set_["cv"] = terms.version
+    full_in_ms = 0
+    for name in dict.fromkeys((*terms.rates, *bucket_limit_names(image))):
+        before, rate = stored_rate(image, name), terms.rates.get(name)
+        if rate is None:
+            if renewed:
+                set_.update(dict.fromkeys((*limit_attributes(name), *shard_attributes(name))))
+                continue
+            assert before is not None, "every limit that a bucket holds has a rate"
+            rate = before  # a limit that others bring along stays, and the origin moves for it too
+        left = change.joining(name, rate) if before is None else change.carried(name, before, rate)
+        names = limit_attributes(name)
+        set_[names.cp], set_[names.ra], set_[names.rp] = rate
+        full_in_ms = max(full_in_ms, fill_ms(rate, rate.capacity_milli - left))
+    if posting.hold:
+        set_[HOLDS[posting.hold % len(HOLDS)]] = posting.hold
+    if change.spared or FORGIVEN in image:
+        set_[FORGIVEN] = change.spared or None
+    change.when += keep_alive(terms, image, set_, at_ms, full_in_ms)
+    if account.meter is not Meter.NONE:
+        change.when += measure(account, posting, image, change.add, set_, at_ms)
+    return Update(account.key, {a: n for a, n in change.add.items() if n}, set_, tuple(change.when))
+
+
+class _Rebase:
+    """A change of a bucket's numbers in the making, as of an instant: what each limit adds to the write."""
+
+    def __init__(self, image: Item, at_ms: int, origin_ms: int, renewed: bool, posting: Posting) -> None:
+        self.image, self.at_ms, self.origin_ms, self.posting = image, at_ms, origin_ms, posting
+        self.forgiven = {} if renewed else forgiven(image)
+        self.renewed = renewed
+        self.spared: dict[str, Value] = {}
+        """What cuts have spared so far and callers who disagree must make up for."""
+        self.add: dict[str, int] = {}
+        self.set: dict[str, Value] = {}
+        self.when: list[Condition] = []
+
+    def joining(self, name: str, rate: Rate) -> int:
+        """A limit that the bucket did not have starts full; returns what is left of it."""
+        need = self.posting.need.get(name, 0)
+        taken = need + self.posting.debit.get(name, 0)
+        tokens, _, _, _, counter = limit_attributes(name)
+        left = rate.capacity_milli - taken
+        self.set[tokens], self.set[counter] = left - gain(rate, self.origin_ms, self.at_ms), taken
+        self.when += pinned(self.image, tokens)
+        if need > rate.capacity_milli:
+            self.when.append(Absent())
+        return left
+
+    def carried(self, name: str, before: Rate, rate: Rate) -> int:
+        """A limit whose numbers change, or its origin only; returns what is left of it."""
+        need, credit = self.posting.need.get(name, 0), self.posting.credit.get(name, 0)
+        taken = need + self.posting.debit.get(name, 0)
+        tokens, _, _, _, counter = limit_attributes(name)
+        stored, origin_ms = number(self.image, tokens), number(self.image, "rf")
+        # Whether a need fits at all is for the new numbers to say.
+        asked = 0 if need <= rate.capacity_milli else before.capacity_milli + 1
+        gained, brim, full, as_believed = believed(before, tokens, stored, origin_ms, self.at_ms, asked)
+        # What lies between the new origin and now would else be gained once more.
+        counted = gain(rate, self.origin_ms, self.at_ms)
+        spared = max(0, self.forgiven.get(name, 0) - max(0, stored - brim))
+        change = carry(before, rate, spared)
+        self.add[counter] = taken - credit
+        if full:
+            found = change.found(before.capacity_milli, rate.capacity_milli)
+            left = min(rate.capacity_milli, found - taken + credit)
+            self.set[tokens] = left - counted
+            self.when.append(as_believed)
+            if need > found:
+                self.when.append(Absent())
+            self._spare(name, change.spared_milli)
+            return left
+        held = stored + gained
+        found = change.found(held, rate.capacity_milli)
+        spared = 0 if need else found - held - change.shift_milli  # where a need fits, nothing is spared
+        left = held + change.shift_milli + spared - taken + credit
+        self._spare(name, change.spared_milli + spared)
+        if spared:
+            self.set[tokens] = left - counted
+            self.when.append(Equal(tokens, stored))
+            return left
+        self.add[tokens] = left - counted - stored
+        self.when.append(as_believed)
+        least = [need - change.shift_milli] if need else []
+        if change.is_cut:
+            least.append(change.least(rate.capacity_milli))
+        if least:
+            self.when.append(AtLeast(tokens, max(least) - gained))
+        return left
+
+    def _spare(self, name: str, spared_milli: int) -> None:
+        if spared_milli and not self.renewed:
+            self.spared[name] = spared_milli

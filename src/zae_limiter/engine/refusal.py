@@ -1,0 +1,65 @@
+"""Refusals: what somebody is told whose demands do not fit, and for how long the same is told again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..exceptions import RateLimitExceeded
+from ..models import LimitStatus
+from ..repository_protocol import Item
+from .bucket_view import Account, has_terms, put_back, shard_count, status
+from .demand import Demand
+from .group_commit import BucketWriter
+from .split import are_known, known_images, levels, shard_account, shard_keys
+
+
+def remembered(writer: BucketWriter, demands: Sequence[Demand]) -> RateLimitExceeded | None:
+    """The refusal that a bucket's last one calls for, if that was a moment ago."""
+    lately = [demand for demand in demands if _refused_lately(writer, demand.account)]
+    if not lately:
+        return None
+    now_ms = writer.world.now_ms()
+    if refusal_of(writer, lately, now_ms) is None:
+        return None
+    return refusal_of(writer, demands, now_ms)
+
+
+def _refused_lately(writer: BucketWriter, account: Account) -> bool:
+    """Whether a bucket refused a moment ago under the limits that this caller has too."""
+    if not writer.refused_lately(account.key):
+        return False
+    image = writer.image(account.key)
+    return image is None or (
+        has_terms(image, shard_account(account, 0, image).terms) and are_known(writer, account)
+    )
+
+
+def refusal_of(
+    writer: BucketWriter,
+    owed: Sequence[Demand],
+    now_ms: int,
+    given: Sequence[Demand] = (),
+    taken: Sequence[Demand] = (),
+) -> RateLimitExceeded | None:
+    """The refusal that the images call for at an instant, or ``None`` if another attempt can succeed.
+
+    It tells of the demands that were ``given`` too, as their buckets were before this acquire took its part.
+    """
+    statuses = [s for d in owed for s in demand_statuses(d, known_images(writer, d.account), now_ms)]
+    if not any(s.exceeded for s in statuses):
+        return None
+    parts = {demand.account.key: demand.amounts for demand in taken}
+    for demand in given:
+        keys = shard_keys(demand.account, shard_count(writer.image(demand.account.key)))
+        images = [put_back(writer.image(key), parts.get(key, {})) for key in keys]
+        statuses += demand_statuses(demand, images, now_ms)
+    return RateLimitExceeded(statuses)
+
+
+def demand_statuses(demand: Demand, images: Sequence[Item | None], now_ms: int) -> list[LimitStatus]:
+    """Every limit of a demand as it stands against the images of all shards of its bucket."""
+    account = demand.account
+    return [
+        status(account, name, need_milli, levels(account, images, name, now_ms), now_ms)
+        for name, need_milli in demand.amounts.items()
+    ]
