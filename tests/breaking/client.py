@@ -19,7 +19,7 @@ from typing import NamedTuple
 from unittest import mock
 
 from tests.breaking.books import CURRENT, Amounts, Book, Operation, Witness
-from tests.breaking.scene import FAMILY, HOT, RESOURCE, payers_of
+from tests.breaking.contested_buckets import FAMILY, HOT, RESOURCE, payers_of
 from zae_limiter import (
     Lease,
     RateLimiter,

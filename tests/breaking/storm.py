@@ -1,7 +1,7 @@
 """The storm: ``make storm``, or ``python -m tests.breaking.storm --minutes 2``.
 
-Two hundred tasks in several processes use DynamoDB Local through a gale that loses, delays, tears and
-throttles; clients, the gale and the engine itself are killed with SIGKILL and started again. When it is over
+Two hundred tasks in several processes use DynamoDB Local through a proxy that loses, delays, tears and
+throttles; clients, the proxy and the engine itself are killed with SIGKILL and started again. When it is over
 every client has ended in time, the store's books agree with those of the clients, no bucket has broken the
 law, and a newcomer can use every one of them.
 """
@@ -25,10 +25,10 @@ import botocore.session
 
 from tests.breaking.books import KILLED, Ledger, read_books
 from tests.breaking.client import BUGS
+from tests.breaking.contested_buckets import RESOURCE, furnish
 from tests.breaking.engine import BorrowedEngine, Engine
-from tests.breaking.gale import FAULTS
-from tests.breaking.rest import buckets_of_table, by_entity, complaints, use_complaints
-from tests.breaking.scene import RESOURCE, furnish
+from tests.breaking.faulty_proxy import FAULTS
+from tests.breaking.final_checks import buckets_of_table, by_entity, complaints, use_complaints
 from tests.engines import dynamodb_local
 from tests.engines.dynamodb_local import free_port, wait_for_port
 from tests.patience import wait_until
@@ -43,11 +43,11 @@ HANGS_SECONDS = 300
 """How long an operation may take on the slowest machine; that it ends at all is the point here."""
 
 CALLS_PER_OPERATION = 8
-"""About four are needed; the rest is room for what has to be repeated, and for the gale's own work."""
+"""About four are needed; the rest is room for what has to be repeated, and for the proxy's own work."""
 
 PAUSE_SECONDS_MAX = 3.0
 SEATS = ("tasks", "threads", "tasks", "threads")
-EVENTS = ("client", "gale", "client", "engine")
+EVENTS = ("client", "proxy", "client", "engine")
 WARM_UP, WARM_UP_SECONDS = "warm-up-", 2.5
 PLENTY = [Limit("rpm", 10**9, 10**6, 1)]
 
@@ -105,8 +105,8 @@ class Storm:
         self._plan, self._folder = plan, folder
         self._rng, self._numbers = random.Random(plan.seed), count(1)
         self._engine = Engine() if "engine" in plan.events else BorrowedEngine()
-        self._table, self._gale_port = dynamodb_local.fresh_table(), free_port()
-        self._gale: subprocess.Popen[bytes] | None = None
+        self._table, self._proxy_port = dynamodb_local.fresh_table(), free_port()
+        self._proxy: subprocess.Popen[bytes] | None = None
         self._clients: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}
         self._report = Report(0, plan.tasks)
         self._deadline_s, self._pause_s = DEADLINE_S[0], 0.5
@@ -150,7 +150,7 @@ class Storm:
         # Deadlines that a slow machine cannot meet would only make everything uncertain.
         self._deadline_s = min(DEADLINE_S[1], max(DEADLINE_S[0], 300 / calls_per_second))
         self._pause_s = min(PAUSE_SECONDS_MAX, 2 * self._plan.tasks * CALLS_PER_OPERATION / calls_per_second)
-        self._start_gale()
+        self._start_proxy()
         for seat in range(len(SEATS)):
             self._start_client(seat)
         wait_until(self._have_all_begun, "the clients do not start")
@@ -167,17 +167,17 @@ class Storm:
         session = botocore.session.Session()
         return session.create_client("dynamodb", region_name="eu-west-1", endpoint_url=self._engine.address)
 
-    def _start_gale(self) -> None:
-        numbers = (self._gale_port, self._engine.port, self._folder / "faults")
+    def _start_proxy(self) -> None:
+        numbers = (self._proxy_port, self._engine.port, self._folder / "faults")
         chances = (self._plan.rate, self._deadline_s, self._rng.randrange(10**6))
-        self._gale = self._start("gale", *numbers, *chances, *self._plan.faults)
-        wait_for_port(self._gale_port)
+        self._proxy = self._start("faulty_proxy", *numbers, *chances, *self._plan.faults)
+        wait_for_port(self._proxy_port)
 
     def _start_client(self, seat: int) -> None:
         number, transport = next(self._numbers), self._plan.transports[seat % len(self._plan.transports)]
         url = dynamodb_local.url(
             self._table,
-            f"http://127.0.0.1:{self._gale_port}",
+            f"http://127.0.0.1:{self._proxy_port}",
             timeout_ms=int(self._deadline_s * 1000),
             transport=transport,
         )
@@ -205,10 +205,10 @@ class Storm:
         match what:
             case "client":
                 self._strike_client()
-            case "gale":
-                assert self._gale is not None
-                end(self._gale, signal.SIGKILL)
-                self._start_gale()
+            case "proxy":
+                assert self._proxy is not None
+                end(self._proxy, signal.SIGKILL)
+                self._start_proxy()
             case "engine":
                 self._engine.kill()
                 time.sleep(self._deadline_s * 1.2)
@@ -236,8 +236,8 @@ class Storm:
             else:
                 if code:
                     self._report.complaints.append(f"client {number} ended with {code}: {self._errors()}")
-        assert self._gale is not None
-        end(self._gale, signal.SIGTERM)
+        assert self._proxy is not None
+        end(self._proxy, signal.SIGTERM)
 
     def _errors(self) -> str:
         return "\n".join(path.read_text()[-2000:] for path in self._folder.glob("errors*"))
@@ -264,7 +264,7 @@ class Storm:
             report.complaints += use_complaints(limiter, list(entities))
 
     def _clean_up(self) -> None:
-        for process in (*(client for _, client in self._clients.values()), self._gale):
+        for process in (*(client for _, client in self._clients.values()), self._proxy):
             if process is not None and process.poll() is None:
                 end(process, signal.SIGKILL)
         self._engine.remove()

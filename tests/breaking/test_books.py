@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.breaking.books import KILLED, Book, Ledger, read_books
+from tests.breaking.contested_buckets import OWN, SHARED
+from tests.breaking.final_checks import family_complaints, law_complaints
 from tests.breaking.gauges import Ceiling, Flat
-from tests.breaking.rest import family_complaints, law_complaints
-from tests.breaking.scene import OWN, SHARED
 
 NOW_MS = 1_800_000_000_000
 NUMBERS = ("tk", "cp", "ra", "rp", "tc")

@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 from tests.breaking.books import KILLED, read_books
-from tests.breaking.rest import buckets_of_file, by_entity, complaints, use_complaints
-from tests.breaking.scene import furnish
-from tests.breaking.victims import TASKS
+from tests.breaking.contested_buckets import furnish
+from tests.breaking.final_checks import buckets_of_file, by_entity, complaints, use_complaints
+from tests.breaking.killed_clients import TASKS
 from zae_limiter import SyncRateLimiter
 from zae_limiter.runtime.colour import run_sync
 
@@ -20,7 +20,16 @@ def killed_on(path: Path, kills: int, *bug: str) -> tuple[int, int]:
     url = url_of(path)
     with SyncRateLimiter.open(url) as limiter:
         run_sync(furnish(limiter._async))
-    command = [sys.executable, "-m", "tests.breaking.victims", url, str(path.parent), str(kills), "1", *bug]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.breaking.killed_clients",
+        url,
+        str(path.parent),
+        str(kills),
+        "1",
+        *bug,
+    ]
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     killed, by_us, _, _ = map(int, done.stdout.split())

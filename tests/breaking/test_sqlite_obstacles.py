@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.breaking.patrons import CAPACITY, LIMITS, WAYS, Patron, check_books, patron, stranger
+from tests.breaking.callers import CAPACITY, LIMITS, WAYS, Caller, caller, check_books, stranger
 from zae_limiter import InfrastructureError, RateLimiterUnavailable, ValidationError
 from zae_limiter.backends.sqlite import database
 
@@ -46,11 +46,11 @@ def mountable() -> bool:
         return mounted(Path(folder), 64) and ran("umount", folder)
 
 
-Obstacle = Callable[[Patron], AbstractContextManager[None]]
+Obstacle = Callable[[Caller], AbstractContextManager[None]]
 
 
 @contextmanager
-def few_pages(it: Patron) -> Iterator[None]:
+def few_pages(it: Caller) -> Iterator[None]:
     """SQLite itself is told that there is no room for another page."""
     assert it.connection is not None
     (pages,) = it.connection.execute("PRAGMA page_count").fetchone()
@@ -61,7 +61,7 @@ def few_pages(it: Patron) -> Iterator[None]:
 
 
 @contextmanager
-def small_files(it: Patron) -> Iterator[None]:
+def small_files(it: Caller) -> Iterator[None]:
     """No file may grow beyond the size that the log has now."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (it.path.with_name("limits.db-wal").stat().st_size, before[1]))
@@ -72,7 +72,7 @@ def small_files(it: Patron) -> Iterator[None]:
 
 
 @contextmanager
-def full_disk(it: Patron) -> Iterator[None]:
+def full_disk(it: Caller) -> Iterator[None]:
     """Somebody else has filled the disk."""
     hog = it.path.with_name("hog")
     with hog.open("wb", buffering=0) as file, suppress(OSError):
@@ -86,7 +86,7 @@ class TestFull:
     """What a full disk does differs: see SQLITE_FULL and SQLITE_IOERR_WRITE."""
 
     def fill(self, path: Path, way: str, obstacle: Obstacle) -> None:
-        with patron(path, way) as it:
+        with caller(path, way) as it:
             assert it.take() is None
             with obstacle(it):
                 failures = [failure for n in range(100) if (failure := it.take(f"new-{n}")) is not None]
@@ -122,7 +122,7 @@ class TestLocked:
     @pytest.mark.parametrize("lock", ["IMMEDIATE", "EXCLUSIVE"])
     def test_by_a_stranger_for_too_long(self, path: Path, way: str, lock: str) -> None:
         """A demand is refused in time and is known not to have happened; reading goes on."""
-        with patron(path, way) as it, stranger(path) as other:
+        with caller(path, way) as it, stranger(path) as other:
             assert it.take(amount=10) is None
             other.execute(f"BEGIN {lock}")
             with it.in_a_hurry(TIMEOUT_MS):
@@ -139,7 +139,7 @@ class TestLocked:
     @EVERY_WAY
     def test_while_a_lease_is_held(self, path: Path, way: str, adjust: int) -> None:
         """What a lease would have stored at its end is told to be lost, and nothing else is."""
-        with patron(path, way) as it, stranger(path) as other:
+        with caller(path, way) as it, stranger(path) as other:
 
             async def work() -> None:
                 async with it.limiter.acquire("key", "api", {"rpm": 10}, LIMITS) as lease:
@@ -158,7 +158,7 @@ class TestLocked:
     @EVERY_WAY
     def test_while_work_fails(self, path: Path, way: str) -> None:
         """A refund that cannot be stored is counted; its tokens are missing, and none is there twice."""
-        with patron(path, way) as it, stranger(path) as other:
+        with caller(path, way) as it, stranger(path) as other:
 
             async def work() -> None:
                 async with it.limiter.acquire("key", "api", {"rpm": 10}, LIMITS):
@@ -175,7 +175,7 @@ class TestLocked:
 
     def test_by_a_stranger_who_wants_it_alone(self, path: Path) -> None:
         """A file that another program keeps to itself cannot be opened until it lets go."""
-        with patron(path, "swap") as it:
+        with caller(path, "swap") as it:
             assert it.take() is None
             it.let_go()
             with stranger(path) as other:
@@ -186,7 +186,7 @@ class TestLocked:
                     failure = it.take()
                 assert failure is not None
                 assert not failure.ambiguous
-                with pytest.raises(RateLimiterUnavailable, match="locked"), patron(path, "swap", TIMEOUT_MS):
+                with pytest.raises(RateLimiterUnavailable, match="locked"), caller(path, "swap", TIMEOUT_MS):
                     pass
             assert it.take() is None
             check_books(path, it)
@@ -199,7 +199,7 @@ class TestReadOnly:
         """An open file is not affected; one that has to be opened again says what to change."""
         path = open_folder / "limits.db"
         target, modes = open_folder / what, (0o444, 0o644) if what != "." else (0o555, 0o755)
-        with patron(path, way) as it:
+        with caller(path, way) as it:
             assert it.take() is None
             target.chmod(modes[0])
             assert it.take() is None
@@ -208,7 +208,7 @@ class TestReadOnly:
             assert failure is not None
             assert "read-only" in str(failure)
             assert failure.misconfigured == "file"
-            with pytest.raises(InfrastructureError, match="read-only"), patron(path, way):
+            with pytest.raises(InfrastructureError, match="read-only"), caller(path, way):
                 pass
             target.chmod(modes[1])
             assert it.take() is None
@@ -230,7 +230,7 @@ class TestAnotherFile:
     @pytest.mark.parametrize("again", [False, True], ids=["open", "opened again"])
     def test_deleted(self, path: Path, way: str, again: bool) -> None:
         """Tokens of a file that nobody else can see are not given out, nor is a new file made in silence."""
-        with patron(path, way) as it:
+        with caller(path, way) as it:
             assert it.take() is None
             self.move(path, "", "old-")
             if again:
@@ -242,7 +242,7 @@ class TestAnotherFile:
                 assert not failure.ambiguous
                 assert failure.misconfigured == "file", "waiting does not bring it back"
             assert not path.exists()
-            with patron(path, way) as newcomer:
+            with caller(path, way) as newcomer:
                 assert newcomer.take(amount=5) is None
                 assert it.take() is not None
                 check_books(path, newcomer)
@@ -255,7 +255,7 @@ class TestAnotherFile:
     @EVERY_WAY
     def test_replaced_by_a_backup(self, path: Path, way: str) -> None:
         """Who had the file open is told to open it again; who does goes on from the backup."""
-        with patron(path, way) as it:
+        with caller(path, way) as it:
             assert it.take() is None
             it.let_go()
             shutil.copy(path, path.with_name("backup"))
@@ -266,7 +266,7 @@ class TestAnotherFile:
             failure = it.take()
             assert failure is not None
             assert "open the limiter again" in str(failure)
-            with patron(path, way) as newcomer:
+            with caller(path, way) as newcomer:
                 newcomer.admitted = before
                 assert newcomer.available() == CAPACITY - 1
                 assert newcomer.take() is None
@@ -275,7 +275,7 @@ class TestAnotherFile:
     @EVERY_WAY
     def test_the_log_is_removed_while_in_use(self, path: Path, way: str) -> None:
         """Whoever has it open works on; newcomers wait until the log is back in the file."""
-        with patron(path, way) as it:
+        with caller(path, way) as it:
             assert it.take() is None
             path.with_name("limits.db-wal").unlink()
             assert it.take() is None
@@ -289,7 +289,7 @@ class TestAnotherFile:
     @EVERY_WAY
     def test_the_log_of_a_killed_process_is_removed(self, path: Path, way: str) -> None:
         """It takes along what was only in it; the file is sound, and everybody goes on from there."""
-        with patron(path, way) as it:
+        with caller(path, way) as it:
             assert it.take() is None
         program = (
             "import os, signal; from zae_limiter import Limit, SyncRateLimiter\n"
@@ -300,14 +300,14 @@ class TestAnotherFile:
         killed = subprocess.run([sys.executable, "-c", program], check=False)
         assert killed.returncode == -signal.SIGKILL
         path.with_name("limits.db-wal").unlink()
-        with patron(path, way) as newcomer:
+        with caller(path, way) as newcomer:
             assert newcomer.available() == CAPACITY - 1
             newcomer.admitted = it.admitted
             assert newcomer.take() is None
             check_books(path, newcomer)
 
 
-def newcomer_waits(path: Path, it: Patron) -> None:
+def newcomer_waits(path: Path, it: Caller) -> None:
     """Another process is admitted with the right numbers, or not at all."""
     program = (
         "from zae_limiter import Limit, RateLimiterUnavailable, SyncRateLimiter\n"
@@ -326,7 +326,7 @@ class TestDamaged:
     @pytest.mark.parametrize("in_use", [False, True], ids=["closed", "in use"])
     def test_header(self, path: Path, way: str, in_use: bool) -> None:
         """A file with a damaged header is refused as what it is; with its header back it works on."""
-        with patron(path, way) as it:
+        with caller(path, way) as it:
             assert it.take() is None
             it.let_go()
             header = path.read_bytes()[:100]
@@ -337,7 +337,7 @@ class TestDamaged:
                 file.write(b"\xff" * 100)
             failure = it.take()
             assert in_use or (failure is not None and "not a SQLite database" in str(failure))
-            with pytest.raises(ValidationError, match="not a SQLite database"), patron(path, way):
+            with pytest.raises(ValidationError, match="not a SQLite database"), caller(path, way):
                 pass
             with path.open("r+b") as file:
                 file.write(header)
@@ -348,7 +348,7 @@ class TestDamaged:
     @EVERY_WAY
     def test_truncated(self, path: Path, way: str) -> None:
         """A file that was emptied is nobody's store; no answer is a wrong one."""
-        with patron(path, way) as it:
+        with caller(path, way) as it:
             assert it.take() is None
             it.let_go()
             whole = path.read_bytes()
@@ -369,7 +369,7 @@ class TestDamaged:
 @EVERY_WAY
 def test_no_descriptor_is_left(path: Path, way: str) -> None:
     """A process that has used up its descriptors cannot open the file; when it has some again it can."""
-    with patron(path, way) as it:
+    with caller(path, way) as it:
         assert it.take() is None
         it.let_go()
         before = resource.getrlimit(resource.RLIMIT_NOFILE)

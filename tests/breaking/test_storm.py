@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.breaking.gale import FAULTS
+from tests.breaking.faulty_proxy import FAULTS
 from tests.breaking.storm import EVENTS, Plan, Storm
 
 SLOW_MACHINE = pytest.mark.timeout(900)

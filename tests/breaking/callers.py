@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tests.breaking.rest import buckets_of_file, consumed_milli
+from tests.breaking.final_checks import buckets_of_file, consumed_milli
 from zae_limiter import Limit, RateLimiter, RateLimiterUnavailable, Repository
 from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.runtime.colour import run_sync
@@ -22,7 +22,7 @@ WAYS = ("swap", "long way", "async")
 """Through a till in one step; read and write, as every cascade does; and on an event loop."""
 
 
-class Patron:
+class Caller:
     def __init__(self, limiter: RateLimiter, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
         self.limiter, self.run = limiter, run
         self.admitted: Counter[str] = Counter()
@@ -84,13 +84,13 @@ class Patron:
 
 
 @contextmanager
-def patron(path: Path, way: str, timeout_ms: int = 60_000) -> Iterator[Patron]:
-    """A patron of a file, in one of the ways."""
+def caller(path: Path, way: str, timeout_ms: int = 60_000) -> Iterator[Caller]:
+    """A caller of a file, in one of the ways."""
     settings = Settings(store=f"sqlite:///{path}", timeout_ms=timeout_ms, bucket_ttl_multiplier=0)
     with asyncio.Runner() as runner:
         run = runner.run if way == "async" else run_sync
         repository = run(Repository._open(settings, None, sync=way != "async"))
-        it = Patron(RateLimiter(repository, speculative_writes=way != "long way"), run)
+        it = Caller(RateLimiter(repository, speculative_writes=way != "long way"), run)
         try:
             yield it
         finally:
@@ -98,10 +98,10 @@ def patron(path: Path, way: str, timeout_ms: int = 60_000) -> Iterator[Patron]:
                 it.close()
 
 
-def check_books(path: Path, *patrons: Patron) -> None:
-    """The file is sound, and says of every bucket what the patrons know."""
-    admitted = sum((it.admitted for it in patrons), Counter[str]())
-    undecided = sum((it.open for it in patrons), Counter[str]())
+def check_books(path: Path, *callers: Caller) -> None:
+    """The file is sound, and says of every bucket what the callers know."""
+    admitted = sum((it.admitted for it in callers), Counter[str]())
+    undecided = sum((it.open for it in callers), Counter[str]())
     buckets = buckets_of_file(path)
     used_milli = consumed_milli(buckets)
     for entity_id in admitted | undecided:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.breaking.books import Ledger
-from tests.breaking.scene import FAMILY, RESOURCE, limits_of
+from tests.breaking.contested_buckets import FAMILY, RESOURCE, limits_of
 from zae_limiter import RateLimitExceeded, SyncRateLimiter
 from zae_limiter.bucket import Rate, gain
 

@@ -1,4 +1,4 @@
-"""A proxy in a process of its own that breaks what passes through it: ``python -m tests.breaking.gale``.
+"""A proxy in a process of its own that breaks what passes: ``python -m tests.breaking.faulty_proxy``.
 
 Which requests it hits is chance, but the faults are dealt from a deck, so that each comes as often as the
 others. Each is noted in a file by its name when it strikes, for this process is killed itself now and then.
@@ -33,7 +33,7 @@ LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
 def answer(status: str, code: str) -> bytes:
-    body = json.dumps({"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": "said the gale"})
+    body = json.dumps({"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": "said the proxy"})
     return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
 
 
@@ -48,7 +48,7 @@ async def message(reader: asyncio.StreamReader) -> bytes:
     return head + await reader.readexactly(int(length[1]) if length else 0)
 
 
-class Gale:
+class FaultyProxy:
     """Who is hit next, by what, and what is still held back."""
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -128,7 +128,7 @@ class Gale:
 
 
 async def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.breaking.gale")
+    parser = argparse.ArgumentParser(prog="python -m tests.breaking.faulty_proxy")
     parser.add_argument("port", type=int)
     parser.add_argument("engine_port", type=int)
     parser.add_argument("notes", type=Path)
@@ -137,17 +137,17 @@ async def main() -> None:
     parser.add_argument("seed", type=int)
     parser.add_argument("faults", nargs="*", choices=FAULTS, help="which ones; all if none is named")
     options = parser.parse_args()
-    gale = Gale(options)
+    proxy = FaultyProxy(options)
     loop, calm, over = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, calm.set)
     loop.add_reader(sys.stdin.fileno(), over.set)
-    server = await asyncio.start_server(gale.serve, "127.0.0.1", options.port, backlog=512)
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", options.port, backlog=512)
     print("ready", flush=True)
     waiting = [asyncio.ensure_future(event.wait()) for event in (calm, over)]
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     server.close()
     if calm.is_set():
-        await gale.deliver()
+        await proxy.deliver()
     os._exit(0)
 
 

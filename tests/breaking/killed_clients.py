@@ -1,4 +1,4 @@
-"""Clients of one SQLite file that are killed: ``python -m tests.breaking.victims URL FOLDER KILLS SEED BUG``.
+"""Clients of a SQLite file, killed: ``python -m tests.breaking.killed_clients URL FOLDER KILLS SEED BUG``.
 
 It loads everything once and lets children do the work. Most are killed wherever they are, when they have
 written so much into their books; some kill themselves in front of or right behind a statement of a write,
