@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import botocore.exceptions as failures
 import botocore.session
+from botocore import exceptions as failures
 from botocore import xform_name
 from botocore.config import Config
 
