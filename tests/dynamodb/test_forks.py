@@ -16,7 +16,7 @@ from tests.dynamodb.peer import Peer, answer, ask
 from tests.dynamodb.tables import session
 from zae_limiter.backends.dynamodb import open_driver, open_transport
 from zae_limiter.backends.dynamodb.boto import Access, BotocoreTransport
-from zae_limiter.backends.dynamodb.http.sync_fanout import FanOut, Parked
+from zae_limiter.backends.dynamodb.http.blocking import FanOut, Parked
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.runtime.world import World
 

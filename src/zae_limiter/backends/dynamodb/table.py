@@ -135,19 +135,12 @@ async def verify_table(calls: Calls) -> None:
 async def create_table(calls: Calls) -> None:
     """Make the table unless it is there, and wait until it can be used."""
     name = calls.table_name
-    try:
-        await calls.send("CreateTable", create_table_request(name), frozenset({"ResourceInUseException"}))
-    except ServiceError:
-        pass
-    except RateLimiterUnavailable as error:
-        # The table may be on its way all the same; waiting for it tells.
-        if not error.ambiguous:
-            raise
+    await _begin(calls, "CreateTable", create_table_request(name))
     await _until(calls, USABLE.__contains__, "not usable")
     try:
-        # DynamoDB calls it invalid to switch on what is on.
         await calls.send("UpdateTimeToLive", time_to_live_request(name), frozenset({"ValidationException"}))
     except ServiceError as error:
+        # DynamoDB calls it invalid to switch on what is on.
         if "already enabled" not in error.message:
             raise InfrastructureError(f"table {name!r} was made, but without a TTL: {error}") from error
     await verify_table(calls)
@@ -155,16 +148,19 @@ async def create_table(calls: Calls) -> None:
 
 async def delete_table(calls: Calls) -> None:
     """Delete the table with all that is in it, and wait until it is gone."""
-    gone_or_going = frozenset({NOT_FOUND, "ResourceInUseException"})
+    await _begin(calls, "DeleteTable", {"TableName": calls.table_name})
+    await _until(calls, lambda status: status is None, "still there")
+
+
+async def _begin(calls: Calls, operation: str, request: Payload) -> None:
+    """Ask for a table to be made or deleted, unless it is or is about to be; waiting for it tells."""
     try:
-        await calls.send("DeleteTable", {"TableName": calls.table_name}, gone_or_going)
-    except ServiceError as error:
-        if error.code == NOT_FOUND:
-            return
+        await calls.send(operation, request, frozenset({NOT_FOUND, "ResourceInUseException"}))
+    except ServiceError:
+        pass
     except RateLimiterUnavailable as error:
         if not error.ambiguous:
             raise
-    await _until(calls, lambda status: status is None, "still there")
 
 
 async def _until(calls: Calls, is_so: Callable[[str | None], bool], otherwise: str) -> dict[str, Any] | None:

@@ -129,7 +129,7 @@ class LoopConnection(asyncio.Protocol):
 
 
 class LoopNetwork:
-    """Connections of any number of event loops, each of which has its own."""
+    """How event loops connect, each to connections of its own, and do work aside."""
 
     def __init__(self, ticks_ms: Callable[[], float]) -> None:
         self._ticks_ms = ticks_ms
@@ -137,27 +137,32 @@ class LoopNetwork:
         self.home = self.colour.home
 
     async def aside(self, function: Callable[[], T]) -> T:
+        """Call a function that may block."""
         # What a session of aiobotocore does is to make a coroutine, which debug mode forbids by the name.
         return await asyncio.get_running_loop().run_in_executor(None, lambda: function())  # noqa: PLW0108
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Begin work that does not end with its caller: a job."""
         task = asyncio.get_running_loop().create_task(work)
         # Whoever waits for it is told of its failure; if nobody does, the next call will fail by itself.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
     async def wait(self, job: asyncio.Task[T], seconds: float) -> T:
+        """The result of a job; ``TimeoutError`` if it takes longer."""
         await asyncio.wait([job], timeout=seconds)
         if not job.done():
             raise TimeoutError
         return job.result()
 
     async def abandon(self, job: asyncio.Task[Any] | None) -> None:
+        """Let go of a job, and of what did it."""
         if job is not None and not job.done():
             job.cancel()
             await asyncio.wait([job])
 
     async def connect(self, target: Target, until_ms: float, share_s: float) -> LoopConnection:
+        """A new connection; no address may take longer than its share to accept one."""
         # In a task of its own, for its deadlines end it by cancelling, and the caller must not be.
         task = asyncio.ensure_future(self._connected(target, until_ms, share_s))
         try:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .blocking import BlockingConnection, BlockingNetwork
     from .loop import LoopConnection, LoopNetwork
 
+    # What differs between the colours.
     Network: TypeAlias = BlockingNetwork | LoopNetwork
     HttpConnection: TypeAlias = BlockingConnection | LoopConnection
 
