@@ -233,7 +233,7 @@ PLAIN |= rate_of(STATE)._asdict() | {"entity_id": "user-1", "resource": "gpt-4",
 PLAIN |= {"buckets": [STATE], "consume": {"rpm": 1}}
 FUNCTIONS = (
     *(refill_bucket, try_consume, force_consume, calculate_retry_after, calculate_available),
-    *(calculate_time_until_available, build_limit_status, would_refill_satisfy),
+    *(calculate_time_until_available, build_limit_status, would_refill_satisfy, rate_of),
 )
 NAMES = ("entity_id", "resource")
 CHECKED = [

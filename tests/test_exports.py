@@ -31,7 +31,6 @@ NOT_EXPORTED: dict[str, str] = {
     "check_mapping": "input check, for the package's own modules",
     "is_limits": "input check, for the package's own modules",
     "check_limits": "input check, for the package's own modules",
-    "check_tokens": "input check, for the package's own modules",
     "Acquisition": "what acquire returns; users enter it and never name it",
     "SyncAcquisition": "what acquire returns; users enter it and never name it",
     "DegradedLease": "users ask a lease whether it is degraded",

@@ -141,7 +141,8 @@ def refill_bucket(
 
 def try_consume(state: BucketState, requested: int, now_ms: int) -> Consumption:
     """Consume whole tokens if the balance covers them, else say how long that will take."""
-    rate = rate_of(state, requested=requested, now_ms=now_ms)
+    rate = rate_of(state)
+    _check(requested=requested, now_ms=now_ms)
     held_milli, at_ms = _refilled(rate, state.tokens_milli, state.last_refill_ms, now_ms)
     if held_milli >= requested * 1000:
         return Consumption(True, held_milli - requested * 1000, at_ms, held_milli // 1000, 0.0)
@@ -151,7 +152,8 @@ def try_consume(state: BucketState, requested: int, now_ms: int) -> Consumption:
 
 def force_consume(state: BucketState, amount: int, now_ms: int) -> Refill:
     """Consume whole tokens without asking; the balance may become negative."""
-    rate = rate_of(state, amount=amount, now_ms=now_ms)
+    rate = rate_of(state)
+    _check(amount=amount, now_ms=now_ms)
     held_milli, at_ms = _refilled(rate, state.tokens_milli, state.last_refill_ms, now_ms)
     return Refill(held_milli - amount * 1000, at_ms)
 
@@ -165,13 +167,15 @@ def calculate_retry_after(deficit_milli: int, refill_amount_milli: int, refill_p
 
 def calculate_time_until_available(state: BucketState, needed: int, now_ms: int) -> float:
     """Seconds until the request passes: at that millisecond it does, one earlier it does not."""
-    rate = rate_of(state, needed=needed, now_ms=now_ms)
+    rate = rate_of(state)
+    _check(needed=needed, now_ms=now_ms)
     return _seconds(retry_after_ms(rate, state.tokens_milli, state.last_refill_ms, needed * 1000, now_ms))
 
 
 def calculate_available(state: BucketState, now_ms: int) -> int:
     """Whole tokens that are there now; rounded down, negative while in debt."""
-    rate = rate_of(state, now_ms=now_ms)
+    rate = rate_of(state)
+    _check(now_ms=now_ms)
     return balance(rate, state.tokens_milli, state.last_refill_ms, now_ms) // 1000
 
 
@@ -213,11 +217,11 @@ def _refilled(rate: Rate, tokens_milli: int, origin_ms: int, now_ms: int) -> Ref
     return Refill(balance(rate, tokens_milli, origin_ms, now_ms), max(origin_ms, now_ms))
 
 
-def rate_of(state: BucketState, **numbers: int) -> Rate:
-    """The rate of a state, all of whose numbers can be worked with, and so can those beside it."""
+def rate_of(state: BucketState) -> Rate:
+    """The rate of a state, all of whose numbers can be worked with."""
     if not isinstance(state, BucketState):
         raise ValidationError("state", state, "pass a BucketState")
-    _check(tokens_milli=state.tokens_milli, last_refill_ms=state.last_refill_ms, **numbers)
+    _check(tokens_milli=state.tokens_milli, last_refill_ms=state.last_refill_ms)
     return _check_rate(Rate(state.capacity_milli, state.refill_amount_milli, state.refill_period_ms))
 
 

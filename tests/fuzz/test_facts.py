@@ -26,7 +26,7 @@ from zae_limiter import (
 )
 from zae_limiter import version as versions
 from zae_limiter.cli.grammar import limit_text, parse_limit, parse_limits_json
-from zae_limiter.models import check_limits, check_mapping, check_tokens
+from zae_limiter.models import check_count, check_limits, check_mapping
 from zae_limiter.schema import bucket_key, pk_entity
 from zae_limiter.version import check_compatibility, parse_version
 
@@ -41,7 +41,7 @@ CONSTRUCTORS: dict[str, Callable[..., Any]] = {
     "UsageWindow.of": UsageWindow.of,
     "check_limits": check_limits,
     "check_mapping": lambda value: check_mapping("field", value, "reason"),
-    "check_tokens": lambda value: check_tokens("field", value),
+    "check_count": lambda value: check_count("field", value, 10**12),
     "parse_version": parse_version,
     "check_compatibility": check_compatibility,
 }

@@ -19,7 +19,6 @@ from zae_limiter.models import (
     OnUnavailable,
     check_count,
     check_limits,
-    check_tokens,
 )
 
 MINUTELY = Limit("rpm", 60, 60, 60)
@@ -89,7 +88,7 @@ def test_the_period_of_a_limit_is_checked(value: Any, reason: str) -> None:
 def test_a_number_too_long_to_print_is_still_refused_clearly() -> None:
     """Python itself refuses to print an integer of more than 4,300 digits."""
     with pytest.raises(ValidationError, match="<int that cannot be shown>: it must be at most"):
-        check_tokens("capacity", 10**5000)
+        check_count("capacity", 10**5000, TOKENS_MAX)
 
 
 @pytest.mark.parametrize("name", ["wcu", "", "1st", "a#b", "a b", "x" * 65, None, 7, [], {}])

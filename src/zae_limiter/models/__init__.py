@@ -20,7 +20,6 @@ from .checks import TOKENS_MAX as TOKENS_MAX
 from .checks import Choice
 from .checks import check_count as check_count
 from .checks import check_mapping as check_mapping
-from .checks import check_tokens as check_tokens
 from .deployments import LimiterInfo, StackOptions, Status, VersionRecord
 from .usage import EntityCapacity, ResourceCapacity, UsageSnapshot, UsageSummary, UsageWindow
 
@@ -63,8 +62,8 @@ class Limit:
 
     def __post_init__(self) -> None:
         validate_limit_name(self.name)
-        check_tokens(f"capacity of {self.name!r}", self.capacity)
-        check_tokens(f"refill_amount of {self.name!r}", self.refill_amount)
+        check_count(f"capacity of {self.name!r}", self.capacity, TOKENS_MAX)
+        check_count(f"refill_amount of {self.name!r}", self.refill_amount, TOKENS_MAX)
         check_count(f"refill_period_seconds of {self.name!r}", self.refill_period_seconds, PERIOD_SECONDS_MAX)
 
     @classmethod

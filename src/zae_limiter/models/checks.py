@@ -29,11 +29,6 @@ class Choice(StrEnum):
         raise ValidationError(field_name, value, f"use {', '.join(others)} or {last}")
 
 
-def check_tokens(field_name: str, tokens: int) -> int:
-    """A positive whole number of tokens that the arithmetic is exact for."""
-    return check_count(field_name, tokens, TOKENS_MAX)
-
-
 def check_count(field_name: str, value: int, value_max: int, value_min: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValidationError(field_name, value, f"it must be a whole number, not {type(value).__name__}")

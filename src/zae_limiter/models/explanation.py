@@ -59,10 +59,8 @@ class Explanation:
     @property
     def binding(self) -> dict[str, str]:
         """By limit, the entity whose bucket has the least of it now, and so decides."""
-        found: dict[str, str] = {}
-        least: dict[str, int] = {}
+        held: dict[str, dict[str, int]] = {}
         for bucket in self.buckets:
             for name, available in bucket.available.items():
-                if available < least.get(name, available + 1):
-                    found[name], least[name] = bucket.entity_id, available
-        return found
+                held.setdefault(name, {})[bucket.entity_id] = available
+        return {name: min(by_entity, key=by_entity.__getitem__) for name, by_entity in held.items()}
