@@ -17,7 +17,7 @@ from typing import Any
 from ...models import Entity, Limit, LimiterConfig, OnUnavailable, check_limits
 from ...naming import DEFAULT_RESOURCE, validate_limit_name, validate_parent_id
 from ...records.items import claim_item, config_item, entity_item
-from ...repository_protocol import TRANSACT_WRITES_MAX, Absent, Delete, Equal, Exists, Key, Put, Query, Update
+from ...repository_protocol import TRANSACT_WRITES_MAX, Absent, Check, Delete, Exists, Key, Put, Query, Update
 from ...schema import (
     claim_key,
     entity_config_key,
@@ -26,6 +26,7 @@ from ...schema import (
     gsi3_pk_entities,
     gsi3_pk_entity_config,
     number,
+    pinned,
     resource_config_key,
     starting,
     system_config_key,
@@ -90,7 +91,8 @@ def _settings(group: Group, there: Mapping[str, Any], context: Context) -> list[
     if not found or any(name in there for name in FLAGS):
         return []
     set_ = {**found, **within_namespace(context.namespace_id, key)}
-    return [Update(key, {"config_version": 1}, set_, tuple(Equal(name, None) for name in FLAGS))]
+    silent = tuple(pin for name in FLAGS for pin in pinned(there, name))
+    return [Update(key, {"config_version": 1}, set_, silent)]
 
 
 def _level_key(record: OldRecord, namespace_id: str) -> Key:
@@ -178,7 +180,7 @@ def _limits_rewrite(group: Group, context: Context) -> Translation:
 def _claims_rewrite(group: Group, context: Context) -> Translation:
     """One claim for each level that the record lists; the record goes with the last of them.
 
-    A transaction full of claims has no conditions and room for nothing else, so nothing can refuse it.
+    A full transaction of claims has room for nothing else, so it is refused only if the record is gone.
     """
     yield ()
     (record,) = group
@@ -193,10 +195,13 @@ def _claims_rewrite(group: Group, context: Context) -> Translation:
         Put(key, {**claim_item(context.namespace_id, key, *level), "born": BORN})
         for key, level in zip(keys, levels, strict=True)
     ]
-    full = len(claims) - len(claims) % TRANSACT_WRITES_MAX
-    parts = [tuple(claims[at : at + TRANSACT_WRITES_MAX]) for at in range(0, full, TRANSACT_WRITES_MAX)]
-    last = Move(group, record.key, (*claims[full:], Delete(record.key, (Exists(),))))
-    return [*(Move(group, record.key, part, is_aside=True) for part in parts), last]
+    size, there = TRANSACT_WRITES_MAX - 1, (Exists(),)
+    full = len(claims) - len(claims) % size
+    asides = [
+        Move(group, record.key, (*claims[at : at + size], Check(record.key, there)), is_aside=True)
+        for at in range(0, full, size)
+    ]
+    return [*asides, Move(group, record.key, (*claims[full:], Delete(record.key, there)))]
 
 
 # Entities.
@@ -225,7 +230,7 @@ def _child_count(record: OldRecord, context: Context) -> Translation:
     """How the parent of a child that was moved comes to count it; one that does not exist counts nobody."""
     parent = entity_key(context.namespace_id, str(fields(record.item)["parent_id"]))
     images = yield [parent]
-    once = Update(record.key, set={COUNTED: True}, when=(Exists(), Equal(COUNTED, None)))
+    once = Update(record.key, set={COUNTED: True}, when=unchanged(record, COUNTED))
     return [Move([record], parent, (once,), _counted_child(parent, images), is_aside=True)]
 
 
