@@ -162,9 +162,8 @@ async def try_proactive_shard(backend: Backend, world: World, bucket: BucketActi
     if first is None or shard_count(first) > shard_count(bucket.image):
         return False
     target = doubled(first)
-    if target is None:
-        return False
-    return await _written_together(backend, splitting(bucket.account, 0, [first], target, world.now_ms()))
+    writes = splitting(bucket.account, 0, [first], target, world.now_ms()) if target else []
+    return await _written_together(backend, writes)
 
 
 async def propagate_shard_count(backend: Backend, world: World, bucket: BucketActivity) -> int:

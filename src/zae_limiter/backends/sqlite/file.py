@@ -216,6 +216,4 @@ def _missing(connection: sqlite3.Connection) -> tuple[str, ...]:
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:
-    (value,) = connection.execute(f"PRAGMA {name}").fetchone()
-    assert isinstance(value, int)
-    return value
+    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])

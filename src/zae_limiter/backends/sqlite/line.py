@@ -41,13 +41,13 @@ class WaitingLine:
             return any(_waiting(file, _us(self._world.ticks_ms())))
         return False
 
-    def stand(self, since_ms: float) -> Waiter:
+    def stand(self, since_ms: float) -> PlaceInLine:
         """A place in line, by the instant from which somebody waits."""
         self._is_used = True
-        return Waiter(self._path, _us(since_ms), self._world)
+        return PlaceInLine(self._path, _us(since_ms), self._world)
 
 
-class Waiter:
+class PlaceInLine:
     """Somebody in line."""
 
     def __init__(self, path: Path, since_us: int, world: World) -> None:
