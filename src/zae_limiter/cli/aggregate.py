@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ..exceptions import without_secrets
 from ..models import UsageWindow
-from .nouns import Verb
+from .nouns import option, verb
 from .output import counted
 from .session import Session, with_existing
 
@@ -22,24 +22,23 @@ TOLD_MAX = 20
 """How much of what was passed over is told line by line; the rest is counted."""
 
 
-@click.command(cls=Verb)
-@click.option(
-    "--window",
-    "windows",
+@verb("aggregate")
+@option(
+    "--window windows",
+    "Count by this window. May be repeated.",
     type=click.Choice([window.value for window in UsageWindow]),
     multiple=True,
     default=("hourly", "daily"),
-    help="Count by this window. May be repeated.",
 )
-@click.option(
+@option(
     "--retention-days",
+    "Keep a snapshot so long after its window has ended; 0 for ever.",
     type=click.IntRange(0, 36_500),
     default=90,
-    help="Keep a snapshot so long after its window has ended; 0 for ever.",
 )
-@click.option("--archive-bucket", metavar="BUCKET", help="Archive expired audit events in this S3 bucket.")
-@click.option("--no-tending", is_flag=True, help="Only count; leave refills and shards to the clients.")
-@click.option("--once", is_flag=True, help="Stop when everything so far is counted.")
+@option("--archive-bucket", "Archive expired audit events in this S3 bucket.", metavar="BUCKET")
+@option("--no-tending", "Only count; leave refills and shards to the clients.", is_flag=True)
+@option("--once", "Stop when everything so far is counted.", is_flag=True)
 @with_existing
 def aggregate(
     session: Session,

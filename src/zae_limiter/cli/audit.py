@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from shlex import quote
+from typing import Any
 
 import click
 
 from ..naming import validate_entity_id, validate_resource
 from ..schema import RESOURCE_AUDIT, SYSTEM_AUDIT
-from .nouns import Noun
+from .nouns import Noun, option
 from .output import grid
 from .session import Session, limit_option, with_existing
 
@@ -18,24 +19,16 @@ def audit() -> None:
     """Who changed what."""
 
 
-@audit.command("list", meant="--entity-id")
-@click.option("--entity-id", "-e", help="Changes of this entity and of its limits.")
-@click.option("--resource", "-r", help="Changes of the defaults of this resource.")
-@click.option("--system", is_flag=True, help="Changes of the defaults of the system.")
+@audit.verb("list", meant="--entity-id")
+@option("--entity-id -e", "Changes of this entity and of its limits.")
+@option("--resource -r", "Changes of the defaults of this resource.")
+@option("--system", "Changes of the defaults of the system.", is_flag=True)
 @limit_option
-@click.option("--start-event-id", metavar="ID", help="Only events before this one.")
+@option("--start-event-id", "Only events before this one.", metavar="ID")
 @with_existing
-def list_(
-    session: Session,
-    entity_id: str | None,
-    resource: str | None,
-    system: bool,
-    limit: int,
-    start_event_id: str | None,
-) -> None:
+def list_(session: Session, limit: int, start_event_id: str | None, **about: Any) -> None:
     """List changes, the newest first."""
-    about = _subject(entity_id, resource, system)
-    events = session.repository.get_audit_events(about, limit, start_event_id)
+    events = session.repository.get_audit_events(_subject(**about), limit, start_event_id)
     rows = [(e.timestamp, e.action, e.principal, e.resource, e.details, e.event_id) for e in events]
     columns = ["time", "action", "by", "resource", "details", "event"]
     session.output.show(events, lambda: grid(columns, rows))

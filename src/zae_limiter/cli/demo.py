@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-import click
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
@@ -22,7 +21,7 @@ from ..runtime.world import World
 from ..sync import SyncRateLimiter
 from ..visualization.bars import Ink, bar, diverging
 from .errors import Failure
-from .nouns import Verb
+from .nouns import verb
 from .output import Output, console, grid, ink
 from .session import with_output
 from .story import ACTS, TOKENS, Act, Balance, Demonstration, Event, Miscounted, Step, Untrue, Usage, usage
@@ -41,8 +40,7 @@ Count = Callable[[], object]
 """Has the aggregator count what happened so far."""
 
 
-@click.command(cls=Verb)
-@with_output
+@verb("demo", with_output)
 def demo(output: Output) -> None:
     """Watch the limiter work on a fresh embedded store.
 

@@ -15,9 +15,9 @@ from ..models import LimiterConfig, OnUnavailable, StackOptions, UsageWindow
 from ..naming import validate_namespace
 from ..sync import SyncRepository
 from .errors import INTERRUPTED, Failure
-from .nouns import Verb
+from .nouns import Command, decorated, option, verb
 from .progress import Board
-from .session import Command, confirmed, decorated, make_sure, on_unavailable
+from .session import confirmed, make_sure, on_unavailable
 from .stacks import StackSession, with_stack
 
 if TYPE_CHECKING:
@@ -39,26 +39,26 @@ def _read_windows(ctx: click.Context, _: click.Parameter, lists: tuple[str, ...]
         raise click.UsageError(f"invalid --snapshot-windows {','.join(lists)!r}: {error}", ctx) from error
 
 
-def _switch(option: str, off: str, what: str) -> Callable[[Any], Any]:
-    return click.option(f"--{option.replace('_', '-')}/--{off}", option, default=None, help=what)
+def _switch(name: str, off: str, what: str) -> Callable[[Any], Any]:
+    return option(f"--{name.replace('_', '-')}/--{off} {name}", what, default=None)
 
 
-def _value(option: str, metavar: str, what: str) -> Callable[[Any], Any]:
+def _value(name: str, metavar: str, what: str) -> Callable[[Any], Any]:
     kind = int if metavar == "N" else str
-    return click.option(f"--{option.replace('_', '-')}", option, type=kind, metavar=metavar, help=what)
+    return option(f"--{name.replace('_', '-')} {name}", what, type=kind, metavar=metavar)
 
 
-def _several(*names: str, metavar: str, read: Callable[..., Any], what: str) -> Callable[[Any], Any]:
-    return click.option(*names, metavar=metavar, multiple=True, callback=read, help=what)
+def _several(names: str, metavar: str, what: str, read: Callable[..., Any]) -> Callable[[Any], Any]:
+    return option(names, what, metavar=metavar, multiple=True, callback=read)
 
 
 OPTIONS = (
     _switch("enable_aggregator", "no-aggregator", "A function that counts usage.  [default: enable]"),
     _several(
         "--snapshot-windows",
-        metavar="LIST",
-        read=_read_windows,
-        what="Count usage by these windows: hourly, daily, monthly.  [default: hourly,daily]",
+        "LIST",
+        "Count usage by these windows: hourly, daily, monthly.  [default: hourly,daily]",
+        _read_windows,
     ),
     _value("usage_retention_days", "N", "Keep usage so long; 0 for ever.  [default: 90]"),
     _value("audit_retention_days", "N", "Keep audit events of this command so long.  [default: 90]"),
@@ -77,24 +77,16 @@ OPTIONS = (
     _switch("create_iam", "no-iam", "Policies, and a role for the function.  [default: create]"),
     _switch("create_iam_roles", "no-create-iam-roles", "Roles for applications and people.  [default: no]"),
     _several(
-        "--role-principal",
-        "role_principals",
-        metavar="ARN",
-        read=lambda _, __, arns: arns or None,
-        what="Who may assume these roles; * stands for anything. May be repeated.",
+        "--role-principal role_principals",
+        "ARN",
+        "Who may assume these roles; * stands for anything. May be repeated.",
+        lambda _, __, arns: arns or None,
     ),
     _value("aggregator_role_arn", "ARN", "A role of yours for the function."),
     _value("permission_boundary", "POLICY", "The policy that bounds all roles, by name or ARN."),
     _value("role_name_format", "FORMAT", "Names of roles, such as 'team-{}'."),
     _value("policy_name_format", "FORMAT", "Names of policies, such as 'team-{}'."),
-    _several(
-        "--tag",
-        "-t",
-        "tags",
-        metavar="KEY=VALUE",
-        read=_read_tags,
-        what="A tag of everything in the stack. May be repeated.",
-    ),
+    _several("--tag -t tags", "KEY=VALUE", "A tag of everything in the stack. May be repeated.", _read_tags),
 )
 
 STORED = (
@@ -108,14 +100,13 @@ def with_waiting(function: Command) -> Command:
     """The options of a command that begins what takes CloudFormation some minutes."""
     return decorated(
         function,
-        click.option("--wait/--no-wait", default=True, help="Wait until it is done."),
-        click.option(
-            "--timeout",
-            "timeout_seconds",
+        option("--wait/--no-wait", "Wait until it is done.", default=True),
+        option(
+            "--timeout timeout_seconds",
+            "Wait no longer than this.",
             type=click.IntRange(1, 86_400),
             default=1_800,
             metavar="SECONDS",
-            help="Wait no longer than this.",
         ),
         confirmed,
     )
@@ -125,9 +116,9 @@ def with_options(function: Command) -> Command:
     return decorated(function, *OPTIONS, *STORED, with_waiting)
 
 
-@click.command(cls=Verb, meant="--name")
+@verb("deploy", meant="--name")
 @with_stack
-@click.option("--namespace", "-N", help="Register this namespace.  [default: default]")
+@option("--namespace -N", "Register this namespace.  [default: default]")
 @with_options
 def deploy(
     session: StackSession, namespace: str | None, wait: bool, timeout_seconds: int, yes: bool, **options: Any
@@ -204,9 +195,7 @@ def _sentence(session: StackSession, done: Deployment) -> str:
     return f"{'deployed' if done.is_new else 'updated'} {session}; see {session.command('status')}"
 
 
-@click.command(cls=Verb, meant="--name")
-@with_stack
-@with_waiting
+@verb("delete", with_stack, with_waiting, meant="--name")
 def delete(session: StackSession, wait: bool, timeout_seconds: int, yes: bool) -> None:
     """Delete a stack. Its table and its archive stay, with all their data."""
     if not yes:

@@ -19,12 +19,13 @@ from ..runtime.colour import run_sync
 from ..visualization.bars import Ink, debt_width, level
 from .errors import NOT_FOUND, Failure, failure_of
 from .levels import delete_level, show_limits, show_names
-from .nouns import Noun
+from .nouns import Noun, option
 from .output import COLUMN_GAP, console, grid, ink, record
 from .session import (
     STORE_IN_USE,
     Session,
     confirmed,
+    cursor_option,
     entity_id,
     limit_option,
     limit_texts,
@@ -56,16 +57,13 @@ def _read_metadata(ctx: click.Context, _: click.Parameter, text: str | None) -> 
     return data
 
 
-@entity.command(meant="--parent")
-@entity_id
-@click.option("--display-name", "name", metavar="TEXT", help="What people call it.")
-@click.option("--parent", "parent_id", metavar="ENTITY_ID", help="The entity it belongs to.")
-@click.option(
-    "--cascade/--no-cascade",
-    show_default=False,
-    help="What it consumes, its parent consumes too.  [default: no]",
+@entity.verb("create", entity_id, meant="--parent")
+@option("--display-name name", "What people call it.", metavar="TEXT")
+@option("--parent parent_id", "The entity it belongs to.", metavar="ENTITY_ID")
+@option(
+    "--cascade/--no-cascade", "What it consumes, its parent consumes too.  [default: no]", show_default=False
 )
-@click.option("--metadata", metavar="JSON", callback=_read_metadata, help="An object of your own.")
+@option("--metadata", "An object of your own.", metavar="JSON", callback=_read_metadata)
 @principal
 @with_session
 def create(session: Session, entity_id: str, **properties: Any) -> None:
@@ -85,9 +83,7 @@ def create(session: Session, entity_id: str, **properties: Any) -> None:
     session.output.done(repository.create_entity(entity_id, **properties), f"created entity {entity_id!r}")
 
 
-@entity.command()
-@entity_id
-@with_existing
+@entity.verb("show", entity_id, with_existing)
 def show(session: Session, entity_id: str) -> None:
     """Show one entity."""
     found = session.repository.get_entity(entity_id)
@@ -107,11 +103,11 @@ def show(session: Session, entity_id: str) -> None:
     session.output.show(found, lambda: record(fields))
 
 
-@entity.command("list", meant="--parent")
-@click.option("--parent", "parent_id", metavar="ENTITY_ID", help="Only the children of this entity.")
-@click.option("--with-custom-limits", metavar="RESOURCE", help="Only those with limits of their own for it.")
+@entity.verb("list", meant="--parent")
+@option("--parent parent_id", "Only the children of this entity.", metavar="ENTITY_ID")
+@option("--with-custom-limits", "Only those with limits of their own for it.", metavar="RESOURCE")
 @limit_option
-@click.option("--cursor", help="Go on where the previous page ended.")
+@cursor_option
 @with_existing
 def list_(
     session: Session, parent_id: str | None, with_custom_limits: str | None, limit: int, cursor: str | None
@@ -137,10 +133,9 @@ def list_(
         session.output.remark(f"there are more: --cursor {after}")
 
 
-@entity.command("set-parent", meant="--parent")
-@entity_id
-@click.option("--parent", "parent_id", metavar="ENTITY_ID", help="The entity it belongs to from now on.")
-@click.option("--none", "no_parent", is_flag=True, help="It belongs to nobody from now on.")
+@entity.verb("set-parent", entity_id, meant="--parent")
+@option("--parent parent_id", "The entity it belongs to from now on.", metavar="ENTITY_ID")
+@option("--none no_parent", "It belongs to nobody from now on.", is_flag=True)
 @principal
 @with_existing
 def set_parent(
@@ -154,8 +149,7 @@ def set_parent(
     session.output.done(moved, f"entity {entity_id!r} now {where}")
 
 
-@entity.command("set-cascade")
-@entity_id
+@entity.verb("set-cascade", entity_id)
 @click.argument("cascade", type=click.Choice(["on", "off"]))
 @principal
 @with_existing
@@ -166,11 +160,7 @@ def set_cascade(session: Session, entity_id: str, cascade: str, principal: str |
     session.output.done(moved, f"entity {entity_id!r} now {does}")
 
 
-@entity.command()
-@entity_id
-@confirmed
-@principal
-@with_existing
+@entity.verb("delete", entity_id, confirmed, principal, with_existing)
 def delete(session: Session, entity_id: str, yes: bool, principal: str | None) -> None:
     """Delete an entity with its limits and buckets."""
     known = session.repository.get_entity(entity_id)
@@ -183,11 +173,7 @@ def delete(session: Session, entity_id: str, yes: bool, principal: str | None) -
     session.output.done({"deleted": entity_id}, f"deleted entity {entity_id!r}")
 
 
-@entity.command("set-limits", meant="--resource")
-@entity_id
-@resource_option
-@with_limits
-@with_session
+@entity.verb("set-limits", entity_id, resource_option, with_limits, with_session, meant="--resource")
 def set_limits(
     session: Session, entity_id: str, resource: str, limits: tuple[Limit, ...], **how: Any
 ) -> None:
@@ -197,10 +183,7 @@ def set_limits(
     session.output.done(stored, f"set the limits of {entity_id!r} on {resource!r}: {limit_texts(stored)}")
 
 
-@entity.command("get-limits", meant="--resource")
-@entity_id
-@resource_option
-@with_existing
+@entity.verb("get-limits", entity_id, resource_option, with_existing, meant="--resource")
 def get_limits(session: Session, entity_id: str, resource: str) -> None:
     """Show an entity's own limits."""
     limits = session.repository.get_limits(entity_id, resource)
@@ -216,35 +199,22 @@ def get_limits(session: Session, entity_id: str, resource: str) -> None:
     show_limits(session, limits, whose, setting)
 
 
-@entity.command("delete-limits", meant="--resource")
-@entity_id
-@resource_option
-@confirmed
-@principal
+@entity.verb("delete-limits", entity_id, resource_option, confirmed, principal, meant="--resource")
 @with_existing
 def delete_limits(session: Session, entity_id: str, resource: str, yes: bool, principal: str | None) -> None:
     """Delete an entity's own limits. Others then apply."""
-    delete_level(
-        session,
-        yes,
-        ("entity", entity_id, resource),
-        lambda: session.repository.delete_limits(entity_id, resource, principal),
-        f"limits of {entity_id!r} on {resource!r}",
-        f"{entity_id!r} has no limits of its own on {resource!r}",
-    )
+    delete_level(session, yes, principal, "entity", entity_id, resource)
 
 
-@entity.command("list-resources")
-@with_existing
+@entity.verb("list-resources", with_existing)
 def list_resources(session: Session) -> None:
     """List resources with limits of entities."""
     show_names(session, session.repository.list_resources_with_entity_configs())
 
 
-@entity.command(meant="--resource")
-@entity_id
-@click.option("--resource", "-r", help="Only this one.")
-@click.option("--shards", "by_shard", is_flag=True, help="Show each shard of a bucket by itself.")
+@entity.verb("buckets", entity_id, meant="--resource")
+@option("--resource -r", "Only this one.")
+@option("--shards by_shard", "Show each shard of a bucket by itself.", is_flag=True)
 @with_existing
 def buckets(session: Session, entity_id: str, resource: str | None, by_shard: bool) -> None:
     """Show how full the buckets of an entity are.

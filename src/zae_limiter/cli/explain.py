@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ..models.explanation import ExplainedBucket, Explanation
-from .nouns import Verb
+from .nouns import verb
 from .output import grid, plain, printable, record
 from .session import Session, limit_texts, with_existing
 
@@ -22,10 +22,7 @@ LEVELS = {
 }
 
 
-@click.command(cls=Verb)
-@click.argument("entity_id")
-@click.argument("resource")
-@with_existing
+@verb("explain", click.argument("entity_id"), click.argument("resource"), with_existing)
 def explain(session: Session, entity_id: str, resource: str) -> None:
     """Show which limits apply to an entity, and why.
 

@@ -15,7 +15,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from .errors import Failure
-from .nouns import Verb
+from .nouns import option, verb
 from .output import Output, record
 from .session import make_sure, with_json, with_output
 
@@ -30,10 +30,8 @@ def _file_name(ctx: click.Context, _: click.Parameter, name: str | None) -> str 
     return name
 
 
-to_file = click.option(
-    "--output", "-o", "out", metavar="FILE", callback=_file_name, help="Write to this file."
-)
-overwriting = click.option("--force", is_flag=True, help="Overwrite a file that is there.")
+to_file = option("--output -o out", "Write to this file.", metavar="FILE", callback=_file_name)
+overwriting = option("--force", "Overwrite a file that is there.", is_flag=True)
 
 
 def write(file: str, content: bytes, *, force: bool) -> None:
@@ -51,10 +49,7 @@ def write(file: str, content: bytes, *, force: bool) -> None:
         raise Failure(f"cannot write {file!r}: {getattr(error, 'strerror', None) or error}", hint) from error
 
 
-@click.command("cfn-template", cls=Verb, meant="--output")
-@to_file
-@overwriting
-@with_json
+@verb("cfn-template", to_file, overwriting, with_json, meant="--output")
 def cfn_template(output: Output, out: str | None, force: bool) -> None:
     """Print the CloudFormation template of the stack."""
     from ..infra.template import template_text
@@ -67,10 +62,8 @@ def cfn_template(output: Output, out: str | None, force: bool) -> None:
         click.echo(text, nl=False)
 
 
-@click.command("lambda-export", cls=Verb, meant="--output")
-@to_file
-@overwriting
-@click.option("--info", is_flag=True, help="Only tell what would be written.")
+@verb("lambda-export", to_file, overwriting, meant="--output")
+@option("--info", "Only tell what would be written.", is_flag=True)
 @with_json
 def lambda_export(output: Output, out: str | None, force: bool, info: bool) -> None:
     """Write the package of the aggregator's function.
@@ -95,11 +88,8 @@ def lambda_export(output: Output, out: str | None, force: bool, info: bool) -> N
         output.show(data, lambda: record(data))
 
 
-@click.command(cls=Verb)
-@click.argument("shell", type=click.Choice(["bash", "fish", "zsh"]))
-@with_output
-@click.pass_context
-def completion(ctx: click.Context, output: Output, shell: str) -> None:
+@verb("completion", click.argument("shell", type=click.Choice(["bash", "fish", "zsh"])), with_output)
+def completion(output: Output, shell: str) -> None:
     """Print a script that lets your shell complete commands.
 
     \b
@@ -107,8 +97,8 @@ def completion(ctx: click.Context, output: Output, shell: str) -> None:
     eval "$(zae-limiter completion zsh)"           in ~/.zshrc
     zae-limiter completion fish | source           in ~/.config/fish/config.fish
     """
-    completing = get_completion_class(shell)
+    program, completing = click.get_current_context().find_root().command, get_completion_class(shell)
     assert completing is not None, "click knows the shells that it is asked for"
-    script = completing(ctx.find_root().command, {}, "zae-limiter", "_ZAE_LIMITER_COMPLETE").source()
+    script = completing(program, {}, "zae-limiter", "_ZAE_LIMITER_COMPLETE").source()
     if not output.json({"shell": shell, "script": script}):
         click.echo(script)

@@ -14,13 +14,11 @@ from rich.table import Table
 from ..models import Limit, LimiterConfig, OnUnavailable
 from .errors import NOT_FOUND, Failure
 from .grammar import limit_text, parse_limits_json
-from .nouns import Noun
+from .nouns import Command, Noun, decorated, option
 from .output import grid, plain, record
 from .session import (
-    Command,
     Session,
     confirmed,
-    decorated,
     limit_texts,
     make_sure,
     on_unavailable,
@@ -30,15 +28,15 @@ from .session import (
     with_session,
 )
 
+LEVELS = ("system", "resource", "entity")
+
 
 @click.group(cls=Noun)
 def system() -> None:
     """Limits of whatever has no others."""
 
 
-@system.command("set-defaults", meant="-l")
-@with_limits
-@with_session
+@system.verb("set-defaults", with_limits, with_session, meant="-l")
 def set_system_defaults(session: Session, limits: tuple[Limit, ...], **how: Any) -> None:
     """Replace the default limits of the system."""
     session.repository.set_system_defaults(limits, **how)
@@ -46,8 +44,7 @@ def set_system_defaults(session: Session, limits: tuple[Limit, ...], **how: Any)
     session.output.done(stored, f"set the default limits of the system: {limit_texts(limits)}")
 
 
-@system.command("get-defaults")
-@with_existing
+@system.verb("get-defaults", with_existing)
 def get_system_defaults(session: Session) -> None:
     """Show the default limits of the system."""
     config = session.repository.get_config("system") or LimiterConfig()
@@ -56,20 +53,10 @@ def get_system_defaults(session: Session) -> None:
         session.output.remark(_nothing_set("the system", "system set-defaults"))
 
 
-@system.command("delete-defaults")
-@confirmed
-@principal
-@with_existing
+@system.verb("delete-defaults", confirmed, principal, with_existing)
 def delete_system_defaults(session: Session, yes: bool, principal: str | None) -> None:
     """Delete the default limits of the system."""
-    delete_level(
-        session,
-        yes,
-        ("system",),
-        lambda: session.repository.delete_system_defaults(principal),
-        "default limits of the system",
-        "the system has no default limits",
-    )
+    delete_level(session, yes, principal, "system")
 
 
 @click.group(cls=Noun)
@@ -77,10 +64,7 @@ def resource() -> None:
     """What is used, and its default limits."""
 
 
-@resource.command("set-defaults", meant="-l")
-@click.argument("resource")
-@with_limits
-@with_session
+@resource.verb("set-defaults", click.argument("resource"), with_limits, with_session, meant="-l")
 def set_resource_defaults(session: Session, resource: str, limits: tuple[Limit, ...], **how: Any) -> None:
     """Replace the default limits of a resource."""
     session.repository.set_resource_defaults(resource, limits, **how)
@@ -88,34 +72,20 @@ def set_resource_defaults(session: Session, resource: str, limits: tuple[Limit, 
     session.output.done(stored, f"set the default limits of {resource!r}: {limit_texts(stored)}")
 
 
-@resource.command("get-defaults")
-@click.argument("resource")
-@with_existing
+@resource.verb("get-defaults", click.argument("resource"), with_existing)
 def get_resource_defaults(session: Session, resource: str) -> None:
     """Show the default limits of a resource."""
     limits = session.repository.get_resource_defaults(resource)
     show_limits(session, limits, f"resource {resource!r}", f"resource set-defaults {quote(resource)}")
 
 
-@resource.command("delete-defaults")
-@click.argument("resource")
-@confirmed
-@principal
-@with_existing
+@resource.verb("delete-defaults", click.argument("resource"), confirmed, principal, with_existing)
 def delete_resource_defaults(session: Session, resource: str, yes: bool, principal: str | None) -> None:
     """Delete the default limits of a resource. Those of the system then apply."""
-    delete_level(
-        session,
-        yes,
-        ("resource", resource),
-        lambda: session.repository.delete_resource_defaults(resource, principal),
-        f"default limits of {resource!r}",
-        f"resource {resource!r} has no default limits",
-    )
+    delete_level(session, yes, principal, "resource", resource)
 
 
-@resource.command("list")
-@with_existing
+@resource.verb("list", with_existing)
 def list_resources(session: Session) -> None:
     """List the resources that have default limits."""
     show_names(session, session.repository.list_resources_with_defaults())
@@ -129,60 +99,41 @@ def config() -> None:
 def _of_level(function: Command) -> Command:
     return decorated(
         function,
-        click.option(
-            "--level",
-            type=click.Choice(["system", "resource", "entity"]),
-            required=True,
-            help="Whose configuration.",
-        ),
-        click.option("--identifier", metavar="ID", help="The entity, or the resource, of that level."),
-        click.option(
-            "--resource", "-r", metavar="NAME", help="The resource; without it, an entity's for all."
-        ),
+        option("--level", "Whose configuration.", type=click.Choice(LEVELS), required=True),
+        option("--identifier", "The entity, or the resource, of that level.", metavar="ID"),
+        option("--resource -r", "The resource; without it, an entity's for all.", metavar="NAME"),
     )
 
 
-@config.command(meant="--level --identifier --resource")
-@_of_level
-@with_existing
-def get(session: Session, level: str, identifier: str | None, resource: str | None) -> None:
+@config.verb("get", _of_level, with_existing, meant="--level --identifier --resource")
+def get(session: Session, **place: Any) -> None:
     """Show what one level says."""
-    where = _checked_place(level, identifier, resource)
-    found = session.repository.get_config(level, identifier, resource)
+    where = _checked_place(**place)
+    found = session.repository.get_config(**place)
     if found is None:
-        given = {"identifier": identifier, "resource": resource}
-        options = "".join(f" --{name} {quote(value)}" for name, value in given.items() if value is not None)
-        hint = f"zae-limiter config set --level {level}{options} --limits …"
+        options = " ".join(f"--{name} {quote(value)}" for name, value in place.items() if value is not None)
+        hint = f"zae-limiter config set {options} --limits …"
         raise Failure(f"nothing is stored at the {where}", hint, NOT_FOUND)
     session.output.show(config_data(found), lambda: config_table(found))
 
 
-@config.command("set", meant="--level --identifier --resource")
-@_of_level
-@click.option(
-    "--limits", metavar="JSON", required=True, help="A list of limits, as `get --output json` writes it."
-)
+@config.verb("set", _of_level, meant="--level --identifier --resource")
+@option("--limits", "A list of limits, as `get --output json` writes it.", metavar="JSON", required=True)
 @on_unavailable
 @principal
 @with_session
 def set_(
-    session: Session,
-    level: str,
-    identifier: str | None,
-    resource: str | None,
-    limits: str,
-    on_unavailable: str | None,
-    principal: str | None,
+    session: Session, limits: str, on_unavailable: str | None, principal: str | None, **place: Any
 ) -> None:
     """Replace the limits of one level, and its policy if it is given."""
-    where = _checked_place(level, identifier, resource)
+    where = _checked_place(**place)
     repository = session.repository
-    before = repository.get_config(level, identifier, resource) or LimiterConfig()
+    before = repository.get_config(**place) or LimiterConfig()
     policy = before.on_unavailable if on_unavailable is None else OnUnavailable.of(on_unavailable)
     after = dataclasses.replace(before, limits=parse_limits_json(limits), on_unavailable=policy)
-    repository.set_config(level, after, identifier, resource, principal)
-    stored = repository.get_config(level, identifier, resource)
-    session.output.done(config_data(stored), f"set the {where}: {limit_texts(after.limits)}")
+    repository.set_config(config=after, principal=principal, **place)
+    stored = config_data(repository.get_config(**place))
+    session.output.done(stored, f"set the {where}: {limit_texts(after.limits)}")
 
 
 def _checked_place(level: str, identifier: str | None, resource: str | None) -> str:
@@ -197,22 +148,26 @@ def _checked_place(level: str, identifier: str | None, resource: str | None) -> 
     return f"{level} level{of}{'' if resource is None else f' for {resource!r}'}"
 
 
-def delete_level(
-    session: Session,
-    yes: bool,
-    place: tuple[str, ...],
-    delete: Callable[[], LimiterConfig | bool | None],
-    what: str,
-    nothing: str,
-) -> None:
+def delete_level(session: Session, yes: bool, principal: str | None, *place: str) -> None:
     """Delete what is stored at a place, which is a level and whose it is; it must be there, to the last."""
-    found = session.repository.get_config(*place)
+    repository, level, whose = session.repository, place[0], [repr(one) for one in place[1:]]
+    delete: Callable[..., bool] = repository.delete_limits
+    if level == "system":
+        delete = repository.delete_system_defaults
+        what, nothing = "default limits of the system", "the system has no default limits"
+    elif level == "resource":
+        delete = repository.delete_resource_defaults
+        what, nothing = f"default limits of {whose[0]}", f"resource {whose[0]} has no default limits"
+    else:
+        what = f"limits of {whose[0]} on {whose[1]}"
+        nothing = f"{whose[0]} has no limits of its own on {whose[1]}"
+    found = repository.get_config(*place)
     if found:
         make_sure(yes, f"Delete the {what}?")
-    if not found or not delete():
+    if not found or not delete(*place[1:], principal=principal):
         raise Failure(f"{nothing}, so nothing was deleted", code=NOT_FOUND)
-    of_resource = {"resource": place[2]} if len(place) == 3 else {}
-    session.output.done({"deleted": (place[1:] or place)[0], **of_resource}, f"deleted the {what}")
+    data = dict(zip(("deleted", "resource"), place[1:] or place, strict=False))
+    session.output.done(data, f"deleted the {what}")
 
 
 def show_names(session: Session, resources: list[str]) -> None:

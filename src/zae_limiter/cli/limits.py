@@ -8,10 +8,10 @@ from shlex import quote
 from typing import Any
 
 import click
+from click.exceptions import Exit
 from rich.table import Table
 from rich.text import Text
 
-from ..exceptions import RateLimiterUnavailable
 from ..models import LimiterConfig
 from ..operate.manifest import (
     Action,
@@ -25,32 +25,29 @@ from ..operate.manifest import (
 )
 from ..operate.manifest.template import HANDLER, template, to_text
 from ..operate.manifest.writing import level_lines
-from .errors import AWS, DIFFERENT, ERROR, NOT_FOUND, Failure
+from .errors import DIFFERENT, NOT_FOUND, Failure
 from .export import STANDARD, overwriting, to_file, write
 from .grammar import limit_text
 from .levels import config_data
-from .nouns import Noun
+from .nouns import Noun, option
 from .output import Output, console, counted, grid, printable
 from .session import (
     Session,
     confirmed,
     make_sure,
     principal,
+    resumable,
     with_existing,
     with_imagined,
     with_json,
     with_session,
 )
 
-_file = click.option(
-    "--file",
-    "-f",
-    metavar="FILE",
-    default="limits.yaml",
-    help="The manifest; - reads it from standard input.",
+_file = option(
+    "--file -f", "The manifest; - reads it from standard input.", metavar="FILE", default="limits.yaml"
 )
-_exit_code = click.option("--exit-code", is_flag=True, help="Exit with 5 if there is a difference.")
-_quiet = click.option("--quiet", "-q", is_flag=True, help="Only count the changes.")
+_exit_code = option("--exit-code", "Exit with 5 if there is a difference.", is_flag=True)
+_quiet = option("--quiet -q", "Only count the changes.", is_flag=True)
 
 
 @click.group(cls=Noun)
@@ -62,11 +59,7 @@ def limits() -> None:
     """
 
 
-@limits.command(meant="-f")
-@_file
-@_exit_code
-@_quiet
-@with_imagined
+@limits.verb("plan", _file, _exit_code, _quiet, with_imagined, meant="-f")
 def plan(session: Session, file: str, exit_code: bool, quiet: bool) -> None:
     """Show what `apply` would change."""
     manifest = _read(file)
@@ -77,14 +70,18 @@ def plan(session: Session, file: str, exit_code: bool, quiet: bool) -> None:
         changes = f"planned: {_counted(planned, 'to create', 'to update', 'to delete')}"
         session.output.note(f"nothing to change; {_alike(planned)}" if planned.is_empty else changes)
     if exit_code and not planned.is_empty:
-        click.get_current_context().exit(DIFFERENT)
+        raise Exit(DIFFERENT)
 
 
-@limits.command(meant="-f", instead={"--dry-run": "what it would change: zae-limiter limits plan"})
-@_file
-@_quiet
-@confirmed
-@principal
+@limits.verb(
+    "apply",
+    _file,
+    _quiet,
+    confirmed,
+    principal,
+    meant="-f",
+    instead={"--dry-run": "what it would change: zae-limiter limits plan"},
+)
 @with_session
 def apply(session: Session, file: str, quiet: bool, yes: bool, principal: str | None) -> None:
     """Make the namespace say what the file says.
@@ -99,14 +96,8 @@ def apply(session: Session, file: str, quiet: bool, yes: bool, principal: str | 
             console(stderr=True).print(plan_table(planned))
         make_sure(yes, f"Delete {counted(deleted, 'level')} that earlier applies have made?")
     done: list[LevelChange] = []
-    try:
+    with resumable(session, lambda: f"; {len(done)} of {len(planned.changes)} changes were made"):
         stored.carry_out(planned, principal, done.append)
-    except RateLimiterUnavailable as error:
-        raise Failure(
-            f"{error}; {len(done)} of {len(planned.changes)} changes were made",
-            "run it again: it goes on where it stopped",
-            AWS if session.is_dynamodb else ERROR,
-        ) from error
     made = ManifestPlan(tuple(done), planned.unchanged)
     if not (session.output.is_json or made.is_empty or quiet):
         console().print(plan_table(made))
@@ -114,11 +105,7 @@ def apply(session: Session, file: str, quiet: bool, yes: bool, principal: str | 
     session.output.done(plan_data(session, made), f"applied: {counts}")
 
 
-@limits.command(meant="-f")
-@_file
-@_exit_code
-@_quiet
-@with_imagined
+@limits.verb("diff", _file, _exit_code, _quiet, with_imagined, meant="-f")
 def diff(session: Session, file: str, exit_code: bool, quiet: bool) -> None:
     """Show in what the store and the file differ.
 
@@ -137,11 +124,11 @@ def diff(session: Session, file: str, exit_code: bool, quiet: bool) -> None:
         # A long line stays one line, as in any patch.
         console().print(diff_text(found, session.namespace_name, file), soft_wrap=True)
     if exit_code and not found.is_empty:
-        click.get_current_context().exit(DIFFERENT)
+        raise Exit(DIFFERENT)
 
 
-@limits.command(meant="-f")
-@click.option("--file", "-f", metavar="FILE", help="Write the manifest to this file.")
+@limits.verb("export", meant="-f")
+@option("--file -f", "Write the manifest to this file.", metavar="FILE")
 @overwriting
 @with_existing
 def export(session: Session, file: str | None, force: bool) -> None:
@@ -160,22 +147,15 @@ def export(session: Session, file: str | None, force: bool) -> None:
         click.echo(to_yaml(manifest), nl=False)
 
 
-@limits.command("cfn-template", meant="-f")
-@_file
-@click.option("--name", "-n", "table", metavar="STACK", help="The default of the template's TableName.")
-@click.option("--namespace-id", metavar="ID", help="The default of the template's NamespaceId.")
+@limits.verb("cfn-template", _file, meant="-f")
+@option("--name -n table_name", "The default of the template's TableName.", metavar="STACK")
+@option("--namespace-id", "The default of the template's NamespaceId.", metavar="ID")
 @to_file
-@click.option("--package", metavar="FILE", help="Also write the package of its function, a zip file.")
+@option("--package", "Also write the package of its function, a zip file.", metavar="FILE")
 @overwriting
 @with_json
 def cfn_template(
-    output: Output,
-    file: str,
-    table: str | None,
-    namespace_id: str | None,
-    out: str | None,
-    package: str | None,
-    force: bool,
+    output: Output, file: str, out: str | None, package: str | None, force: bool, **defaults: Any
 ) -> None:
     """Print a CloudFormation template that applies the file.
 
@@ -183,7 +163,7 @@ def cfn_template(
     TableName, NamespaceId, CodeBucket and CodeKey. Its function may write to that namespace only.
     Deleting that stack deletes what it has made.
     """
-    text = to_text(template(_read(file), table, namespace_id), as_json=output.is_json)
+    text = to_text(template(_read(file), **defaults), as_json=output.is_json)
     if package is not None:
         from ..infra.lambda_builder import build
 

@@ -7,12 +7,13 @@ import time
 from pathlib import Path
 
 import click
+from click.exceptions import Exit
 
 from ..naming import validate_stack_name
 from ..operate.local.engines import ENGINES, Engine
 from ..operate.local.service import LocalAws, Running, endpoint_on, environment, last_lines
 from .errors import ERROR, NOT_FOUND, Failure
-from .nouns import Noun
+from .nouns import Noun, option
 from .output import Output, printable, record
 from .session import confirmed, make_sure, with_output
 
@@ -28,7 +29,7 @@ def _powershell(name: str, value: str) -> str:
 
 SHELLS = {"eval": _posix, "direnv": _posix, "powershell": _powershell}
 """How each of them sets a variable."""
-PORT = click.IntRange(1, 65_535)
+PORT, TIMEOUT = click.IntRange(1, 65_535), click.IntRange(1, 600)
 
 
 @click.group(cls=Noun)
@@ -36,24 +37,16 @@ def local() -> None:
     """An AWS of your own machine, for development."""
 
 
-@local.command()
-@click.option(
+@local.verb("up")
+@option(
     "--engine",
-    type=click.Choice(list(ENGINES)),
-    help="ministack has stacks and functions too; dynamodb-local is Amazon's own and needs Java."
+    "ministack has stacks and functions too; dynamodb-local is Amazon's own and needs Java."
     "  [default: ministack]",
+    type=click.Choice(list(ENGINES)),
 )
-@click.option(
-    "--port", type=PORT, metavar="N", help="Where it listens.  [default: 4566, or 8000 for dynamodb-local]"
-)
-@click.option(
-    "--timeout",
-    type=click.IntRange(1, 600),
-    default=60,
-    metavar="SECONDS",
-    help="Wait so long until it answers.",
-)
-@click.option("--name", "-n", "table", metavar="TABLE", help="Say how to use this table.")
+@option("--port", "Where it listens.  [default: 4566, or 8000 for dynamodb-local]", type=PORT, metavar="N")
+@option("--timeout", "Wait so long until it answers.", type=TIMEOUT, default=60, metavar="SECONDS")
+@option("--name -n table", "Say how to use this table.", metavar="TABLE")
 @confirmed
 @with_output
 def up(
@@ -78,8 +71,7 @@ def up(
     output.done(_data(running) | {"started": started}, told)
 
 
-@local.command()
-@with_output
+@local.verb("down", with_output)
 def down(output: Output) -> None:
     """End the local AWS, with everything in it."""
     ended = LocalAws().down()
@@ -87,20 +79,19 @@ def down(output: Output) -> None:
     output.done({"ended": engine}, "nothing was running" if engine is None else f"ended {engine}")
 
 
-@local.command()
-@with_output
+@local.verb("status", with_output)
 def status(output: Output) -> None:
     """Show whether a local AWS is running. The exit code is 0 if it answers, and 4 if none runs."""
     running = LocalAws().running()
     data = {"running": False} if running is None else _data(running)
     output.show(data, lambda: record(data))
     if running is None or not running.is_healthy:
-        raise click.exceptions.Exit(NOT_FOUND if running is None else ERROR)
+        raise Exit(NOT_FOUND if running is None else ERROR)
 
 
-@local.command()
-@click.option("--follow", "-f", is_flag=True, help="Go on as it grows.")
-@click.option("--lines", "-n", type=click.IntRange(0, 100_000), default=100, help="The last so many.")
+@local.verb("logs")
+@option("--follow -f", "Go on as it grows.", is_flag=True)
+@option("--lines -n", "The last so many.", type=click.IntRange(0, 100_000), default=100)
 @with_output
 def logs(output: Output, follow: bool, lines: int) -> None:
     """Show what the local AWS said, also after it has ended."""
@@ -119,17 +110,15 @@ def logs(output: Output, follow: bool, lines: int) -> None:
         _follow(service, log)
 
 
-@local.command()
-@click.option("--name", "-n", "--table", "table", default="limits", help="The table of the store.")
-@click.option(
-    "--format",
-    "-f",
-    "shell",
+@local.verb("env")
+@option("--name -n --table table", "The table of the store.", default="limits")
+@option(
+    "--format -f shell",
+    "For whom: eval and direnv are shells'.",
     type=click.Choice(list(SHELLS)),
     default="eval",
-    help="For whom: eval and direnv are shells'.",
 )
-@click.option("--port", type=PORT, metavar="N", help="An AWS that listens there, whoever started it.")
+@option("--port", "An AWS that listens there, whoever started it.", type=PORT, metavar="N")
 @with_output
 def env(output: Output, table: str, shell: str, port: int | None) -> None:
     """Print variables that lead programs to the local AWS.

@@ -26,24 +26,19 @@ def _show(session: Session, found: Sequence[Namespace]) -> None:
     session.output.show(found, lambda: grid(["name", "id", "status", "created", "deleted"], rows))
 
 
-@namespace.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@with_session
+@namespace.verb("register", click.argument("names", nargs=-1, required=True, metavar="NAME..."), with_session)
 def register(session: Session, names: tuple[str, ...]) -> None:
     """Make namespaces. Those that exist stay as they are."""
     _show(session, [one.namespace for one in session.namespaces.register_namespaces(names).values()])
 
 
-@namespace.command("list")
-@with_existing
+@namespace.verb("list", with_existing)
 def list_(session: Session) -> None:
     """List the namespaces that are in use."""
     _show(session, session.namespaces.list_namespaces())
 
 
-@namespace.command()
-@click.argument("name")
-@with_existing
+@namespace.verb("show", click.argument("name"), with_existing)
 def show(session: Session, name: str) -> None:
     """Show one namespace."""
     found = session.namespaces.get_namespace(name)
@@ -54,10 +49,7 @@ def show(session: Session, name: str) -> None:
     session.output.show(found, lambda: record(fields))
 
 
-@namespace.command()
-@click.argument("name")
-@confirmed
-@with_existing
+@namespace.verb("delete", click.argument("name"), confirmed, with_existing)
 def delete(session: Session, name: str, yes: bool) -> None:
     """Free a name. The data stays until it is recovered or purged."""
     if session.namespaces.get_namespace(name) is None:
@@ -70,9 +62,7 @@ def delete(session: Session, name: str, yes: bool) -> None:
     session.output.done(gone, f"freed the name {name!r}; this brings it back: {recover}")
 
 
-@namespace.command()
-@click.argument("namespace_id")
-@with_existing
+@namespace.verb("recover", click.argument("namespace_id"), with_existing)
 def recover(session: Session, namespace_id: str) -> None:
     """Give a deleted namespace its name back.
 
@@ -82,17 +72,13 @@ def recover(session: Session, namespace_id: str) -> None:
     session.output.done(back, f"recovered namespace {back.namespace_name!r}")
 
 
-@namespace.command()
-@with_existing
+@namespace.verb("orphans", with_existing)
 def orphans(session: Session) -> None:
     """List what was deleted and is not purged."""
     _show(session, session.namespaces.list_orphan_namespaces())
 
 
-@namespace.command()
-@click.argument("namespace_id")
-@confirmed
-@with_existing
+@namespace.verb("purge", click.argument("namespace_id"), confirmed, with_existing)
 def purge(session: Session, namespace_id: str, yes: bool) -> None:
     """Delete all data of a deleted namespace for good.
 

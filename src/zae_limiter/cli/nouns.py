@@ -1,8 +1,9 @@
-"""Groups and commands that say what was likely meant by a word in the wrong place, or by one too many."""
+"""Options, and commands that say what was likely meant by a word in the wrong place, or by one too many."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from shlex import quote
 from typing import Any
@@ -12,15 +13,22 @@ import click
 from ..exceptions import without_secrets
 from .errors import USAGE, Failure
 
-ALIASES = {
-    "add": "create register",
-    "create": "register",
-    "get": "show",
-    "ls": "list",
-    "rm": "delete",
-    "remove": "delete",
-}
+ALIASES = {"add": ("create", "register"), "create": ("register",), "get": ("show",), "ls": ("list",)}
+ALIASES |= dict.fromkeys(("remove", "rm"), ("delete",))
 """What people call commands that have another name here."""
+
+
+Command = Callable[..., None]
+
+
+def decorated(function: Command, *decorators: Callable[[Command], Command]) -> Command:
+    """The decorators as if they were written above the function, the first one uppermost."""
+    return functools.reduce(lambda inner, decorate: decorate(inner), reversed(decorators), function)
+
+
+def option(names: str, what: str, **settings: Any) -> Callable[[Any], Any]:
+    """An option by its spellings, and what help says of it."""
+    return click.option(*names.split(), help=what, **settings)
 
 
 class Verb(click.Command):
@@ -90,10 +98,24 @@ class Verb(click.Command):
                 yield free[0] if takes[free[0]].multiple else free.pop(0), word
 
 
+def verb(name: str, *decorators: Callable[[Command], Command], **settings: Any) -> Callable[[Command], Verb]:
+    """Make a function a command of this name, with the decorators as if they were written above it."""
+    return lambda function: click.command(name, cls=Verb, **settings)(decorated(function, *decorators))
+
+
 class Noun(click.Group):
     """A group of commands, all of whose options are written after the command."""
 
-    command_class = Verb
+    def verb(
+        self, name: str, *decorators: Callable[[Command], Command], **settings: Any
+    ) -> Callable[[Command], Verb]:
+        """Likewise, and have it in this group."""
+
+        def add(function: Command) -> Verb:
+            self.add_command(made := verb(name, *decorators, **settings)(function))
+            return made
+
+        return add
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -104,7 +126,7 @@ class Noun(click.Group):
             if ctx.resilient_parsing or args[0] in self.commands or args[0].startswith("-"):
                 raise
             known = [name for name, command in self.commands.items() if not command.hidden]
-            meant = [name for name in ALIASES.get(args[0], "").split() if name in known]
+            meant = [name for name in ALIASES.get(args[0], ()) if name in known]
             meant = meant or get_close_matches(args[0], known)
             hint = " or ".join(f"{ctx.command_path} {name}" for name in meant)
             hint = f"did you mean: {hint}" if hint else f"{ctx.command_path} --help"

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
@@ -38,14 +38,13 @@ from ..settings import (
     settings_of,
 )
 from ..sync import SyncRepository
-from .errors import NOT_FOUND, Failure, was_interrupted
+from .errors import AWS, ERROR, NOT_FOUND, Failure, was_interrupted
 from .grammar import limit_text, parse_limit
+from .nouns import Command, decorated, option
 from .output import Output
 
 STORE_IN_USE = "zae_limiter.cli.store"
 """Under this name the context of a command remembers the URL that it opened."""
-
-Command = Callable[..., None]
 
 
 class Missing(Enum):
@@ -217,27 +216,23 @@ def settings_from(options: dict[str, Any]) -> Settings:
         raise click.UsageError("--store and --name both name a store; give one of them")
     word = next((name for name in ("region", "endpoint_url") if settings[name] is not None), None)
     if word is not None:
-        option = f"--{word.replace('_', '-')}"
+        said = f"--{word.replace('_', '-')}"
         if store or (stack is None and os.environ.get(STORE_VARIABLE)):
             inside = f"dynamodb://table?{word}=…"
-            raise click.UsageError(f"{option} goes with --name; a URL has it inside: {inside}")
+            raise click.UsageError(f"{said} goes with --name; a URL has it inside: {inside}")
         if stack is None and not os.environ.get(STACK_VARIABLE):
-            raise click.UsageError(f"{option} needs a DynamoDB table; name it with --name")
+            raise click.UsageError(f"{said} needs a DynamoDB table; name it with --name")
     return settings
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-output_option = click.option(
-    "--output", type=click.Choice(["table", "json"]), default="table", help="What to print."
-)
+json_option = option("--json as_json", "Print JSON.", is_flag=True)
+output_option = option("--output", "What to print.", type=click.Choice(["table", "json"]), default="table")
 _COMMON = (
-    click.option(
-        "--name", "-n", "stack", metavar="STACK", help="The DynamoDB table of this name is the store."
-    ),
-    click.option("--region", help="Its AWS region."),
-    click.option("--endpoint-url", metavar="URL", help="Where its DynamoDB is, if not at AWS."),
-    click.option("--namespace", "-N", help="Work in this namespace.  [default: default]"),
-    click.option("--store", metavar="URL", help="The store, such as sqlite:///limits.db."),
+    option("--name -n stack", "The DynamoDB table of this name is the store.", metavar="STACK"),
+    option("--region", "Its AWS region."),
+    option("--endpoint-url", "Where its DynamoDB is, if not at AWS.", metavar="URL"),
+    option("--namespace -N", "Work in this namespace.  [default: default]"),
+    option("--store", "The store, such as sqlite:///limits.db.", metavar="URL"),
     output_option,
     json_option,
 )
@@ -268,23 +263,18 @@ def with_json(function: Command) -> Command:
     def run(**arguments: Any) -> None:
         function(output_of(arguments), **arguments)
 
-    return json_option(run)
+    return decorated(run, json_option)
 
 
 def with_output(function: Command) -> Command:
     """A command that needs no store."""
-    return output_option(with_json(function))
+    return decorated(function, output_option, with_json)
 
 
 def output_of(arguments: dict[str, Any]) -> Output:
     """The form that the options ask for, which are taken out of the arguments."""
     form = arguments.pop("output", "table")
     return Output("json" if arguments.pop("as_json") else form)
-
-
-def decorated(function: Command, *decorators: Callable[[Command], Command]) -> Command:
-    """The decorators as if they were written above the function, the first one uppermost."""
-    return functools.reduce(lambda inner, decorate: decorate(inner), reversed(decorators), function)
 
 
 def _read_limits(ctx: click.Context, _: click.Parameter, texts: tuple[str, ...]) -> tuple[Limit, ...]:
@@ -294,27 +284,24 @@ def _read_limits(ctx: click.Context, _: click.Parameter, texts: tuple[str, ...])
         raise click.UsageError(str(error), ctx) from error
 
 
-principal = click.option("--principal", metavar="WHO", help="Who the audit trail says did it.")
-confirmed = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+principal = option("--principal", "Who the audit trail says did it.", metavar="WHO")
+confirmed = option("--yes -y", "Do not ask.", is_flag=True)
 entity_id = click.argument("entity_id")
-resource_option = click.option(
-    "--resource", "-r", default="_default_", help="The resource; the default means all."
-)
-limit_option = click.option("--limit", type=click.IntRange(1, 1000), default=100, help="At most so many.")
-on_unavailable = click.option(
+resource_option = option("--resource -r", "The resource; the default means all.", default="_default_")
+limit_option = option("--limit", "At most so many.", type=click.IntRange(1, 1000), default=100)
+cursor_option = option("--cursor", "Go on where the previous page ended.")
+on_unavailable = option(
     "--on-unavailable",
+    "What an acquire does when the store does not answer.",
     type=click.Choice(["allow", "block"]),
-    help="What an acquire does when the store does not answer.",
 )
-_limits = click.option(
-    "--limit",
-    "-l",
-    "limits",
+_limits = option(
+    "--limit -l limits",
+    "A limit; UNIT is sec, min (default), hour or day. May be repeated.",
     metavar="NAME:RATE[/UNIT][:BURST]",
     multiple=True,
     required=True,
     callback=_read_limits,
-    help="A limit; UNIT is sec, min (default), hour or day. May be repeated.",
 )
 
 
@@ -323,8 +310,18 @@ def with_limits(function: Command) -> Command:
     return decorated(function, _limits, on_unavailable, principal)
 
 
-def make_sure(yes: bool, question: str, option: str = "--yes") -> None:
-    """Ask before something is destroyed; whoever says no ends the command. ``option`` saves the question."""
+@contextmanager
+def resumable(session: Session, done: Callable[[], str] = str) -> Iterator[None]:
+    """Whoever sees such a command fail wants to know what was ``done``, and that nothing of it is lost."""
+    try:
+        yield
+    except RateLimiterUnavailable as error:
+        code, hint = AWS if session.is_dynamodb else ERROR, "run it again: it goes on where it stopped"
+        raise Failure(f"{error}{done()}", hint, code) from error
+
+
+def make_sure(yes: bool, question: str, unasked: str = "--yes") -> None:
+    """Ask before something is destroyed; whoever says no ends the command. ``unasked`` saves the question."""
     if yes:
         return
     try:
@@ -333,7 +330,7 @@ def make_sure(yes: bool, question: str, option: str = "--yes") -> None:
         if was_interrupted(abort):
             raise
         click.echo(err=True)
-        hint = f"pass {option} to go ahead unasked"
+        hint = f"pass {unasked} to go ahead unasked"
         raise Failure("nobody answered, so nothing was changed", hint) from None
     if not agreed:
         raise Failure("nothing was changed")

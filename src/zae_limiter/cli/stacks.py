@@ -17,18 +17,17 @@ from ..runtime.colour import run_sync
 from ..runtime.world import World
 from ..settings import STACK_VARIABLE, Settings
 from .errors import AWS, Failure
+from .nouns import Command, decorated, option
 from .output import Output
-from .session import STORE_IN_USE, Command, Session, decorated, json_option, output_of, output_option
+from .session import STORE_IN_USE, Session, json_option, output_of, output_option
 
 if TYPE_CHECKING:
     from ..infra.stack import Stack
     from ..infra.stack_manager import StackManager, SyncStackManager
 
-NAME = click.option(
-    "--name", "-n", "stack", metavar="STACK", help=f"The stack.  [default: that of {STACK_VARIABLE}]"
-)
-REGION = click.option("--region", help="The AWS region.")
-ENDPOINT = click.option("--endpoint-url", metavar="URL", help="Where AWS is, if not at AWS.")
+NAME = option("--name -n stack", f"The stack.  [default: that of {STACK_VARIABLE}]", metavar="STACK")
+REGION = option("--region", "The AWS region.")
+ENDPOINT = option("--endpoint-url", "Where AWS is, if not at AWS.", metavar="URL")
 
 
 class StackSession:

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
+from click.exceptions import Exit
 from rich.console import Group
 from rich.text import Text
 
@@ -19,8 +20,8 @@ from ..models import Status, VersionRecord
 from ..runtime.colour import run_sync
 from ..runtime.world import World
 from ..version import SCHEMA_VERSION, check_compatibility, client_version
-from .errors import NOT_FOUND, Failure
-from .nouns import Verb
+from .errors import ERROR, NOT_FOUND, Failure
+from .nouns import verb
 from .output import Output, grid, printable, record
 from .session import STORE_IN_USE, Session, with_output, with_session
 from .stacks import ENDPOINT, REGION, stack_around
@@ -34,10 +35,8 @@ ANY_CLIENT = "0.0.0"
 COLOURS = {"green": "green", "yellow": "yellow", "red": "bold red", "off": "dim"}
 
 
-@click.command(cls=Verb, meant="--name")
-@with_session
-@click.pass_context
-def status(ctx: click.Context, session: Session) -> None:
+@verb("status", with_session, meant="--name")
+def status(session: Session) -> None:
     """Show how a store and what is deployed around it are doing.
 
     Green works, yellow works but wants to be looked at, red does not work, and off is not deployed. The
@@ -66,13 +65,11 @@ def status(ctx: click.Context, session: Session) -> None:
         lambda: Group(record(fields), grid(["part", "health", "detail"], checks)),
     )
     if report.health == "red":
-        ctx.exit(1)
+        raise Exit(ERROR)
 
 
-@click.command(cls=Verb, meant="--name")
-@with_session
-@click.pass_context
-def check(ctx: click.Context, session: Session) -> None:
+@verb("check", with_session, meant="--name")
+def check(session: Session) -> None:
     """Check whether this version may use a store.
 
     The exit code is 1 if it may not.
@@ -84,11 +81,10 @@ def check(ctx: click.Context, session: Session) -> None:
     fields = {"client": client, "client's schema": SCHEMA_VERSION, **_stored_versions(stored)}
     session.output.show(asdict(verdict) | data, lambda: record({**fields, "verdict": verdict.message}))
     if not verdict.is_compatible:
-        ctx.exit(1)
+        raise Exit(ERROR)
 
 
-@click.command(cls=Verb)
-@with_session
+@verb("version", with_session)
 def version(session: Session) -> None:
     """Show installed versions, and those of a store.
 
@@ -106,10 +102,7 @@ def version(session: Session) -> None:
     session.output.show(data, lambda: record(fields))
 
 
-@click.command("list", cls=Verb)
-@REGION
-@ENDPOINT
-@with_output
+@verb("list", REGION, ENDPOINT, with_output)
 def list_(output: Output, region: str | None, endpoint_url: str | None) -> None:
     """List the stacks that are deployed in an AWS region."""
     click.get_current_context().meta[STORE_IN_USE] = "dynamodb:"

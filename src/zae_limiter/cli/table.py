@@ -32,8 +32,7 @@ def table() -> None:
     """
 
 
-@table.command()
-@with_session
+@table.verb("create", with_session)
 def create(session: Session) -> None:
     """Make the table with its indexes, unless it is there, and register a namespace."""
     namespace = validate_namespace(session.namespace_name)
@@ -46,9 +45,7 @@ def create(session: Session) -> None:
     session.output.done(data, f"{'created' if made else 'there is already a'} table {name!r}")
 
 
-@table.command()
-@confirmed
-@with_existing
+@table.verb("delete", confirmed, with_existing)
 def delete(session: Session, yes: bool) -> None:
     """Delete the table with all namespaces and all data in it.
 

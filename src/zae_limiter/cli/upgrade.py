@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Group
@@ -17,7 +16,6 @@ from ..exceptions import (
     IncompatibleSchemaError,
     InfrastructureError,
     InfrastructureNotFoundError,
-    RateLimiterUnavailable,
     VersionError,
     ZAELimiterError,
 )
@@ -28,14 +26,15 @@ from ..repository_protocol import Backend
 from ..runtime.colour import run_sync
 from ..runtime.world import World
 from ..version import SCHEMA_VERSION, check_compatibility, client_version, parse_version
-from .errors import AWS, ERROR, Failure
-from .nouns import Verb
+from .errors import Failure
+from .nouns import option, verb
 from .output import grid, printable
 from .progress import Bar, Board
-from .session import Session, confirmed, make_sure, with_session
+from .session import Session, confirmed, make_sure, resumable, with_session
 from .stacks import stack_around, stack_or_none
 
 if TYPE_CHECKING:
+    from ..infra.stack import Stack
     from ..operate.migrations.migration import Findings
 
 TIMEOUT_MS = 30_000
@@ -47,11 +46,11 @@ STOP_THEM = "clients of older versions are refused when they next start; stop th
 UP_TO_DATE = f"nothing to do: the store has schema {SCHEMA_VERSION}"
 
 
-@click.command(cls=Verb, meant="--name")
-@click.option("--lambda-only", is_flag=True, help="Update the function alone, and leave the table as it is.")
-@click.option("--force", is_flag=True, help="Look at everything, even if it seems to be up to date.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
-@click.option("--keep-old", is_flag=True, help="Keep the old records beside the new ones.")
+@verb("upgrade", meant="--name")
+@option("--lambda-only", "Update the function alone, and leave the table as it is.", is_flag=True)
+@option("--force", "Look at everything, even if it seems to be up to date.", is_flag=True)
+@option("--dry-run", "Say what would be done, and change nothing.", is_flag=True)
+@option("--keep-old", "Keep the old records beside the new ones.", is_flag=True)
 @confirmed
 @with_session
 def upgrade(
@@ -78,16 +77,12 @@ def upgrade(
         if dry_run:
             session.output.show(work.plan(), work.plan_table)
         work.refuse()
-        if dry_run:
-            return
-        with _resumable(session):
-            if work.is_needed:
-                make_sure(yes, work.question)
+        if not dry_run:
+            make_sure(yes or not work.is_needed, work.question)
+            with resumable(session):
                 work.do()
-            else:
-                work.update_lambda()
-        session.output.show(work.result(), work.result_table)
-        work.complain()
+            session.output.show(work.result(), work.result_table)
+            work.complain()
     finally:
         run_sync(backend.close())
 
@@ -108,35 +103,6 @@ def update_function(session: Session, force: bool) -> bool:
         return run_sync(manager.update_lambda(force))
 
 
-@contextmanager
-def _resumable(session: Session) -> Iterator[None]:
-    """An interrupted upgrade loses nothing, which whoever sees it fail wants to know."""
-    try:
-        yield
-    except RateLimiterUnavailable as error:
-        code = AWS if session.is_dynamodb else ERROR
-        raise Failure(str(error), "run it again: it goes on where it stopped", code) from error
-
-
-class OlderStack(NamedTuple):
-    """A stack that the older product made around a table; each step to replace it can be repeated."""
-
-    name: str
-    version: str | None
-    changes: list[str]
-
-
-def _older_stack(session: Session, *, begun: bool) -> OlderStack | None:
-    """The stack around the table if the older product made it and it has to be replaced."""
-    with stack_around(session) as manager:
-        stack = stack_or_none(manager)
-        if stack is None or not stack.is_ours or not is_older(stack):
-            return None
-        if MARK not in stack.parameters and not begun:
-            return None
-        return OlderStack(stack.name, stack.version, [str(one) for one in run_sync(manager.preview())])
-
-
 class Work:
     """What is to be done to one store, and what was."""
 
@@ -152,7 +118,9 @@ class Work:
         self.survey = Survey()
         self.function: bool | None = None
         """Whether the function was updated; nothing if there is none."""
-        self.stack: OlderStack | None = None
+        self.stack: Stack | None = None
+        """The one around the table, if the older product made it and it has to be replaced."""
+        self._stack_changes: list[str] = []
         self._trouble: ZAELimiterError | None = None
 
     def look(self) -> None:
@@ -171,7 +139,16 @@ class Work:
             with self.bar:
                 self.survey = run_sync(self.migration.survey())
         if self._session.is_dynamodb and self.state.is_namespaced and not len(self.survey.obstacles):
-            self.stack = _older_stack(self._session, begun=self.has_records)
+            self._look_at_stack()
+
+    def _look_at_stack(self) -> None:
+        with stack_around(self._session) as manager:
+            stack = stack_or_none(manager)
+            if stack is None or not stack.is_ours or not is_older(stack):
+                return
+            if MARK in stack.parameters or self.has_records:
+                self._stack_changes = [str(one) for one in run_sync(manager.preview())]
+                self.stack = stack
 
     def refuse(self) -> None:
         """Leave everything as it is if there are records that this version cannot serve."""
@@ -211,6 +188,7 @@ class Work:
         return f"{what[0].upper()}{what[1:]} in {self._session.url}? Older clients are refused from then on."
 
     def do(self) -> None:
+        """Do it; where nothing is needed, the function may still be of an earlier version."""
         with self.bar:
             if self.indexes:
                 from ..operate.migrations.indexes import add_missing_indexes
@@ -228,12 +206,11 @@ class Work:
             with stack_around(self._session) as manager:
                 run_sync(manager.switch_aggregator(False))
         run_sync(self.migration.move())
+        if not self.state.is_namespaced:
+            self.update_lambda()
+        run_sync(self.migration.follow())
         if self.state.is_namespaced:  # a function must not count into rows of the older shape
-            run_sync(self.migration.follow())
             self.update_lambda()
-        else:
-            self.update_lambda()
-            run_sync(self.migration.follow())
         run_sync(self.migration.clean())
 
     def update_lambda(self) -> None:
@@ -279,7 +256,7 @@ class Work:
             "indexes": self.indexes,
             "records": _by_kind(to_move=self.survey.unmoved, moved=self.survey.moved),
             "shards": self.survey.shards,
-            "stack_changes": [] if self.stack is None else self.stack.changes,
+            "stack_changes": self._stack_changes,
             "old_records": "kept" if self._keep_old else "deleted",
             **_left_alone(self.survey.findings),
             "in_the_way": _as_data(self.survey.obstacles),
@@ -296,13 +273,11 @@ class Work:
             lines.append(f"{shards:,} shards would come back to their buckets, with what they hold or owe")
         if self.stack is not None:
             lines.append(f"stack {self.stack.name!r} of zae-limiter {self.stack.version} would be changed:")
-            lines += [f"  {change}" for change in self.stack.changes]
+            lines += [f"  {change}" for change in self._stack_changes]
         if self.has_records:
             old = f"old records would be {'kept' if self._keep_old else 'deleted'}"
-            lines += [
-                "records would be rewritten where they are" if self.state.is_namespaced else old,
-                STOP_THEM,
-            ]
+            in_place = "records would be rewritten where they are"
+            lines += [in_place if self.state.is_namespaced else old, STOP_THEM]
         counts = {"to move": self.survey.unmoved, "moved before": self.survey.moved}
         return _shown(counts, lines, self.survey.findings)
 

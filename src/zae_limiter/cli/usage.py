@@ -16,9 +16,9 @@ from ..records.usage import own
 from ..schema import iso_time
 from ..visualization.plot import usage_chart
 from ..visualization.timeline import Fold, Timeline, timeline
-from .nouns import Noun
+from .nouns import Command, Noun, decorated, option
 from .output import console, grid, ink, record
-from .session import Command, Session, decorated, with_existing
+from .session import Session, cursor_option, with_existing
 
 PAGE = 1000
 SNAPSHOTS_MAX = 100_000
@@ -27,6 +27,7 @@ SNAPSHOTS_MAX = 100_000
 AGO = re.compile(r"([0-9]{1,6})([hdw])")
 HOURS = {"h": 1, "d": 24, "w": 168}
 
+FOLDS = [fold.value for fold in Fold]
 SECONDS = {UsageWindow.HOURLY: 3600, UsageWindow.DAILY: 86_400, UsageWindow.MONTHLY: 30 * 86_400}
 """How long windows are; a month is taken for 30 days."""
 
@@ -62,11 +63,11 @@ def choice(function: Command) -> Command:
     start = "From 2024-01-01, 2024-01-01T14:00Z, or 36h, 7d, 4w ago."
     return decorated(
         function,
-        click.option("--entity-id", "--entity", "-e", help="What this entity used."),
-        click.option("--resource", "-r", help="What was used of this resource."),
-        click.option("--window", "-w", type=windows, help="Only windows of this kind."),
-        click.option("--start", metavar="TIME", callback=_check_time, help=start),
-        click.option("--end", metavar="TIME", callback=_check_time, help="Up to this time."),
+        option("--entity-id --entity -e", "What this entity used."),
+        option("--resource -r", "What was used of this resource."),
+        option("--window -w", "Only windows of this kind.", type=windows),
+        option("--start", start, metavar="TIME", callback=_check_time),
+        option("--end", "Up to this time.", metavar="TIME", callback=_check_time),
     )
 
 
@@ -79,17 +80,11 @@ def usage() -> None:
     """
 
 
-@usage.command("list", meant="--entity-id")
-@choice
-@click.option("--limit", type=click.IntRange(1, PAGE), help="At most so many.  [default: 100; --plot: all]")
-@click.option("--cursor", help="Go on where the previous page ended.")
-@click.option("--plot", is_flag=True, help="Draw it.")
-@click.option(
-    "--fold",
-    type=click.Choice([fold.value for fold in Fold]),
-    default="sum",
-    help="What a bar of --plot says of several windows.",
-)
+@usage.verb("list", choice, meant="--entity-id")
+@option("--limit", "At most so many.  [default: 100; --plot: all]", type=click.IntRange(1, PAGE))
+@cursor_option
+@option("--plot", "Draw it.", is_flag=True)
+@option("--fold", "What a bar of --plot says of several windows.", type=click.Choice(FOLDS), default="sum")
 @with_existing
 def list_(
     session: Session, limit: int | None, cursor: str | None, plot: bool, fold: str, **chosen: Any
@@ -115,9 +110,7 @@ def list_(
         session.output.remark(f"there are more: --cursor {after}")
 
 
-@usage.command(meant="--entity-id")
-@choice
-@with_existing
+@usage.verb("summary", choice, with_existing, meant="--entity-id")
 def summary(session: Session, **chosen: Any) -> None:
     """Show totals and averages.
 
