@@ -1,10 +1,11 @@
-"""The help of every command and typical errors, byte for byte.
+"""Telling pages of help and typical errors, byte for byte.
 
 ``UPDATE_SNAPSHOTS=1 pytest tests/cli/test_snapshots.py`` writes the files anew; read the difference
 before you commit it.
 """
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -120,6 +121,19 @@ ERRORS = {
     "unconfirmed": "entity delete taken-child",
 }
 
+HELP = {
+    "": "the program itself",
+    "entity": "a group",
+    "entity create": "--name is the table here too, and the entity's name is --display-name",
+    "entity set-limits": "how limits are written",
+    "deploy": "options of a stack, none with a default of its own",
+    "limits cfn-template": "--output is a file, and --json the only way to JSON",
+    "local env": "lines of a shell stay as they are",
+    "upgrade": "all that is promised about records",
+    "usage list": "two ways to spell an option, and a default that depends on another",
+}
+"""Of which commands help is compared, and what there is to see."""
+
 WITHOUT_STORE = {
     "cfn-template",
     "completion",
@@ -153,6 +167,14 @@ def commands(command: click.Command = program, *words: str) -> Iterator[tuple[st
                 yield from commands(one, *words, name)
 
 
+def command_of(words: tuple[str, ...]) -> click.Command:
+    command: click.Command = program
+    for word in words:
+        assert isinstance(command, click.Group)
+        command = command.commands[word]
+    return command
+
+
 def file_name(words: tuple[str, ...]) -> str:
     return f"help-{'-'.join(words) or 'zae-limiter'}.txt"
 
@@ -167,11 +189,17 @@ def compare(name: str, text: str) -> None:
 
 @pytest.mark.parametrize("words", list(commands()), ids=" ".join)
 def test_help(run: Run, words: tuple[str, ...]) -> None:
-    """Help goes to standard output and is what it was."""
+    """Help goes to standard output, begins with a sentence, and says something of every option."""
     result = run(*words, "--help")
     assert (result.exit_code, result.stderr) == (0, "")
     assert run(*words, "-h").stdout == result.stdout
-    compare(file_name(words), result.stdout)
+    usage, _, sentence, *_ = result.stdout.splitlines()
+    assert usage.startswith(f"Usage: {' '.join(('zae-limiter', *words))} ")
+    assert re.match(r"  [A-Z][a-z]* ", sentence)
+    options = [one for one in command_of(words).params if isinstance(one, click.Option) and not one.hidden]
+    assert all(option.help for option in options)
+    if " ".join(words) in HELP:
+        compare(file_name(words), result.stdout)
 
 
 @pytest.mark.parametrize("name", ERRORS)
@@ -192,17 +220,14 @@ def test_error(run: Run, name: str, tmp_path: Path) -> None:
 
 def test_no_snapshot_is_left_over() -> None:
     """A file that nothing is compared with is removed."""
-    expected = {file_name(words) for words in commands()} | {f"error-{name}.txt" for name in ERRORS}
+    expected = {file_name(tuple(path.split())) for path in HELP} | {f"error-{name}.txt" for name in ERRORS}
     assert {file.name for file in SNAPSHOTS.iterdir()} == expected
 
 
 def test_every_command_that_reads_or_writes_data_can_say_it_in_json() -> None:
     """There is no command without --json, and none but those without a store lack --store."""
     for words in commands():
-        command: click.Command = program
-        for word in words:
-            assert isinstance(command, click.Group)
-            command = command.commands[word]
+        command = command_of(words)
         if not isinstance(command, click.Group):
             options = {option for parameter in command.params for option in parameter.opts}
             assert {"--json", "--output"} <= options

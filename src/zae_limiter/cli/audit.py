@@ -13,10 +13,7 @@ from .nouns import Noun, option
 from .output import grid
 from .session import Session, limit_option, with_existing
 
-
-@click.group(cls=Noun)
-def audit() -> None:
-    """Who changed what."""
+audit = Noun("audit", help="Who changed what.")
 
 
 @audit.verb("list", meant="--entity-id")

@@ -15,7 +15,7 @@ from ..models import LimiterConfig, OnUnavailable, StackOptions, UsageWindow
 from ..naming import validate_namespace
 from ..sync import SyncRepository
 from .errors import INTERRUPTED, Failure
-from .nouns import Command, decorated, option, verb
+from .nouns import option, together, verb
 from .progress import Board
 from .session import confirmed, make_sure, on_unavailable
 from .stacks import StackSession, with_stack
@@ -96,30 +96,18 @@ STORED = (
 """What is not the stack's: the system's configuration in the namespace remembers it."""
 
 
-def with_waiting(function: Command) -> Command:
-    """The options of a command that begins what takes CloudFormation some minutes."""
-    return decorated(
-        function,
-        option("--wait/--no-wait", "Wait until it is done.", default=True),
-        option(
-            "--timeout timeout_seconds",
-            "Wait no longer than this.",
-            type=click.IntRange(1, 86_400),
-            default=1_800,
-            metavar="SECONDS",
-        ),
-        confirmed,
-    )
+DAY = click.IntRange(1, 86_400)
+_waiting = together(
+    option("--wait/--no-wait", "Wait until it is done.", default=True),
+    option(
+        "--timeout timeout_seconds", "Wait no longer than this.", type=DAY, default=1_800, metavar="SECONDS"
+    ),
+    confirmed,
+)
+_namespace = option("--namespace -N", "Register this namespace.  [default: default]")
 
 
-def with_options(function: Command) -> Command:
-    return decorated(function, *OPTIONS, *STORED, with_waiting)
-
-
-@verb("deploy", meant="--name")
-@with_stack
-@option("--namespace -N", "Register this namespace.  [default: default]")
-@with_options
+@verb("deploy", with_stack, _namespace, *OPTIONS, *STORED, _waiting, meant="--name")
 def deploy(
     session: StackSession, namespace: str | None, wait: bool, timeout_seconds: int, yes: bool, **options: Any
 ) -> None:
@@ -195,7 +183,7 @@ def _sentence(session: StackSession, done: Deployment) -> str:
     return f"{'deployed' if done.is_new else 'updated'} {session}; see {session.command('status')}"
 
 
-@verb("delete", with_stack, with_waiting, meant="--name")
+@verb("delete", with_stack, _waiting, meant="--name")
 def delete(session: StackSession, wait: bool, timeout_seconds: int, yes: bool) -> None:
     """Delete a stack. Its table and its archive stay, with all their data."""
     if not yes:

@@ -40,9 +40,7 @@ from .session import (
 GAUGE_WIDTH, GAUGE_WIDTH_MIN = 20, 4
 
 
-@click.group(cls=Noun)
-def entity() -> None:
-    """Who is limited: API keys, users, projects."""
+entity = Noun("entity", help="Who is limited: API keys, users, projects.")
 
 
 def _read_metadata(ctx: click.Context, _: click.Parameter, text: str | None) -> dict[str, Any] | None:

@@ -12,18 +12,8 @@ from shlex import quote
 
 import click
 
-from ..exceptions import (
-    EntityExistsError,
-    EntityNotFoundError,
-    InfrastructureError,
-    InfrastructureNotFoundError,
-    NamespaceNotFoundError,
-    NamespaceStateError,
-    StackAlreadyExistsError,
-    StackOperationError,
-    ValidationError,
-    ZAELimiterError,
-)
+from .. import exceptions as known
+from ..exceptions import InfrastructureError, InfrastructureNotFoundError, ValidationError, ZAELimiterError
 from .output import printable
 
 ERROR, USAGE, AWS, NOT_FOUND, DIFFERENT, INTERRUPTED = 1, 2, 3, 4, 5, 130
@@ -41,7 +31,7 @@ class Failure(click.ClickException):
 def failure_of(error: ZAELimiterError, store: str) -> Failure:
     """What to say about an exception that a command met on a store."""
     message, hint = str(error), _hint(error, store)
-    if isinstance(error, NamespaceNotFoundError):
+    if isinstance(error, known.NamespaceNotFoundError):
         # The way out that it names is a method; here it is a command, which is the hint.
         message = message.partition(";")[0]
     elif isinstance(error, InfrastructureNotFoundError):  # behind what is missing it says what may help
@@ -54,11 +44,13 @@ def failure_of(error: ZAELimiterError, store: str) -> Failure:
 
 def _exit_code(error: ZAELimiterError, store: str) -> int:
     match error:
-        case EntityNotFoundError() | NamespaceNotFoundError() | InfrastructureNotFoundError():
+        case known.EntityNotFoundError() | known.NamespaceNotFoundError() | InfrastructureNotFoundError():
             return NOT_FOUND
-        case StackOperationError() | StackAlreadyExistsError():
+        case known.StackOperationError() | known.StackAlreadyExistsError():
             return AWS
-        case NamespaceStateError() | InfrastructureError(__cause__=ImportError()):  # no driver is installed
+        case (
+            known.NamespaceStateError() | InfrastructureError(__cause__=ImportError())
+        ):  # no driver is installed
             return ERROR
         case InfrastructureError() if store.startswith("dynamodb:"):
             return AWS
@@ -70,15 +62,15 @@ def _exit_code(error: ZAELimiterError, store: str) -> int:
 
 def _hint(error: ZAELimiterError, store: str) -> str:
     match error:
-        case EntityNotFoundError(detail=""):
+        case known.EntityNotFoundError(detail=""):
             return "zae-limiter entity list"
-        case EntityNotFoundError():  # a parent that is missing
+        case known.EntityNotFoundError():  # a parent that is missing
             return f"zae-limiter entity create {quote(error.entity_id)}"
-        case EntityExistsError():
+        case known.EntityExistsError():
             return f"zae-limiter entity show {quote(error.entity_id)}"
-        case NamespaceStateError(state="", namespace_name=name) if name:  # another one has it
+        case known.NamespaceStateError(state="", namespace_name=name) if name:  # another one has it
             return f"zae-limiter namespace delete {name}"
-        case NamespaceNotFoundError() | NamespaceStateError():
+        case known.NamespaceNotFoundError() | known.NamespaceStateError():
             return "zae-limiter namespace orphans"
         case InfrastructureError() if "no AWS region" in str(error):
             return f"pass --region eu-west-1{' beside --name' if store.startswith('dynamodb://') else ''}"

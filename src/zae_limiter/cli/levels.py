@@ -14,7 +14,7 @@ from rich.table import Table
 from ..models import Limit, LimiterConfig, OnUnavailable
 from .errors import NOT_FOUND, Failure
 from .grammar import limit_text, parse_limits_json
-from .nouns import Command, Noun, decorated, option
+from .nouns import Noun, option, together
 from .output import grid, plain, record
 from .session import (
     Session,
@@ -31,9 +31,7 @@ from .session import (
 LEVELS = ("system", "resource", "entity")
 
 
-@click.group(cls=Noun)
-def system() -> None:
-    """Limits of whatever has no others."""
+system = Noun("system", help="Limits of whatever has no others.")
 
 
 @system.verb("set-defaults", with_limits, with_session, meant="-l")
@@ -59,9 +57,7 @@ def delete_system_defaults(session: Session, yes: bool, principal: str | None) -
     delete_level(session, yes, principal, "system")
 
 
-@click.group(cls=Noun)
-def resource() -> None:
-    """What is used, and its default limits."""
+resource = Noun("resource", help="What is used, and its default limits.")
 
 
 @resource.verb("set-defaults", click.argument("resource"), with_limits, with_session, meant="-l")
@@ -91,18 +87,14 @@ def list_resources(session: Session) -> None:
     show_names(session, session.repository.list_resources_with_defaults())
 
 
-@click.group(cls=Noun)
-def config() -> None:
-    """Stored configuration, level by level."""
+config = Noun("config", help="Stored configuration, level by level.")
 
 
-def _of_level(function: Command) -> Command:
-    return decorated(
-        function,
-        option("--level", "Whose configuration.", type=click.Choice(LEVELS), required=True),
-        option("--identifier", "The entity, or the resource, of that level.", metavar="ID"),
-        option("--resource -r", "The resource; without it, an entity's for all.", metavar="NAME"),
-    )
+_of_level = together(
+    option("--level", "Whose configuration.", type=click.Choice(LEVELS), required=True),
+    option("--identifier", "The entity, or the resource, of that level.", metavar="ID"),
+    option("--resource -r", "The resource; without it, an entity's for all.", metavar="NAME"),
+)
 
 
 @config.verb("get", _of_level, with_existing, meant="--level --identifier --resource")

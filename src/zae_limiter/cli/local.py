@@ -32,9 +32,7 @@ SHELLS = {"eval": _posix, "direnv": _posix, "powershell": _powershell}
 PORT, TIMEOUT = click.IntRange(1, 65_535), click.IntRange(1, 600)
 
 
-@click.group(cls=Noun)
-def local() -> None:
-    """An AWS of your own machine, for development."""
+local = Noun("local", help="An AWS of your own machine, for development.")
 
 
 @local.verb("up")

@@ -26,6 +26,11 @@ def decorated(function: Command, *decorators: Callable[[Command], Command]) -> C
     return functools.reduce(lambda inner, decorate: decorate(inner), reversed(decorators), function)
 
 
+def together(*decorators: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Several decorators as one."""
+    return lambda function: decorated(function, *decorators)
+
+
 def option(names: str, what: str, **settings: Any) -> Callable[[Any], Any]:
     """An option by its spellings, and what help says of it."""
     return click.option(*names.split(), help=what, **settings)

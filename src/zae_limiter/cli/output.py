@@ -85,22 +85,16 @@ class Grid(Table):
             if sum(least) > room:
                 yield Text("\n".join(_record_lines(texts, options.max_width)))
                 return
-            for column, width in zip(self.columns, _shrunk(natural, least, room), strict=True):
+            while sum(natural) > room:  # the widest column gives way first, and none below its longest word
+                shrinking = [n for n, width in enumerate(natural) if width > least[n]]
+                natural[max(shrinking, key=lambda n: natural[n])] -= 1
+            for column, width in zip(self.columns, natural, strict=True):
                 column.width, column.min_width = width, None
         yield from super().__rich_console__(console, options)
 
 
 def _plain(cell: RenderableType) -> str:
     return cell.plain if isinstance(cell, Text) else str(cell)
-
-
-def _shrunk(natural: Sequence[int], least: Sequence[int], room: int) -> list[int]:
-    """Widths that fit: the widest column gives way first, and none below its longest word."""
-    widths = list(natural)
-    while sum(widths) > room:
-        at = max((n for n in range(len(widths)) if widths[n] > least[n]), key=lambda n: widths[n])
-        widths[at] -= 1
-    return widths
 
 
 def _record_lines(texts: Sequence[Sequence[str]], width: int) -> Iterator[str]:
@@ -112,13 +106,13 @@ def _record_lines(texts: Sequence[Sequence[str]], width: int) -> Iterator[str]:
         for name, value in ((of[0], of[row]) for of in texts):
             if not value:
                 continue
-            if margin + max(map(len, value.split()), default=0) <= width:
-                first, *rest = textwrap.wrap(value, width - margin, break_on_hyphens=False) or [""]
-                yield f"{name:<{margin}}{first}"
-                yield from (f"{'':{margin}}{line}" for line in rest)
-            else:
+            first, below = f"{name:<{margin}}", " " * margin
+            if margin + max(map(len, value.split()), default=0) > width:
                 yield name
-                yield from (f"  {line}" for line in textwrap.wrap(value, width - 2, break_on_hyphens=False))
+                first = below = "  "
+            yield from textwrap.wrap(
+                value, width, initial_indent=first, subsequent_indent=below, break_on_hyphens=False
+            )
 
 
 def grid(columns: Sequence[str], rows: Iterable[Sequence[object]], numbers: Sequence[str] = ()) -> Table:

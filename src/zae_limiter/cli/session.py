@@ -40,7 +40,7 @@ from ..settings import (
 from ..sync import SyncRepository
 from .errors import AWS, ERROR, NOT_FOUND, Failure, was_interrupted
 from .grammar import limit_text, parse_limit
-from .nouns import Command, decorated, option
+from .nouns import Command, decorated, option, together
 from .output import Output
 
 STORE_IN_USE = "zae_limiter.cli.store"
@@ -295,19 +295,19 @@ on_unavailable = option(
     "What an acquire does when the store does not answer.",
     type=click.Choice(["allow", "block"]),
 )
-_limits = option(
-    "--limit -l limits",
-    "A limit; UNIT is sec, min (default), hour or day. May be repeated.",
-    metavar="NAME:RATE[/UNIT][:BURST]",
-    multiple=True,
-    required=True,
-    callback=_read_limits,
+with_limits = together(
+    option(
+        "--limit -l limits",
+        "A limit; UNIT is sec, min (default), hour or day. May be repeated.",
+        metavar="NAME:RATE[/UNIT][:BURST]",
+        multiple=True,
+        required=True,
+        callback=_read_limits,
+    ),
+    on_unavailable,
+    principal,
 )
-
-
-def with_limits(function: Command) -> Command:
-    """The options of a command that stores limits."""
-    return decorated(function, _limits, on_unavailable, principal)
+"""The options of a command that stores limits."""
 
 
 @contextmanager

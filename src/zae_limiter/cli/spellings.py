@@ -24,7 +24,7 @@ RENAMED: Final[Mapping[str, Mapping[str, str]]] = {
 """By command: the old option, and the one that does the same."""
 
 NEEDLESS: Final[Mapping[str, Mapping[str, str]]] = {
-    "deploy": {"--no-provisioner": "there is none; `limits apply` writes limits itself"},
+    "deploy": {"--no-provisioner": "there is none; `limits apply` writes limits itself"}
 }
 """Options that ask for what is so anyway."""
 

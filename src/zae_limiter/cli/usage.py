@@ -16,7 +16,7 @@ from ..records.usage import own
 from ..schema import iso_time
 from ..visualization.plot import usage_chart
 from ..visualization.timeline import Fold, Timeline, timeline
-from .nouns import Command, Noun, decorated, option
+from .nouns import Noun, option, together
 from .output import console, grid, ink, record
 from .session import Session, cursor_option, with_existing
 
@@ -27,7 +27,7 @@ SNAPSHOTS_MAX = 100_000
 AGO = re.compile(r"([0-9]{1,6})([hdw])")
 HOURS = {"h": 1, "d": 24, "w": 168}
 
-FOLDS = [fold.value for fold in Fold]
+FOLD = click.Choice([*map(str, Fold)])
 SECONDS = {UsageWindow.HOURLY: 3600, UsageWindow.DAILY: 86_400, UsageWindow.MONTHLY: 30 * 86_400}
 """How long windows are; a month is taken for 30 days."""
 
@@ -57,18 +57,14 @@ def _check_time(ctx: click.Context, _: click.Parameter, text: str | None) -> str
     return text
 
 
-def choice(function: Command) -> Command:
-    """The options that choose usage."""
-    windows = click.Choice([window.value for window in UsageWindow])
-    start = "From 2024-01-01, 2024-01-01T14:00Z, or 36h, 7d, 4w ago."
-    return decorated(
-        function,
-        option("--entity-id --entity -e", "What this entity used."),
-        option("--resource -r", "What was used of this resource."),
-        option("--window -w", "Only windows of this kind.", type=windows),
-        option("--start", start, metavar="TIME", callback=_check_time),
-        option("--end", "Up to this time.", metavar="TIME", callback=_check_time),
-    )
+_START = "From 2024-01-01, 2024-01-01T14:00Z, or 36h, 7d, 4w ago."
+_chosen = together(
+    option("--entity-id --entity -e", "What this entity used."),
+    option("--resource -r", "What was used of this resource."),
+    option("--window -w", "Only windows of this kind.", type=click.Choice([*map(str, UsageWindow)])),
+    option("--start", _START, metavar="TIME", callback=_check_time),
+    option("--end", "Up to this time.", metavar="TIME", callback=_check_time),
+)
 
 
 @click.group(cls=Noun)
@@ -80,11 +76,11 @@ def usage() -> None:
     """
 
 
-@usage.verb("list", choice, meant="--entity-id")
+@usage.verb("list", _chosen, meant="--entity-id")
 @option("--limit", "At most so many.  [default: 100; --plot: all]", type=click.IntRange(1, PAGE))
 @cursor_option
 @option("--plot", "Draw it.", is_flag=True)
-@option("--fold", "What a bar of --plot says of several windows.", type=click.Choice(FOLDS), default="sum")
+@option("--fold", "What a bar of --plot says of several windows.", type=FOLD, default="sum")
 @with_existing
 def list_(
     session: Session, limit: int | None, cursor: str | None, plot: bool, fold: str, **chosen: Any
@@ -110,7 +106,7 @@ def list_(
         session.output.remark(f"there are more: --cursor {after}")
 
 
-@usage.verb("summary", choice, with_existing, meant="--entity-id")
+@usage.verb("summary", _chosen, with_existing, meant="--entity-id")
 def summary(session: Session, **chosen: Any) -> None:
     """Show totals and averages.
 

@@ -15,20 +15,12 @@ from .bars import BLOCKS, Ink, bar, diverging
 from .timeline import UNITS, Bars, Fold, Timeline, folded, start_of
 
 WIDTH_MIN = 24
-LABEL_MAX = 5
-"""Letters of the longest number at the side, such as -1.5k."""
+LABEL_MAX = 5  # letters of the longest number at the side, such as -1.5k
 BAR_COLUMNS_MAX = 6
-ROWS = 8
-"""About how many rows a panel has, without its axis: as many as let every number stand on a row."""
-TICKS_MAX = 5
-"""The most numbers at the side, besides nought."""
-SHARES_MAX = 5
-"""How many entities are shown one by one, or twice as many if each takes one line; the others together."""
-SHARE_BAR, SHARE_BAR_MAX = 12, 40
-"""Columns that a bar beside a name needs, and the most that one takes."""
-
-Shares = Mapping[str, Timeline]
-"""What each entity used, by its name."""
+ROWS = 8  # about as many, so that every number stands on a row
+TICKS_MAX = 5  # numbers at the side, besides nought
+SHARES_MAX = 5  # entities one by one, or twice as many if each takes one line; the others are added up
+SHARE_BAR, SHARE_BAR_MAX = 12, 40  # columns that a bar beside a name needs, and the most that one takes
 
 
 def usage_chart(
@@ -37,11 +29,11 @@ def usage_chart(
     fold: Fold = Fold.SUM,
     ink: Ink = BLOCKS,
     allowed: Mapping[str, int] | None = None,
-    shares: Shares | None = None,
+    shares: Mapping[str, Timeline] | None = None,
 ) -> str:
     """The use of every limit over time, no line wider than the terminal.
 
-    ``allowed`` is what a limit lets through in one window; with ``shares`` it is told who used how much.
+    ``allowed`` is what a limit lets through in one window; ``shares`` is what each entity used, by its name.
     """
     width = max(width, WIDTH_MIN)
     columns = width - LABEL_MAX - 1
@@ -50,7 +42,7 @@ def usage_chart(
     windows, unit = bars.each if fold is Fold.SUM else 1, UNITS[line.window]
     lets = {name: amount * windows for name, amount in (allowed or {}).items() if name in bars.heights}
     scales = {name: scale_of(heights, lets.get(name)) for name, heights in bars.heights.items()}
-    gutter = max(len(_short(tick)) for scale in scales.values() for tick in scale.ticks)
+    gutter = max(len(_short(tick)) for ticks in scales.values() for tick in ticks)
     parts = []
     for name, heights in bars.heights.items():
         panel, used = Panel(bars, each, gutter, scales[name], lets.get(name), ink), line.used[name].values()
@@ -66,18 +58,10 @@ def usage_chart(
     return "\n\n".join([*parts, textwrap.fill(_caption(bars), width)])
 
 
-class Scale(NamedTuple):
-    """From which number to which a panel reaches, and the numbers at its side."""
+def scale_of(heights: Sequence[int], lets: int | None = None) -> tuple[int, ...]:
+    """Numbers that read well, around all heights; the limit is among them unless it is far above.
 
-    low: int
-    high: int
-    ticks: tuple[int, ...]
-
-
-def scale_of(heights: Sequence[int], lets: int | None = None) -> Scale:
-    """Numbers that read well, around all heights; the limit is in it unless it is far above them.
-
-    >>> [scale_of([height]).ticks for height in (1, 7, 49, 1201)]
+    >>> [scale_of([height]) for height in (1, 7, 49, 1201)]
     [(0, 1), (0, 2, 4, 6, 8), (0, 10, 20, 30, 40, 50), (0, 500, 1000, 1500)]
     """
     lowest, highest = min(0, *heights), max(0, *heights)
@@ -87,22 +71,26 @@ def scale_of(heights: Sequence[int], lets: int | None = None) -> Scale:
     step = next(n for n in steps if -(-highest // n) + -(lowest // n) <= TICKS_MAX)
     low, high = lowest // step * step, -(-highest // step) * step
     high = high if high > low else step
-    return Scale(low, high, tuple(range(low, high + 1, step)))
+    return tuple(range(low, high + 1, step))
 
 
 class Panel(NamedTuple):
-    """How bars are laid out: columns of each, letters of the numbers at the side, and with what."""
+    """How bars are laid out: columns of each, letters of the numbers at the side, these, and with what."""
 
     bars: Bars
     each: int
     gutter: int
-    scale: Scale
+    ticks: tuple[int, ...]
     lets: int | None
     ink: Ink
 
     @property
+    def span(self) -> int:
+        return self.ticks[-1] - self.ticks[0]
+
+    @property
     def rows(self) -> int:
-        steps = len(self.scale.ticks) - 1
+        steps = len(self.ticks) - 1
         return steps * max(1, round(ROWS / steps))
 
     @property
@@ -112,13 +100,13 @@ class Panel(NamedTuple):
     @property
     def line_row(self) -> int | None:
         """The row in which the line of the limit is drawn, if it is on the scale."""
-        if self.lets is None or not self.lets <= self.scale.high:
+        if self.lets is None or self.lets > self.ticks[-1]:
             return None
         return self.rows - 1 - (self._eighths(self.lets) - 1) // 8
 
     def drawn(self, heights: Sequence[int]) -> list[str]:
         """The bars, numbers at their side, and times below, as often as these have room."""
-        labels = {self._edge(tick): _short(tick) for tick in self.scale.ticks}
+        labels = {self._edge(tick): _short(tick) for tick in self.ticks}
         lines = []
         for row in range(self.rows):
             mark = self.ink.tick if row in labels else self.ink.axis
@@ -149,7 +137,7 @@ class Panel(NamedTuple):
         if height > 0 and row < zero:
             part = min(8, max(0, self._eighths(height) - 8 * (self.rows - 1 - row)))
         elif height < 0 and row >= zero:
-            deep = -(height * self.rows // (self.scale.high - self.scale.low))
+            deep = -(height * self.rows // self.span)
             part = 8 if row < zero + max(1, deep) else 0
         empty = self.ink.limit if row == self.line_row and part == 0 else " "
         return self._widened(self.ink.parts[part] if part else empty, empty)
@@ -160,14 +148,12 @@ class Panel(NamedTuple):
 
     def _eighths(self, number: int) -> int:
         """How many eighths of rows lie below a number; something above nought is never nothing."""
-        span, above = self.scale.high - self.scale.low, number - self.scale.low
-        floor = -self.scale.low * self.rows * 8 // span
-        return max(floor + (number > 0), above * self.rows * 8 // span)
+        floor, above = (n * self.rows * 8 // self.span for n in (-self.ticks[0], number - self.ticks[0]))
+        return max(floor + (number > 0), above)
 
     def _edge(self, number: int) -> int:
         """The row whose upper edge a number is; the row below the last one for the lowest."""
-        span = self.scale.high - self.scale.low
-        return round((self.scale.high - number) * self.rows / span)
+        return round((self.ticks[-1] - number) * self.rows / self.span)
 
 
 class Share(NamedTuple):
@@ -178,7 +164,7 @@ class Share(NamedTuple):
     heights: tuple[int, ...] = ()
 
 
-def _shares(panel: Panel, name: str, shares: Shares, width: int) -> list[str]:
+def _shares(panel: Panel, name: str, shares: Mapping[str, Timeline], width: int) -> list[str]:
     """Who used a limit, the most first, on one scale, so that bars of two can be compared.
 
     Bars of a single window lie beside the names if there is room, those of several under the panel's.
@@ -186,9 +172,7 @@ def _shares(panel: Panel, name: str, shares: Shares, width: int) -> list[str]:
     rows = _rows(panel, name, shares)
     heights = [height for row in rows for height in row.heights]
     low, high = min(0, *heights), max(0, *heights)
-    told = "by entity, all on one scale"
-    if high:
-        told += f"; the largest bar is {high:,}"
+    told = f"by entity, all on one scale{f'; the largest bar is {high:,}' if high else ''}"
     fulls = [f"{row.total:,}" for row in rows]
     # A number is in full where it leaves room for a name.
     totals = [n if len(n) <= width // 3 else _short(row.total) for n, row in zip(fulls, rows, strict=True)]
@@ -196,7 +180,12 @@ def _shares(panel: Panel, name: str, shares: Shares, width: int) -> list[str]:
     beside = panel.bars.length == 1 and letters + SHARE_BAR <= width - digits - 2
     if panel.bars.length == 1:
         columns = min(SHARE_BAR_MAX, width - (digits + letters + 3 if beside else 1))
-        bars = [_lying(row, low, high, columns, panel.ink) for row in rows]
+
+        def lying(height: int) -> str:  # where something was given back, at a line for nothing
+            ink = panel.ink
+            return diverging(height, low, high, columns, ink) if low else bar(height, high, columns, ink)
+
+        bars = ["".join(map(lying, row.heights)) for row in rows]
     else:
         bars = [panel.spark(row.heights, high) for row in rows]
         told += f"; {panel.ink.edge} was given back" if low < 0 else ""
@@ -212,7 +201,7 @@ def _shares(panel: Panel, name: str, shares: Shares, width: int) -> list[str]:
     return lines
 
 
-def _rows(panel: Panel, name: str, shares: Shares) -> list[Share]:
+def _rows(panel: Panel, name: str, shares: Mapping[str, Timeline]) -> list[Share]:
     used = {who: line.used[name] for who, line in shares.items() if line.used.get(name)}
     totals = {who: sum(amounts.values()) for who, amounts in used.items()}
     by_amount = sorted(used, key=lambda who: (-totals[who], who))
@@ -225,14 +214,6 @@ def _rows(panel: Panel, name: str, shares: Shares) -> list[Share]:
     if rest := by_amount[len(shown) :]:
         rows.append(Share(f"{len(rest)} others", sum(totals[who] for who in rest)))
     return rows
-
-
-def _lying(row: Share, low: int, high: int, columns: int, ink: Ink) -> str:
-    """The bar of a single window; where something was given back, at a line for nothing."""
-    if not row.heights:
-        return ""
-    (height,) = row.heights
-    return diverging(height, low, high, columns, ink) if low else bar(height, high, columns, ink)
 
 
 def _cut(text: str, letters: int) -> str:
