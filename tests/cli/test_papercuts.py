@@ -131,7 +131,7 @@ def test_a_signal_ends_with_130(tmp_path: Path) -> None:
     while process.poll() is None:  # a signal in the moment before Python begins to read waits for the next
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(1)
+            process.wait(5)
     _, said = process.communicate()
     assert (process.returncode, b"error: interrupted\n" in said) == (130, True)
     assert shell("zae entity show a", tmp_path).returncode == 0

@@ -25,7 +25,8 @@ audit = Noun("audit", help="Who changed what.")
 @with_existing
 def list_(session: Session, limit: int, start_event_id: str | None, **about: Any) -> None:
     """List changes, the newest first."""
-    events = session.repository.get_audit_events(_subject(**about), limit, start_event_id)
+    subject = _subject(**about)
+    events = session.repository.get_audit_events(subject, limit, start_event_id)
     rows = [(e.timestamp, e.action, e.principal, e.resource, e.details, e.event_id) for e in events]
     columns = ["time", "action", "by", "resource", "details", "event"]
     session.output.show(events, lambda: grid(columns, rows))

@@ -108,9 +108,7 @@ _namespace = option("--namespace -N", "Register this namespace.  [default: defau
 
 
 @verb("deploy", with_stack, _namespace, *OPTIONS, *STORED, _waiting, meant="--name")
-def deploy(
-    session: StackSession, namespace: str | None, wait: bool, timeout_seconds: int, yes: bool, **options: Any
-) -> None:
+def deploy(session: StackSession, namespace: str | None, yes: bool, **options: Any) -> None:
     """Deploy a table and all that belongs to it.
 
     What is deployed already is brought up to date. Options that are not given have their defaults in a
@@ -120,19 +118,28 @@ def deploy(
     if namespace is not None:
         validate_namespace(namespace)
     stored = {name: options.pop(name) for name in ("on_unavailable", "auto_update")}
-    approval = Approval(yes)
+    waiting = {name: options.pop(name) for name in ("wait", "timeout_seconds")}
+    denials: list[Failure] = []
+
+    def approve(changes: Sequence[StackChange]) -> bool:
+        """Show what an update would do, and ask if any of it destroys something."""
+        for change in changes:
+            click.echo(str(change), err=True)
+        fatal = [change.resource for change in changes if change.replaces or change.action == "Remove"]
+        try:
+            make_sure(yes or not fatal, f"{', '.join(fatal)} would be lost or made anew. Go ahead?")
+        except Failure as denial:
+            denials.append(denial)
+        return not denials
+
     with going_on_alone(session), Board() as board:
         try:
             done = session.manager.deploy(
-                StackOptions(**options),
-                wait=wait,
-                timeout_seconds=timeout_seconds,
-                progress=board.show,
-                approve=approval.ask,
+                StackOptions(**options), **waiting, progress=board.show, approve=approve
             )
         except StackOperationError:
-            if approval.denial is not None:
-                raise approval.denial from None
+            if denials:
+                raise denials[0] from None
             raise
     if done.is_finished:
         _settle_in(session, namespace, options["audit_retention_days"], **stored)
@@ -202,24 +209,6 @@ def delete(session: StackSession, wait: bool, timeout_seconds: int, yes: bool) -
         },
         f"deleted stack {session.name!r}; kept: {kept}" if wait else f"deleting stack {session.name!r}",
     )
-
-
-class Approval:
-    """Shows what an update would do, and asks if any of it destroys something."""
-
-    def __init__(self, yes: bool) -> None:
-        self._yes = yes
-        self.denial: Failure | None = None
-
-    def ask(self, changes: Sequence[StackChange]) -> bool:
-        for change in changes:
-            click.echo(str(change), err=True)
-        fatal = [change.resource for change in changes if change.replaces or change.action == "Remove"]
-        try:
-            make_sure(self._yes or not fatal, f"{', '.join(fatal)} would be lost or made anew. Go ahead?")
-        except Failure as denial:
-            self.denial = denial
-        return self.denial is None
 
 
 @contextmanager

@@ -61,9 +61,12 @@ class Session:
 
     def __init__(self, settings: Settings, namespace: str | None, output: Output, missing: Missing) -> None:
         self._settings, self._option, self._missing, self.output = settings, namespace, missing, output
-        self.namespace_name = os.environ.get(NAMESPACE_VARIABLE) or DEFAULT_NAMESPACE
-        if namespace is not None:
-            self.namespace_name = namespace
+        self.stack = settings["stack"]
+        """The table that --name says."""
+        # Whether the command line itself says which store and which namespace is meant.
+        self.is_named, self.is_namespaced = bool(settings["store"] or self.stack), namespace is not None
+        variable = os.environ.get(NAMESPACE_VARIABLE) or DEFAULT_NAMESPACE
+        self.namespace_name = variable if namespace is None else namespace
 
     @cached_property
     def url(self) -> str:
@@ -75,21 +78,6 @@ class Session:
     @property
     def is_dynamodb(self) -> bool:
         return self.url.startswith("dynamodb:")
-
-    @property
-    def is_namespaced(self) -> bool:
-        """Whether the command line itself says which namespace is meant."""
-        return self._option is not None
-
-    @property
-    def stack(self) -> str | None:
-        """The table that --name says."""
-        return self._settings.get("stack")
-
-    @property
-    def is_named(self) -> bool:
-        """Whether the command line itself says which store is meant."""
-        return bool(self._settings.get("store") or self.stack)
 
     @cached_property
     def connection(self) -> Connection:
@@ -174,7 +162,7 @@ class Session:
         """Make sure that looking at the store makes nothing: a file that is missing is an error."""
         if (path := self._missing_file) is None:
             return
-        store = self._settings.get("store")
+        store = self._settings["store"]
         there = "" if store is None else f" --store {quote(store)}"
         setting = f"zae-limiter system set-defaults -l rpm:60{there}"
         hint = f"the first command that sets limits makes it, such as: {setting}"
