@@ -21,7 +21,7 @@ from tests.engines import emulator
 from tests.infra.emulated import deployed, place, sync_manager
 from tests.infra.scripted_aws import NO_STACK, ScriptedAws
 from zae_limiter import StackOptions, SyncRateLimiter, SyncRepository
-from zae_limiter.cli import stacks
+from zae_limiter.cli import deploy
 from zae_limiter.cli.deploy import OPTIONS
 from zae_limiter.cli.progress import Board
 from zae_limiter.infra.lambda_builder import build
@@ -178,7 +178,7 @@ def test_an_interruption_says_that_cloudformation_goes_on(run: Run, monkeypatch:
         raise KeyboardInterrupt
 
     aws = ScriptedAws(DescribeStacks=[NO_STACK, NO_STACK, interrupted])
-    monkeypatch.setattr(stacks.StackSession, "manager", aws.manager)
+    monkeypatch.setattr(deploy.StackSession, "manager", aws.manager)
     result = run("deploy", "--name", "limits", "--region", "eu-west-1")
     assert result.exit_code == 130
     assert result.stderr == (

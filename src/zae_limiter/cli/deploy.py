@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,16 +14,72 @@ import click
 from ..exceptions import StackOperationError, ValidationError
 from ..infra.stack import Resource
 from ..models import LimiterConfig, OnUnavailable, StackOptions, UsageWindow
-from ..naming import validate_namespace
+from ..naming import validate_namespace, validate_stack_name
+from ..settings import STACK_VARIABLE, Settings
 from ..sync import SyncRepository
 from .errors import INTERRUPTED, Failure
-from .nouns import option, together, verb
+from .nouns import Command, decorated, option, together, verb
+from .output import Output
 from .progress import Board
-from .session import confirmed, make_sure, on_unavailable
-from .stacks import StackSession, with_stack
+from .session import (
+    ENDPOINT,
+    REGION,
+    STORE_IN_USE,
+    confirmed,
+    make_sure,
+    on_unavailable,
+    with_output,
+)
 
 if TYPE_CHECKING:
-    from ..infra.stack_manager import Deployment, StackChange
+    from ..infra.stack_manager import Deployment, StackChange, SyncStackManager
+
+
+NAME = option("--name -n stack", f"The stack.  [default: that of {STACK_VARIABLE}]", metavar="STACK")
+
+
+class StackSession:
+    """One command at work on the stack of one name."""
+
+    def __init__(self, name: str, region: str | None, endpoint_url: str | None, output: Output) -> None:
+        self.name, self.output = validate_stack_name(name), output
+        self.settings: Settings = {"stack": name, "region": region, "endpoint_url": endpoint_url}
+        click.get_current_context().meta[STORE_IN_USE] = f"dynamodb://{name}"
+
+    @cached_property
+    def manager(self) -> SyncStackManager:
+        from ..infra.stack_manager import SyncStackManager
+
+        return SyncStackManager(self.name, self.settings["region"], self.settings["endpoint_url"])
+
+    def __str__(self) -> str:
+        return f"stack {self.name!r} in {self.manager.region or 'this region'}"
+
+    def command(self, words: str) -> str:
+        """A command about the same stack, to be pasted into a shell."""
+        given = [("region", self.settings["region"]), ("endpoint-url", self.settings["endpoint_url"])]
+        options = "".join(f" --{option} {value}" for option, value in given if value)
+        return f"zae-limiter {words} --name {self.name}{options}"
+
+    def close(self) -> None:
+        if "manager" in self.__dict__:  # it was used
+            self.manager.close()
+
+
+def with_stack(function: Command) -> Command:
+    """A command about one stack, which it gets as a ``StackSession``."""
+
+    @wraps(function)
+    def run(
+        output: Output, stack: str | None, region: str | None, endpoint_url: str | None, **arguments: Any
+    ) -> None:
+        name = stack or os.environ.get(STACK_VARIABLE)
+        if not name:
+            raise click.UsageError("which stack? name it with --name")
+        with closing(StackSession(name, region, endpoint_url, output)) as session:
+            function(session, **arguments)
+
+    return decorated(run, NAME, REGION, ENDPOINT, with_output)
 
 
 def _read_tags(ctx: click.Context, _: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str] | None:

@@ -15,12 +15,12 @@ from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from shlex import quote
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from ..backends import open_backend, store_world
-from ..exceptions import RateLimiterUnavailable, ValidationError
+from ..exceptions import InfrastructureError, RateLimiterUnavailable, ValidationError
 from ..models import Limit
 from ..naming import validate_namespace
 from ..records.connection import Connection
@@ -42,6 +42,10 @@ from .errors import AWS, ERROR, NOT_FOUND, Failure, was_interrupted
 from .grammar import limit_text, parse_limit
 from .nouns import Command, decorated, option, together
 from .output import Output
+
+if TYPE_CHECKING:
+    from ..infra.stack import Stack
+    from ..infra.stack_manager import StackManager
 
 STORE_IN_USE = "zae_limiter.cli.store"
 """Under this name the context of a command remembers the URL that it opened."""
@@ -213,27 +217,38 @@ def settings_from(options: dict[str, Any]) -> Settings:
     return settings
 
 
-json_option = option("--json as_json", "Print JSON.", is_flag=True)
-output_option = option("--output", "What to print.", type=click.Choice(["table", "json"]), default="table")
 _COMMON = (
     option("--name -n stack", "The DynamoDB table of this name is the store.", metavar="STACK"),
     option("--region", "Its AWS region."),
     option("--endpoint-url", "Where its DynamoDB is, if not at AWS.", metavar="URL"),
     option("--namespace -N", "Work in this namespace.  [default: default]"),
     option("--store", "The store, such as sqlite:///limits.db.", metavar="URL"),
-    output_option,
-    json_option,
 )
+
+
+def with_json(function: Command) -> Command:
+    """A command that needs no store, and whose --output is a file."""
+
+    @functools.wraps(function)
+    def run(as_json: bool, output: str = "table", **arguments: Any) -> None:
+        function(Output("json" if as_json else output), **arguments)
+
+    return decorated(run, option("--json as_json", "Print JSON.", is_flag=True))
+
+
+with_output = together(
+    option("--output", "What to print.", type=click.Choice(["table", "json"]), default="table"), with_json
+)
+"""A command that needs no store."""
 
 
 def _with_session(function: Command, missing: Missing) -> Command:
     @functools.wraps(function)
-    def run(namespace: str | None, **arguments: Any) -> None:
-        settings, output = settings_from(arguments), output_of(arguments)
-        with closing(Session(settings, namespace, output, missing)) as session:
+    def run(output: Output, namespace: str | None, **arguments: Any) -> None:
+        with closing(Session(settings_from(arguments), namespace, output, missing)) as session:
             function(session, **arguments)
 
-    return decorated(run, *_COMMON)
+    return decorated(run, *_COMMON, with_output)
 
 
 with_session = functools.partial(_with_session, missing=Missing.MADE)
@@ -242,27 +257,6 @@ with_existing = functools.partial(_with_session, missing=Missing.REFUSED)
 """A command that reads or deletes: a store that is missing is an error, and is not made."""
 with_imagined = functools.partial(_with_session, missing=Missing.IMAGINED)
 """A command that looks ahead: a file that is missing is taken for an empty store, and is not made."""
-
-
-def with_json(function: Command) -> Command:
-    """A command that needs no store, and whose --output is a file."""
-
-    @functools.wraps(function)
-    def run(**arguments: Any) -> None:
-        function(output_of(arguments), **arguments)
-
-    return decorated(run, json_option)
-
-
-def with_output(function: Command) -> Command:
-    """A command that needs no store."""
-    return decorated(function, output_option, with_json)
-
-
-def output_of(arguments: dict[str, Any]) -> Output:
-    """The form that the options ask for, which are taken out of the arguments."""
-    form = arguments.pop("output", "table")
-    return Output("json" if arguments.pop("as_json") else form)
 
 
 def _read_limits(ctx: click.Context, _: click.Parameter, texts: tuple[str, ...]) -> tuple[Limit, ...]:
@@ -274,6 +268,8 @@ def _read_limits(ctx: click.Context, _: click.Parameter, texts: tuple[str, ...])
 
 principal = option("--principal", "Who the audit trail says did it.", metavar="WHO")
 confirmed = option("--yes -y", "Do not ask.", is_flag=True)
+REGION = option("--region", "The AWS region.")
+ENDPOINT = option("--endpoint-url", "Where AWS is, if not at AWS.", metavar="URL")
 entity_id = click.argument("entity_id")
 resource_option = option("--resource -r", "The resource; the default means all.", default="_default_")
 limit_option = option("--limit", "At most so many.", type=click.IntRange(1, 1000), default=100)
@@ -306,6 +302,34 @@ def resumable(session: Session, done: Callable[[], str] = str) -> Iterator[None]
     except RateLimiterUnavailable as error:
         code, hint = AWS if session.is_dynamodb else ERROR, "run it again: it goes on where it stopped"
         raise Failure(f"{error}{done()}", hint, code) from error
+
+
+@contextmanager
+def stack_around(session: Session) -> Iterator[StackManager]:
+    """Whoever looks after the stack around the table of a session."""
+    from ..infra.stack_manager import manager_of
+
+    manager = manager_of(session.url, sync=True, world=World())
+    try:
+        yield manager
+    finally:
+        run_sync(manager.close())
+
+
+def stack_or_none(manager: StackManager) -> Stack | None:
+    """The stack of that name, whoever made it. There is none where there is no CloudFormation.
+
+    Whoever may not ask, or gets no answer, does not know: then nothing must happen to the table.
+    """
+    from ..infra.cloud import NotOffered
+
+    try:
+        return run_sync(manager.describe())
+    except NotOffered:
+        return None
+    except InfrastructureError as error:
+        unknown = f"nobody knows whether table {manager.name!r} has a stack: {error}"
+        raise Failure(f"nothing was changed, because {unknown}", code=AWS) from error
 
 
 def make_sure(yes: bool, question: str, unasked: str = "--yes") -> None:

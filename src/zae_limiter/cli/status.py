@@ -23,8 +23,7 @@ from ..version import SCHEMA_VERSION, check_compatibility, client_version
 from .errors import ERROR, NOT_FOUND, Failure
 from .nouns import verb
 from .output import Output, grid, printable, record
-from .session import STORE_IN_USE, Session, with_output, with_session
-from .stacks import ENDPOINT, REGION, stack_around
+from .session import ENDPOINT, REGION, STORE_IN_USE, Session, stack_around, with_output, with_session
 
 if TYPE_CHECKING:
     from ..infra.health import HealthReport

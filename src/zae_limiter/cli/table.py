@@ -19,8 +19,7 @@ from ..schema import REGISTRY
 from ..sync import SyncRepository
 from .errors import Failure
 from .nouns import Noun
-from .session import Session, confirmed, make_sure, with_existing, with_session
-from .stacks import stack_around, stack_or_none
+from .session import Session, confirmed, make_sure, stack_around, stack_or_none, with_existing, with_session
 
 
 @click.group(cls=Noun)

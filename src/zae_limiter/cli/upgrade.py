@@ -30,8 +30,7 @@ from .errors import Failure
 from .nouns import option, verb
 from .output import grid, printable
 from .progress import Bar, Board
-from .session import Session, confirmed, make_sure, resumable, with_session
-from .stacks import stack_around, stack_or_none
+from .session import Session, confirmed, make_sure, resumable, stack_around, stack_or_none, with_session
 
 if TYPE_CHECKING:
     from ..infra.stack import Stack
@@ -72,7 +71,7 @@ def upgrade(
     world = store_world(session.url, World())
     backend = open_backend(session.url, sync=True, world=world, timeout_ms=TIMEOUT_MS)
     try:
-        work = Work(session, backend, world, force=force, keep_old=keep_old)
+        work = StoreUpgrade(session, backend, world, force=force, keep_old=keep_old)
         work.look()
         if dry_run:
             session.output.show(work.plan(), work.plan_table)
@@ -103,7 +102,7 @@ def update_function(session: Session, force: bool) -> bool:
         return run_sync(manager.update_lambda(force))
 
 
-class Work:
+class StoreUpgrade:
     """What is to be done to one store, and what was."""
 
     def __init__(
