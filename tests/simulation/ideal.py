@@ -17,7 +17,7 @@ from zae_limiter.bucket import Rate, accrued, balance, wait_ms
 from zae_limiter.engine.bucket_view import Account, shard_count
 from zae_limiter.engine.door import Call
 from zae_limiter.engine.group_commit import BucketWriter
-from zae_limiter.engine.line import Order, Ticket
+from zae_limiter.engine.line import Lines, Order, Ticket
 from zae_limiter.engine.posting import merged
 from zae_limiter.models import Limit
 from zae_limiter.repository_protocol import Backend, Item, Outcome, Write
@@ -192,10 +192,10 @@ class WatchedTeller(BucketWriter):
         finally:
             self._simulation.in_flight -= 1
 
-    async def write_alone(self, ticket: Ticket) -> Outcome | None:
+    async def write_alone(self, ticket: Ticket, lines: Lines) -> Outcome | None:
         self._simulation.in_flight += 1
         try:
-            return await super().write_alone(ticket)
+            return await super().write_alone(ticket, lines)
         finally:
             self._simulation.in_flight -= 1
 

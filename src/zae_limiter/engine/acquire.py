@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from ..exceptions import RateLimiterUnavailable, RateLimitExceeded
 from ..repository_protocol import NOTHING
 from ..schema import LIFE
-from .bucket_view import Account, has_family, is_whole
+from .bucket_view import Account, has_family
 from .bucket_writes import spent
 from .demand import Demand, Take, demands_on, taken_from
 from .door import swap_at_once
@@ -85,7 +85,7 @@ async def _acquire_in_line(
         try:
             if writer.refusals and (refusal := remembered(writer, demands)):
                 raise refusal
-            if is_lone and is_first and holding._speculative and is_whole(seen):
+            if is_lone and is_first and holding._speculative and seen and seen.get("shard_count", 1) == 1:
                 if await _took_alone(holding, demands[0]):
                     return
             elif await _took(holding, plan.accounts, needs, demands):

@@ -63,7 +63,7 @@ class Terms:
     def __post_init__(self) -> None:
         fill_ms = max((rate.fill_ms for rate in self.rates.values()), default=0)
         said: dict[str, Value] = {} if self.version is None else {"cv": self.version}
-        counted, slots = ["rf"], {}
+        counted, slots = ["rf"] if self.version is None else ["rf", "cv"], {}
         for name, rate in self.rates.items():
             names = limit_attributes(name)
             said |= {names.cp: rate.capacity_milli, names.ra: rate.refill_amount_milli}
@@ -222,11 +222,6 @@ def shard_count(image: Item | None) -> int:
     """How many shards a bucket has; a number that cannot be right counts as one."""
     count = None if image is None else image.get("shard_count")
     return count if type(count) is int and 1 <= count <= SHARDS_MAX else 1
-
-
-def is_whole(image: Item | None) -> bool:
-    """Whether a bucket is there, in one item."""
-    return image is not None and (image.get("shard_count") == 1 or shard_count(image) == 1)
 
 
 def in_shards(count: int) -> int:

@@ -97,7 +97,8 @@ def _spend(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
     """Take from a bucket that has the numbers of its terms: spend or top, limit by limit."""
     numbers: Mapping[str, int] = image  # type: ignore[assignment]  # as far as the terms name them
     origin, terms, (need_by_name, debit, credit, _, hold) = numbers["rf"], account.terms, posting
-    when: list[Condition] = [Equal("rf", origin), *pinned(image, "cv")]
+    when: list[Condition] = [Equal("rf", origin)]
+    when += pinned(image, "cv") if terms.version is None else (Equal("cv", terms.version),)
     add: dict[str, int] = {}
     set_: dict[str, Value] = {}
     missing: list[tuple[Rate, int]] = []

@@ -114,7 +114,7 @@ class BucketWriter(SeenBuckets):
             if not lines.claim(ticket):
                 (answer,), interruption = await self.post([order])
                 return answer, interruption
-            outcome, interruption = await self.colour.finish(self.write_alone(ticket))
+            outcome, interruption = await self.colour.finish(self.write_alone(ticket, lines))
             if outcome is None:
                 lines.hand_over([ticket])
         except GeneratorExit:
@@ -197,9 +197,8 @@ class BucketWriter(SeenBuckets):
         """Who waits for which bucket."""
         return self._lines.get()
 
-    async def write_alone(self, ticket: Ticket) -> Outcome | None:
+    async def write_alone(self, ticket: Ticket, lines: Lines) -> Outcome | None:
         """Write one order to a bucket that was claimed for it; ``None``, and still claimed, to try again."""
-        lines = self._lines.get()
         try:
             sent_ms, outcome = self.world.now_ms(), MOOT
             write = self._shape([ticket.order], sent_ms)
@@ -408,7 +407,7 @@ class Visit:
                     return [ticket.outcome for ticket in self.tickets if ticket.outcome is not None]
                 elif alone:
                     alone = False
-                    outcome = await writer.write_alone(self.tickets[0])
+                    outcome = await writer.write_alone(self.tickets[0], lines)
                     if outcome is not None:
                         return [outcome]
                     if self.withdrawn is not None:

@@ -151,69 +151,10 @@ def taken(lock: threading.Lock, seconds: float) -> Iterator[bool]:
     return filter(None, map(lock.acquire, (True,), (seconds,)))
 
 
-class Asyncio:
-    """The same where coroutines suspend on the running event loop."""
-
-    home: Callable[[], Hashable] = staticmethod(asyncio.get_running_loop)
-    """What connections and futures cannot leave, for ``ForkSafe``."""
-
-    async def together(self, coroutines: Sequence[Work[T]]) -> list[T]:
-        if len(coroutines) == 1:
-            return [await coroutines[0]]
-        return await asyncio.gather(*coroutines)
-
-    def finish(self, coroutine: Work[T], on_cancel: Callable[[], None] = _nothing) -> Awaitable[Finished[T]]:
-        return _undisturbed(coroutine, on_cancel)
-
-    async def within(self, seconds: float, coroutine: Work[T]) -> T:
-        # A task of its own can be cancelled, which ``finish`` does not allow to whom it runs.
-        task = asyncio.ensure_future(coroutine)
-        try:
-            await asyncio.wait([task], timeout=seconds)
-        finally:
-            in_time = task.done()
-            if not in_time:
-                task.cancel()
-                await asyncio.wait([task])
-        if not in_time and task.cancelled():
-            raise TimeoutError
-        return task.result()
-
-    async def at_most(self, seconds: float, coroutine: Work[T]) -> T | None:
-        task = keep_running(asyncio.get_running_loop(), coroutine)
-        await asyncio.wait([task], timeout=seconds)
-        return task.result() if task.done() else None
-
-    keep = Kept
-
-    def may_wait(self, left_by: BaseException | None) -> bool:
-        return running_loop() is not None and kept.may_wait(left_by)
-
-    def carry_out(self, coroutine: Work[None], lost: Lost) -> None:
-        rest, loop = Kept(coroutine, lost), running_loop()
-        if loop is not None:
-            rest.carry_on(loop)
-        elif is_within_ourselves():
-            in_thread_of_its_own(rest.in_a_loop_of_its_own, lost)
-        else:
-            rest.in_a_loop_of_its_own()
-
-    def signal(self) -> Signal:
-        return _LoopSignal()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-    def gone(self) -> Callable[[], bool]:
-        loop = asyncio._get_running_loop()
-        return _never if loop is None else loop.is_closed  # somebody may step a coroutine by hand
-
-
-Colour = Blocking | Asyncio
-
-
 @types.coroutine
-def _undisturbed(coroutine: Work[T], on_cancel: Callable[[], None]) -> Generator[Any, None, Finished[T]]:
+def _undisturbed(
+    coroutine: Work[T], on_cancel: Callable[[], None] = _nothing
+) -> Generator[Any, None, Finished[T]]:
     """Let the task that awaits this run a coroutine to its end, even if that task is cancelled.
 
     It takes no task of its own, which would cost several turns of the loop for each acquire.
@@ -260,6 +201,66 @@ class _StandIn:
     def cancel(self, msg: object = None) -> bool:  # noqa: ARG002 - tasks pass it
         self._on_cancel()
         return False
+
+
+class Asyncio:
+    """The same where coroutines suspend on the running event loop."""
+
+    home: Callable[[], Hashable] = staticmethod(asyncio.get_running_loop)
+    """What connections and futures cannot leave, for ``ForkSafe``."""
+
+    async def together(self, coroutines: Sequence[Work[T]]) -> list[T]:
+        if len(coroutines) == 1:
+            return [await coroutines[0]]
+        return await asyncio.gather(*coroutines)
+
+    finish = staticmethod(_undisturbed)
+
+    async def within(self, seconds: float, coroutine: Work[T]) -> T:
+        # A task of its own can be cancelled, which ``finish`` does not allow to whom it runs.
+        task = asyncio.ensure_future(coroutine)
+        try:
+            await asyncio.wait([task], timeout=seconds)
+        finally:
+            in_time = task.done()
+            if not in_time:
+                task.cancel()
+                await asyncio.wait([task])
+        if not in_time and task.cancelled():
+            raise TimeoutError
+        return task.result()
+
+    async def at_most(self, seconds: float, coroutine: Work[T]) -> T | None:
+        task = keep_running(asyncio.get_running_loop(), coroutine)
+        await asyncio.wait([task], timeout=seconds)
+        return task.result() if task.done() else None
+
+    keep = Kept
+
+    def may_wait(self, left_by: BaseException | None) -> bool:
+        return running_loop() is not None and kept.may_wait(left_by)
+
+    def carry_out(self, coroutine: Work[None], lost: Lost) -> None:
+        rest, loop = Kept(coroutine, lost), running_loop()
+        if loop is not None:
+            rest.carry_on(loop)
+        elif is_within_ourselves():
+            in_thread_of_its_own(rest.in_a_loop_of_its_own, lost)
+        else:
+            rest.in_a_loop_of_its_own()
+
+    def signal(self) -> Signal:
+        return _LoopSignal()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def gone(self) -> Callable[[], bool]:
+        loop = asyncio._get_running_loop()
+        return _never if loop is None else loop.is_closed  # somebody may step a coroutine by hand
+
+
+Colour = Blocking | Asyncio
 
 
 class _LoopSignal:

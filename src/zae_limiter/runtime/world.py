@@ -88,6 +88,8 @@ class StoreClock:
         else:
             at_ms = max(at_ms, self._bounds.at_ms)
             known_least_ms, known_most_ms = self._bounds.by(at_ms)
+            if least_ms <= known_least_ms and known_most_ms <= most_ms:
+                return  # it tells nothing new
             if least_ms <= known_most_ms and known_least_ms <= most_ms:
                 least_ms, most_ms = max(least_ms, known_least_ms), min(most_ms, known_most_ms)
         self._bounds = Bounds(least_ms, most_ms, at_ms)

@@ -1,0 +1,102 @@
+"""``make walk``: every function of our own that a warm acquire enters, in order, on every store.
+
+A function counts when it is entered, not when it goes on after it has waited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import zae_limiter
+from tests.dynamodb.tables import make_table
+from tests.engines import dynamodb_local
+from zae_limiter import Limit, RateLimiter, SyncRateLimiter
+
+PACKAGE = str(Path(zae_limiter.__file__).parent)
+LIMITS = [Limit.per_minute("rpm", 100_000), Limit.per_minute("tpm", 1_000_000)]
+AMOUNTS = {"rpm": 1, "tpm": 500}
+WARM = 3
+"""After so many acquires everything is known that an acquire asks for."""
+
+
+class Walk:
+    """The names of the functions that were entered since it began."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def note(self, frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event != "call" or not code.co_filename.startswith(PACKAGE):
+            return
+        if code.co_code[frame.f_lasti + 1]:  # the place where it goes on: 0 is its beginning
+            return
+        self.names.append(f"{code.co_filename.removeprefix(PACKAGE)[1:]}: {code.co_qualname}")
+
+
+@contextmanager
+def walking(walk: Walk) -> Iterator[None]:
+    sys.setprofile(walk.note)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+
+
+def walk_async(url: str) -> list[str]:
+    async def story() -> list[str]:
+        walk = Walk()
+        async with RateLimiter.open(url) as limiter:
+            await limiter.set_system_defaults(LIMITS)
+            for _ in range(WARM):
+                async with limiter.acquire("key-1", "gpt-4", AMOUNTS):
+                    pass
+            with walking(walk):
+                async with limiter.acquire("key-1", "gpt-4", AMOUNTS):
+                    pass
+        return walk.names
+
+    return asyncio.run(story())
+
+
+def walk_sync(url: str) -> list[str]:
+    walk = Walk()
+    with SyncRateLimiter.open(url) as limiter:
+        limiter.set_system_defaults(LIMITS)
+        for _ in range(WARM):
+            with limiter.acquire("key-1", "gpt-4", AMOUNTS):
+                pass
+        with walking(walk), limiter.acquire("key-1", "gpt-4", AMOUNTS):
+            pass
+    return walk.names
+
+
+WAYS: dict[str, Callable[[str], list[str]]] = {"async": walk_async, "sync": walk_sync}
+
+
+def main() -> None:
+    dynamodb_local.isolate_from_aws()
+    engine = dynamodb_local.start()
+    try:
+        with tempfile.TemporaryDirectory() as place:
+            table = dynamodb_local.url(make_table(), timeout_ms=60_000)
+            stores = {"memory": "memory://", "SQLite": f"sqlite:///{place}/limits.db", "DynamoDB": table}
+            counts = []
+            for store, url in stores.items():
+                for way, walk in WAYS.items():
+                    names = walk(url)
+                    counts.append(f"{store}, {way}: {len(names)} calls")
+                    print(f"{store}, {way}\n", *(f"  {name}" for name in names), "", sep="\n")
+            print(*counts, sep="\n")
+    finally:
+        dynamodb_local.stop(engine)
+
+
+if __name__ == "__main__":
+    main()
