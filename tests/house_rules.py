@@ -30,7 +30,8 @@ LAYERS = (
     Layer("established", "established", "facts"),
     Layer(
         "facts",
-        "models models.* exceptions naming bucket version runtime.unentered runtime.unentered.*",
+        "models models.* exceptions naming bucket version engine.law engine.law.* runtime.unentered"
+        " runtime.unentered.*",
         "established",
     ),
     Layer("colour", "runtime.colour runtime.colour.* runtime.kept runtime.kept.*"),

@@ -15,23 +15,19 @@ from hypothesis import strategies as st
 from zae_limiter import bucket
 from zae_limiter.bucket import (
     Consumption,
-    Rate,
     Refill,
-    accrued,
-    balance,
     build_limit_status,
     calculate_available,
     calculate_retry_after,
     calculate_time_until_available,
     force_consume,
-    gain,
     rate_of,
     refill_bucket,
-    retry_after_ms,
     try_consume,
-    wait_ms,
     would_refill_satisfy,
 )
+from zae_limiter.engine import law
+from zae_limiter.engine.law import Rate, accrued, balance, gain, retry_after_ms, wait_ms
 from zae_limiter.exceptions import ValidationError
 from zae_limiter.models import NUMBER_MAX, PERIOD_SECONDS_MAX, TOKENS_MAX, BucketState, Limit
 
@@ -295,12 +291,12 @@ def test_the_largest_numbers_can_be_worked_with(function: Any) -> None:
 
 def test_floats_stay_out_of_the_arithmetic() -> None:
     """Nothing is divided into a float but the seconds that are shown, and no constant is one but zero."""
-    tree = ast.parse(inspect.getsource(bucket))
-    divisions = [node for node in ast.walk(tree) if isinstance(node, ast.BinOp | ast.AugAssign)]
+    nodes = [n for module in (law, bucket) for n in ast.walk(ast.parse(inspect.getsource(module)))]
+    divisions = [node for node in nodes if isinstance(node, ast.BinOp | ast.AugAssign)]
     shown = [ast.unparse(node) for node in divisions if isinstance(node.op, ast.Div)]
     assert len(shown) == 1
     assert shown[0].endswith("/ 1000")
-    floats = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, float)}
+    floats = {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, float)}
     assert floats <= {0.0}
 
 

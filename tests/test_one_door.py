@@ -15,8 +15,8 @@ from tests.migrations.older import NOW_MS, SHAPES
 from tests.test_tidy import Module, matches, module_at, modules
 from zae_limiter import Limit, RateLimiter, RateLimitExceeded, Repository
 from zae_limiter.backends.memory import MemoryBackend
-from zae_limiter.bucket import Rate
 from zae_limiter.engine import bucket_writes, posting, split
+from zae_limiter.engine.law import Rate
 from zae_limiter.operate.migrations import Migration, scan_of
 from zae_limiter.records.connection import Options
 from zae_limiter.repository_protocol import Item, Key, Outcome, Put, Swap, Update, Write

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests import names as valid
 from zae_limiter import naming, schema
-from zae_limiter.bucket import Rate
+from zae_limiter.engine.law import Rate
 from zae_limiter.exceptions import ValidationError
 from zae_limiter.models import NUMBER_MAX, PERIOD_SECONDS_MAX, BucketState, Limit
 from zae_limiter.repository_protocol import Item, Key

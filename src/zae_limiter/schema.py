@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import NamedTuple, TypeGuard
 
-from .bucket import Rate
+from .engine.law import Rate
 from .exceptions import ValidationError
 from .models import NUMBER_MAX, PERIOD_SECONDS_MAX, TOKENS_MAX, BucketState, Limit
 from .naming import WCU, validate_entity_id, validate_resource

@@ -18,9 +18,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from zae_limiter.bucket import Rate, balance, gain
-from zae_limiter.engine.bucket_view import WRITE_MILLI, Account, Terms, shard_count, stored_terms
+from zae_limiter.engine.account import WRITE_MILLI, Account, Terms
+from zae_limiter.engine.bucket_view import shard_count, stored_terms
 from zae_limiter.engine.door import write_each, write_together
+from zae_limiter.engine.law import Rate, balance, gain
 from zae_limiter.engine.merge import TTL_FILLS, merge
 from zae_limiter.engine.posting import Posting
 from zae_limiter.engine.rebase import rebase

@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from zae_limiter.backends.dynamodb.expressions import decode_item, decode_key
-from zae_limiter.engine.bucket_view import WRITE_MILLI
+from zae_limiter.engine.account import WRITE_MILLI
 from zae_limiter.engine.shares import SHARDS_MAX
 from zae_limiter.exceptions import ValidationError
 from zae_limiter.naming import WCU

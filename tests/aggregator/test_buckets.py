@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.aggregator.images import NOW, Step, bucket, history
 from zae_limiter.backends.memory import MemoryBackend
-from zae_limiter.bucket import Rate, balance
-from zae_limiter.engine.bucket_view import Account, Terms
+from zae_limiter.engine.account import Account, Terms
+from zae_limiter.engine.law import Rate, balance
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.models import BackendCapabilities
 from zae_limiter.repository_protocol import (

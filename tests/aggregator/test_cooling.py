@@ -11,8 +11,8 @@ from tests.dynamodb.tables import make_table, open_table
 from tests.flow.hot import RESOURCE
 from tests.odd_stores import HotMemory
 from zae_limiter import Limit, RateLimiter, RateLimitExceeded, Repository
-from zae_limiter.bucket import Rate
 from zae_limiter.engine import bucket_writes, posting, split
+from zae_limiter.engine.law import Rate
 from zae_limiter.engine.shares import SHARDS_MAX
 from zae_limiter.repository_protocol import Backend, Item, Key, Put
 from zae_limiter.runtime.colour import run_sync

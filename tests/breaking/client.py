@@ -29,8 +29,8 @@ from zae_limiter import (
     lease,
 )
 from zae_limiter.backends.dynamodb import retries
-from zae_limiter.bucket import Rate
 from zae_limiter.engine import bucket_writes, posting, split
+from zae_limiter.engine.law import Rate
 from zae_limiter.runtime.colour import Colour, run_sync
 from zae_limiter.settings import Settings
 

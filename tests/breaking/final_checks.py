@@ -15,7 +15,7 @@ from typing import Any
 from tests.breaking.books import Ledger
 from tests.breaking.contested_buckets import FAMILY, RESOURCE, limits_of
 from zae_limiter import RateLimitExceeded, SyncRateLimiter
-from zae_limiter.bucket import Rate, gain
+from zae_limiter.engine.law import Rate, gain
 
 Bucket = Mapping[str, Any]
 """One stored item: a bucket, or one shard of it."""

@@ -14,7 +14,7 @@ from tests.dynamodb.tables import driver, make_table, opened
 from tests.engines import dynamodb_local
 from tests.engines.proxy import Answer, DropReply, DropRequest, Fault, Proxy
 from zae_limiter import Limit, RateLimiter, RateLimiterUnavailable, Repository
-from zae_limiter.bucket import Rate, gain
+from zae_limiter.engine.law import Rate, gain
 from zae_limiter.schema import bucket_key, limit_attributes, number
 from zae_limiter.testing import RecordingBackend
 

@@ -8,7 +8,7 @@ from tests.engine.fake_store import NOW, RATE
 from zae_limiter import Limit, OnUnavailable, RateLimiterUnavailable
 from zae_limiter.backends.memory import MemoryBackend, Shelf
 from zae_limiter.config_cache import ConfigCache, Entry
-from zae_limiter.engine.bucket_view import Account, Terms
+from zae_limiter.engine.account import Account, Terms
 from zae_limiter.engine.group_commit import BucketWriter
 from zae_limiter.engine.plan import Plan
 from zae_limiter.lease import Acquisition, Lease

@@ -6,10 +6,10 @@ from typing import Any
 
 from zae_limiter import RateLimitExceeded
 from zae_limiter.backends.memory import MemoryBackend, Shelf
-from zae_limiter.bucket import Rate, balance
-from zae_limiter.engine.bucket_view import Account, Terms
+from zae_limiter.engine.account import Account, Terms
 from zae_limiter.engine.demand import Demand
 from zae_limiter.engine.group_commit import BucketWriter, Visit
+from zae_limiter.engine.law import Rate, balance
 from zae_limiter.engine.line import Lines, Order, Ticket, Visitor
 from zae_limiter.engine.posting import Posting
 from zae_limiter.engine.refusal import remembered

@@ -8,7 +8,7 @@ from tests.engine.fake_buckets import FRESH_MS, FakeBuckets, account_of, image_o
 from tests.engine.fake_store import NOW, RATE, Scripted, claim, is_busy, release
 from zae_limiter import Limit, OnUnavailable, RateLimiterUnavailable, RateLimitExceeded
 from zae_limiter.config_cache import Entry
-from zae_limiter.engine.bucket_view import Meter
+from zae_limiter.engine.account import Meter
 from zae_limiter.exceptions import LeaseExpiredError, ValidationError
 from zae_limiter.lease import Lease
 from zae_limiter.repository_protocol import Outcome

@@ -4,13 +4,9 @@ from typing import Any
 
 import pytest
 
-from zae_limiter.bucket import Rate
+from zae_limiter.engine.account import WRITES, Account, Meter, Terms
 from zae_limiter.engine.bucket_view import (
-    WRITES,
-    Account,
     Level,
-    Meter,
-    Terms,
     has_family,
     has_same_terms,
     has_terms,
@@ -24,6 +20,7 @@ from zae_limiter.engine.bucket_view import (
     status,
     stored_terms,
 )
+from zae_limiter.engine.law import Rate
 from zae_limiter.models import Limit
 from zae_limiter.schema import bucket_key, limit_attributes
 

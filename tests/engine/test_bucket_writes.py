@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zae_limiter.bucket import Rate
-from zae_limiter.engine.bucket_view import Account, Terms, has_terms, level
+from zae_limiter.engine.account import Account, Terms
+from zae_limiter.engine.bucket_view import has_terms, level
 from zae_limiter.engine.bucket_writes import write_for
+from zae_limiter.engine.law import Rate
 from zae_limiter.engine.posting import Posting, merged
 from zae_limiter.models import Limit
 from zae_limiter.repository_protocol import (

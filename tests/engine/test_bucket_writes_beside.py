@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from zae_limiter.bucket import Rate
-from zae_limiter.engine.bucket_view import WRITES, Account, Meter, Terms
+from zae_limiter.engine.account import WRITES, Account, Meter, Terms
 from zae_limiter.engine.bucket_writes import fitting, write_for
+from zae_limiter.engine.law import Rate
 from zae_limiter.engine.lifetime import lasts, prolong
 from zae_limiter.engine.posting import Posting, merged
 from zae_limiter.engine.rebase import rebase

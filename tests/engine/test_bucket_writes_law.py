@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from zae_limiter.bucket import Rate, balance, gain, retry_after_ms
-from zae_limiter.engine.bucket_view import Account, Terms, has_terms, is_outdated, level
+from zae_limiter.engine.account import Account, Terms
+from zae_limiter.engine.bucket_view import has_terms, is_outdated, level
 from zae_limiter.engine.bucket_writes import fitting, write_for
+from zae_limiter.engine.law import Rate, balance, gain, retry_after_ms
 from zae_limiter.engine.lifetime import lasts, prolong
 from zae_limiter.engine.posting import Posting, merged
 from zae_limiter.repository_protocol import Absent, Delete, Exists, Item, Write, apply

@@ -24,10 +24,10 @@ from tests.engine.fake_store import (
     release,
     writer_of,
 )
-from zae_limiter.bucket import Rate
 from zae_limiter.engine import seen_buckets
-from zae_limiter.engine.bucket_view import WRITES, Meter
+from zae_limiter.engine.account import WRITES, Meter
 from zae_limiter.engine.group_commit import MOOT, BucketWriter
+from zae_limiter.engine.law import Rate
 from zae_limiter.engine.line import Order
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.repository_protocol import Item, Outcome, Update

@@ -18,7 +18,7 @@ from tests.engine.fake_store import (
     writer_of,
 )
 from zae_limiter import RateLimitExceeded
-from zae_limiter.engine.bucket_view import Meter
+from zae_limiter.engine.account import Meter
 from zae_limiter.engine.group_commit import BucketWriter
 from zae_limiter.engine.seen_buckets import PROCESSES_TOLD_APART
 from zae_limiter.engine.take import LOOKS_MAX

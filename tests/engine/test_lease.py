@@ -10,7 +10,7 @@ import pytest
 from tests.engine.fake_buckets import FakeBuckets
 from tests.engine.fake_store import KEY, OTHER, RATE, Store, account_of, image_of, writer_of
 from zae_limiter import ValidationError
-from zae_limiter.engine.bucket_view import Account, Terms
+from zae_limiter.engine.account import Account, Terms
 from zae_limiter.engine.demand import Demand, Take
 from zae_limiter.engine.line import Order
 from zae_limiter.engine.posting import Posting

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zae_limiter.bucket import Rate, balance
-from zae_limiter.engine.bucket_view import WRITES, Account, Meter, Terms, shard_count
+from zae_limiter.engine.account import WRITES, Account, Meter, Terms
+from zae_limiter.engine.bucket_view import shard_count
+from zae_limiter.engine.law import Rate, balance
 from zae_limiter.engine.merge import TTL_FILLS, merge
 from zae_limiter.engine.shares import SHARDS_MAX, birth_count, parent_of
 from zae_limiter.engine.split import doubled, split, splitting, spread_of

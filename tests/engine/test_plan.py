@@ -6,7 +6,7 @@ import pytest
 
 from tests.engine.fake_buckets import FRESH_MS, FakeBuckets, account_of, image_of
 from tests.engine.fake_store import NOW
-from zae_limiter.engine.bucket_view import Terms
+from zae_limiter.engine.account import Terms
 from zae_limiter.schema import bucket_key
 
 PARENT = bucket_key("ns", "p", "r")

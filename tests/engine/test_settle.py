@@ -20,7 +20,7 @@ from tests.engine.fake_store import (
     writer_of,
 )
 from zae_limiter import RateLimiterUnavailable
-from zae_limiter.engine.bucket_view import Account, Meter, Terms
+from zae_limiter.engine.account import Account, Meter, Terms
 from zae_limiter.engine.group_commit import MOOT, BucketWriter
 from zae_limiter.engine.line import Order
 from zae_limiter.engine.posting import Posting

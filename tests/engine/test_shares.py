@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from zae_limiter.bucket import Level, Rate, balance
+from zae_limiter.engine.law import Level, Rate, balance
 from zae_limiter.engine.shares import (
     SHARDS_MAX,
     Spread,

@@ -6,9 +6,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.engine.fake_store import NOW, RATE
-from zae_limiter.bucket import Rate
-from zae_limiter.engine.bucket_view import Account, Terms, is_ahead
+from zae_limiter.engine.account import Account, Terms
+from zae_limiter.engine.bucket_view import is_ahead
 from zae_limiter.engine.bucket_writes import spent, write_for
+from zae_limiter.engine.law import Rate
 from zae_limiter.engine.posting import Posting
 from zae_limiter.repository_protocol import apply
 from zae_limiter.schema import bucket_key, limit_attributes

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zae_limiter.backends.memory import MemoryBackend
-from zae_limiter.bucket import Rate, balance
-from zae_limiter.engine.bucket_view import WRITES, Account, Meter, Terms, level, still_forgiven
+from zae_limiter.engine.account import WRITES, Account, Meter, Terms
+from zae_limiter.engine.bucket_view import level, still_forgiven
 from zae_limiter.engine.group_commit import BucketWriter
+from zae_limiter.engine.law import Rate, balance
 from zae_limiter.engine.posting import Posting
 from zae_limiter.engine.rebase import rebase
 from zae_limiter.engine.split import doubled, gather, place, relieve, shard_account, split

@@ -20,10 +20,10 @@ from tests.engine.fake_store import (
     writer_of,
 )
 from zae_limiter import RateLimiterUnavailable, RateLimitExceeded, ValidationError
-from zae_limiter.bucket import Rate
-from zae_limiter.engine.bucket_view import Account, Meter, Terms
+from zae_limiter.engine.account import Account, Meter, Terms
 from zae_limiter.engine.demand import Demand, demands_on
 from zae_limiter.engine.group_commit import BucketWriter
+from zae_limiter.engine.law import Rate
 from zae_limiter.engine.line import Order
 from zae_limiter.engine.take import ATTEMPTS_MAX, SOON_SECONDS
 from zae_limiter.repository_protocol import Key, Outcome

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from zae_limiter import Limit, RateLimitExceeded, SyncLease, SyncRateLimiter, SyncRepository, ValidationError
 from zae_limiter.backends.memory import MemoryBackend
-from zae_limiter.bucket import Rate, refill_bucket
+from zae_limiter.bucket import refill_bucket
+from zae_limiter.engine.law import Rate
 from zae_limiter.testing import ManualClock
 
 ENTITY, RESOURCE = "user-1", "gpt-4"

@@ -14,7 +14,7 @@ import pytest
 
 from tests.patience import PATIENCE_SECONDS
 from zae_limiter import BucketState, Limit, SyncRateLimiter
-from zae_limiter.bucket import Rate, gain
+from zae_limiter.engine.law import Rate, gain
 
 WORKER = Path(__file__).with_name("worker.py")
 PROCESSES = 8

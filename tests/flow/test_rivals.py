@@ -17,7 +17,7 @@ from tests.flow.hot import RESOURCE, key_of
 from tests.odd_stores import HotMemory
 from tests.stores import url_of
 from zae_limiter import Limit, RateLimiter, RateLimitExceeded, Repository, SyncRateLimiter
-from zae_limiter.engine.bucket_view import Account, Terms
+from zae_limiter.engine.account import Account, Terms
 from zae_limiter.engine.split import doubled, split
 from zae_limiter.records.connection import Options
 from zae_limiter.repository_protocol import Backend

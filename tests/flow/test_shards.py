@@ -10,8 +10,8 @@ from tests.flow.hot import RESOURCE, all_bucket_writes, key_of, on_dynamodb
 from tests.odd_stores import HotMemory
 from zae_limiter import InvalidNameError, Limit, RateLimiter, RateLimitExceeded, Repository
 from zae_limiter.backends.memory import MemoryBackend
-from zae_limiter.bucket import Rate
 from zae_limiter.engine import bucket_writes, posting, split
+from zae_limiter.engine.law import Rate
 from zae_limiter.engine.shares import SHARDS_MAX
 from zae_limiter.repository_protocol import Backend, Item
 from zae_limiter.schema import limit_attributes, number, stored_rate

@@ -23,8 +23,8 @@ from zae_limiter import (
 )
 from zae_limiter.backends.dynamodb import DynamoDBBackend
 from zae_limiter.backends.dynamodb.expressions import Payload, fields_of
-from zae_limiter.bucket import Rate
 from zae_limiter.engine import bucket_writes, posting, split
+from zae_limiter.engine.law import Rate
 from zae_limiter.repository_protocol import Update
 from zae_limiter.schema import bucket_key
 from zae_limiter.testing import ManualClock

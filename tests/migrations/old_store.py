@@ -13,7 +13,7 @@ from tests.stores import STORES
 from zae_limiter import RateLimiter, Repository
 from zae_limiter.backends.dynamodb import DynamoDBBackend
 from zae_limiter.backends.dynamodb.expressions import encode, encode_key
-from zae_limiter.bucket import Rate, balance
+from zae_limiter.engine.law import Rate, balance
 from zae_limiter.operate.migrations import Migration, MigrationReport, scan_of
 from zae_limiter.operate.migrations.scanning import Scan
 from zae_limiter.records.connection import Connection, Options

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from zae_limiter import AuditAction, Entity, Limit, OnUnavailable
-from zae_limiter.bucket import Rate
+from zae_limiter.engine.law import Rate
 from zae_limiter.models import LimiterConfig, UsageWindow
 from zae_limiter.repository_protocol import Item, Key
 

@@ -10,7 +10,7 @@ from tests.migrations.older import NOW_MS, SHAPES, Table
 from tests.odd_stores import Crash, Crashing, Yielding
 from zae_limiter import IncompatibleSchemaError, Limit, RateLimitExceeded, Repository
 from zae_limiter.backends.memory import MemoryBackend
-from zae_limiter.bucket import balance
+from zae_limiter.engine.law import balance
 from zae_limiter.models import VersionRecord
 from zae_limiter.operate.migrations import Kind, Migration, scan_of
 from zae_limiter.operate.migrations import MigrationStage as Step

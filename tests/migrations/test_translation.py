@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tests.migrations.older import NOW_MS
 from zae_limiter import Limit, UsageSnapshot, ValidationError
-from zae_limiter.bucket import Rate, balance
-from zae_limiter.engine.bucket_view import Account, Meter, Terms
+from zae_limiter.engine.account import Account, Meter, Terms
 from zae_limiter.engine.bucket_writes import write_for
+from zae_limiter.engine.law import Rate, balance
 from zae_limiter.engine.posting import Posting
 from zae_limiter.models import UsageWindow
 from zae_limiter.operate.migrations.moving import Context, Move, Translation, packed, writes_of

@@ -89,9 +89,13 @@ TARGETS = (
     Target("zae_limiter/engine/plan.py", (*_engine("plan", "acquire"), *FLOW, HOT[0]), CORE),
     Target("zae_limiter/engine/refusal.py", (*_engine("take", "acquire", "holds"), *FLOW, HOT[0]), CORE),
     Target("zae_limiter/engine/take.py", (*_engine("take", "holds"), *FLOW, *EXHAUSTIVE), CORE),
+    Target(
+        "zae_limiter/engine/account.py", (*_engine("bucket_view", "bucket_writes", "split"), HOT[2]), CORE
+    ),
     Target("zae_limiter/engine/demand.py", (*_engine("take", "lease"), *FLOW), CORE),
     Target("zae_limiter/engine/holding.py", (*_engine("acquire", "lease"), *FLOW), CORE),
     Target("zae_limiter/bucket.py", ("tests/test_bucket.py", "tests/fuzz/test_facts.py"), CORE),
+    Target("zae_limiter/engine/law.py", ("tests/test_bucket.py", "tests/fuzz/test_facts.py"), CORE),
     Target("zae_limiter/engine/acquire.py", (*_engine("acquire"), *FLOW, *EXHAUSTIVE), CORE),
     Target("zae_limiter/engine/settle.py", (*_engine("settle", "lease"), *FLOW, *EXHAUSTIVE), CORE),
     Target("zae_limiter/lease.py", (*_engine("lease", "acquire"), *FLOW), CORE),
@@ -202,7 +206,7 @@ PLANTED = (
         "add[names.tk], add[names.tc] = amount, 0",
     ),
     Planted(
-        "zae_limiter/bucket.py",
+        "zae_limiter/engine/law.py",
         "balance",
         "min(rate.capacity_milli, tokens_milli + gain(rate, origin_ms, now_ms))",
         "tokens_milli + gain(rate, origin_ms, now_ms)",

@@ -24,17 +24,18 @@ FATAL = (
     "zae_limiter.engine.bucket_writes._spend: when.append(as_believed) => pass",
     "zae_limiter.engine.bucket_writes._spend: when.append(AtLeast(tokens, need - gained)) => pass",
     "zae_limiter.engine.bucket_writes._give_back: -amount => amount",
-    "zae_limiter.bucket.balance: min(rate.capacity_milli, tokens_milli + gain(rate, origin_ms, now_ms)) => "
+    "zae_limiter.engine.law.balance: "
+    "min(rate.capacity_milli, tokens_milli + gain(rate, origin_ms, now_ms)) => "
     "tokens_milli + gain(rate, origin_ms, now_ms)",
-    "zae_limiter.bucket.wait_ms: accrued(rate, now_ms) + deficit_milli => "
+    "zae_limiter.engine.law.wait_ms: accrued(rate, now_ms) + deficit_milli => "
     "accrued(rate, now_ms) - deficit_milli",
-    "zae_limiter.bucket.accrued: t_ms * rate.refill_amount_milli // rate.refill_period_ms => "
+    "zae_limiter.engine.law.accrued: t_ms * rate.refill_amount_milli // rate.refill_period_ms => "
     "-(-t_ms * rate.refill_amount_milli // rate.refill_period_ms)",
     "zae_limiter.engine.bucket_writes.spent: found < need => found <= need",
     "zae_limiter.engine.bucket_writes.spent: min(numbers[tokens] + gained, capacity) => "
     "max(numbers[tokens] + gained, capacity)",
 )
-EQUIVALENT = "zae_limiter.bucket.gain: now_ms <= origin_ms => now_ms < origin_ms"
+EQUIVALENT = "zae_limiter.engine.law.gain: now_ms <= origin_ms => now_ms < origin_ms"
 MUTANTS = {mutant.name: mutant for mutant in all_mutants(SOURCES)}
 
 
@@ -51,6 +52,8 @@ def cheaply(mutant: Mutant) -> Target:
     path = Path(mutant.path).relative_to("zae_limiter")
     if ".spent: " in mutant.name:
         path = path.with_name("spent.py")
+    if path.name == "law.py":
+        path = Path("bucket.py")
     return Target(mutant.path, (), (f"tests/{path.with_name(f'test_{path.name}')}",))
 
 

@@ -14,7 +14,7 @@ from tests.odd_stores import Crash, Crashing, Yielding
 from tests.older.releases import VERSIONS, recorded
 from tests.stores import STORES
 from zae_limiter import IncompatibleSchemaError
-from zae_limiter.bucket import Rate, balance
+from zae_limiter.engine.law import Rate, balance
 from zae_limiter.operate.migrations import Kind, Migration, moving
 from zae_limiter.operate.migrations.buckets import Part, missing_of_share, whole
 from zae_limiter.operate.migrations.moving import Context

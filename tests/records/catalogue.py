@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from zae_limiter.engine.bucket_view import Account, Meter, Terms
+from zae_limiter.engine.account import Account, Meter, Terms
 from zae_limiter.engine.bucket_writes import write_for
 from zae_limiter.engine.posting import Posting
 from zae_limiter.models import (

@@ -11,7 +11,7 @@ from unittest import mock
 from tests.simulation.simulation import SimColour
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.config_cache import ConfigCache
-from zae_limiter.engine.bucket_view import Account
+from zae_limiter.engine.account import Account
 from zae_limiter.engine.bucket_writes import fitting, spent, write_for
 from zae_limiter.engine.demand import Demand
 from zae_limiter.engine.group_commit import BucketWriter

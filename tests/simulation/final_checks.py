@@ -11,8 +11,8 @@ from typing import Any
 from tests.simulation.actors import Tenant
 from tests.simulation.simulation import Simulation
 from zae_limiter.backends.memory import MemoryBackend
-from zae_limiter.bucket import Rate
 from zae_limiter.engine.bucket_view import has_terms, level
+from zae_limiter.engine.law import Rate
 from zae_limiter.engine.split import shard_account, survey
 from zae_limiter.exceptions import RateLimitExceeded
 from zae_limiter.limiter import RateLimiter

@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tests.simulation.simulation import Process, Simulation
-from zae_limiter.bucket import Rate, accrued, balance, wait_ms
-from zae_limiter.engine.bucket_view import Account, shard_count
+from zae_limiter.engine.account import Account
+from zae_limiter.engine.bucket_view import shard_count
 from zae_limiter.engine.door import Call
 from zae_limiter.engine.group_commit import BucketWriter
+from zae_limiter.engine.law import Rate, accrued, balance, wait_ms
 from zae_limiter.engine.line import Lines, Order, Ticket
 from zae_limiter.engine.posting import merged
 from zae_limiter.models import Limit

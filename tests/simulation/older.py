@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tests.simulation.actors import SETTINGS, Timed, idle
 from tests.simulation.simulation import Cancelled, Process, Simulation
 from zae_limiter.backends.memory import MemoryBackend
-from zae_limiter.bucket import Rate, balance
+from zae_limiter.engine.law import Rate, balance
 from zae_limiter.exceptions import IncompatibleSchemaError, RateLimiterUnavailable
 from zae_limiter.models import AuditAction, Limit, UsageWindow
 from zae_limiter.operate.migrations import Kind, Migration, MigrationStage

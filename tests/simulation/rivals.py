@@ -14,7 +14,7 @@ from unittest import mock
 from tests.simulation.ideal import WatchedTeller
 from tests.simulation.simulation import Network, Process, Simulation, pause
 from zae_limiter.backends.memory import MemoryBackend
-from zae_limiter.engine.bucket_view import Account, Terms
+from zae_limiter.engine.account import Account, Terms
 from zae_limiter.engine.split import doubled, split
 from zae_limiter.exceptions import RateLimitExceeded
 from zae_limiter.limiter import RateLimiter

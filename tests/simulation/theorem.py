@@ -36,8 +36,8 @@ from tests.simulation.older import USAGE, Estate, Heritage, migrate
 from tests.simulation.readers import Reader, Steps
 from tests.simulation.simulation import Cancelled, Network, Process, Simulation, pause
 from zae_limiter.backends.memory import MemoryBackend
-from zae_limiter.bucket import Rate
 from zae_limiter.engine.bucket_view import shard_count
+from zae_limiter.engine.law import Rate
 from zae_limiter.engine.shares import SHARDS_MAX
 from zae_limiter.exceptions import RateLimiterUnavailable, RateLimitExceeded
 from zae_limiter.lease import Lease

@@ -10,7 +10,8 @@ from typing import Any
 import click
 from rich.console import Group, RenderableType
 
-from ..bucket import balance, rate_of, wait_ms
+from ..bucket import rate_of
+from ..engine.law import balance, wait_ms
 from ..exceptions import EntityNotFoundError, InfrastructureError, InvalidNameError
 from ..models import BucketState, Entity, Limit
 from ..naming import DEFAULT_RESOURCE

@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
-from ..bucket import Rate, calculate_available, gain
+from ..bucket import calculate_available
+from ..engine.law import Rate, gain
 from ..exceptions import RateLimitExceeded
 from ..models import Limit, UsageWindow
 from ..runtime.world import World

@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 from ..exceptions import RateLimiterUnavailable, RateLimitExceeded
 from ..repository_protocol import NOTHING
 from ..schema import LIFE
-from .bucket_view import Account, has_family
+from .account import Account
+from .bucket_view import has_family
 from .bucket_writes import spent
 from .demand import Demand, Take, demands_on, taken_from
 from .door import swap_at_once

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..bucket import Rate
 from ..repository_protocol import (
     NOTHING,
     Absent,
@@ -41,19 +40,9 @@ from ..schema import (
     shard_attributes,
     stored_rate,
 )
-from .bucket_view import (
-    WRITE_MILLI,
-    WRITES,
-    Account,
-    Meter,
-    Terms,
-    has_terms,
-    is_ahead,
-    is_outdated,
-    level,
-    life_of,
-    stored_terms,
-)
+from .account import WRITE_MILLI, WRITES, Account, Meter, Terms
+from .bucket_view import has_terms, is_ahead, is_outdated, level, life_of, stored_terms
+from .law import Rate
 from .lifetime import fill_ms, keep_alive, ttl_seconds
 from .posting import COUNT, Posting, believed, measure
 from .rebase import rebase

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from ..exceptions import ValidationError
 from ..repository_protocol import Item
-from .bucket_view import Account, life_of
+from .account import Account
+from .bucket_view import life_of
 
 
 class Demand(NamedTuple):

@@ -21,7 +21,8 @@ from ..repository_protocol import Backend, Item, Key, Outcome, Write
 from ..runtime.colour import ForkSafe, Signal
 from ..runtime.world import World
 from ..schema import LIFE, is_deleted
-from .bucket_view import Account, has_terms, is_ahead, is_outdated, is_overloaded, is_split, outlived
+from .account import Account
+from .bucket_view import has_terms, is_ahead, is_outdated, is_overloaded, is_split, outlived
 from .bucket_writes import fitting, write_for
 from .door import Call, write_each, write_together
 from .line import WITHDRAWN, Line, Lines, Order, Ticket

@@ -18,7 +18,7 @@ from ..exceptions import LeaseExpiredError, RateLimiterUnavailable, RateLimitExc
 from ..models import Limit, OnUnavailable
 from ..repository_protocol import NOTHING, Item
 from ..runtime.colour import ForkSafe, at_fork
-from .bucket_view import Account
+from .account import Account
 from .demand import Demand, Take
 from .group_commit import BucketWriter
 from .plan import Plan

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
-from ..bucket import Rate
 from ..repository_protocol import NOTHING, Condition, Exists, Item, Key, Update, Value
 from ..schema import limit_attributes, number, pinned
-from .bucket_view import Terms, has_terms, level
+from .account import Terms
+from .bucket_view import has_terms, level
+from .law import Rate
 
 
 def lasts(terms: Terms, image: Item, now_ms: int) -> bool:

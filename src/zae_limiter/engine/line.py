@@ -21,7 +21,8 @@ from typing import NamedTuple, Protocol
 from ..exceptions import RateLimiterUnavailable
 from ..repository_protocol import Key, Outcome
 from ..runtime.colour import LAST_WORDS_SECONDS, Colour, Signal, taken
-from .bucket_view import Account, has_same_terms
+from .account import Account
+from .bucket_view import has_same_terms
 from .door import Call
 from .posting import Posting
 

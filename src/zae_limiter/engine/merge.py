@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..bucket import Rate, gain, moved_origin
 from ..naming import WCU
 from ..repository_protocol import (
     Condition,
@@ -38,7 +37,9 @@ from ..schema import (
     shard_attributes,
     stored_rate,
 )
-from .bucket_view import Account, Terms, shard_count, still_forgiven
+from .account import Account, Terms
+from .bucket_view import shard_count, still_forgiven
+from .law import Rate, gain, moved_origin
 from .lifetime import fill_ms, ttl_seconds
 from .posting import believed
 from .shares import halves

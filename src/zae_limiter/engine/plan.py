@@ -8,7 +8,8 @@ from ..config_cache import ConfigCache, Entry
 from ..models import Limit, OnUnavailable
 from ..repository_protocol import Item
 from ..schema import FORGIVEN, LIFE
-from .bucket_view import Account, Meter, has_terms, is_ahead, is_outdated, life_of
+from .account import Account, Meter
+from .bucket_view import has_terms, is_ahead, is_outdated, life_of
 from .seen_buckets import SeenBuckets
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ..bucket import Rate, gain
 from ..naming import WCU
 from ..repository_protocol import NOTHING, AtLeast, AtMost, Condition, Equal, Item, Value
 from ..schema import limit_attributes, number, pinned, shard_attributes, stored_rate
-from .bucket_view import WRITE_MILLI, WRITES, Account, Meter, shard_count
+from .account import WRITE_MILLI, WRITES, Account, Meter
+from .bucket_view import shard_count
+from .law import Rate, gain
 from .shares import SHARDS_MAX
 
 COUNT = limit_attributes(WCU)

@@ -6,7 +6,6 @@ origin moves, so that whatever was shaped for the old numbers is refused.
 
 from __future__ import annotations
 
-from ..bucket import Rate, gain, moved_origin
 from ..repository_protocol import Absent, AtLeast, Condition, Equal, Exists, Item, Update, Value
 from ..schema import (
     FORGIVEN,
@@ -19,7 +18,9 @@ from ..schema import (
     shard_attributes,
     stored_rate,
 )
-from .bucket_view import Account, Meter, carry, is_ahead, is_renewed
+from .account import Account, Meter
+from .bucket_view import carry, is_ahead, is_renewed
+from .law import Rate, gain, moved_origin
 from .lifetime import fill_ms, keep_alive
 from .posting import Posting, believed, measure
 

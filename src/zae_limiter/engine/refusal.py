@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from ..exceptions import RateLimitExceeded
 from ..models import LimitStatus
 from ..repository_protocol import Item
-from .bucket_view import Account, has_terms, put_back, shard_count, status
+from .account import Account
+from .bucket_view import has_terms, put_back, shard_count, status
 from .demand import Demand
 from .group_commit import BucketWriter
 from .split import are_known, known_images, levels, shard_account, shard_keys

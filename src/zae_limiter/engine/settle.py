@@ -13,7 +13,8 @@ from typing import TypeAlias, TypeVar
 from ..exceptions import RateLimiterUnavailable
 from ..repository_protocol import Item, Key, Outcome
 from ..schema import bucket_key
-from .bucket_view import Account, stored_terms
+from .account import Account
+from .bucket_view import stored_terms
 from .demand import Demand, Take
 from .door import write_each
 from .group_commit import BucketWriter

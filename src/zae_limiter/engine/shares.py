@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..bucket import Level, Rate
+from .law import Level, Rate
 
 SHARDS_MAX = 32
 

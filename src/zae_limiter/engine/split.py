@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..bucket import Level, Rate, gain, moved_origin
 from ..exceptions import RateLimiterUnavailable
 from ..naming import WCU
 from ..repository_protocol import (
@@ -40,9 +39,11 @@ from ..schema import (
     shard_attributes,
     stored_rate,
 )
-from .bucket_view import WRITES, Account, Meter, Terms, in_shards, level, shard_count, still_forgiven
+from .account import WRITES, Account, Meter, Terms
+from .bucket_view import in_shards, level, shard_count, still_forgiven
 from .door import write_together
 from .group_commit import BucketWriter
+from .law import Level, Rate, gain, moved_origin
 from .posting import believed
 from .shares import (
     SHARDS_MAX,

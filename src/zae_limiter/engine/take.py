@@ -13,7 +13,8 @@ from typing import TypeAlias
 from ..exceptions import RateLimiterUnavailable, RateLimitExceeded
 from ..repository_protocol import Key, Outcome
 from ..schema import is_deleted
-from .bucket_view import Account, is_outdated, is_overloaded, is_split, shard_count
+from .account import Account
+from .bucket_view import is_outdated, is_overloaded, is_split, shard_count
 from .bucket_writes import fitting
 from .demand import Demand, demand_on, taken_from, unknown_limit
 from .group_commit import BucketWriter

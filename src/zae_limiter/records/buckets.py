@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import overload
 
-from ..engine.bucket_view import Account, Meter, Terms, has_family, is_outdated, life_of, shard_count
+from ..engine.account import Account, Meter, Terms
+from ..engine.bucket_view import has_family, is_outdated, life_of, shard_count
 from ..engine.demand import demands_on
 from ..engine.line import Order
 from ..engine.plan import Plan

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
-from ..bucket import balance
+from ..engine.law import balance
 from ..exceptions import ValidationError
 from ..models import BucketState, EntityCapacity, ResourceCapacity
 from ..naming import validate_entity_id, validate_limit_name, validate_resource

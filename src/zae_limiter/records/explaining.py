@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..engine.bucket_view import Account, level, stored_terms
+from ..engine.account import Account
+from ..engine.bucket_view import level, stored_terms
 from ..engine.split import levels, survey
 from ..models.explanation import ExplainedBucket, ExplainedLevel, Explanation
 from ..repository_protocol import Item

@@ -14,9 +14,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ...bucket import Rate, accrued, balance
-from ...engine.bucket_view import WRITES, Account, stored_terms
+from ...engine.account import WRITES, Account
+from ...engine.bucket_view import stored_terms
 from ...engine.bucket_writes import write_for
+from ...engine.law import Rate, accrued, balance
 from ...engine.lifetime import fill_ms
 from ...engine.merge import TTL_FILLS
 from ...engine.posting import Posting

@@ -1,0 +1,107 @@
+"""A bucket as this process uses it: whose it is, and the terms that it is to have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple, Self
+
+from ..models import Limit
+from ..repository_protocol import Key, Value
+from ..schema import bucket_key, limit_attributes
+from .law import Rate
+
+
+class Slot(NamedTuple):
+    """One limit: its numbers, and where a bucket keeps it."""
+
+    capacity_milli: int
+    amount_milli: int
+    period_ms: int
+    tokens: str
+    counter: str
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The limits a bucket is to have, and the config version they come from.
+
+    ``version`` is ``None`` for limits that the caller brought along: they change numbers, but not
+    what the stored configuration says. ``ttl_fills`` is how many times the longest time to fill an
+    idle bucket is kept; 0 keeps it for ever.
+    """
+
+    rates: Mapping[str, Rate]
+    version: int | None = None
+    ttl_fills: int = 0
+    fill_ms: int = field(init=False, compare=False, repr=False)
+    """How long the slowest limit takes to fill, 0 if there is none."""
+    said: Mapping[str, Value] = field(init=False, compare=False, repr=False)
+    """What a bucket says that has these numbers."""
+    counted: tuple[str, ...] = field(init=False, compare=False, repr=False)
+    """Where it has integers besides."""
+    slots: Mapping[str, Slot] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        fill_ms = max((rate.fill_ms for rate in self.rates.values()), default=0)
+        said: dict[str, Value] = {} if self.version is None else {"cv": self.version}
+        counted, slots = ["rf"] if self.version is None else ["rf", "cv"], {}
+        for name, rate in self.rates.items():
+            names = limit_attributes(name)
+            said |= {names.cp: rate.capacity_milli, names.ra: rate.refill_amount_milli}
+            said[names.rp] = rate.refill_period_ms
+            counted += [names.tk, names.tc]
+            slots[name] = Slot(*rate, names.tk, names.tc)
+        worked_out = {"fill_ms": fill_ms, "said": said, "counted": tuple(counted), "slots": slots}
+        for attribute, value in worked_out.items():
+            object.__setattr__(self, attribute, value)
+
+    @property
+    def lasting_ms(self) -> int:
+        """A bucket without debts that is kept for so long is full a fill before it disappears."""
+        return 2 * self.fill_ms
+
+    @classmethod
+    def of(cls, limits: Iterable[Limit], version: int | None = None, ttl_fills: int = 0) -> Self:
+        return cls({limit.name: Rate.of(limit) for limit in limits}, version, ttl_fills)
+
+
+class Meter(Enum):
+    """What is done about the number of writes to a bucket item."""
+
+    NONE = "none"
+    """Nothing: the store has no hot partitions."""
+    COUNT = "count"
+    LIMIT = "limit"
+    """They are counted, and a demand is refused when they are too many."""
+
+
+WRITE_MILLI = 1_000
+WRITES = Rate(1_000_000, 1_000_000, 1_000)
+"""What one partition takes: 1,000 writes a second. Kept beside the limits, under the reserved name."""
+
+
+class Account(NamedTuple):
+    """One bucket, or one shard of it, and the terms under which this process uses it."""
+
+    key: Key
+    namespace_id: str
+    entity_id: str
+    resource: str
+    terms: Terms
+    parent_id: str | None = None
+    cascade: bool = False
+    meter: Meter = Meter.NONE
+    shard_id: int = 0
+    shard_count: int = 1
+    """How many shards there were when the shares in ``terms`` were cut."""
+    life: str | None = None
+    """Since which deletion of the entity the bucket is there from which was taken; "" if nobody knows."""
+
+    @property
+    def whole_key(self) -> Key:
+        """The key of shard 0, which stands for the bucket."""
+        if self.shard_id == 0:
+            return self.key
+        return bucket_key(self.namespace_id, self.entity_id, self.resource)
