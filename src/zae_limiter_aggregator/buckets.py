@@ -46,14 +46,11 @@ from zae_limiter.schema import (
 from .changes import Change
 from .usage import extract_deltas, is_event
 
-REFILL_AFTER_MS = 60_000
-"""A bucket is refilled no more often: each time all its clients have to learn the new origin."""
-
+REFILL_AFTER_MS = 60_000  # no more often: each time all clients of a bucket have to learn the new origin
 HOT_PERCENT = 80  # the part of what a partition takes at which its bucket is split
 WARM_PERCENT = 20  # the part of it at which nobody thinks of fewer shards
 COOL_MS = 600_000  # how long a bucket must have been written little
-COOL_PERCENT = 20
-"""How much of what the partitions take that are left may have been written: a quarter of what splits one."""
+COOL_PERCENT = 20  # how much of what the partitions that are left take may have been written
 
 _WRITES = limit_attributes(WCU)
 _SAMPLE = re.compile(r"(?=.{3,50}$)([0-9]+):([0-9]+)")  # when, and how many writes there had been

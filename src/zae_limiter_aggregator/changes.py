@@ -22,7 +22,7 @@ from zae_limiter.engine.shares import SHARDS_MAX
 from zae_limiter.exceptions import ValidationError
 from zae_limiter.naming import WCU
 from zae_limiter.repository_protocol import Item, Key
-from zae_limiter.schema import BucketAddress, limit_attributes, number, parse_bucket_pk, sk_audit, sk_state
+from zae_limiter.schema import limit_attributes, number, parse_bucket_pk, sk_audit, sk_state
 
 TTL_SERVICE = "dynamodb.amazonaws.com"
 
@@ -82,7 +82,8 @@ def change_of(record: Mapping[str, Any]) -> Change | Expired | None:
     key, at_ms = decode_key(content["Keys"]), _time_ms(content["ApproximateCreationDateTime"])
     sequence = str(content["SequenceNumber"])
     if key.sort == sk_state() and "/BUCKET#" in key.partition:
-        check_bucket(key)
+        if parse_bucket_pk(key.partition).shard_id >= SHARDS_MAX:
+            raise ValidationError("bucket key", key.partition, f"a bucket has at most {SHARDS_MAX} shards")
         old, new = decode_item(content.get("OldImage")), decode_item(content.get("NewImage"))
         return Change(key, old, new, at_ms, span_of(old, new, sequence), sequence)
     # The images of all other records are not looked at: whatever is in them must not stop the stream.
@@ -93,14 +94,6 @@ def change_of(record: Mapping[str, Any]) -> Change | Expired | None:
     by_ttl = who.get("type") == "Service" and who.get("principalid") == TTL_SERVICE
     gone = decode_item(content.get("OldImage")) if by_ttl else None
     return None if gone is None else Expired(key, gone, at_ms, sequence)
-
-
-def check_bucket(key: Key) -> BucketAddress:
-    """What a bucket's key addresses; whoever has more shards than there can be is not one of ours."""
-    address = parse_bucket_pk(key.partition)
-    if address.shard_id >= SHARDS_MAX:
-        raise ValidationError("bucket key", key.partition, f"a bucket has at most {SHARDS_MAX} shards")
-    return address
 
 
 def sequence_of(record: Any) -> str:
@@ -115,8 +108,7 @@ def sequence_of(record: Any) -> str:
 def span_of(old: Item | None, new: Item | None, sequence: str) -> Span:
     """Which versions of the item a write made.
 
-    A writer that does not count leaves no version behind. Its changes have only their place in the
-    stream, so they count once as long as they come in order.
+    The changes of a writer that does not count have only their place in the stream.
     """
     count = limit_attributes(WCU).tc
     life, since, until = _life_of(new), 0, number(new or {}, count) // WRITE_MILLI

@@ -38,11 +38,8 @@ logger = logging.getLogger("zae_limiter_aggregator")
 BATCH_RECORDS_MAX = 1_000
 ATTEMPTS_MAX = 8  # how often a row is tried that others write at the same time
 FAILURES_MAX = 2  # how often a store may fail to answer about a row before its records are given back
-ROWS_AT_ONCE = 25
-"""How many rows are read together: not more than one answer can hold, however large somebody made them."""
-
-TENDING_MS_MAX = 10_000
-"""How long the buckets of a batch are looked after; slow ones must not keep the stream waiting."""
+ROWS_AT_ONCE = 25  # not more than one answer can hold, however large somebody made them
+TENDING_MS_MAX = 10_000  # for all buckets of a batch: slow ones must not keep the stream waiting
 
 
 @dataclass(frozen=True, slots=True)

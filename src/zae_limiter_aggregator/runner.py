@@ -11,7 +11,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -28,9 +28,7 @@ from .changes import Change, numbered
 from .processor import BATCH_RECORDS_MAX, Settings, Tally, process_changes
 
 POLL_SECONDS = 1.0
-IDLE_STEPS = 3
-"""How many steps without records mean that there are none; a stream may have an empty page in between."""
-
+IDLE_STEPS = 3  # so many without records mean that there are none; a stream may have an empty page
 PAUSE_SECONDS_MAX = 30.0
 ATTEMPTS_MAX = 8  # how often in a row the same records may fail before the program gives up
 Tell = Callable[[Tally, str], None]  # is told what was done so far, and what the trouble is if there is any
@@ -111,10 +109,8 @@ def is_behind(backend: Backend) -> bool | None:
         log = log_of(backend)
     except ValidationError:  # it is on a server
         return None
-    try:
+    with closing(log):
         return log.waits()
-    finally:
-        log.close()
 
 
 def follow(source: BatchSource, *, until_idle: bool, stop: threading.Event, tell: Tell) -> Tally:

@@ -48,17 +48,10 @@ SEEN, REST = USAGE_SEEN, "_rest"
 """What a row keeps for itself: the versions it counted, and the millitokens that make no whole token."""
 
 DAY_SECONDS = 86_400
-COUNTERS_MAX = 128
-"""How many limits a row counts: whoever keeps renaming them must not outgrow it, nor the write that adds."""
-
-SEEN_BYTES_MAX = 32_000
-"""How long the text of the versions may be: a thousand gaps or lives and more. Then the oldest are closed."""
-
-PASSED_BYTES_MAX = 6_000
-"""How much a row says of its parents: eighty of them and more, unless their names are long."""
-
-ROW_BYTES_MAX = 64_000
-"""How large a row may be. Ours never get there: what is larger was planted, and each write to it costs."""
+COUNTERS_MAX = 128  # how many limits a row counts, lest whoever keeps renaming them outgrow it
+SEEN_BYTES_MAX = 32_000  # of the text of versions: a thousand gaps and more; then the oldest are closed
+PASSED_BYTES_MAX = 6_000  # of what a row says of its parents: eighty and more, unless their names are long
+ROW_BYTES_MAX = 64_000  # of a row: what is larger was planted, and each write to it costs
 
 Run: TypeAlias = tuple[int, int]
 Seen: TypeAlias = dict[tuple[int, int], list[Run]]

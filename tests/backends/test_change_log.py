@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from zae_limiter.backends.change_log import MARKS_MAX, ChangeLog, LogEntry, log_of
 from zae_limiter.backends.memory import Mark, MemoryBackend
 from zae_limiter.backends.sqlite import SqliteBackend
-from zae_limiter.backends.sqlite.change_log import MARKS_AT_ONCE
 from zae_limiter.backends.sqlite.file import TRIM_EVERY
+from zae_limiter.backends.sqlite.statements import MARKS_AT_ONCE
 from zae_limiter.repository_protocol import Backend, Delete, Item, Key, Put, Update
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.runtime.world import World

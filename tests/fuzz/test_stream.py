@@ -186,7 +186,7 @@ def test_what_is_no_record_fails_as_a_whole(odd: list[Any]) -> None:
 def function() -> Iterator[HotMemory]:
     """The Lambda function over a store in memory."""
     store = HotMemory(ManualClock(NOW).world)
-    service = handler.Service(store, ManualClock(NOW).world, Settings(), None)
+    service = handler.FunctionState(store, ManualClock(NOW).world, Settings(), None)
     with mock.patch.object(handler, "service", return_value=service):
         yield store
 
@@ -328,7 +328,7 @@ HOURS = [Key("evil/ENTITY#user-1", f"#USAGE#gpt-4#2023-11-14{time}") for time in
 def deployed() -> Iterator[DynamoDBBackend]:
     """The function over a table of DynamoDB's own engine."""
     backend = open_backend(dynamodb_local.url(make_table(), timeout_ms=60_000), sync=True)
-    service = handler.Service(backend, ManualClock(NOW).world, Settings(), None)
+    service = handler.FunctionState(backend, ManualClock(NOW).world, Settings(), None)
     with mock.patch.object(handler, "service", return_value=service):
         yield backend
     run_sync(backend.close())

@@ -14,9 +14,10 @@ tells its time with each reply, by ``world.observe``.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from ..exceptions import InfrastructureError, ValidationError
@@ -35,14 +36,6 @@ EMBEDDED = {"memory", "sqlite"}  # stores of this machine, whose time is the mac
 LATER = {"redis", "rediss", "postgres", "postgresql"}
 
 
-class Driver(Protocol):
-    """What opens the URLs of one scheme."""
-
-    def __call__(
-        self, url: str, *, sync: bool, world: World, timeout_ms: int | None, **client: Any
-    ) -> Backend: ...
-
-
 def open_backend(
     url: str, *, sync: bool, world: World, timeout_ms: int | None = None, **client: Any
 ) -> Backend:
@@ -58,7 +51,7 @@ def open_backend(
         _make_state_directory()
     found = _entry_point(scheme)
     try:
-        driver: Driver = found.load()
+        driver: Callable[..., Backend] = found.load()
         return driver(url, sync=sync, world=world, timeout_ms=timeout_ms, **client)
     except ImportError as error:
         if (error.name or "").partition(".")[0] == __name__.partition(".")[0]:

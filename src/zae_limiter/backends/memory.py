@@ -39,8 +39,7 @@ _STATE = sk_state()
 
 SWEEP_ITEMS_MAX = 200
 SWEEP_EVERY_WRITES = 1000
-SWEEP_AGAIN_WRITES = 100
-"""How soon a sweep that left something comes again: twice as fast as writes could make new items."""
+SWEEP_AGAIN_WRITES = 100  # if something was left: twice as fast as writes could make new items
 
 Watcher: TypeAlias = Callable[[Key, Item | None, Item | None], None]
 """Is told the key of a write, the image before it and the one after."""
@@ -67,8 +66,7 @@ class Shelf:
         self.changes = 0  # how often a record was changed that clients remember
         self.watchers: list[Watcher] = []
         self.marks: dict[Key, list[Mark]] = {}
-        self.hours: dict[Key, int] = {}
-        """In which hour a bucket was last marked; in none if it is to be marked again."""
+        self.hours: dict[Key, int] = {}  # in which a bucket was last marked, unless it is to be marked again
         self._marks_length = self._position = 0
         self._entries: deque[LogEntry] = deque()
 

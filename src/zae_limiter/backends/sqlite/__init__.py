@@ -1,8 +1,7 @@
 """The embedded store: one SQLite file, shared by all processes of a machine.
 
-``backend`` waits, ``database`` guards the one connection of a process, ``statements`` reads and
-writes over it, and ``file`` opens it or says why it cannot. What a write means is none of their
-business: that is ``apply``.
+``backend`` waits, ``database`` guards the one connection of a process, ``statements`` reads and writes over
+it, and ``file`` opens it or says why it cannot. What a write means is for ``apply`` to say.
 """
 
 from __future__ import annotations

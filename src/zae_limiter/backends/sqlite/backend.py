@@ -22,7 +22,7 @@ from ...repository_protocol import Item, Key, Outcome, Page, Query, Write
 from ...runtime.colour import Asyncio, Blocking, Colour, ForkSafe, in_thread, run_sync
 from ...runtime.world import World
 from ..change_log import LogEntry
-from . import change_log, statements
+from . import statements
 from .database import Busy, Database, Work
 from .line import WaitingLine
 
@@ -34,18 +34,13 @@ TIMEOUT_MS_MAX = 600_000
 LOG_TIMEOUT_MS = 5_000
 PAUSE_MS_MIN = 0.05
 PAUSE_MS_MAX = 5.0
-PAUSE_PART = 20
-"""Who waits looks again after this part of what it has waited: soon at first, and later not all the time."""
-
+PAUSE_PART = 20  # who waits looks again after this part of what it has waited
 AHEAD_MS = 0.3  # how long somebody in line takes, about
 POLITE_MS = 50.0  # how long others are let go first, however many they are: then it is tried in any case
-TURN_WRITES = 32
-"""How many writes are done in a row while others wait; handing over costs about as much as ten."""
-
+TURN_WRITES = 32  # in a row while others wait; handing over costs about as much as ten
 THREADS_MAX = 4
 TIDY_EVERY_WRITES = 1000
-TIDY_AGAIN_WRITES = 100
-"""How soon tidying up comes again that left something: twice as fast as writes could make new items."""
+TIDY_AGAIN_WRITES = 100  # if something was left: twice as fast as writes could make new items
 
 
 class SqliteBackend:
@@ -67,10 +62,8 @@ class SqliteBackend:
         self._threads = ForkSafe(lambda: ThreadPoolExecutor(THREADS_MAX, "zae-limiter-sqlite"))
         self._line = WaitingLine(self._database.path, world)
         self._writes = self._turn_writes = 0
-        self._turn_since_ms = 0.0
-        """Since when this process had waited for the turn it has; nobody who came later goes first."""
-        self._own_changes = 0
-        """How many of the file's changes were made here; counted while the connection is held."""
+        self._turn_since_ms = 0.0  # since when this process had waited for the turn it has
+        self._own_changes = 0  # how many of the file's changes were made here, while the connection was held
 
     @property
     def path(self) -> Path:
@@ -230,13 +223,13 @@ class SqliteLog:
         self._backend = backend
 
     def read(self, entries_max: int) -> list[LogEntry]:
-        return run_sync(self._backend.ask(change_log.read, entries_max))
+        return run_sync(self._backend.ask(statements.read_log, entries_max))
 
     def waits(self) -> bool:
-        return run_sync(self._backend.ask(change_log.waits, None))
+        return run_sync(self._backend.ask(statements.log_waits, None))
 
     def trim(self, position: int) -> None:
-        run_sync(self._backend.ask(change_log.trim, position))
+        run_sync(self._backend.ask(statements.trim_log, position))
 
     def close(self) -> None:
         run_sync(self._backend.close())

@@ -28,8 +28,7 @@ from ..change_log import HOUR_MS, MARKS_MAX
 APPLICATION_ID = 0x7A61656C  # the letters ``zael``, in the header of every file that is ours
 LAYOUT_VERSION = 1
 CHECKPOINT_PAGES = 4000  # where a commit itself moves the log back into the file. Tidying up gets there first
-FILE_MODE = 0o600
-"""A new file is its owner's alone: it names customers and what they use. An existing one keeps its mode."""
+FILE_MODE = 0o600  # of a new file, which names customers and what they use; an existing one keeps its mode
 
 TRIM_EVERY = 100
 DAY_MS, EPOCH_DAY = 86_400_000, 2_440_587.5  # 1970 began so many days after day nought of SQLite

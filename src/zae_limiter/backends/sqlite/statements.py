@@ -1,7 +1,9 @@
-"""Reading and writing items over an open connection: constant SQL, JSON, and ``apply``.
+"""Reading and writing items over an open connection: constant SQL, JSON, and ``apply``; and the change log.
 
 Every function takes the connection and one argument, runs as one transaction and does not wait. A
 function that fails may leave its transaction open; the caller ends it.
+
+The marks of the change log stand in the table ``diary``, and what is worked out of them in ``changes``.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ from ...repository_protocol import (
     apply_all,
 )
 from ...schema import INDEXES, changes_key, is_deleted, is_remembered
-from ..change_log import says_other_things
-from .file import COLUMNS, INDEXED, NOW_MS, STATE
+from ..change_log import LogEntry, says_other_things
+from .file import COLUMNS, INDEXED, NOW_MS, OLDEST, STATE
 
 SWEEP_ITEMS_MAX = 200
 SCAN_ROWS_MAX = 10_000  # the most rows that one page looks at when a filter drops most of them
@@ -59,6 +61,24 @@ MARK_SWEPT = (
 MARK = f"INSERT INTO diary (pk, image, at_ms) SELECT pk, body, {NOW_MS} FROM items WHERE pk = ? AND sk = ?"
 UNMARK = ("DELETE FROM diary WHERE pk = ?", "DELETE FROM marked WHERE pk = ?")
 FORGET = (*UNMARK, "DELETE FROM changes WHERE pk = ?")  # there are few at a time, so they need no index
+
+MARKS_AT_ONCE = 200
+"""The buckets of so many marks are worked out in one transaction, so that nobody waits long for it."""
+MARKED = f"SELECT DISTINCT pk FROM ({OLDEST.format('pk', '?')})"
+_BECAME = f"""
+SELECT position, pk, image, after, at_ms FROM (
+    SELECT position, pk, image, at_ms, gone,
+        CASE WHEN lead(position) OVER marks IS NOT NULL THEN lead(image) OVER marks
+        ELSE (SELECT body FROM items WHERE items.pk = diary.pk AND sk = '{STATE}') END AS after
+    FROM diary {{}} WINDOW marks AS (PARTITION BY pk ORDER BY position)
+) WHERE NOT gone AND after IS NOT NULL AND after IS NOT image
+"""
+WORK_OUT = f"""
+INSERT INTO changes (pk, sk, old, new, at_ms)
+SELECT pk, '{STATE}', image, after, at_ms FROM ({_BECAME.format("WHERE pk = ?")}) ORDER BY position
+"""
+LOG_WAITS = f"SELECT EXISTS (SELECT 1 FROM changes) OR EXISTS ({_BECAME.format('')})"
+READ_LOG = "SELECT position, pk, sk, old, new, at_ms FROM changes ORDER BY position LIMIT ?"
 
 IN_COLUMNS = frozenset((*INDEXED, "ttl"))  # the attributes that have a column of their own beside the body
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False, allow_nan=False).encode
@@ -209,6 +229,36 @@ def tidy(connection: sqlite3.Connection, now_ms: int) -> bool:
     more = sweep(connection, now_ms)
     connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
     return more
+
+
+def read_log(connection: sqlite3.Connection, entries_max: int) -> list[LogEntry]:
+    rows = connection.execute(READ_LOG, (entries_max,)).fetchall()
+    # Marks need not tell of anything: of a bucket that only expired there is nothing to count.
+    while not rows and _work_out(connection):
+        rows = connection.execute(READ_LOG, (entries_max,)).fetchall()
+    return [
+        LogEntry(position, Key(pk, sk), None if old is None else read_body(old), read_body(new), at_ms)
+        for position, pk, sk, old, new, at_ms in rows
+    ]
+
+
+def log_waits(connection: sqlite3.Connection, _: None) -> bool:
+    ((found,),) = connection.execute(LOG_WAITS).fetchall()
+    return bool(found)
+
+
+def trim_log(connection: sqlite3.Connection, position: int) -> None:
+    connection.execute("DELETE FROM changes WHERE position <= ?", (position,))
+
+
+def _work_out(connection: sqlite3.Connection) -> bool:
+    """Turn the oldest marks, if any, into entries; the next write to each of their buckets marks it again."""
+    connection.execute("BEGIN IMMEDIATE")
+    buckets = connection.execute(MARKED, (MARKS_AT_ONCE,)).fetchall()
+    for statement in (WORK_OUT, *UNMARK):
+        connection.executemany(statement, buckets)
+    connection.execute("COMMIT")
+    return bool(buckets)
 
 
 @functools.cache
