@@ -1,20 +1,8 @@
 """The grammar of a manifest: from a tree to what it wants, or to everything that is wrong with it.
 
-    namespace: team-a                   # optional
-    system:
-      on_unavailable: allow | block     # optional, at every level
-      limits:
-        rpm: {capacity: 60, refill_amount: 60, refill_period: 60}
-    resources:
-      gpt-4: {limits: …, on_unavailable: …}
-    entities:
-      user-1:
-        resources:
-          gpt-4: {limits: …}
-          _default_: {limits: …}        # for every resource
-
 ``refill_amount`` is the capacity unless it is given, ``refill_period`` is 60 seconds. A level has
-limits, a policy, or both. Reading goes on after a mistake, so that all of them are told at once.
+limits, a policy, or both; ``docs/limits-file.md`` shows a whole manifest. Reading goes on after a mistake, so
+that all of them are told at once.
 """
 
 from __future__ import annotations

@@ -27,20 +27,7 @@ READ_MAX = 1000
 
 
 class StoredLimits:
-    """The limits of a namespace, to be described by a manifest as a whole.
-
-    >>> import asyncio
-    >>> from zae_limiter import Repository
-    >>> from zae_limiter.operate.manifest import parse
-    >>> manifest = parse("resources: {gpt-4: {limits: {rpm: {capacity: 60}}}}")
-    >>> async def work():
-    ...     async with await Repository.open(store="memory://") as repository:
-    ...         stored = StoredLimits(repository)
-    ...         await stored.apply(manifest)
-    ...         return (await stored.plan(manifest)).counts, await repository.list_resources_with_defaults()
-    >>> asyncio.run(work())
-    ({'created': 0, 'updated': 0, 'deleted': 0, 'unchanged': 1}, ['gpt-4'])
-    """
+    """The limits of a namespace, to be described by a manifest as a whole."""
 
     def __init__(self, repository: Repository) -> None:
         self._repository, self._scope = repository, repository._scope

@@ -11,6 +11,7 @@ whole lacks what its shares lack together, debts included; a share that nobody u
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -169,8 +170,8 @@ def _full_seconds(parts: Iterable[Part]) -> int:
 def _joined_by(there: Item, key: Key, first: OldRecord, parts: Sequence[Part], context: Context) -> Update:
     """Take what was missing from the old bucket out of the one there; limits that it lacks are added."""
     rates = stored_terms(there).rates
-    debit = {part.name: part.missing(context.now_ms) for part in parts if part.name in rates}
-    charge = _charged(there, key, first, debit, context)
+    debit = Counter({part.name: part.missing(context.now_ms) for part in parts if part.name in rates})
+    charge = _charged(there, key, first, +debit, context)
     added = (part._replace(consumed_milli=0) for part in parts if part.name not in rates)
     set_ = {**charge.set, **_numbers(added, number(there, "rf")), MOVED: context.now_ms}
     return charge._replace(set=set_, when=(Equal(MOVED, None), *charge.when))
@@ -182,7 +183,6 @@ def _charged(there: Item, key: Key, first: OldRecord, debit: Mapping[str, int], 
     None of this is consumption, which the older table has counted; so ``tc`` stays as it is.
     """
     when: tuple[Condition, ...] = (Exists(), Equal("rf", number(there, "rf")))
-    debit = {name: milli for name, milli in debit.items() if milli > 0}
     if not debit:
         return Update(key, when=when)
     terms = stored_terms(there, TTL_FILLS)
@@ -206,11 +206,7 @@ def shards_move(group: Group, context: Context) -> Translation:
     gone = tuple(_deleted(record) for record in group if record.shard_id)
     if there is not None and "cv" in there:
         debit = _lacking(group, there, context)
-        charge = (
-            (_charged(there, key, first, debit, context),)
-            if any(milli > 0 for milli in debit.values())
-            else ()
-        )
+        charge = (_charged(there, key, first, debit, context),) if debit else ()
         # There is nothing to do if another upgrade moved it after it was read.
         return [Move(group, key, (*charge, *gone))] if charge or gone else []
     if there is not None and all(record.shard_id for record in group):
@@ -280,11 +276,10 @@ def missing_of_share(part: Part, count: int, now_ms: int) -> int:
     return share.capacity_milli - balance(share, part.tokens_milli, part.origin_ms, now_ms)
 
 
-def _lacking(group: Group, there: Item, context: Context) -> dict[str, int]:
+def _lacking(group: Group, there: Item, context: Context) -> Counter[str]:
     """What further shards lack of the limits that the bucket has."""
-    rates, lacking = stored_terms(there).rates, dict[str, int]()
+    rates, lacking = stored_terms(there).rates, Counter[str]()
     for part in (part for record in group if record.shard_id for part in _composite_parts(record, {})):
         if part.name in rates:
-            missing = missing_of_share(part, _shard_count(group), context.now_ms)
-            lacking[part.name] = lacking.get(part.name, 0) + missing
-    return lacking
+            lacking[part.name] += missing_of_share(part, _shard_count(group), context.now_ms)
+    return +lacking  # what is above nothing
