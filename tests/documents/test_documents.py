@@ -14,6 +14,7 @@ from tests.documents.blocks import agrees, steps_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
+DECISIONS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "adr").glob("*.md"))
 
 INSTALLS = "it installs, which the environment of this test has done already"
 AWS = "it needs an account of AWS"
@@ -90,6 +91,30 @@ def test_a_page_does_what_it_says(name: str, programs: Path, tmp_path: Path) -> 
             wrong.append(f"{name}:{step.line}: {step.command}\nsays\n{step.printed}\nand prints\n{printed}")
     assert wrong == []
     assert len(answers) == 3 * len(steps) + 1, ran.stderr
+
+
+def unseen_blocks(page: str) -> list[str]:
+    """What would be passed over of a page: not called ``python``, indented, or left out without a reason."""
+    fences = re.findall(r"^[ \t]*```py.*$", page, re.MULTILINE)
+    return [one for one in fences if one != "```python"] + re.findall(r"<!-- not executed:\s*-->", page)
+
+
+@pytest.mark.parametrize("name", [*PAGES, *DECISIONS])
+def test_no_program_is_passed_over(name: str) -> None:
+    """Every block of Python is one that is run, or says why not; decisions have none."""
+    page = (ROOT / name).read_text(encoding="utf-8")
+    assert unseen_blocks(page) == []
+    assert name not in DECISIONS or "```python" not in page
+
+
+def test_what_would_be_passed_over_is_seen() -> None:
+    """Another name of the language, a block in a list, and no reason."""
+    assert unseen_blocks("```py\nx\n```\n- a\n\n  ```python\n  x\n  ```\n<!-- not executed: -->\n") == [
+        "```py",
+        "  ```python",
+        "<!-- not executed: -->",
+    ]
+    assert unseen_blocks("<!-- not executed: no table -->\n```python\nx\n```\n") == []
 
 
 def test_every_exception_is_needed() -> None:
