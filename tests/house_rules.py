@@ -140,9 +140,6 @@ MAY_WRITE = {
 CLOCKS = frozenset({"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"})
 """What reads the time of a real machine, on which no test may put an upper bound."""
 
-SHARED_CLASS_NAMES: frozenset[str] = frozenset({"Settings"})
-"""Names that two classes of the sources have, until one of them gets another."""
-
 VAGUE_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "base", "manager"})
 VAGUE_NAMES_ALLOWED = frozenset({"stack_manager", "test_stack_manager"})
 

@@ -24,7 +24,7 @@ from zae_limiter.runtime.colour import Asyncio, run_sync
 from zae_limiter.schema import bucket_key, sk_state
 from zae_limiter.testing import ManualClock
 from zae_limiter.testing.stores import Wrapper
-from zae_limiter_aggregator import Change, Settings, process_changes
+from zae_limiter_aggregator import AggregatorSettings, Change, process_changes
 from zae_limiter_aggregator.buckets import COOL_MS, REFILL_AFTER_MS
 from zae_limiter_aggregator.changes import span_of
 
@@ -157,7 +157,7 @@ class Watched(Wrapper):
     async def aggregate(self) -> Any:
         """Let an aggregator see what is new."""
         batch, self.stream = self.stream, []
-        return await process_changes(batch, self, self.clock.world, Settings())
+        return await process_changes(batch, self, self.clock.world, AggregatorSettings())
 
 
 class Story:

@@ -31,7 +31,6 @@ from tests.house_rules import (
     OVERSIZE,
     PACKAGE,
     PARAMETERS_MAX,
-    SHARED_CLASS_NAMES,
     VAGUE_NAMES,
     VAGUE_NAMES_ALLOWED,
     Layer,
@@ -318,10 +317,8 @@ def test_no_banner_comments() -> None:
 
 
 def test_a_class_name_has_one_meaning() -> None:
-    """Who reads the name of a class need not ask which one, and no exception outlives its need."""
-    shared = shared_class_names(modules())
-    assert {name: at for name, at in shared.items() if name not in SHARED_CLASS_NAMES} == {}
-    assert SHARED_CLASS_NAMES - set(shared) == set(), "remove these from SHARED_CLASS_NAMES"
+    """Who reads the name of a class need not ask which one."""
+    assert shared_class_names(modules()) == {}
 
 
 def test_a_shared_class_name_is_seen() -> None:

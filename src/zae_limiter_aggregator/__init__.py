@@ -6,13 +6,13 @@ and shards), ``archiver``, ``processor`` (one batch), and then who brings the ba
 """
 
 from .changes import FILTERS, Change, Expired, Span, change_of
-from .processor import Settings, Tally, process_changes, process_stream_records
+from .processor import AggregatorSettings, Tally, process_changes, process_stream_records
 
 __all__ = [
     "FILTERS",
     "Change",
     "Expired",
-    "Settings",
+    "AggregatorSettings",
     "Span",
     "Tally",
     "change_of",

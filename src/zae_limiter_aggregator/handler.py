@@ -28,7 +28,7 @@ from zae_limiter.runtime.world import World
 from zae_limiter.schema import iso_time
 
 from .archiver import Archive, S3Archive
-from .processor import Settings, process_stream_records
+from .processor import AggregatorSettings, process_stream_records
 
 TIMEOUT_MS = 5_000
 RETENTION_DAYS_MAX = 36_500
@@ -54,18 +54,18 @@ class FunctionState(NamedTuple):
 
     backend: Backend
     world: World
-    settings: Settings
+    settings: AggregatorSettings
     archive: Archive | None
 
 
-def settings_from(environment: Mapping[str, str]) -> Settings:
+def settings_from(environment: Mapping[str, str]) -> AggregatorSettings:
     named = environment.get("SNAPSHOT_WINDOWS", "hourly,daily")
     windows = [UsageWindow.of(name.strip()) for name in named.split(",") if name.strip()]
     days = environment.get("SNAPSHOT_TTL_DAYS", "90")
     # Python reads no number of more than 4,300 digits.
     if not (days.isascii() and days.isdigit() and len(days) < 20 and int(days) <= RETENTION_DAYS_MAX):
         raise ValidationError("SNAPSHOT_TTL_DAYS", days, f"use whole days, at most {RETENTION_DAYS_MAX}")
-    return Settings(tuple(dict.fromkeys(windows)), int(days) or None)
+    return AggregatorSettings(tuple(dict.fromkeys(windows)), int(days) or None)
 
 
 def archive_from(environment: Mapping[str, str]) -> Archive | None:

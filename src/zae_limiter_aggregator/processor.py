@@ -43,7 +43,7 @@ TENDING_MS_MAX = 10_000  # for all buckets of a batch: slow ones must not keep t
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class AggregatorSettings:
     """What to count, how long to keep it, and whether to look after buckets."""
 
     windows: tuple[UsageWindow, ...] = (UsageWindow.HOURLY, UsageWindow.DAILY)
@@ -86,7 +86,7 @@ async def process_stream_records(
     records: Sequence[Mapping[str, Any]],
     backend: Backend,
     world: World,
-    settings: Settings,
+    settings: AggregatorSettings,
     archive: Archive | None = None,
     request_id: str = "",
 ) -> Tally:
@@ -123,7 +123,7 @@ async def process_stream_records(
 
 
 async def process_changes(
-    changes: Sequence[Change], backend: Backend, world: World, settings: Settings
+    changes: Sequence[Change], backend: Backend, world: World, settings: AggregatorSettings
 ) -> Tally:
     """Count the changes of a batch, and look after the buckets that it shows."""
     tally = Tally(len(changes), len(changes))

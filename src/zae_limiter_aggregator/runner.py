@@ -25,7 +25,7 @@ from zae_limiter.schema import bucket_address
 
 from .archiver import Archive
 from .changes import Change, numbered
-from .processor import BATCH_RECORDS_MAX, Settings, Tally, process_changes
+from .processor import BATCH_RECORDS_MAX, AggregatorSettings, Tally, process_changes
 
 POLL_SECONDS = 1.0
 IDLE_STEPS = 3  # so many without records mean that there are none; a stream may have an empty page
@@ -49,7 +49,7 @@ class LogSource:
     Nobody but our own clients reads such a store, so its buckets need no looking after.
     """
 
-    def __init__(self, backend: Backend, log: ChangeLog, world: World, settings: Settings) -> None:
+    def __init__(self, backend: Backend, log: ChangeLog, world: World, settings: AggregatorSettings) -> None:
         self._backend, self._log, self._world = backend, log, world
         self._settings = replace(settings, tend_buckets=False)
 
@@ -74,7 +74,7 @@ class LogSource:
 
 def aggregate(
     url: str,
-    settings: Settings | None = None,
+    settings: AggregatorSettings | None = None,
     *,
     archive: Archive | None = None,
     until_idle: bool = False,
@@ -86,14 +86,14 @@ def aggregate(
     backend = open_backend(url, sync=True, world=world)
     try:
         run_sync(backend.setup())
-        source = source_of(backend, url, world, settings or Settings(), archive)
+        source = source_of(backend, url, world, settings or AggregatorSettings(), archive)
         return follow(source, until_idle=until_idle, stop=stop or threading.Event(), tell=tell)
     finally:
         run_sync(backend.close())
 
 
 def source_of(
-    backend: Backend, url: str, world: World, settings: Settings, archive: Archive | None = None
+    backend: Backend, url: str, world: World, settings: AggregatorSettings, archive: Archive | None = None
 ) -> BatchSource:
     """What brings the changes of a store that was opened for sync."""
     if backend.capabilities.streams:

@@ -24,7 +24,7 @@ from zae_limiter.schema import checkpoint_key, iso_time, text
 
 from .archiver import Archive
 from .changes import sequence_of
-from .processor import BATCH_RECORDS_MAX, Settings, Tally, process_stream_records
+from .processor import BATCH_RECORDS_MAX, AggregatorSettings, Tally, process_stream_records
 
 logger = logging.getLogger("zae_limiter_aggregator")
 
@@ -58,7 +58,7 @@ class StreamSource:
         client: Any,
         stream_arn: str,
         world: World,
-        settings: Settings,
+        settings: AggregatorSettings,
         archive: Archive | None = None,
     ) -> None:
         self._backend, self._client, self._arn = backend, client, stream_arn

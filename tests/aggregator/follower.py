@@ -20,7 +20,7 @@ from zae_limiter.repository_protocol import Backend, Outcome, Write
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.runtime.world import World
 from zae_limiter.testing.stores import Wrapper
-from zae_limiter_aggregator import Settings
+from zae_limiter_aggregator import AggregatorSettings
 from zae_limiter_aggregator.runner import follow
 from zae_limiter_aggregator.streams import StreamSource, stream_of
 
@@ -57,7 +57,7 @@ class Follower:
         world = World()
         backend: Backend = open_backend(self.url, sync=True, world=world, session=self.session)
         watched = backend if writes is None else Doomed(backend, writes, rng)
-        source = StreamSource(watched, self.client, self.arn, world, Settings(tend_buckets=False))
+        source = StreamSource(watched, self.client, self.arn, world, AggregatorSettings(tend_buckets=False))
         follow(source, until_idle=True, stop=threading.Event(), tell=lambda *_: None)
         run_sync(backend.close())
 

@@ -16,7 +16,7 @@ from zae_limiter.runtime.colour import run_sync
 from zae_limiter.runtime.world import World
 from zae_limiter.schema import audit_key
 from zae_limiter.testing.stores import Fault, FaultyBackend
-from zae_limiter_aggregator import Settings, Tally, process_stream_records
+from zae_limiter_aggregator import AggregatorSettings, Tally, process_stream_records
 from zae_limiter_aggregator.archiver import S3Archive, object_name
 
 
@@ -58,7 +58,9 @@ def removal(one: AuditEvent, sequence: int) -> dict[str, Any]:
 
 def run(records: list[Any], archive: Files, request_id: str, backend: Any = None) -> Tally:
     store = backend or MemoryBackend()
-    return run_sync(process_stream_records(records, store, World(), Settings(), archive, request_id))
+    return run_sync(
+        process_stream_records(records, store, World(), AggregatorSettings(), archive, request_id)
+    )
 
 
 def test_every_expired_event_is_in_exactly_one_file() -> None:

@@ -30,7 +30,7 @@ from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import FORGIVEN, bucket_key, limit_attributes, number, parse_bucket_pk, stored_rate
 from zae_limiter.testing import ManualClock
 from zae_limiter.testing.stores import Fault, FaultyBackend, RecordingBackend, Wrapper
-from zae_limiter_aggregator import Change, Settings, process_changes
+from zae_limiter_aggregator import AggregatorSettings, Change, process_changes
 from zae_limiter_aggregator.buckets import (
     REFILL_AFTER_MS,
     BucketActivity,
@@ -408,7 +408,7 @@ def test_a_batch_tends_its_buckets() -> None:
     last = {**changes[-1].new, "b_tpm_tk": 0} if changes[-1].new else {}
     changes.append(Change(KEY, changes[-1].new, {**last, "b_tpm_tc": 7000}, LATER, Span(NOW, 850, 851), "9"))
     backend = store_with({0: {**last, "b_tpm_tc": 7000}})
-    tally = run_sync(process_changes(changes, backend, clock.world, Settings()))
+    tally = run_sync(process_changes(changes, backend, clock.world, AggregatorSettings()))
     assert (tally.splits, tally.refills_written, tally.troubles, tally.failed) == (1, 0, 0, {})
     assert sorted(shards_of(backend)) == [0, 1]
 
@@ -419,7 +419,7 @@ def test_trouble_with_a_bucket_is_told_but_fails_no_record() -> None:
     change = Change(KEY, None, image, NOW, numbered(1), "1")
     broken = FaultyBackend(store_with({0: image}))
     broken.always = Fault.UNREACHABLE
-    tally = run_sync(process_changes([change], broken, clock.world, Settings()))
+    tally = run_sync(process_changes([change], broken, clock.world, AggregatorSettings()))
     assert (tally.troubles, list(tally.failed)) == (1, ["1"])
 
 

@@ -28,7 +28,7 @@ from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import bucket_key
 from zae_limiter.testing import ManualClock
 from zae_limiter.testing.stores import Wrapper
-from zae_limiter_aggregator import Settings, process_stream_records
+from zae_limiter_aggregator import AggregatorSettings, process_stream_records
 from zae_limiter_aggregator.changes import Change, numbered
 from zae_limiter_aggregator.runner import follow, source_of
 from zae_limiter_aggregator.usage import PASSED_BYTES_MAX, parent_bucket, sheets_of, update_snapshot
@@ -66,7 +66,9 @@ def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
 
         def count() -> None:
             stream.drain(clock.world.now_ms())
-            tally = run_sync(process_stream_records(stream.records, backend, clock.world, Settings()))
+            tally = run_sync(
+                process_stream_records(stream.records, backend, clock.world, AggregatorSettings())
+            )
             assert tally.failed == {}
 
     else:
@@ -77,7 +79,7 @@ def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
         )
 
         def count() -> None:
-            source = source_of(backend, "", clock.world, Settings())
+            source = source_of(backend, "", clock.world, AggregatorSettings())
             follow(source, until_idle=True, stop=threading.Event(), tell=lambda *_: None)
 
     run_sync(backend.setup())
@@ -212,7 +214,7 @@ def team_away() -> tuple[Stage, Any, list[int]]:
     stage.repository.set_resource_defaults("api", [RPM])
     stage.repository.create_entity("team")
     stage.repository.create_entity("ann", parent_id="team", cascade=True)
-    source: Any = source_of(memory, "", clock.world, Settings())
+    source: Any = source_of(memory, "", clock.world, AggregatorSettings())
     source._backend = _TeamAway(memory, away)
     return stage, source, away
 

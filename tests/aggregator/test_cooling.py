@@ -19,7 +19,7 @@ from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import bucket_key, limit_attributes, number, sk_state, stored_rate
 from zae_limiter.testing import ManualClock, RecordingBackend
 from zae_limiter.testing.stores import Fault, FaultyBackend
-from zae_limiter_aggregator import Change, Settings, process_changes
+from zae_limiter_aggregator import AggregatorSettings, Change, process_changes
 from zae_limiter_aggregator.buckets import (
     COOL_MS,
     COOL_PERCENT,
@@ -96,7 +96,7 @@ class World:
                 if self.last.get(key) != new:
                     self.watch(key, self.last.get(key), new)
         batch, self.stream, self.last = self.stream, [], images
-        return await process_changes(batch, self.backend, self.clock.world, Settings())
+        return await process_changes(batch, self.backend, self.clock.world, AggregatorSettings())
 
     async def calm(self, times: int = 1) -> int:
         """Some use now and then, seen by the aggregator; how many merges there were."""
@@ -289,7 +289,7 @@ def test_a_store_that_fails_is_trouble_and_no_more() -> None:
         [None] * 3 + [Fault.LOST_REPLY],
         [None] * 4 + [Fault.UNREACHABLE],
     ):
-        tally = run_sync(process_changes([change], FaultyBackend(store, faults), world, Settings()))
+        tally = run_sync(process_changes([change], FaultyBackend(store, faults), world, AggregatorSettings()))
         assert tally.failed == {}
     shares = [image for k, image in store.snapshot().items() if k.sort == key.sort]
     assert sum(number(image, "b_rpm_cp") for image in shares) == 1_000_000

@@ -14,7 +14,7 @@ from zae_limiter.backends.dynamodb.retries import Calls
 from zae_limiter.models import UsageWindow
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.runtime.world import World
-from zae_limiter_aggregator import Settings, process_stream_records
+from zae_limiter_aggregator import AggregatorSettings, process_stream_records
 
 
 class Metered(BotocoreTransport):
@@ -55,7 +55,7 @@ def test_a_thousand_acquires_in_batches_of_a_hundred(
     bills = []
     for at in range(0, 1000, 100):
         before = wire.written
-        settings = Settings(windows)
+        settings = AggregatorSettings(windows)
         tally = run_sync(process_stream_records(records[at : at + 100], backend, World(), settings))
         assert (tally.failed, tally.rows_written) == ({}, len(windows))
         bills.append(wire.written - before)
@@ -65,6 +65,6 @@ def test_a_thousand_acquires_in_batches_of_a_hundred(
     assert wire.calls == 10 * (1 + len(windows))
     assert wire.read <= 10 * len(windows)
     before = wire.written
-    run_sync(process_stream_records(records, backend, World(), Settings(windows)))
+    run_sync(process_stream_records(records, backend, World(), AggregatorSettings(windows)))
     assert wire.written == before, "a replay writes nothing"
     run_sync(backend.close())

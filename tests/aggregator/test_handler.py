@@ -16,7 +16,7 @@ from zae_limiter.models import UsageWindow
 from zae_limiter.repository_protocol import Equal, Key
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import audit_key, bucket_key
-from zae_limiter_aggregator import FILTERS, Settings, change_of
+from zae_limiter_aggregator import FILTERS, AggregatorSettings, change_of
 from zae_limiter_aggregator import handler as lambda_function
 
 USAGE = Key("ns/ENTITY#user-1", "#USAGE#gpt-4#2023-11-14T22:00:00Z")
@@ -102,9 +102,9 @@ def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch, name: str, va
 
 def test_settings_have_defaults() -> None:
     """Hours and days, for ninety days; no days mean for ever."""
-    assert lambda_function.settings_from({}) == Settings()
+    assert lambda_function.settings_from({}) == AggregatorSettings()
     everything = {"SNAPSHOT_WINDOWS": " hourly, monthly,", "SNAPSHOT_TTL_DAYS": "0"}
-    assert lambda_function.settings_from(everything) == Settings(
+    assert lambda_function.settings_from(everything) == AggregatorSettings(
         (UsageWindow.HOURLY, UsageWindow.MONTHLY), None
     )
 

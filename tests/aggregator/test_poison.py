@@ -28,7 +28,7 @@ from zae_limiter.runtime.world import World
 from zae_limiter.schema import bucket_key, usage_key
 from zae_limiter.testing import ManualClock
 from zae_limiter.testing.stores import Wrapper
-from zae_limiter_aggregator import Settings, Tally, process_stream_records
+from zae_limiter_aggregator import AggregatorSettings, Tally, process_stream_records
 from zae_limiter_aggregator import handler as lambda_function
 from zae_limiter_aggregator.processor import ROWS_AT_ONCE, TENDING_MS_MAX
 from zae_limiter_aggregator.usage import SEEN
@@ -227,7 +227,7 @@ def test_what_can_never_be_written_is_passed_over(raises: bool, caplog: pytest.L
     store = MemoryBackend()
     picky = Picky(store, raises)
     records = [*of_evil(records_of(history([Step(3, NOW)]))), *records_of(history([Step(4, NOW)]))]
-    settings = Settings(tend_buckets=False)
+    settings = AggregatorSettings(tend_buckets=False)
     tally = run_sync(process_stream_records(records, picky, World(), settings))
     assert tally == Tally(2, 2, rows_written=2, passed_over=2)
     assert [row["tpm"] for row in usage_rows(store, "ns", ["user-1"]).values()] == [4, 4]
@@ -246,7 +246,7 @@ def test_a_bucket_with_more_limits_than_there_can_be_is_not_counted(count: int, 
     run_sync(store.write_each([Put(key, image)]))
     tally = run_sync(
         process_stream_records(
-            [record(key, None, image, 7)], store, ManualClock(NOW + 90_000).world, Settings()
+            [record(key, None, image, 7)], store, ManualClock(NOW + 90_000).world, AggregatorSettings()
         )
     )
     assert (tally.passed_over, tally.rows_written) == ((0, 2) if is_counted else (1, 0))
@@ -266,7 +266,9 @@ def test_rows_are_read_some_at_a_time() -> None:
 
     images = [(bucket_key("ns", f"user-{n}", "gpt-4"), bucket({"tpm": 1}, 1)) for n in range(30)]
     records = [record(key, None, image, n + 1) for n, (key, image) in enumerate(images)]
-    tally = run_sync(process_stream_records(records, Watched(store), World(), Settings(tend_buckets=False)))
+    tally = run_sync(
+        process_stream_records(records, Watched(store), World(), AggregatorSettings(tend_buckets=False))
+    )
     assert (tally.failed, tally.rows_written) == ({}, 60)
     assert reads == [ROWS_AT_ONCE, ROWS_AT_ONCE, 60 - 2 * ROWS_AT_ONCE]
 
@@ -285,7 +287,9 @@ def test_a_group_that_fails_does_not_fail_the_next() -> None:
         (bucket_key(EVIL if n < 13 else GOOD, f"user-{n}", "gpt-4"), bucket({"tpm": 1}, 1)) for n in range(40)
     ]
     records = [record(key, None, image, n + 1) for n, (key, image) in enumerate(images)]
-    tally = run_sync(process_stream_records(records, Shaky(store), World(), Settings(tend_buckets=False)))
+    tally = run_sync(
+        process_stream_records(records, Shaky(store), World(), AggregatorSettings(tend_buckets=False))
+    )
     assert {str(n + 1) for n in range(13)} <= set(tally.failed)
     assert not set(tally.failed) & {str(n + 1) for n in range(2 * ROWS_AT_ONCE, 40)}
     assert tally.rows_written > 0
@@ -309,7 +313,7 @@ def test_slow_buckets_do_not_keep_the_stream_waiting(caplog: pytest.LogCaptureFi
         run_sync(store.write_each([Put(key, image)]))
         records.append(record(key, None, image, n + 1))
     with caplog.at_level(logging.WARNING):
-        tally = run_sync(process_stream_records(records, Slow(store), clock.world, Settings()))
+        tally = run_sync(process_stream_records(records, Slow(store), clock.world, AggregatorSettings()))
     assert (tally.failed, tally.rows_written, tally.troubles) == ({}, 20, 4)
     assert len(asked) == 4
 
@@ -327,7 +331,9 @@ def test_a_full_row_is_told(caplog: pytest.LogCaptureFixture) -> None:
             }
             old = {"born": NOW + turn, "b_wcu_tc": 1000 * (10**23 + n * 3 + 1)}
             records.append(record(bucket_key(EVIL, "u", "r", n % 3), old, image, turn * 100 + n + 1))
-        total.add(run_sync(process_stream_records(records, store, World(), Settings(tend_buckets=False))))
+        total.add(
+            run_sync(process_stream_records(records, store, World(), AggregatorSettings(tend_buckets=False)))
+        )
     assert (total.failed, total.passed_over, store.refused) == ({}, 0, 0)
     assert total.left_out > 0
     assert total.closed > 0

@@ -15,7 +15,7 @@ from zae_limiter.runtime.world import World
 from zae_limiter.schema import audit_key, bucket_key
 from zae_limiter.testing import ManualClock
 from zae_limiter.testing.stores import Fault, FaultyBackend, RecordingBackend, Wrapper
-from zae_limiter_aggregator import Change, Settings, Tally, process_changes, process_stream_records
+from zae_limiter_aggregator import AggregatorSettings, Change, Tally, process_changes, process_stream_records
 from zae_limiter_aggregator.buckets import REFILL_AFTER_MS
 from zae_limiter_aggregator.changes import Span, numbered
 from zae_limiter_aggregator.processor import ATTEMPTS_MAX
@@ -23,14 +23,14 @@ from zae_limiter_aggregator.usage import SEEN, sheets_of, update_snapshot
 
 USAGE = Key("ns/ENTITY#user-1", "#USAGE#gpt-4#2023-11-14T22:00:00Z")
 DAY = Key("ns/ENTITY#user-1", "#USAGE#gpt-4#2023-11-14")
-HOURLY = Settings((UsageWindow.HOURLY,), tend_buckets=False)
+HOURLY = AggregatorSettings((UsageWindow.HOURLY,), tend_buckets=False)
 
 
 def test_a_store_that_does_not_answer_fails_the_records_of_its_rows() -> None:
     """They are delivered again, and then count once, also if the lost write had arrived."""
     store = MemoryBackend()
     records = records_of(history([Step(3, NOW), Step(4, NOW)]))
-    settings = Settings((UsageWindow.HOURLY,), tend_buckets=False)
+    settings = AggregatorSettings((UsageWindow.HOURLY,), tend_buckets=False)
     for fault in (Fault.LOST_REPLY, Fault.LOST_REQUEST, Fault.UNREACHABLE):
         faulty = FaultyBackend(store)
         faulty.always = fault
@@ -49,7 +49,7 @@ def test_a_damaged_row_costs_its_own_usage_only(damage: Any, caplog: pytest.LogC
     """Nothing is written over what is not understood, and nobody waits for it."""
     store = MemoryBackend()
     run_sync(store.write_each([Update(USAGE, set={SEEN: damage, "window": "hourly"})]))
-    settings = Settings((UsageWindow.HOURLY, UsageWindow.DAILY), tend_buckets=False)
+    settings = AggregatorSettings((UsageWindow.HOURLY, UsageWindow.DAILY), tend_buckets=False)
     records = records_of(history([Step(3, NOW)]))
     tally = run_sync(process_stream_records(records, store, World(), settings))
     assert (tally.failed, tally.passed_over, tally.rows_written) == ({}, 1, 1)
@@ -62,7 +62,7 @@ def test_somebody_else_may_write_the_same_row() -> None:
     """A refusal brings the row, and the batch is merged into it."""
     store = MemoryBackend()
     first, second = history([Step(3, NOW), Step(4, NOW)])
-    settings = Settings((UsageWindow.HOURLY,), tend_buckets=False)
+    settings = AggregatorSettings((UsageWindow.HOURLY,), tend_buckets=False)
 
     class Late(FaultyBackend):
         async def batch_get(self, keys: Any) -> Any:
@@ -115,7 +115,7 @@ class Unused:
         raise AssertionError(name, content)
 
 
-def counted(backend: Any, settings: Settings = HOURLY) -> tuple[Tally, list[str]]:
+def counted(backend: Any, settings: AggregatorSettings = HOURLY) -> tuple[Tally, list[str]]:
     """One change counted in a store, and which calls that took."""
     recorded = RecordingBackend(backend)
     tally = run_sync(process_changes(history([Step(3, NOW)]), recorded, World(), settings))
@@ -125,7 +125,7 @@ def counted(backend: Any, settings: Settings = HOURLY) -> tuple[Tally, list[str]
 def test_usage_costs_one_read_and_one_write() -> None:
     """And nothing but the read if all of it was counted before."""
     store = MemoryBackend()
-    settings = Settings((UsageWindow.HOURLY, UsageWindow.DAILY), tend_buckets=False)
+    settings = AggregatorSettings((UsageWindow.HOURLY, UsageWindow.DAILY), tend_buckets=False)
     tally, calls = counted(store, settings)
     assert (tally, calls) == (Tally(1, 1, rows_written=2), ["batch_get", "write_each"])
     assert sorted(store.snapshot()) == [DAY, USAGE]
@@ -182,7 +182,7 @@ class Partial(Wrapper):
 
 def test_a_row_that_cannot_be_written_does_not_hold_up_the_others() -> None:
     """They are written once; it is tried twice."""
-    settings = Settings((UsageWindow.HOURLY, UsageWindow.DAILY), tend_buckets=False)
+    settings = AggregatorSettings((UsageWindow.HOURLY, UsageWindow.DAILY), tend_buckets=False)
     store = MemoryBackend()
     tally, calls = counted(Partial(store), settings)
     assert (tally.rows_written, len(tally.failed)) == (1, 1)
@@ -219,14 +219,18 @@ def test_a_row_that_others_write_is_tried_some_times() -> None:
     assert reason.endswith("somebody else kept writing the row")
 
 
-def tended(*changes: Change, hot: bool = True, settings: Settings | None = None, **shards: Item) -> Tally:
+def tended(
+    *changes: Change, hot: bool = True, settings: AggregatorSettings | None = None, **shards: Item
+) -> Tally:
     """What became of changes in a store that holds some shards, a minute later."""
     store = MemoryBackend()
     store.capabilities = BackendCapabilities("memory", hot_partitions=hot)
     puts = [Put(bucket_key("ns", "user-1", "gpt-4", n), shards[name]) for n, name in enumerate(shards)]
     run_sync(store.write_each(puts))
     world = ManualClock(NOW + REFILL_AFTER_MS).world
-    return run_sync(process_changes(changes, store, world, settings or Settings((UsageWindow.HOURLY,))))
+    return run_sync(
+        process_changes(changes, store, world, settings or AggregatorSettings((UsageWindow.HOURLY,)))
+    )
 
 
 def test_a_bucket_that_looks_empty_is_refilled() -> None:

@@ -28,7 +28,7 @@ from zae_limiter.runtime.world import World
 from zae_limiter.schema import bucket_key
 from zae_limiter.testing import ManualClock
 from zae_limiter.testing.stores import Wrapper
-from zae_limiter_aggregator import Settings, Tally
+from zae_limiter_aggregator import AggregatorSettings, Tally
 from zae_limiter_aggregator.runner import (
     LogSource,
     aggregate,
@@ -87,7 +87,7 @@ def totals(url: str) -> dict[str, dict[str, int]]:
 def test_usage_of_an_embedded_store(url: str, backend: Backend) -> None:
     """Counted from the first acquire on, whenever somebody asks, and once."""
     use(url, 3)  # nobody follows yet
-    source = source_of(backend, url, World(), Settings())
+    source = source_of(backend, url, World(), AggregatorSettings())
     follow_once(source)
     assert totals(url) == {"user-1": {"rpm": 6}}
     use(url, 30)
@@ -115,11 +115,11 @@ def test_a_reader_that_dies_before_it_trims_counts_nothing_twice(url: str, backe
             raise Killed(position)
 
     for _ in range(3):
-        source = LogSource(backend, Untrimmed(), World(), Settings())  # type: ignore[arg-type]
+        source = LogSource(backend, Untrimmed(), World(), AggregatorSettings())  # type: ignore[arg-type]
         with pytest.raises(Killed):
             run_sync(source.step())
     use(url, 3)
-    follow_once(LogSource(backend, log, World(), Settings()))
+    follow_once(LogSource(backend, log, World(), AggregatorSettings()))
     assert totals(url) == {"user-1": {"rpm": 24}}
 
 
@@ -130,7 +130,7 @@ def test_what_a_deleted_entity_used_goes_with_it(url: str, backend: Backend) -> 
     assert is_behind(backend)
     with SyncRateLimiter.open(url, namespace="default") as limiter:
         limiter.repository.delete_entity("user-1")
-    follow_once(source_of(backend, url, World(), Settings()))
+    follow_once(source_of(backend, url, World(), AggregatorSettings()))
     assert totals(url) == {"user-2": {"rpm": 6}}
 
 
@@ -162,7 +162,7 @@ def test_entries_of_nothing_that_is_counted_are_progress(url: str, backend: Back
         def close(self) -> None:
             self.log.close()
 
-    follow_once(LogSource(backend, Odd(), World(), Settings()))  # type: ignore[arg-type]
+    follow_once(LogSource(backend, Odd(), World(), AggregatorSettings()))  # type: ignore[arg-type]
     assert totals(url) == {"user-1": {"rpm": 6}}
 
 
@@ -217,7 +217,7 @@ def test_the_log_has_the_time_of_the_change() -> None:
     """In memory that is the clock of the store's world."""
     clock = ManualClock()
     backend = open_backend("memory://", sync=True, world=clock.world)
-    source = source_of(backend, "memory://", clock.world, Settings())
+    source = source_of(backend, "memory://", clock.world, AggregatorSettings())
     clock.advance(7_200)
     run_sync(backend.write_each([Put(bucket_key("ns", "u", "r"), limits(5))]))
     follow_once(source)

@@ -26,12 +26,12 @@ from zae_limiter.repository_protocol import Key
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import checkpoint_key
 from zae_limiter.testing import Fault, FaultyBackend, ManualClock
-from zae_limiter_aggregator import Settings
+from zae_limiter_aggregator import AggregatorSettings
 from zae_limiter_aggregator.archiver import Archive
 from zae_limiter_aggregator.runner import follow
 from zae_limiter_aggregator.streams import CHECKPOINT_EVERY_RECORDS, REFRESH_MS, StreamSource, stream_of
 
-SETTINGS = Settings(tend_buckets=False)
+SETTINGS = AggregatorSettings(tend_buckets=False)
 
 
 class Client:

@@ -17,7 +17,7 @@ from zae_limiter.repository_protocol import Equal, Item, Key, Update
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.runtime.world import World
 from zae_limiter.schema import bucket_key
-from zae_limiter_aggregator import Change, Settings, process_changes, usage
+from zae_limiter_aggregator import AggregatorSettings, Change, process_changes, usage
 from zae_limiter_aggregator.changes import Span, numbered
 from zae_limiter_aggregator.usage import (
     COUNTERS_MAX,
@@ -35,7 +35,7 @@ from zae_limiter_aggregator.usage import (
 )
 
 KEY = bucket_key("ns", "user-1", "gpt-4")
-SETTINGS = Settings(ALL_WINDOWS, retention_days=30)
+SETTINGS = AggregatorSettings(ALL_WINDOWS, retention_days=30)
 
 steps = st.builds(Step, st.integers(-5, 20), st.integers(0, 3 * 86_400_000).map(lambda ms: NOW + ms))
 histories = st.lists(

@@ -12,11 +12,11 @@ from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.repository_protocol import Backend
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.runtime.world import World
-from zae_limiter_aggregator import Settings, Tally, process_stream_records
+from zae_limiter_aggregator import AggregatorSettings, Tally, process_stream_records
 
 ENTITIES = [f"user-{n}" for n in range(50)]
 HOURS = [0, 1, 2, 25, 26, 27, 47, 70]
-SETTINGS = Settings(ALL_WINDOWS, tend_buckets=False)
+SETTINGS = AggregatorSettings(ALL_WINDOWS, tend_buckets=False)
 
 
 def deliver(backend: Backend, parts: Any) -> Tally:

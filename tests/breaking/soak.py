@@ -45,7 +45,7 @@ from zae_limiter.runtime.colour import THREADS_MAX as POOL_MAX
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.runtime.world import World
 from zae_limiter.testing import ManualClock
-from zae_limiter_aggregator import Settings
+from zae_limiter_aggregator import AggregatorSettings
 from zae_limiter_aggregator.runner import BatchSource, LogSource, source_of
 
 REMEMBERED_MAX = 60
@@ -62,7 +62,7 @@ STEPS_MAX = 2
 """How many batches the follower takes after each round: there is work for one."""
 
 OPTIONS = Options(audit_retention_days=1, remembered_max=REMEMBERED_MAX)
-COUNTING = Settings(retention_days=1)
+COUNTING = AggregatorSettings(retention_days=1)
 
 PROCESS: tuple[Rule, ...] = (Flat("blocks", 6_000), Flat("bytes", 400_000), Flat("resident", 6_000_000))
 # A store in memory is part of the process, and how much of it has expired depends on when one looks.

@@ -28,7 +28,7 @@ from zae_limiter.cli.story import ACTS, Balance, Demonstration, Miscounted, Step
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.testing import ManualClock
 from zae_limiter.visualization.bars import ASCII
-from zae_limiter_aggregator import Settings
+from zae_limiter_aggregator import AggregatorSettings
 from zae_limiter_aggregator.runner import follow, source_of
 
 SECONDS_MAX = 15
@@ -182,7 +182,7 @@ def count(tmp_path: Path, clock: ManualClock) -> Iterator[Callable[[], None]]:
     run_sync(backend.setup())
 
     def count() -> None:
-        source = source_of(backend, url, clock.world, Settings())
+        source = source_of(backend, url, clock.world, AggregatorSettings())
         follow(source, until_idle=True, stop=threading.Event(), tell=lambda *_: None)
 
     yield count

@@ -30,7 +30,7 @@ from zae_limiter.repository_protocol import Delete, Item, Key, Put
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import bucket_key
 from zae_limiter.testing import ManualClock, RecordingBackend
-from zae_limiter_aggregator import Settings, handler, process_stream_records
+from zae_limiter_aggregator import AggregatorSettings, handler, process_stream_records
 from zae_limiter_aggregator.runner import LogSource
 from zae_limiter_aggregator.usage import ROW_BYTES_MAX, SEEN
 
@@ -154,7 +154,9 @@ def test_odd_records_hold_nobody_up(odd: list[Any], at: int) -> None:
     for _ in range(2):  # it is all delivered twice
         with patience():
             tally = run_sync(
-                process_stream_records(records, recorder, ManualClock(NOW).world, Settings(), drawer)
+                process_stream_records(
+                    records, recorder, ManualClock(NOW).world, AggregatorSettings(), drawer
+                )
             )
         assert tally.failed == {}
     assert {row["tpm"] for row in usage_of(store, "ns").values()} == {7}
@@ -176,7 +178,9 @@ def test_what_is_no_record_fails_as_a_whole(odd: list[Any]) -> None:
     good = records_of(history([Step(3, NOW)]))
     with patience():
         tally = run_sync(
-            process_stream_records([*odd, *good], store, ManualClock(NOW).world, Settings(), Drawer())
+            process_stream_records(
+                [*odd, *good], store, ManualClock(NOW).world, AggregatorSettings(), Drawer()
+            )
         )
     assert set(tally.failed) <= {""}
     assert {row["tpm"] for row in usage_of(store, "ns").values()} == {3}
@@ -186,7 +190,7 @@ def test_what_is_no_record_fails_as_a_whole(odd: list[Any]) -> None:
 def function() -> Iterator[HotMemory]:
     """The Lambda function over a store in memory."""
     store = HotMemory(ManualClock(NOW).world)
-    service = handler.FunctionState(store, ManualClock(NOW).world, Settings(), None)
+    service = handler.FunctionState(store, ManualClock(NOW).world, AggregatorSettings(), None)
     with mock.patch.object(handler, "service", return_value=service):
         yield store
 
@@ -231,7 +235,9 @@ def test_odd_rows_cost_their_own_usage_only(row: dict[str, Any], tenant: str) ->
     for _ in range(2):
         with patience():
             records = [*records_of(changes), *records_of(theirs)]
-            tally = run_sync(process_stream_records(records, store, ManualClock(NOW).world, Settings()))
+            tally = run_sync(
+                process_stream_records(records, store, ManualClock(NOW).world, AggregatorSettings())
+            )
         assert tally.failed == {}
     other = "evil" if tenant == "ns" else "ns"
     assert [one["tpm"] for one in usage_of(store, other).values()] == [3, 3]
@@ -248,7 +254,7 @@ def test_the_log_of_an_embedded_store_with_anything_in_it(odd: list[Any]) -> Non
     """There it is the same."""
     world = ManualClock(NOW).world
     store = HotMemory(world)
-    source = LogSource(store, log_of(store), world, Settings())
+    source = LogSource(store, log_of(store), world, AggregatorSettings())
     for key, item in odd:
         run_sync(store.write_each([Put(key, item)]))
     for change in history([Step(3, NOW), Step(4, NOW)]):
@@ -314,7 +320,9 @@ def test_records_of_any_size_hold_nobody_up(
     records += [record(one.key, one.old, one.new, 5000, NOW) for one in history([Step(4, NOW)], 1)]
     for _ in range(2):
         with patience():
-            tally = run_sync(process_stream_records(records, store, ManualClock(NOW).world, Settings()))
+            tally = run_sync(
+                process_stream_records(records, store, ManualClock(NOW).world, AggregatorSettings())
+            )
         assert tally.failed == {}
         assert [row["tpm"] for row in usage_of(store.inner, "ns").values()] == [7, 7]  # type: ignore[arg-type]
     for key, row in usage_of(store.inner, "evil").items():  # type: ignore[arg-type]
@@ -328,7 +336,7 @@ HOURS = [Key("evil/ENTITY#user-1", f"#USAGE#gpt-4#2023-11-14{time}") for time in
 def deployed() -> Iterator[DynamoDBBackend]:
     """The function over a table of DynamoDB's own engine."""
     backend = open_backend(dynamodb_local.url(make_table(), timeout_ms=60_000), sync=True)
-    service = handler.FunctionState(backend, ManualClock(NOW).world, Settings(), None)
+    service = handler.FunctionState(backend, ManualClock(NOW).world, AggregatorSettings(), None)
     with mock.patch.object(handler, "service", return_value=service):
         yield backend
     run_sync(backend.close())
@@ -368,7 +376,7 @@ def test_a_row_never_outgrows_an_item() -> None:
             new[f"b_limit-{step}-{'x' * 40}_{part}"] = 1000
         batch.append(record(bucket_key("evil", "u", "r", step % 32), old, new, step + 1))
         old = new
-    tally = run_sync(process_stream_records(batch, store, world, Settings(tend_buckets=False)))
+    tally = run_sync(process_stream_records(batch, store, world, AggregatorSettings(tend_buckets=False)))
     assert tally.failed == {}
     for row in usage_rows(store, "evil", ["u"]).values():
         assert size_of(dict(row)) < ROW_BYTES_MAX

@@ -30,7 +30,7 @@ from zae_limiter.repository_protocol import Item, Key
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.runtime.world import World
 from zae_limiter.testing import ManualClock
-from zae_limiter_aggregator import Settings, handler
+from zae_limiter_aggregator import AggregatorSettings, handler
 from zae_limiter_aggregator.streams import StreamSource, stream_of
 
 TAG = "zae-limiter-namespace-id"
@@ -111,7 +111,9 @@ def following(table: str, clock: ManualClock) -> list[Request]:
     requests = recorded(backend)
     run_sync(backend.setup())
     client, arn = stream_of(dynamodb_local.url(table))
-    source = StreamSource(backend, StreamClient(client, requests), arn, World(clock.world.now_ms), Settings())
+    source = StreamSource(
+        backend, StreamClient(client, requests), arn, World(clock.world.now_ms), AggregatorSettings()
+    )
     while (tally := run_sync(source.step())).records:
         assert tally.failed == {}
     run_sync(source.close())

@@ -27,12 +27,12 @@ from zae_limiter.schema import (
     usage_of_entity,
 )
 from zae_limiter.testing.stores import Wrapper
-from zae_limiter_aggregator import Change, Settings, process_changes
+from zae_limiter_aggregator import AggregatorSettings, Change, process_changes
 from zae_limiter_aggregator.changes import numbered, span_of
 from zae_limiter_aggregator.usage import REST
 
-SETTINGS = Settings((UsageWindow.HOURLY, UsageWindow.MONTHLY))
-PEACE = Settings(SETTINGS.windows, tend_buckets=False)
+SETTINGS = AggregatorSettings((UsageWindow.HOURLY, UsageWindow.MONTHLY))
+PEACE = AggregatorSettings(SETTINGS.windows, tend_buckets=False)
 
 
 async def idle(simulation: Simulation, steps_max: int) -> None:

@@ -17,7 +17,7 @@ from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.repository_protocol import Backend
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.testing import ManualClock
-from zae_limiter_aggregator import Change, Settings
+from zae_limiter_aggregator import AggregatorSettings, Change
 from zae_limiter_aggregator.changes import numbered
 from zae_limiter_aggregator.processor import process_changes
 
@@ -129,7 +129,7 @@ def test_usage_is_counted_where_it_was_used() -> None:
             limiter = SyncRateLimiter(view_of(registry, namespace_id))
             with limiter.acquire("user-1", resource, {"rpm": amount}, LIMITS[:1]):
                 pass
-    run_sync(process_changes(seen, backend, clock.world, Settings(tend_buckets=False)))
+    run_sync(process_changes(seen, backend, clock.world, AggregatorSettings(tend_buckets=False)))
     for amount, namespace_id in enumerate(IDS, 1):
         view = view_of(registry, namespace_id)
         assert view.get_usage_summary("user-1").total == {"rpm": amount * len(RESOURCES)}

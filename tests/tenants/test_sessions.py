@@ -27,7 +27,7 @@ from zae_limiter.records.connection import Connection, Options
 from zae_limiter.repository import Repository
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.testing import ManualClock, RecordingBackend
-from zae_limiter_aggregator import Settings
+from zae_limiter_aggregator import AggregatorSettings
 from zae_limiter_aggregator.runner import LogSource
 
 STEPS = EXAMPLES or 600
@@ -69,7 +69,7 @@ def test_two_tenants_never_meet(kind: type[MemoryBackend], seed: int) -> None:
     """Every key and index entry that is read or written is the tenant's own, and the other's bytes stay."""
     _, backend = in_memory("sync", kind)
     rng, clock, ids = random.Random(seed), ManualClock(template().now_ms, seed), dict(template().ids)
-    log = LogSource(backend, log_of(backend), clock.world, Settings())
+    log = LogSource(backend, log_of(backend), clock.world, AggregatorSettings())
     tenants: dict[str, tuple[SyncRateLimiter, RecordingBackend]] = {}
     for name in (HOME, ABROAD):
         recorder = RecordingBackend(backend)

@@ -16,7 +16,7 @@ from zae_limiter.repository_protocol import Key
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import bucket_key
 from zae_limiter.testing import ManualClock
-from zae_limiter_aggregator import Settings
+from zae_limiter_aggregator import AggregatorSettings
 from zae_limiter_aggregator.runner import LogSource
 from zae_limiter_aggregator.usage import SEEN
 
@@ -51,7 +51,7 @@ def test_a_tenant_spoils_its_own_usage_only(seed: int) -> None:
     rng, clock = random.Random(seed), ManualClock()
     memory = HotMemory(clock.world)
     store = Strict(memory)
-    source = LogSource(store, log_of(memory), clock.world, Settings())
+    source = LogSource(store, log_of(memory), clock.world, AggregatorSettings())
     limiter = SyncRateLimiter(
         SyncRepository(Repository(Connection(store, clock.world, Options()), "good", "good"))
     )

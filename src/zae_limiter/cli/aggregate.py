@@ -55,7 +55,7 @@ def aggregate(
     on from there next time. All namespaces are counted.
     """
     from zae_limiter_aggregator.archiver import S3Archive
-    from zae_limiter_aggregator.processor import Settings
+    from zae_limiter_aggregator.processor import AggregatorSettings
     from zae_limiter_aggregator.runner import follow, source_of, stopping_on_signals
 
     if session.is_namespaced:
@@ -66,7 +66,7 @@ def aggregate(
         )
     session.warn_of_memory()
     connection = session.connection
-    settings = Settings(
+    settings = AggregatorSettings(
         tuple(dict.fromkeys(UsageWindow(name) for name in windows)), retention_days or None, not no_tending
     )
     archive = S3Archive(archive_bucket) if archive_bucket else None

@@ -142,7 +142,7 @@ def _tell_behind(session: Session, asked: Chosen, *, is_empty: bool) -> None:
     """Say beside numbers that they may be old; where there are none, what was looked for and a way out."""
     if session.output.is_json:
         return
-    from zae_limiter_aggregator.processor import Settings
+    from zae_limiter_aggregator.processor import AggregatorSettings
     from zae_limiter_aggregator.runner import is_behind
 
     behind = is_behind(session.connection.backend)
@@ -152,7 +152,7 @@ def _tell_behind(session: Session, asked: Chosen, *, is_empty: bool) -> None:
             session.output.note(f"{waits}; `zae-limiter aggregate --once` counts it")
         return
     when = " in that time" if asked.start or asked.end else ""
-    if asked.window is not None and asked.window not in Settings().windows:
+    if asked.window is not None and asked.window not in AggregatorSettings().windows:
         way_out = f"; `zae-limiter aggregate --window {asked.window}` counts such windows from then on"
     elif behind is None:
         way_out = "; the function of its stack counts it, or `zae-limiter aggregate`"
