@@ -19,8 +19,6 @@ from ...models import LimiterConfig
 LEVELS = ("system", "resource", "entity")
 """From the general to the particular."""
 
-PROBLEMS_SHOWN_MAX = 20
-
 
 class LevelAddress(NamedTuple):
     """Where a level is: the system, a resource, or an entity and a resource."""
@@ -175,7 +173,7 @@ class ManifestError(ValidationError):
         return type(self), (self.source, *self.problems)
 
     def __str__(self) -> str:
-        lines = [problem.told(self.source) for problem in self.problems[:PROBLEMS_SHOWN_MAX]]
+        lines = [problem.told(self.source) for problem in self.problems[:20]]
         if (more := len(self.problems) - len(lines)) > 0:
             lines.append(f"and {more} more")
         return "\n".join(lines)

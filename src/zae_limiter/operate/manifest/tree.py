@@ -92,10 +92,10 @@ def _built(events: Iterable[Any], source: str) -> Node | None:
                 continue
             case "MappingEndEvent" | "SequenceEndEvent":
                 start, parts = unfinished.pop()
-                node = _tagged(start) or (_mapping(start, parts) if name[0] == "M" else _at(start, LIST))
+                is_mapping = name == "MappingEndEvent"
+                node = _node(start, MAPPING, entries=_entries(parts)) if is_mapping else _node(start, LIST)
             case "ScalarEvent":
-                word = _at(event, WORD)._replace(text=event.value, plain=event.style in (None, ""))
-                node = _tagged(event) or word
+                node = _node(event, WORD, text=event.value, plain=event.style in (None, ""))
             case "AliasEvent":
                 if event.anchor not in anchored:
                     raise _broken(source, f"nothing before it is called &{event.anchor}", *at)
@@ -113,18 +113,18 @@ def _built(events: Iterable[Any], source: str) -> Node | None:
     return root
 
 
-def _at(event: Any, kind: str) -> Node:
-    return Node(kind, line=event.start_mark.line + 1, column=event.start_mark.column + 1)
+def _node(event: Any, kind: str, **more: Any) -> Node:
+    """What begins with an event; a tag makes it something that no manifest has."""
+    line, column = event.start_mark.line + 1, event.start_mark.column + 1
+    if event.tag is not None:
+        return Node(f"a value with the tag {event.tag!r}", line=line, column=column)
+    return Node(kind, line=line, column=column, **more)
 
 
-def _tagged(event: Any) -> Node | None:
-    return None if event.tag is None else _at(event, f"a value with the tag {event.tag!r}")
-
-
-def _mapping(event: Any, parts: list[Node]) -> Node:
+def _entries(parts: list[Node]) -> tuple[tuple[Node, Node], ...]:
     # A key that is no word stays one that nobody can mean, for no name holds a `#`.
     keys = [key if key.kind == WORD else key._replace(kind=WORD, text=f"#<{key}>") for key in parts[::2]]
-    return _at(event, MAPPING)._replace(entries=tuple(zip(keys, parts[1::2], strict=True)))
+    return tuple(zip(keys, parts[1::2], strict=True))
 
 
 def _misread(yaml: Any, error: Any, text: str) -> Problem:
