@@ -86,6 +86,9 @@ LAYERS = (
     Layer("command", "__main__", "cli"),
 )
 
+SRC_LINES_MAX = 28_700
+"""What `src` may have in all: whoever adds something finds what can go."""
+
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
 PARAMETERS_MAX = 7

@@ -31,6 +31,7 @@ from tests.house_rules import (
     OVERSIZE,
     PACKAGE,
     PARAMETERS_MAX,
+    SRC_LINES_MAX,
     VAGUE_NAMES,
     VAGUE_NAMES_ALLOWED,
     Layer,
@@ -298,6 +299,11 @@ def test_nothing_is_too_large() -> None:
         exceeded |= sizes_exceeded(path, source)
     assert [complaint for key, complaint in exceeded.items() if key not in OVERSIZE] == []
     assert [key for key in OVERSIZE if key not in exceeded] == [], "remove these from OVERSIZE"
+
+
+def test_the_sources_do_not_grow() -> None:
+    """All files of the packages together stay within what they have come down to."""
+    assert sum(module.source.count("\n") for module in modules()) <= SRC_LINES_MAX
 
 
 def test_files_contain_no_banned_text() -> None:
