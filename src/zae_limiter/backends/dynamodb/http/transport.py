@@ -35,6 +35,8 @@ DATE_CODES = frozenset(
 )
 
 _scan: Any = make_scanner(json.JSONDecoder())  # type: ignore[arg-type]  # the stubs are mistaken
+"""Reads JSON without the search for blanks around it, which DynamoDB does not send."""
+
 _write_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -85,7 +87,13 @@ class HttpTransport:
                 pool.drop(connection)
             try:
                 if response.status == 200:
-                    return _reply(response.body.decode())
+                    text = response.body.decode()
+                    found, end = _scan(text, 0)
+                    if end != len(text):
+                        found = json.loads(text)
+                    if type(found) is not dict:
+                        raise TypeError(f"it is {type(found)} and not an object")
+                    return found
                 refused = _content(response)
                 if is_redated or not self._learns_time(response, refused):
                     failed = _refusal(response.status, refused)
@@ -139,16 +147,6 @@ class HttpTransport:
         )
         self._skew_s = skew_s
         return True
-
-
-def _reply(text: str) -> Payload:
-    # Without the search for blanks around it, which DynamoDB does not send.
-    found, end = _scan(text, 0)
-    if end != len(text):
-        found = json.loads(text)
-    if type(found) is not dict:
-        raise TypeError(f"it is {type(found)} and not an object")
-    return found
 
 
 def _refusal(status: int, refused: Payload) -> TransportError:
