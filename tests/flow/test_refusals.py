@@ -110,7 +110,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
                 with pytest.raises(RateLimitExceeded):
                     async with limiter.acquire(f"key-{number}", RESOURCE, {"rpm": 101}):
                         pass
-            assert len(limiter.repository.writer._refused) == 10
+            assert len(limiter.repository.writer.refusals) == 10
 
     asyncio.run(run())
 

@@ -15,6 +15,7 @@ from zae_limiter import (
     Repository,
     ValidationError,
 )
+from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.config_cache import ConfigCache
 from zae_limiter.records.connection import Connection, Options
 from zae_limiter.repository_protocol import Backend, Item, Key
@@ -377,22 +378,13 @@ def test_an_entry_is_as_old_as_its_question() -> None:
 def test_event_ids_rise_within_a_millisecond() -> None:
     """Also when the clock stands still, runs backwards or the last letters overflow."""
     clock = ManualClock()
-    connection = Connection(_NoBackend(), clock.world, Options())
+    connection = Connection(MemoryBackend(clock.world), clock.world, Options())
     made = [connection.next_event_id() for _ in range(100)]
     clock.advance(-5)
     made += [connection.next_event_id() for _ in range(100)]
     assert made == sorted(set(made))
     connection._last_event_id = "01HF7YAT00ZZZZZZZZZZZZZZZZ"
     assert connection.next_event_id() > "01HF7YAT00ZZZZZZZZZZZZZZZZ"
-
-
-class _NoBackend(Wrapper):
-    def __init__(self) -> None:
-        self.colour_ = Asyncio()
-
-    @property
-    def colour(self) -> Colour:
-        return self.colour_
 
 
 async def test_a_plan_is_not_worked_out_twice(store: Store) -> None:
