@@ -25,7 +25,7 @@ define check_python
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick engines check fuzz sim reach exhaust mutate storm soak nightly bench format lock clean
+.PHONY: help demo test quick engines check fuzz sim reach exhaust mutate storm soak nightly bench compare walk format lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,12 @@ nightly: $(READY) engines ## Run the long instruments: 20,000 worlds, all orders
 
 bench: $(READY) $(DYNAMODB) $(PEERS) ## Measure speed beside other limiters (QUICK=1 is shorter, CASES=… chooses)
 	$(BIN)/python -m benchmarks $(CASES) $(if $(QUICK),--quick) $(if $(PUBLISH),--publish)
+
+compare: $(READY) $(DYNAMODB) ## Compare the CPU of an acquire with that of another commit (BASE=commit)
+	$(BIN)/python -m benchmarks.compare --base $(or $(BASE),HEAD~1)
+
+walk: $(READY) $(DYNAMODB) ## Print every function that an acquire enters, on every store
+	$(BIN)/python -m tests.walk
 
 format: $(READY) ## Format the code and apply safe fixes
 	$(BIN)/ruff check --fix-only --quiet .
