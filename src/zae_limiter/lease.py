@@ -9,8 +9,9 @@ is no failure of the work: what was noted until then is stored.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from types import TracebackType
+from typing import Any
 
 from .engine.acquire import acquire
 from .engine.demand import unknown_limit
@@ -148,26 +149,30 @@ class Acquisition(Asked):
             told = f"{self!r} took nothing: write `with limiter.acquire(…)`, `async with` in a coroutine"
             warnings.warn(told, RuntimeWarning, stacklevel=2)
 
-    async def __aenter__(self) -> Lease:
+    def begin(self) -> Coroutine[Any, Any, None]:
+        """What takes the tokens; once only."""
         lease = self._lease
         if self._entered:
             reason = "was entered before; call acquire again for another one"
             raise LeaseExpiredError(lease._entity_id, lease._resource, reason)
         self._entered = True
-        try:
-            await acquire(lease, self._needs)
-        except RateLimiterUnavailable as error:
-            lease._let_through(f"admitting {lease._entity_id} on {lease._resource}", error)
-            amounts = {name: need // 1000 for name, need in self._needs.items()}
-            self._lease = lease = DegradedLease(lease, amounts)
-        return lease
+        return acquire(lease, self._needs)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def degrade(self, error: RateLimiterUnavailable) -> None:
+        """Let the work go ahead without tokens, if the policy is to."""
+        lease = self._lease
+        lease._let_through(f"admitting {lease._entity_id} on {lease._resource}", error)
+        self._lease = DegradedLease(lease, {name: need // 1000 for name, need in self._needs.items()})
+
+    async def __aenter__(self) -> Lease:
+        try:
+            await self.begin()
+        except RateLimiterUnavailable as error:
+            self.degrade(error)
+        return self._lease
+
+    def end(self, kind: type[BaseException] | None) -> bool:
+        """End the lease; whether there is something to store or to give back."""
         lease = self._lease
         if not self._entered:
             reason = "was not entered, so it cannot be left"
@@ -177,16 +182,27 @@ class Acquisition(Asked):
         if lease._counted:  # the garbage of a cycle is dropped before it is left, or after
             lease._counted = False
             lease._buckets.writer.refunds_lost -= 1
-        if (kind is None or kind is GeneratorExit) and not lease._adjusted:
-            return
-        colour = lease._buckets.writer.colour
+        return bool(lease._adjusted) or (kind is not None and kind is not GeneratorExit)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.end(kind):
+            await self.settle(kind, error)
+
+    async def settle(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
+        """Settle the lease, if need be by others who do it afterwards."""
+        lease, colour = self._lease, self._lease._buckets.writer.colour
         if kind is GeneratorExit and not colour.may_wait(error):
             colour.carry_out(lease._leave_behind(), lease._lost)
         else:
-            await colour.keep(_end(lease, kind), lease._lost)
+            await colour.keep(_settled(lease, kind), lease._lost)
 
 
-async def _end(lease: Lease, kind: type[BaseException] | None) -> None:
+async def _settled(lease: Lease, kind: type[BaseException] | None) -> None:
     """Store the net adjustment if the work ended well, or its reader left; else give everything back."""
     if kind is GeneratorExit:
         await lease._leave_behind()

@@ -11,7 +11,7 @@ from typing import Any, Never, Self, Unpack
 
 from .builder import RepositoryOptions
 from .established import LimiterForms, refuse_former
-from .exceptions import ValidationError
+from .exceptions import RateLimiterUnavailable, ValidationError
 from .lease import Acquisition, Lease
 from .limiter import RateLimiter, deployed, located
 from .models import BackendCapabilities, LimiterInfo
@@ -65,12 +65,16 @@ class SyncAcquisition(Asked):
 
     def __enter__(self) -> SyncLease:
         acquisition = self._async
-        was_entered = acquisition._entered
+        work = acquisition.begin()
         try:
-            return SyncLease(run_sync(acquisition.__aenter__()))
+            try:
+                run_sync(work)
+            except RateLimiterUnavailable as error:
+                acquisition.degrade(error)
+            return SyncLease(acquisition._lease)
         except BaseException:
             lease = acquisition._lease
-            if not was_entered and (lease._taken_alone or lease._later):
+            if lease._taken_alone or lease._later:
                 # A signal handler raised in between, and what is not entered is not left.
                 run_sync(lease._abandon())
             raise
@@ -83,11 +87,12 @@ class SyncAcquisition(Asked):
     ) -> None:
         acquisition = self._async
         try:
-            run_sync(acquisition.__aexit__(kind, error, trace))
+            if acquisition.end(kind):
+                run_sync(acquisition.settle(kind, error))
         except BaseException:
             if acquisition._entered and not acquisition._lease._settled:
                 # A signal handler raised before it had begun.
-                run_sync(acquisition.__aexit__(kind, error, trace))
+                run_sync(acquisition.settle(kind, error))
             raise
 
 

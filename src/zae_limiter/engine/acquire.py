@@ -17,7 +17,7 @@ from ..exceptions import RateLimiterUnavailable, RateLimitExceeded
 from ..repository_protocol import NOTHING
 from ..schema import LIFE
 from .account import Account
-from .bucket_view import has_family
+from .bucket_view import has_family, is_split
 from .bucket_writes import spent
 from .demand import Demand, Take, demands_on, taken_from
 from .door import swap_at_once
@@ -86,8 +86,9 @@ async def _acquire_in_line(
         try:
             if writer.refusals and (refusal := remembered(writer, demands)):
                 raise refusal
-            if is_lone and is_first and holding._speculative and seen and seen.get("shard_count", 1) == 1:
-                if await _took_alone(holding, demands[0]):
+            is_whole = seen is not None and seen.get("shard_count", 1) == 1
+            if is_lone and is_whole and is_first and holding._speculative and attempt == 1:
+                if await _took_alone(holding, demands[0], plan):
                     return
             elif await _took(holding, plan.accounts, needs, demands):
                 return
@@ -98,8 +99,11 @@ async def _acquire_in_line(
     raise RateLimiterUnavailable(f"the family of {place[0]!r} changed {PLANS_MAX} times meanwhile")
 
 
-async def _took_alone(holding: Holding, demand: Demand) -> bool:
-    """Take from the one bucket there is, by one write if that is all it takes; else as ``_took`` does."""
+async def _took_alone(holding: Holding, demand: Demand, plan: Plan) -> bool:
+    """Take from the one bucket there is by one write; false, and nothing taken, if there is more to it.
+
+    A bucket that is as planned and has too little is for ``_took`` to judge.
+    """
     writer, (account, needs) = holding._buckets.writer, demand
     order = Order(account, Posting(needs))
     outcome, interruption = await writer.post_one(order)
@@ -119,11 +123,12 @@ async def _took_alone(holding: Holding, demand: Demand) -> bool:
     if outcome is not None and outcome.failure is not None:
         writer.count_unsure([order], [outcome])
         raise outcome.failure
+    image = None if outcome is None else outcome.item
     if outcome is not None and outcome.applied:
         await holding._buckets.notice_families([account])
-        return False
-    refused = None if outcome is None else account
-    return await _took(holding, holding._accounts, needs, [demand], refused)
+    elif image is not None and plan.suits(image, writer.world.now_ms()) and not is_split(account, image):
+        return await _took(holding, holding._accounts, needs, [demand], account)
+    return False
 
 
 async def _took(
