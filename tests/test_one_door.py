@@ -3,7 +3,7 @@
 import ast
 import asyncio
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import FrameType
 from typing import Any
@@ -150,9 +150,9 @@ class Watched(Wrapper):
         self._see([write.key for write in writes], sys._getframe(1))
         return await super().transact_write(writes)
 
-    def _swap(self, key: Key, image: Item, changed: Mapping[str, int], changes: int | None) -> Item | None:
-        self._see([key], sys._getframe(1))
-        return self.memory.swap(key, image, changed, changes)
+    def _swap(self, *given: Any) -> Item | None:
+        self._see([given[0]], sys._getframe(1))
+        return self.memory.swap(*given)
 
     async def aggregate(self) -> Any:
         """Let an aggregator see what is new."""

@@ -204,11 +204,18 @@ class Swap(Protocol):
 
     It replaces integers of an item that is still exactly the image which this store last returned, and
     returns the new image; with ``changes``, only as long as that is still the number which the verb of
-    this name tells. ``None`` means that nothing happened, for whatever reason: the other verbs tell.
+    this name tells. ``at_ms`` is when, by the clock of whoever asks. ``None`` means that nothing
+    happened, for whatever reason: the other verbs tell.
     """
 
     def __call__(
-        self, key: Key, image: Item, changed: Mapping[str, int], changes: int | None = None, /
+        self,
+        key: Key,
+        image: Item,
+        changed: Mapping[str, int],
+        changes: int | None = None,
+        at_ms: int | None = None,
+        /,
     ) -> Item | None: ...
 
 

@@ -72,11 +72,9 @@ def _spent_without_floor(terms: Any, needs: Any, image: Any, now_ms: int) -> dic
     return spent(terms, needs, rich, now_ms)
 
 
-def _swap_unseen(
-    store: MemoryBackend, key: Key, image: Item, changed: Mapping[str, int], changes: int | None = None
-) -> Item:
+def _swap_unseen(store: MemoryBackend, key: Key, image: Item, changed: Mapping[str, int], *_: object) -> Item:
     """A swap that does not look whether somebody else was faster."""
-    del image, changes
+    del image
     new = {**store._shelf.items[key], **changed}
     store._shelf.items[key] = new
     return new

@@ -32,10 +32,9 @@ async def _sent_again(line: Line, write: Write) -> Outcome:
 
 
 def _swap_of_a_stale_image(
-    store: MemoryBackend, key: Key, image: Item, changed: Mapping[str, int], changes: int | None = None
+    store: MemoryBackend, key: Key, image: Item, changed: Mapping[str, int], *_: object
 ) -> Item | None:
     """A swap that compares the origin, which says nothing of what was taken since."""
-    del changes
     present = store._shelf.items.get(key)
     if present is None or present.get("rf") != image.get("rf"):
         return None

@@ -340,12 +340,17 @@ class Line(Way):
         return super().changes if self._tells else None
 
     def _swap(
-        self, key: Key, image: Item, changed: Mapping[str, int], changes: int | None = None
+        self,
+        key: Key,
+        image: Item,
+        changed: Mapping[str, int],
+        changes: int | None = None,
+        at_ms: int | None = None,
     ) -> Item | None:
         swap = self.inner.swap
         assert swap is not None
         self._on_call([key])
-        new = swap(key, image, changed, changes)
+        new = swap(key, image, changed, changes, at_ms)
         if new is not None:
             self._on_apply(Update(key, set=dict(changed)), image, Outcome(True, new))
             if self._explorer.losing_commit:

@@ -238,7 +238,7 @@ class _Kept(Generic[T]):
     """A coroutine that its process carries on, as cancelled, if whoever awaits it is thrown away."""
 
     def __init__(
-        self, process: Process, coroutine: Coroutine[Any, Any, T], error: Cancelled | None = None
+        self, process: Process, coroutine: Coroutine[Any, Any, T], error: BaseException | None = None
     ) -> None:
         self._process, self._coroutine, self._error = process, coroutine, error
 
@@ -259,8 +259,8 @@ class _Kept(Generic[T]):
                 else:
                     self._process.spawn(_awaited(_Kept(self._process, coroutine, Cancelled())))
                 raise
-            except Cancelled as cancelled:
-                error = cancelled
+            except BaseException as thrown:  # whatever the way here has brought
+                error = thrown
 
 
 async def _awaited(kept: _Kept[T]) -> T:
@@ -439,16 +439,14 @@ class Network(Way):
         self._process.hear(sent_ms, shown_ms)
         return page
 
-    def _swap(
-        self, key: Key, image: Item, changed: Mapping[str, int], changes: int | None = None
-    ) -> Item | None:
+    def _swap(self, key: Key, image: Item, changed: Mapping[str, int], *given: int | None) -> Item | None:
         """At once or not at all, as with a file of this machine; now and then nobody knows which."""
         swap = self.inner.swap
         assert swap is not None
         fate = self._simulation.rng.random()
         if fate < self._fault_rate or self._weather(self._process) is not None:
             return None
-        new = swap(key, image, changed, changes)
+        new = swap(key, image, changed, *given)
         if new is not None:
             self._on_apply(Update(key, set=dict(changed)), image, Outcome(True, new))
             if fate < 2 * self._fault_rate:

@@ -178,7 +178,12 @@ class MemoryBackend:
             return [self._keep([write], [apply(write, self._image(write.key))])[0] for write in writes]
 
     def swap(
-        self, key: Key, image: Item, changed: Mapping[str, int], changes: int | None = None
+        self,
+        key: Key,
+        image: Item,
+        changed: Mapping[str, int],
+        changes: int | None = None,
+        at_ms: int | None = None,
     ) -> Item | None:
         shelf = self._shelf
         with shelf.lock:
@@ -190,9 +195,9 @@ class MemoryBackend:
             shelf.writes += 1
             if shelf.writes >= SWEEP_EVERY_WRITES:
                 self._count(0)
-            now_ms = self._world.now_ms()
-            if shelf.hours.get(key) != now_ms // HOUR_MS and key.sort == _STATE:
-                shelf.mark(key, Mark(image, now_ms))
+            at_ms = self._world.now_ms() if at_ms is None else at_ms
+            if shelf.hours.get(key) != at_ms // HOUR_MS and key.sort == _STATE:
+                shelf.mark(key, Mark(image, at_ms))
             for watcher in shelf.watchers:
                 watcher(key, image, new)
             shelf.items[key] = new

@@ -42,7 +42,7 @@ async def acquire(holding: Holding, needs: Mapping[str, int]) -> None:
     elif plan.is_lone and is_first and needs and writer.swap is not None:
         ticks_ms, cache = writer.world.ticks_ms(), plan.cache
         fresh = ticks_ms < plan.expires_ms and cache.withdrawals == plan.withdrawals
-        if (fresh or plan.is_fresh(ticks_ms)) and plan.names.issuperset(needs):
+        if fresh or plan.is_fresh(ticks_ms):
             holding._policy = holding._on_unavailable or plan.on_unavailable
             now_ms, image, terms = writer.world.now_ms(), writer.images.get(plan.key), plan.accounts[0].terms
             if image is not None and (image is plan.image or plan.suits(image, now_ms)):
@@ -50,7 +50,9 @@ async def acquire(holding: Holding, needs: Mapping[str, int]) -> None:
                 lives = ttl is None or ttl * 1000 >= now_ms + 2 * terms.fill_ms  # type: ignore[operator]
                 if changed is not None and lives:
                     try:
-                        new = swap_at_once(writer.swap, writer, plan.key, image, changed, cache.changes)
+                        new = swap_at_once(
+                            writer, writer.swap, plan.key, image, changed, cache.changes, now_ms
+                        )
                     except BaseException as error:
                         # Whatever comes out of a signal handler comes before or after it was done.
                         if not isinstance(error, RateLimiterUnavailable) or error.ambiguous:

@@ -131,6 +131,8 @@ def spent(terms: Terms, needs: Mapping[str, int], image: Item, now_ms: int) -> d
     numbers: Mapping[str, int] = image  # type: ignore[assignment]  # as far as the terms name them
     origin_ms, changed = numbers["rf"], {}
     for name, need in needs.items():
+        if name not in terms.slots:
+            return None
         capacity, amount, period, tokens, counter = terms.slots[name]
         gained = now_ms * amount // period - origin_ms * amount // period if now_ms > origin_ms else 0
         found = min(numbers[tokens] + gained, capacity)

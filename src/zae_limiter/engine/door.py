@@ -62,10 +62,16 @@ async def write_together(
 
 
 def swap_at_once(
-    swap: Swap, seen: SeenBuckets, key: Key, image: Item, changed: Mapping[str, int], changes: int | None
+    seen: SeenBuckets,
+    swap: Swap,
+    key: Key,
+    image: Item,
+    changed: Mapping[str, int],
+    changes: int | None,
+    at_ms: int,
 ) -> Item | None:
     """Replace the image of a bucket, and note the new one; ``None`` if nothing happened."""
-    new = swap(key, image, changed, changes)
+    new = swap(key, image, changed, changes, at_ms)
     if new is not None:
         seen.images[key] = new
     return new

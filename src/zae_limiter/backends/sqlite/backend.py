@@ -87,7 +87,12 @@ class SqliteBackend:
         return await self._write(statements.transact_write, writes)
 
     def swap(
-        self, key: Key, image: Item, changed: Mapping[str, int], changes: int | None = None
+        self,
+        key: Key,
+        image: Item,
+        changed: Mapping[str, int],
+        changes: int | None = None,
+        at_ms: int | None = None,  # noqa: ARG002 - the file's own triggers tell the time
     ) -> Item | None:
         if not isinstance(image, statements.StoredItem):
             return None
