@@ -43,7 +43,9 @@ LAYERS = (
     Layer("engine", "engine.*", CORE),
     # One layer for each store, so that no store can import another.
     Layer("change_log", "backends.change_log", BACKEND),
-    Layer("memory", "backends.memory backends.memory.*", f"{BACKEND} change_log"),
+    Layer(
+        "memory", "backends.memory backends.memory.* backends.shelf backends.shelf.*", f"{BACKEND} change_log"
+    ),
     Layer("sqlite", "backends.sqlite backends.sqlite.*", f"{BACKEND} change_log"),
     Layer(
         "dynamodb",

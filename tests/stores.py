@@ -12,7 +12,8 @@ from typing import Any, Protocol, TypeVar
 
 import pytest
 
-from zae_limiter.backends.memory import MemoryBackend, Shelf
+from zae_limiter.backends.memory import MemoryBackend
+from zae_limiter.backends.shelf import Shelf
 from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.repository_protocol import Backend
 from zae_limiter.runtime.colour import run_sync

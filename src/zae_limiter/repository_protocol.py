@@ -41,9 +41,6 @@ class Key(NamedTuple):
     sort: str
 
 
-# Conditions. Each asks one question about the present image of an item.
-
-
 class Exists(NamedTuple):
     """The item is there."""
 
@@ -92,9 +89,7 @@ class AtMost(NamedTuple):
 
 
 Condition: TypeAlias = Exists | Absent | Equal | AtLeast | AtMost
-
-
-# Writes.
+"""Each asks one question about the present image of an item."""
 
 
 class Put(NamedTuple):
@@ -220,14 +215,9 @@ class Swap(Protocol):
 
 
 Changes: TypeAlias = Callable[[], Awaitable[int]]
-"""A verb that knows for less than a read costs whether anybody changed a record.
-
-The number is another one whenever somebody else has changed an entity, a config level or a namespace,
-that is any record which clients remember, since it was last told. Somebody else is whoever does not
-write through this very backend, in this process or another. What was changed it does not say.
-
-A client that has seen the number, and read its records since, need not believe a clock: as long
-as the number stands nobody has changed them. Stores without this verb leave their clients to what expires.
+"""A verb that tells, for less than a read costs, a number: another one whenever somebody else has changed a
+record that clients remember (an entity, a config level, a namespace) since it was last told. Somebody else is
+whoever does not write through this very backend. As long as the number stands, what was read since is right.
 """
 
 
@@ -242,19 +232,15 @@ class Backend(Protocol):
 
     async def setup(self) -> None:
         """Make the store usable, or say what is missing. Idempotent."""
-        ...
 
     async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
         """The items of any number of keys, in order."""
-        ...
 
     async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
         """Perform each write on its own. One that fails is an outcome with a ``failure``."""
-        ...
 
     async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
         """Perform all writes or none; no key twice."""
-        ...
 
     async def query(self, query: Query) -> Page: ...
 
@@ -263,12 +249,10 @@ class Backend(Protocol):
     @property
     def swap(self) -> Swap | None:
         """How this store replaces an image at once; ``None`` if it has to be waited for."""
-        ...
 
     @property
     def changes(self) -> Changes | None:
         """How this store tells that somebody else changed a record; ``None`` if it cannot."""
-        ...
 
 
 def apply(write: Write, item: Item | None) -> Outcome:

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zae_limiter.backends.change_log import MARKS_MAX, ChangeLog, LogEntry, log_of
-from zae_limiter.backends.memory import Mark, MemoryBackend
+from zae_limiter.backends.memory import MemoryBackend
+from zae_limiter.backends.shelf import Mark
 from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.backends.sqlite.file import TRIM_EVERY
 from zae_limiter.backends.sqlite.statements import MARKS_AT_ONCE

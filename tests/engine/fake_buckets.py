@@ -6,7 +6,8 @@ from typing import Any
 
 from tests.engine.fake_store import NOW, RATE
 from zae_limiter import Limit, OnUnavailable, RateLimiterUnavailable
-from zae_limiter.backends.memory import MemoryBackend, Shelf
+from zae_limiter.backends.memory import MemoryBackend
+from zae_limiter.backends.shelf import Shelf
 from zae_limiter.config_cache import ConfigCache, Entry
 from zae_limiter.engine.account import Account, Terms
 from zae_limiter.engine.group_commit import BucketWriter

@@ -5,13 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 from zae_limiter import RateLimitExceeded
-from zae_limiter.backends.memory import MemoryBackend, Shelf
+from zae_limiter.backends.memory import MemoryBackend
+from zae_limiter.backends.shelf import Shelf
 from zae_limiter.engine.account import Account, Terms
 from zae_limiter.engine.demand import Demand
 from zae_limiter.engine.group_commit import BucketWriter, Visit
 from zae_limiter.engine.law import Rate, balance
-from zae_limiter.engine.line import Lines, Order, Ticket, Visitor
-from zae_limiter.engine.posting import Posting
+from zae_limiter.engine.line import Lines, Ticket, Visitor
+from zae_limiter.engine.posting import Order, Posting
 from zae_limiter.engine.refusal import remembered
 from zae_limiter.engine.take import take as take_from
 from zae_limiter.repository_protocol import Item, Key, Outcome, Write

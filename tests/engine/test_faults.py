@@ -34,7 +34,7 @@ from tests.engine.fake_store import (
     writer_of,
 )
 from zae_limiter.engine.group_commit import BucketWriter, Visit
-from zae_limiter.engine.line import Order
+from zae_limiter.engine.posting import Order
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.repository_protocol import Outcome, Write
 from zae_limiter.runtime.colour import Asyncio, run_sync

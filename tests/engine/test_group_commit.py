@@ -28,7 +28,7 @@ from zae_limiter.engine import seen_buckets
 from zae_limiter.engine.account import WRITES, Meter
 from zae_limiter.engine.group_commit import MOOT, BucketWriter
 from zae_limiter.engine.law import Rate
-from zae_limiter.engine.line import Order
+from zae_limiter.engine.posting import Order
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.repository_protocol import Item, Outcome, Update
 from zae_limiter.runtime.colour import Blocking, run_sync

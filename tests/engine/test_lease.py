@@ -12,8 +12,7 @@ from tests.engine.fake_store import KEY, OTHER, RATE, Store, account_of, image_o
 from zae_limiter import ValidationError
 from zae_limiter.engine.account import Account, Terms
 from zae_limiter.engine.demand import Demand, Take
-from zae_limiter.engine.line import Order
-from zae_limiter.engine.posting import Posting
+from zae_limiter.engine.posting import Order, Posting
 from zae_limiter.engine.settle import settlement
 from zae_limiter.exceptions import LeaseExpiredError
 from zae_limiter.lease import DegradedLease, Lease

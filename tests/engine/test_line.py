@@ -31,7 +31,8 @@ from tests.engine.fake_store import (
 )
 from zae_limiter.engine import line as module
 from zae_limiter.engine.group_commit import MOOT, BucketWriter, Visit
-from zae_limiter.engine.line import WITHDRAWN, Line, Order
+from zae_limiter.engine.line import WITHDRAWN, Line
+from zae_limiter.engine.posting import Order
 from zae_limiter.runtime.colour import run_sync
 
 CALL_S = 2.0

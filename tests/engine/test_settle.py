@@ -22,8 +22,7 @@ from tests.engine.fake_store import (
 from zae_limiter import RateLimiterUnavailable
 from zae_limiter.engine.account import Account, Meter, Terms
 from zae_limiter.engine.group_commit import MOOT, BucketWriter
-from zae_limiter.engine.line import Order
-from zae_limiter.engine.posting import Posting
+from zae_limiter.engine.posting import Order, Posting
 from zae_limiter.engine.settle import (
     RESEND_ATTEMPTS_MAX,
     SETTLE_ATTEMPTS_MAX,

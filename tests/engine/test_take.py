@@ -24,7 +24,7 @@ from zae_limiter.engine.account import Account, Meter, Terms
 from zae_limiter.engine.demand import Demand, demands_on
 from zae_limiter.engine.group_commit import BucketWriter
 from zae_limiter.engine.law import Rate
-from zae_limiter.engine.line import Order
+from zae_limiter.engine.posting import Order
 from zae_limiter.engine.take import ATTEMPTS_MAX, SOON_SECONDS
 from zae_limiter.repository_protocol import Key, Outcome
 from zae_limiter.schema import bucket_key

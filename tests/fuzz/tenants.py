@@ -17,7 +17,8 @@ from zae_limiter import (
     SyncRepository,
     ZAELimiterError,
 )
-from zae_limiter.backends.memory import MemoryBackend, Shelf
+from zae_limiter.backends.memory import MemoryBackend
+from zae_limiter.backends.shelf import Shelf
 from zae_limiter.models import UsageWindow
 from zae_limiter.records.connection import Connection, Options
 from zae_limiter.records.items import usage_counter, usage_row

@@ -27,10 +27,10 @@ from typing import NamedTuple
 from tests.simulation.ideal import Intent, Judge, WatchedTeller
 from tests.simulation.search import Act, Explorer, Line, Place, Redundant, Search, Stop, stop_of
 from tests.simulation.simulation import Cancelled, Process, Task
-from zae_limiter.backends.memory import MemoryBackend, Shelf
+from zae_limiter.backends.memory import MemoryBackend
+from zae_limiter.backends.shelf import Shelf
 from zae_limiter.engine.law import balance
-from zae_limiter.engine.line import Order
-from zae_limiter.engine.posting import Posting, merged
+from zae_limiter.engine.posting import Order, Posting, merged
 from zae_limiter.exceptions import RateLimiterUnavailable, RateLimitExceeded
 from zae_limiter.limiter import RateLimiter
 from zae_limiter.models import Limit

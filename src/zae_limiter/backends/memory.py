@@ -7,13 +7,9 @@ own each time; ``memory://name`` opens the one of that name, which lives as long
 from __future__ import annotations
 
 import copy
-import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple, TypeAlias
 from urllib.parse import urlsplit
-from weakref import WeakSet
 
 from ..exceptions import ValidationError
 from ..models import BackendCapabilities
@@ -30,112 +26,17 @@ from ..repository_protocol import (
     apply,
     apply_all,
 )
-from ..runtime.colour import Blocking, Colour, at_fork
+from ..runtime.colour import Blocking, Colour
 from ..runtime.world import World
 from ..schema import is_deleted, is_remembered, sk_state
-from .change_log import HOUR_MS, MARKS_MAX, LogEntry, says_other_things
+from .change_log import HOUR_MS
+from .shelf import Mark, Shelf, Watcher
 
 _STATE = sk_state()
 
 SWEEP_ITEMS_MAX = 200
 SWEEP_EVERY_WRITES = 1000
 SWEEP_AGAIN_WRITES = 100  # if something was left: twice as fast as writes could make new items
-
-Watcher: TypeAlias = Callable[[Key, Item | None, Item | None], None]
-"""Is told the key of a write, the image before it and the one after."""
-
-_shelves: WeakSet[Shelf] = WeakSet()
-
-
-class Mark(NamedTuple):
-    """What a bucket was before a write, and when; ``gone`` if it was swept then."""
-
-    image: Item | None
-    at_ms: int
-    gone: bool = False
-
-
-class Shelf:
-    """The items of one store and its change log, however many views of it are open."""
-
-    def __init__(self) -> None:
-        self.items: dict[Key, Item] = {}
-        self.lock = threading.Lock()
-        _shelves.add(self)
-        self.writes = 0
-        self.changes = 0  # how often a record was changed that clients remember
-        self.watchers: list[Watcher] = []
-        self.marks: dict[Key, list[Mark]] = {}
-        self.hours: dict[Key, int] = {}  # in which a bucket was last marked, unless it is to be marked again
-        self._marks_length = self._position = 0
-        self._entries: deque[LogEntry] = deque()
-
-    # The change log, for its readers.
-
-    def read(self, entries_max: int) -> list[LogEntry]:
-        with self.lock:
-            if not self._entries:
-                for key, old, new, at_ms in self._became():
-                    self._position += 1
-                    self._entries.append(LogEntry(self._position, key, old, new, at_ms))
-                self.marks.clear()
-                self.hours.clear()  # so that the next write to each bucket marks it again
-                self._marks_length = 0
-            return list(islice(self._entries, entries_max))
-
-    def waits(self) -> bool:
-        with self.lock:
-            return bool(self._entries) or any(True for _ in self._became())
-
-    def trim(self, position: int) -> None:
-        with self.lock:
-            while self._entries and self._entries[0].position <= position:
-                self._entries.popleft()
-
-    def close(self) -> None:
-        """The log lives as long as the store."""
-
-    # The change log, for its writers, who hold the lock.
-
-    def note(self, key: Key, old: Item | None, new: Item | None, now_ms: int) -> None:
-        """Note a write to a bucket, before it is made."""
-        if new is None or is_deleted(new):
-            self._unmark(key)
-            if self._entries:
-                self._entries = deque(entry for entry in self._entries if entry.key != key)
-        elif old is None:
-            self.mark(key, Mark(None, now_ms))
-            self.hours.pop(key)  # what is made may have been used elsewhere, and is told from its use here
-        elif self.hours.get(key) != now_ms // HOUR_MS or says_other_things(old, new):
-            self.mark(key, Mark(old, now_ms))
-
-    def mark(self, key: Key, mark: Mark) -> None:
-        if self._marks_length >= MARKS_MAX:  # before it is marked, for it may be the oldest itself
-            self._unmark(next(iter(self.marks)))
-        self.marks.setdefault(key, []).append(mark)
-        self.hours[key] = mark.at_ms // HOUR_MS
-        self._marks_length += 1
-
-    def _unmark(self, key: Key) -> None:
-        self._marks_length -= len(self.marks.pop(key, ()))
-        self.hours.pop(key, None)
-
-    def _became(self) -> Iterator[tuple[Key, Item | None, Item, int]]:
-        """What became of the buckets that were marked: before, after, and when."""
-        for key, marks in self.marks.items():
-            images = [*(mark.image for mark in marks[1:]), self.items.get(key)]
-            for mark, after in zip(marks, images, strict=True):
-                if after is not None and after is not mark.image and not mark.gone:
-                    yield key, mark.image, after, mark.at_ms
-
-
-def _unlock_shelves() -> None:
-    """Give a forked child locks of its own: those it inherited may be held by threads it has not."""
-    for shelf in _shelves:
-        shelf.lock = threading.Lock()
-
-
-at_fork(after_in_child=_unlock_shelves)
 
 _named: dict[str, Shelf] = {}
 
@@ -164,7 +65,6 @@ class MemoryBackend:
         self._own_changes = 0
 
     async def setup(self) -> None:
-        """Drop some of what has expired; a dictionary needs nothing else."""
         with self._shelf.lock:
             self._sweep()
 
@@ -231,7 +131,6 @@ class MemoryBackend:
             return {key: _own(item) for key, item in self._shelf.items.items()}
 
     def change_log(self) -> Shelf:
-        """What became of the buckets, through whichever view."""
         return self._shelf
 
     @property

@@ -22,9 +22,8 @@ from .bucket_writes import spent
 from .demand import Demand, Take, demands_on, taken_from
 from .door import swap_at_once
 from .holding import Holding
-from .line import Order
 from .plan import Plan
-from .posting import Posting
+from .posting import Order, Posting
 from .refusal import remembered
 from .settle import answered_for, give_back
 from .take import take

@@ -25,8 +25,8 @@ from .account import Account
 from .bucket_view import has_terms, is_ahead, is_outdated, is_overloaded, is_split, outlived
 from .bucket_writes import fitting, write_for
 from .door import Call, write_each, write_together
-from .line import WITHDRAWN, Line, Lines, Order, Ticket
-from .posting import Posting, merged
+from .line import WITHDRAWN, Line, Lines, Ticket
+from .posting import Order, Posting, merged
 from .rebase import rebase
 from .seen_buckets import SeenBuckets
 

@@ -16,29 +16,19 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from ..exceptions import RateLimiterUnavailable
 from ..repository_protocol import Key, Outcome
 from ..runtime.colour import LAST_WORDS_SECONDS, Colour, Signal, taken
-from .account import Account
 from .bucket_view import has_same_terms
 from .door import Call
-from .posting import Posting
+from .posting import Order
 
-GROUP_MAX = 1_000
-"""How many orders travel in one write."""
-
-
-class Order(NamedTuple):
-    """A posting to be carried out on an account."""
-
-    account: Account
-    posting: Posting
+GROUP_MAX = 1_000  # orders in one write
 
 
-WITHDRAWN = Outcome(False, None)
-"""The outcome of an order that was taken back before it was sent."""
+WITHDRAWN = Outcome(False, None)  # of an order that was taken back before it was sent
 
 
 class Visitor(Protocol):
@@ -178,7 +168,7 @@ class Lines:
 
     def throw_away(self, group: Sequence[Ticket]) -> None:
         """Hand over because the leader may not go on, perhaps in the middle of whatever holds the lock."""
-        group[0].gone = _always  # so that others find out, should nothing else succeed
+        group[0].gone = lambda: True  # so that others find out, should nothing else succeed
         for _ in taken(self.lock, LAST_WORDS_SECONDS):
             try:
                 self._hand_over(group)
@@ -218,7 +208,7 @@ class Lines:
     def throw_away_all(self, visit: Visitor) -> None:
         """Take tickets back because their visitor may not go on, as in ``throw_away``."""
         for ticket in visit.tickets:
-            ticket.gone = _always
+            ticket.gone = lambda: True
         for _ in taken(self.lock, LAST_WORDS_SECONDS):
             try:
                 self._withdraw(visit, WITHDRAWN)
@@ -288,7 +278,3 @@ def _group_of(line: Line) -> list[Ticket]:
             break
         group.append(ticket)
     return group
-
-
-def _always() -> bool:
-    return True

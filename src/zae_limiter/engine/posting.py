@@ -41,6 +41,13 @@ class Posting(NamedTuple):
         return self.need
 
 
+class Order(NamedTuple):
+    """A posting to be carried out on an account."""
+
+    account: Account
+    posting: Posting
+
+
 def merged(postings: Sequence[Posting]) -> Posting:
     """Several postings as one."""
     need: dict[str, int] = {}

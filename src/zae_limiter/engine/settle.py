@@ -19,8 +19,7 @@ from .demand import Demand, Take
 from .door import write_each
 from .group_commit import BucketWriter
 from .lifetime import lasts, prolong
-from .line import Order
-from .posting import Posting, merged
+from .posting import Order, Posting, merged
 from .shares import parent_of
 
 T = TypeVar("T")

@@ -18,8 +18,7 @@ from .bucket_view import is_outdated, is_overloaded, is_split, shard_count
 from .bucket_writes import fitting
 from .demand import Demand, demand_on, taken_from, unknown_limit
 from .group_commit import BucketWriter
-from .line import Order
-from .posting import Posting
+from .posting import Order, Posting
 from .refusal import refusal_of
 from .settle import Charge, answered_for, give_back
 from .split import gather, place, relieve

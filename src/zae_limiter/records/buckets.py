@@ -15,9 +15,8 @@ from typing import overload
 from ..engine.account import Account, Meter, Terms
 from ..engine.bucket_view import has_family, is_outdated, life_of, shard_count
 from ..engine.demand import demands_on
-from ..engine.line import Order
 from ..engine.plan import Plan
-from ..engine.posting import Posting
+from ..engine.posting import Order, Posting
 from ..engine.split import shard_keys
 from ..exceptions import NoLimitsError, RateLimiterUnavailable, RateLimitExceeded
 from ..models import BucketState, Limit, OnUnavailable, check_count, check_limits
