@@ -19,10 +19,11 @@ from tests.engines import dynamodb_local
 from zae_limiter import Limit, RateLimiter, SyncRateLimiter
 
 PACKAGE = str(Path(zae_limiter.__file__).parent)
-LIMITS = [Limit.per_minute("rpm", 100_000), Limit.per_minute("tpm", 1_000_000)]
-AMOUNTS = {"rpm": 1, "tpm": 500}
+LIMITS = [Limit.per_minute("rpm", 100_000)]
+AMOUNTS = {"rpm": 1}
 WARM = 3
 """After so many acquires everything is known that an acquire asks for."""
+WALKS = 20
 
 
 class Walk:
@@ -40,6 +41,11 @@ class Walk:
         self.names.append(f"{code.co_filename.removeprefix(PACKAGE)[1:]}: {code.co_qualname}")
 
 
+def shortest(walks: list[Walk]) -> list[str]:
+    """The walk without what is only looked at now and then, such as the clock of the machine."""
+    return min((walk.names for walk in walks), key=len)
+
+
 @contextmanager
 def walking(walk: Walk) -> Iterator[None]:
     sys.setprofile(walk.note)
@@ -51,30 +57,32 @@ def walking(walk: Walk) -> Iterator[None]:
 
 def walk_async(url: str) -> list[str]:
     async def story() -> list[str]:
-        walk = Walk()
+        walks = [Walk() for _ in range(WALKS)]
         async with RateLimiter.open(url) as limiter:
             await limiter.set_system_defaults(LIMITS)
             for _ in range(WARM):
                 async with limiter.acquire("key-1", "gpt-4", AMOUNTS):
                     pass
-            with walking(walk):
-                async with limiter.acquire("key-1", "gpt-4", AMOUNTS):
-                    pass
-        return walk.names
+            for walk in walks:
+                with walking(walk):
+                    async with limiter.acquire("key-1", "gpt-4", AMOUNTS):
+                        pass
+        return shortest(walks)
 
     return asyncio.run(story())
 
 
 def walk_sync(url: str) -> list[str]:
-    walk = Walk()
+    walks = [Walk() for _ in range(WALKS)]
     with SyncRateLimiter.open(url) as limiter:
         limiter.set_system_defaults(LIMITS)
         for _ in range(WARM):
             with limiter.acquire("key-1", "gpt-4", AMOUNTS):
                 pass
-        with walking(walk), limiter.acquire("key-1", "gpt-4", AMOUNTS):
-            pass
-    return walk.names
+        for walk in walks:
+            with walking(walk), limiter.acquire("key-1", "gpt-4", AMOUNTS):
+                pass
+    return shortest(walks)
 
 
 WAYS: dict[str, Callable[[str], list[str]]] = {"async": walk_async, "sync": walk_sync}

@@ -9,9 +9,8 @@ is no failure of the work: what was noted until then is stored.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
 
 from .engine.acquire import acquire
 from .engine.demand import unknown_limit
@@ -149,14 +148,9 @@ class Acquisition(Asked):
             told = f"{self!r} took nothing: write `with limiter.acquire(…)`, `async with` in a coroutine"
             warnings.warn(told, RuntimeWarning, stacklevel=2)
 
-    def begin(self) -> Coroutine[Any, Any, None]:
-        """What takes the tokens; once only."""
-        lease = self._lease
-        if self._entered:
-            reason = "was entered before; call acquire again for another one"
-            raise LeaseExpiredError(lease._entity_id, lease._resource, reason)
-        self._entered = True
-        return acquire(lease, self._needs)
+    def entered_before(self) -> LeaseExpiredError:
+        reason = "was entered before; call acquire again for another one"
+        return LeaseExpiredError(self._lease._entity_id, self._lease._resource, reason)
 
     def degrade(self, error: RateLimiterUnavailable) -> None:
         """Let the work go ahead without tokens, if the policy is to."""
@@ -165,8 +159,11 @@ class Acquisition(Asked):
         self._lease = DegradedLease(lease, {name: need // 1000 for name, need in self._needs.items()})
 
     async def __aenter__(self) -> Lease:
+        if self._entered:
+            raise self.entered_before()
+        self._entered = True
         try:
-            await self.begin()
+            await acquire(self._lease, self._needs)
         except RateLimiterUnavailable as error:
             self.degrade(error)
         return self._lease

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Never, Self, Unpack
 
 from .builder import RepositoryOptions
+from .engine.acquire import acquire
 from .established import LimiterForms, refuse_former
 from .exceptions import RateLimiterUnavailable, ValidationError
 from .lease import Acquisition, Lease
@@ -65,10 +66,12 @@ class SyncAcquisition(Asked):
 
     def __enter__(self) -> SyncLease:
         acquisition = self._async
-        work = acquisition.begin()
+        if acquisition._entered:
+            raise acquisition.entered_before()
+        acquisition._entered = True
         try:
             try:
-                run_sync(work)
+                run_sync(acquire(acquisition._lease, acquisition._needs))
             except RateLimiterUnavailable as error:
                 acquisition.degrade(error)
             return SyncLease(acquisition._lease)

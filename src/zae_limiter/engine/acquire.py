@@ -87,8 +87,8 @@ async def _acquire_in_line(
         try:
             if writer.refusals and (refusal := remembered(writer, demands)):
                 raise refusal
-            is_whole = seen is not None and seen.get("shard_count", 1) == 1
-            if is_lone and is_whole and is_first and holding._speculative and attempt == 1:
+            is_lone = is_lone and is_first and holding._speculative and attempt == 1
+            if is_lone and seen is not None and seen.get("shard_count", 1) == 1:
                 if await _took_alone(holding, demands[0], plan):
                     return
             elif await _took(holding, plan.accounts, needs, demands):
@@ -101,10 +101,7 @@ async def _acquire_in_line(
 
 
 async def _took_alone(holding: Holding, demand: Demand, plan: Plan) -> bool:
-    """Take from the one bucket there is by one write; false, and nothing taken, if there is more to it.
-
-    A bucket that is as planned and has too little is for ``_took`` to judge.
-    """
+    """Take from the one bucket there is by one write; false, and nothing taken, if there is more to it."""
     writer, (account, needs) = holding._buckets.writer, demand
     order = Order(account, Posting(needs))
     outcome, interruption = await writer.post_one(order)

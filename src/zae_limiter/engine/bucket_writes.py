@@ -28,6 +28,7 @@ from ..repository_protocol import (
     Value,
     Write,
 )
+from ..runtime.world import AHEAD_MS_MAX
 from ..schema import (
     FORGIVEN,
     HOLDS,
@@ -41,7 +42,7 @@ from ..schema import (
     stored_rate,
 )
 from .account import WRITE_MILLI, WRITES, Account, Meter, Terms
-from .bucket_view import has_terms, is_ahead, is_outdated, level, life_of, stored_terms
+from .bucket_view import has_terms, is_outdated, level, life_of, stored_terms
 from .law import Rate
 from .lifetime import fill_ms, keep_alive, ttl_seconds
 from .posting import COUNT, Posting, believed, measure
@@ -60,7 +61,7 @@ def write_for(account: Account, posting: Posting, image: Item | None, now_ms: in
     if not posting.need:
         return _charge(account, posting, image, now_ms)
     if has_terms(image, account.terms):
-        return (rebase if is_ahead(image, now_ms) else _spend)(account, posting, image, now_ms)
+        return _spend(account, posting, image, now_ms)
     if is_outdated(account.terms, image):
         return _ask(account.key)  # never turn a bucket back to older limits
     return rebase(account, posting, image, now_ms)
@@ -85,7 +86,11 @@ def fitting(postings: Sequence[Posting], terms: Terms, image: Item | None, now_m
 def _spend(account: Account, posting: Posting, image: Item, now_ms: int) -> Update:
     """Take from a bucket that has the numbers of its terms: spend or top, limit by limit."""
     numbers: Mapping[str, int] = image  # type: ignore[assignment]  # as far as the terms name them
-    origin, terms, (need_by_name, debit, credit, _, hold) = numbers["rf"], account.terms, posting
+    origin, terms, (need_by_name, debit, credit, _, hold) = numbers.get("rf"), account.terms, posting
+    if type(origin) is not int:  # of a bucket that is only charged, and damaged
+        origin = 0
+    if origin - now_ms > AHEAD_MS_MAX:  # by a wrong clock; it begins anew
+        return rebase(account, posting, image, now_ms)
     when: list[Condition] = [Equal("rf", origin)]
     when += pinned(image, "cv") if terms.version is None else (Equal("cv", terms.version),)
     add: dict[str, int] = {}
@@ -119,7 +124,7 @@ def _spend(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
         full_in_ms = max(fill_ms(rate, amount) for rate, amount in missing)
         when += keep_alive(terms, image, set_, now_ms, full_in_ms)
     if account.meter is not Meter.NONE:
-        when += measure(account, posting, image, add, set_, now_ms)
+        when += measure(account, posting, image, add, set_, origin, now_ms)
     return Update(account.key, add, set_, tuple(when))
 
 
@@ -149,8 +154,7 @@ def _charge(account: Account, posting: Posting, image: Item, now_ms: int) -> Upd
     debit, credit = ({n: a for n, a in part.items() if n in terms.rates} for part in posting[1:3])
     if not debit and not credit:
         return None
-    charge = rebase if is_ahead(image, now_ms) else _spend
-    return charge(account._replace(terms=terms), Posting(NOTHING, debit, credit), image, now_ms)
+    return _spend(account._replace(terms=terms), Posting(NOTHING, debit, credit), image, now_ms)
 
 
 def _create(account: Account, posting: Posting, now_ms: int) -> Put:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from ..models import NUMBER_MAX
 from ..naming import WCU
 from ..repository_protocol import NOTHING, AtLeast, AtMost, Condition, Equal, Item, Value
 from ..schema import limit_attributes, number, pinned, shard_attributes, stored_rate
@@ -92,7 +93,13 @@ def believed(
 
 
 def measure(
-    account: Account, posting: Posting, image: Item, add: dict[str, int], set_: dict[str, Value], at_ms: int
+    account: Account,
+    posting: Posting,
+    image: Item,
+    add: dict[str, int],
+    set_: dict[str, Value],
+    origin_ms: int,
+    at_ms: int,
 ) -> tuple[Condition, ...]:
     """Count the write, and keep what a later split has to know.
 
@@ -104,17 +111,18 @@ def measure(
             largest = shard_attributes(name).mx
             if need > number(image, largest):
                 set_[largest] = need
-    names, origin, shards = COUNT, number(image, "rf"), image.get("shard_count")
-    rate = WRITES if _COUNTS.items() <= image.items() else stored_rate(image, WCU)
+    names, shards, stored = COUNT, image.get("shard_count"), image.get(COUNT.tk)
+    is_whole = type(stored) is int and -NUMBER_MAX <= stored <= NUMBER_MAX
+    rate = WRITES if is_whole and _COUNTS.items() <= image.items() else stored_rate(image, WCU)
     if type(shards) is int and shards == account.shard_count:
         pins: tuple[Condition, ...] = (Equal("shard_count", shards),)
     else:
         pins = _pinned_count(account, image)
-    if rate is None:
+    if rate is None or type(stored) is not int:
         set_[names.tk], set_[names.tc] = WRITES.capacity_milli, WRITE_MILLI
         set_[names.cp], set_[names.ra], set_[names.rp] = WRITES
         return (*pins, *pinned(image, names.tk))
-    gained, stored = gain(rate, origin, at_ms), number(image, names.tk)
+    gained = gain(rate, origin_ms, at_ms)
     if "rf" in set_:
         counted = gain(rate, number(set_, "rf"), at_ms)
         set_[names.tk] = min(rate.capacity_milli, stored + gained) - WRITE_MILLI - counted

@@ -61,7 +61,7 @@ def rebase(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
         set_[FORGIVEN] = change.spared or None
     change.when += keep_alive(terms, image, set_, at_ms, full_in_ms)
     if account.meter is not Meter.NONE:
-        change.when += measure(account, posting, image, change.add, set_, at_ms)
+        change.when += measure(account, posting, image, change.add, set_, origin, at_ms)
     return Update(account.key, {a: n for a, n in change.add.items() if n}, set_, tuple(change.when))
 
 

@@ -1,0 +1,43 @@
+"""How far one walks to acquire: every function of our own that a warm acquire enters (``make walk``)."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.dynamodb.tables import make_table
+from tests.engines import dynamodb_local
+from tests.walk import WAYS
+
+CALLS_MAX = {
+    ("memory", "async"): 15,
+    ("memory", "sync"): 20,
+    ("SQLite", "async"): 25,
+    ("SQLite", "sync"): 30,
+    ("DynamoDB", "async"): 60,
+    ("DynamoDB", "sync"): 65,
+}
+ONCE = (
+    "engine/acquire.py: acquire",
+    "engine/plan.py: Plan.stands",
+    "engine/bucket_view.py: has_terms",
+    "engine/posting.py: believed",
+    "engine/door.py: write_each",
+)
+"""Where each decision is made, by a write: whose bucket, as planned or not, cut off or not, and the write."""
+
+
+def url_of(store: str, place: Path) -> str:
+    if store == "DynamoDB":
+        return dynamodb_local.url(make_table(), timeout_ms=60_000)
+    return "memory://" if store == "memory" else f"sqlite:///{place}/limits.db"
+
+
+@pytest.mark.parametrize(("store", "way"), CALLS_MAX)
+def test_an_acquire_is_a_short_walk(store: str, way: str, tmp_path: Path) -> None:
+    names = WAYS[way](url_of(store, tmp_path))
+    assert len(names) <= CALLS_MAX[store, way], "\n".join(names)
+    assert names.count("engine/acquire.py: acquire") == 1
+    if store == "DynamoDB":
+        entered = Counter(names)
+        assert {name: entered[name] for name in ONCE} == dict.fromkeys(ONCE, 1)
