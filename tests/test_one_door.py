@@ -1,4 +1,4 @@
-"""Every write to a bucket goes through ``bucket_writes``: by the sources, and by what a store sees."""
+"""Every write to a bucket goes through ``engine.door``: by the sources, and by what a store sees."""
 
 import ast
 import asyncio
@@ -306,7 +306,7 @@ def test_whatever_happens_to_a_bucket_comes_through_the_door(monkeypatch: pytest
     assert ELSEWHERE - store.through == set(), "the story leaves these out"
 
 
-def test_the_short_way_comes_through_the_door_too() -> None:
+def test_what_is_taken_at_once_comes_through_the_door_too() -> None:
     """Where a store can answer at once, and where a family is charged all or none."""
 
     async def story() -> Watched:

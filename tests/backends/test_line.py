@@ -171,6 +171,6 @@ class TestBackend:
         place.ahead()
         for _ in range(backend.TURN_WRITES):
             image = it.swap(K, image, {"n": 1}) or image
-        assert it.swap(K, image, {"n": 2}) is None, "the long way stands in line"
+        assert it.swap(K, image, {"n": 2}) is None, "a write stands in line"
         for each in (it, other):
             run_sync(each.close())

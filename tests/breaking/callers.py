@@ -18,8 +18,8 @@ CAPACITY = 1_000
 LIMITS = [Limit("rpm", CAPACITY, 1, 10**6)]
 """Nothing accrues within a test, so that what is there and what was used is the capacity."""
 
-WAYS = ("swap", "long way", "async")
-"""Through a till in one step; read and write, as every cascade does; and on an event loop."""
+WAYS = ("swap", "read first", "async")
+"""At once, in one step; by reading and writing, as every cascade does; and on an event loop."""
 
 
 class Caller:
@@ -90,7 +90,7 @@ def caller(path: Path, way: str, timeout_ms: int = 60_000) -> Iterator[Caller]:
     with asyncio.Runner() as runner:
         run = runner.run if way == "async" else run_sync
         repository = run(Repository._open(settings, None, sync=way != "async"))
-        it = Caller(RateLimiter(repository, speculative_writes=way != "long way"), run)
+        it = Caller(RateLimiter(repository, speculative_writes=way != "read first"), run)
         try:
             yield it
         finally:

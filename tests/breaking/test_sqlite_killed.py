@@ -42,7 +42,7 @@ def url_of(path: Path) -> str:
 
 
 def test_killed_again_and_again(tmp_path: Path) -> None:
-    """Each of them costs what it was just doing, at most; refunds, cascades and tills included."""
+    """Each of them costs what it was just doing, at most; refunds, cascades and swaps included."""
     path = tmp_path / "limits.db"
     killed, by_us = killed_on(path, KILLS)
     assert by_us < killed, "nobody was killed inside a statement"

@@ -242,7 +242,7 @@ DOWN = RateLimiterUnavailable("out of reach")
     ("of_call", "of_plan", "admitted"),
     [(None, BLOCK, False), (None, ALLOW, True), (ALLOW, BLOCK, True), (BLOCK, ALLOW, False)],
 )
-@pytest.mark.parametrize("where", ["at once", "write", "long way"])
+@pytest.mark.parametrize("where", ["at once", "write", "read first"])
 def test_when_the_store_is_down_the_call_decides_or_the_plan(
     of_call: OnUnavailable | None, of_plan: OnUnavailable, admitted: bool, where: str
 ) -> None:
@@ -253,7 +253,7 @@ def test_when_the_store_is_down_the_call_decides_or_the_plan(
         buckets.failure = DOWN
     else:
         buckets.replies = [Outcome(False, None, failure=DOWN)]
-    speculative = where != "long way"
+    speculative = where != "read first"
     if admitted:
         lease = buckets.enter(on_unavailable=of_call, speculative=speculative)
         assert (lease.degraded, lease.consumed) == (True, {"a": 2})

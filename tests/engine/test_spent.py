@@ -44,7 +44,7 @@ def buckets(draw: st.DrawFn) -> tuple[Terms, dict[str, Any]]:
 def test_what_is_spent_at_once_is_what_the_write_would_leave(
     bucket: tuple[Terms, dict[str, Any]], data: st.DataObject
 ) -> None:
-    """Both ways admit the same needs and leave the same image; the short one never admits alone."""
+    """Both admit the same needs and leave the same image; taking at once never admits alone."""
     terms, image = bucket
     now_ms = data.draw(st.integers(NOW - 10**4, NOW + 10**7))
     assume(not is_ahead(image, now_ms))  # else it is put right first, which is no business of taking at once

@@ -276,7 +276,7 @@ def test_doubling_takes_along_only_limits_that_are_spread_over_all_shards() -> N
     assert doubled(first | {"shard_count": 32, "b_b_sc": 32}) is None
 
 
-async def teller_with(images: list[Item | None]) -> BucketWriter:
+async def writer_with(images: list[Item | None]) -> BucketWriter:
     """A process that has seen only the first shard of a bucket in the store."""
     clock = ManualClock(NOW)
     store = MemoryBackend(clock.world)
@@ -294,7 +294,7 @@ def test_gathering_asks_all_shards_that_are_there() -> None:
     async def run() -> None:
         quarter = Rate(2_500, 250, 1_000)
         images: list[Item | None] = [shard(4, a=(quarter, 2_500)) | {"b_a_sc": 4} for _ in range(3)]
-        writer = await teller_with(images)
+        writer = await writer_with(images)
         parts = await gather(writer, account(A), {"a": 7_500})
         assert sorted((one.shard_id, part["a"]) for one, part in parts) == [
             (0, 2_500),
@@ -302,7 +302,7 @@ def test_gathering_asks_all_shards_that_are_there() -> None:
             (2, 2_500),
         ]
         assert await gather(writer, account(A), {"a": 7_501}) == []
-        assert await gather(await teller_with([None]), account(A), {"a": 7_501}) == [
+        assert await gather(await writer_with([None]), account(A), {"a": 7_501}) == [
             (account(A), {"a": 7_501})
         ]
 
@@ -315,7 +315,7 @@ def test_a_shard_that_is_behind_is_split_itself() -> None:
     async def run() -> None:
         half = Rate(5_000, 500, 1_000)
         images: list[Item | None] = [shard(n, a=(half, 5_000)) | {"b_a_sc": n} for n in (4, 2)]
-        writer = await teller_with(images)
+        writer = await writer_with(images)
         await writer.look(KEYS[:2])
         assert (await relieve(writer, account(A), account(A)._replace(key=KEYS[1], shard_id=1))).key == KEYS[
             0
@@ -333,7 +333,7 @@ def test_a_shard_of_others_is_looked_for_before_it_is_made() -> None:
     async def run() -> None:
         half = Rate(5_000, 500, 1_000)
         images: list[Item | None] = [shard(2, a=(half, 5_000)) | {"b_a_sc": 2} for _ in range(2)]
-        writer, chosen = await teller_with(images), set()
+        writer, chosen = await writer_with(images), set()
         for _ in range(20):
             writer.forget(KEYS[1])
             placed = await place(writer, account(A), {"a": 1})
@@ -351,7 +351,7 @@ def test_a_shard_that_nobody_needed_yet_is_split_off_its_parent() -> None:
 
     async def run() -> None:
         quarter, half = Rate(2_500, 250, 1_000), Rate(5_000, 500, 1_000)
-        writer = await teller_with(
+        writer = await writer_with(
             [
                 shard(4, a=(quarter, 2_500)) | {"b_a_sc": 4},
                 shard(2, a=(half, 5_000)) | {"b_a_sc": 2},

@@ -1,4 +1,4 @@
-"""The short way of an acquire: taken whenever it can be, left whenever anything has changed.
+"""Taking at once: done whenever it can be, left to a write whenever anything has changed.
 
 These run on the embedded stores as users open them, which can swap; the other tests of the flow put
 recording stores in between, which cannot.
@@ -43,7 +43,7 @@ class Traffic:
         writer.swap = swap
 
     def take(self, amount: int = 1, entity: str = "key") -> bool:
-        """Take some and tell whether it was the short way."""
+        """Take some and tell whether it was taken at once."""
         before = self.swaps
         with self.limiter.acquire(entity, "api", {"rpm": amount}):
             pass
@@ -63,7 +63,7 @@ def traffic(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Traffic]
 
 
 def test_a_known_bucket_is_spent_from_at_once(traffic: Traffic) -> None:
-    """The first acquire works everything out; those after it take the short way, and every token counts."""
+    """The first acquire works everything out; those after it take at once, and every token counts."""
     assert [traffic.take() for _ in range(5)] == [False, True, True, True, True]
     assert traffic.left == 55
 
@@ -117,7 +117,7 @@ def test_new_limits_of_this_process_count_at_once(traffic: Traffic) -> None:
 
 
 def test_new_limits_of_another_process_count_once_the_bucket_shows_them(traffic: Traffic) -> None:
-    """The image is not what it was, so the swap fails and the long way reads the limits anew."""
+    """The image is not what it was, so the swap fails and the limits are read anew."""
     traffic.take()
     traffic.other.set_limits("key", [Limit.per_minute("rpm", 10)], "api")
     with traffic.other.acquire("key", "api", {"rpm": 1}):
@@ -135,7 +135,7 @@ def test_limits_that_nobody_used_yet_count_when_the_cache_expires(traffic: Traff
     assert traffic.left == 9
 
 
-def test_the_short_way_is_seldom_left(traffic: Traffic) -> None:
+def test_taking_at_once_is_seldom_left(traffic: Traffic) -> None:
     """Once a minute to read the limits anew, and now and then to prolong the life of the bucket."""
     ways = []
     for _ in range(600):
@@ -169,17 +169,17 @@ def test_another_process_takes_part_in_every_token(traffic: Traffic) -> None:
 
 
 def test_limits_brought_along_are_compared(traffic: Traffic) -> None:
-    """A till is only good for the limits it was opened under."""
+    """A plan is only good for the limits it was made for."""
     generous, strict = [Limit.per_minute("rpm", 100)], [Limit.per_minute("rpm", 5)]
-    for limits, short in ((generous, False), (generous, True), (strict, False)):
+    for limits, at_once in ((generous, False), (generous, True), (strict, False)):
         before = traffic.swaps
         with traffic.limiter.acquire("mine", "api", {"rpm": 1}, limits):
             pass
-        assert (traffic.swaps > before) is short
+        assert (traffic.swaps > before) is at_once
 
 
 def test_a_bucket_is_kept_alive(traffic: Traffic) -> None:
-    """When a bucket might expire before it is full the short way is not taken, and ``ttl`` moves."""
+    """When a bucket might expire before it is full nothing is taken at once, and ``ttl`` moves."""
     traffic.take()
     with traffic.limiter.acquire("key", "api", {"rpm": 1}) as lease:
         lease.adjust(rpm=200)  # more than three minutes of debt

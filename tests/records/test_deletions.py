@@ -153,7 +153,7 @@ async def test_a_lease_that_outlives_its_entity_owes_nothing_to_the_next(
 
 @pytest.mark.parametrize("given", [None, [OWN]], ids=["stored", "brought along"])
 async def test_a_lease_of_an_entity_made_again_is_settled(store: Store, given: list[Limit] | None) -> None:
-    """By the long way and by the short one, up and down; and the next deletion ends that, too."""
+    """By a write and at once, up and down; and the next deletion ends that, too."""
     admin, user = await stage(store)
     await admin.delete_entity("key-1")
     await admin.create_entity("key-1")

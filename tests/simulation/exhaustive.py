@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import NamedTuple
 
-from tests.simulation.ideal import Intent, Judge, WatchedTeller
+from tests.simulation.ideal import Intent, Judge, WatchedWriter
 from tests.simulation.search import Act, Explorer, Line, Place, Redundant, Search, Stop, stop_of
 from tests.simulation.simulation import Cancelled, Process, Task
 from zae_limiter.backends.memory import MemoryBackend
@@ -98,7 +98,7 @@ class Lost(NamedTuple):
     applied: bool
 
 
-class KnownTeller(WatchedTeller):
+class KnownWriter(WatchedWriter):
     """A writer that also tells what each of its writes was to do."""
 
     postings: dict[int, tuple[Write, Posting]]
@@ -158,7 +158,7 @@ class Run:
         # Of those whose limits are changed one learns it at once, the others from what that one writes.
         first_to_know = self.story.changed and not self.processes
         connection = Connection(line, process.world, Options(0 if first_to_know else 60))
-        connection.writer = writer = KnownTeller(process, line, self.intents)
+        connection.writer = writer = KnownWriter(process, line, self.intents)
         writer.postings = self.postings
         self.processes.append(process)
         repository = Repository(connection, "default", self.namespace_id)

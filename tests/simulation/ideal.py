@@ -168,7 +168,7 @@ class Whole:
             assert held <= most, f"the shards of {self.name} hold {held} of {name}, one bucket {most}"
 
 
-class WatchedTeller(BucketWriter):
+class WatchedWriter(BucketWriter):
     """A writer whose intents are known to the simulation."""
 
     def __init__(self, process: Process, backend: Backend, intents: dict[int, Intent]) -> None:

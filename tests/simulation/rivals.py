@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from unittest import mock
 
-from tests.simulation.ideal import WatchedTeller
+from tests.simulation.ideal import WatchedWriter
 from tests.simulation.simulation import Network, Process, Simulation, pause
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.engine.account import Account, Terms
@@ -75,7 +75,7 @@ class Rivals:
     def _open(self, process: Process) -> Repository:
         network = Network(process, self.store, 0.0, lambda *_: None)
         connection = Connection(network, process.world, Options(self.simulation.rng.choice((0.0, 60.0))))
-        connection.writer = WatchedTeller(process, network, {})
+        connection.writer = WatchedWriter(process, network, {})
         return Repository(connection, self.setup.namespace_name, self.setup.namespace_id)
 
     async def _client(self, limiter: RateLimiter, unit: int) -> None:

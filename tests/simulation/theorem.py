@@ -31,7 +31,7 @@ from tests.simulation.final_checks import (
     check_namespaces,
     check_waits,
 )
-from tests.simulation.ideal import Intent, Judge, WatchedTeller, Whole
+from tests.simulation.ideal import Intent, Judge, WatchedWriter, Whole
 from tests.simulation.older import USAGE, Estate, Heritage, migrate
 from tests.simulation.readers import Reader, Steps
 from tests.simulation.simulation import Cancelled, Network, Process, Simulation, pause
@@ -167,7 +167,7 @@ class Scenario:
     def _open(self, process: Process) -> Repository:
         rng, network = self.simulation.rng, self._network(process)
         connection = Connection(network, process.world, Options(rng.choice((0.0, *[CONFIG_TTL_SECONDS] * 2))))
-        connection.writer = WatchedTeller(process, network, self.intents)
+        connection.writer = WatchedWriter(process, network, self.intents)
         repository = Repository(connection, self.setup.namespace_name, self.setup.namespace_id)
         self.repositories.append((process, repository))
         return repository

@@ -38,7 +38,7 @@ def keep_alive(
     """Move ``ttl`` ahead when a write would leave a bucket that could disappear before it is full.
 
     It is pinned when it moves, lest a client that knows of less debt should move it back. It moves
-    before a till would find it too short, which otherwise took the long way until it moves.
+    before it is too short for an acquire to take at once, which would have to write until it moves.
     """
     present = number(image, "ttl") or None
     if not terms.ttl_fills:
