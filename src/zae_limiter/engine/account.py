@@ -37,6 +37,8 @@ class Terms:
     ttl_fills: int = 0
     fill_ms: int = field(init=False, compare=False, repr=False)
     """How long the slowest limit takes to fill, 0 if there is none."""
+    lasting_ms: int = field(init=False, compare=False, repr=False)
+    """A bucket without debts that is kept for so long is full a fill before it disappears."""
     said: Mapping[str, Value] = field(init=False, compare=False, repr=False)
     """What a bucket says that has these numbers."""
     counted: tuple[str, ...] = field(init=False, compare=False, repr=False)
@@ -53,14 +55,15 @@ class Terms:
             said[names.rp] = rate.refill_period_ms
             counted += [names.tk, names.tc]
             slots[name] = Slot(*rate, names.tk, names.tc)
-        worked_out = {"fill_ms": fill_ms, "said": said, "counted": tuple(counted), "slots": slots}
+        worked_out = {
+            "fill_ms": fill_ms,
+            "lasting_ms": 2 * fill_ms,
+            "said": said,
+            "counted": tuple(counted),
+            "slots": slots,
+        }
         for attribute, value in worked_out.items():
             object.__setattr__(self, attribute, value)
-
-    @property
-    def lasting_ms(self) -> int:
-        """A bucket without debts that is kept for so long is full a fill before it disappears."""
-        return 2 * self.fill_ms
 
     @classmethod
     def of(cls, limits: Iterable[Limit], version: int | None = None, ttl_fills: int = 0) -> Self:

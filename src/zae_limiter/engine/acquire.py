@@ -46,7 +46,7 @@ async def acquire(holding: Holding, needs: Mapping[str, int]) -> None:
             now_ms, image, terms = writer.world.now_ms(), writer.images.get(plan.key), plan.accounts[0].terms
             if image is not None and (image is plan.image or plan.suits(image, now_ms)):
                 changed, ttl = spent(terms, needs, image, now_ms), image.get("ttl")
-                lives = ttl is None or ttl * 1000 >= now_ms + 2 * terms.fill_ms  # type: ignore[operator]
+                lives = ttl is None or ttl * 1000 >= now_ms + terms.lasting_ms  # type: ignore[operator]
                 if changed is not None and lives:
                     try:
                         new = swap_at_once(

@@ -119,7 +119,7 @@ def _spend(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
         add[counter] = taken - returned
         missing.append((rate, brim - left))
     ttl = image.get("ttl")
-    if debit or type(ttl) is not int or ttl * 1000 < now_ms + 2 * terms.fill_ms or not terms.ttl_fills:
+    if debit or type(ttl) is not int or ttl * 1000 < now_ms + terms.lasting_ms or not terms.ttl_fills:
         # What takes no more than there is leaves a bucket that is full again within a fill.
         full_in_ms = max(fill_ms(rate, amount) for rate, amount in missing)
         when += keep_alive(terms, image, set_, now_ms, full_in_ms)
