@@ -26,10 +26,9 @@ from zae_limiter import (
     RateLimiterUnavailable,
     RateLimitExceeded,
     Repository,
-    lease,
 )
 from zae_limiter.backends.dynamodb import retries
-from zae_limiter.engine import bucket_writes, posting, split
+from zae_limiter.engine import bucket_writes, holding, posting, split
 from zae_limiter.engine.law import Rate
 from zae_limiter.runtime.colour import Colour, run_sync
 from zae_limiter.settings import Settings
@@ -250,7 +249,7 @@ def plant(bug: str | None) -> None:
     if bug == "repeat":
         retries.HARMLESS_TWICE |= {"UpdateItem"}
     elif bug == "forget":
-        mock.patch.object(lease, "give_back", mock.AsyncMock()).start()
+        mock.patch.object(holding, "give_back", mock.AsyncMock()).start()
 
 
 def main() -> int:

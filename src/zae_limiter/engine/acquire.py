@@ -126,6 +126,8 @@ async def _took_alone(holding: Holding, demand: Demand, plan: Plan) -> bool:
         await holding._buckets.notice_families([account])
     elif image is not None and plan.suits(image, writer.world.now_ms()) and not is_split(account, image):
         return await _took(holding, holding._accounts, needs, [demand], account)
+    else:
+        writer.reconsider(account.key)  # there is more to it than tokens
     return False
 
 

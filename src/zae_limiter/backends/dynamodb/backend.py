@@ -105,9 +105,10 @@ class DynamoDBBackend:
 
     async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
         """All at the same time, but writes to the same item one after another."""
+        now_ms = self.calls.ticks_ms()
+        until_ms, outcomes = now_ms + self.calls.timeout_ms, dict[int, Outcome]()
         if len(writes) == 1:
-            return [await self._write(writes[0])]
-        until_ms, outcomes = self.calls.deadline(), dict[int, Outcome]()
+            return [await self._write(writes[0], until_ms, now_ms)]
 
         async def in_turn(places: list[int]) -> None:
             for place in places:
@@ -158,7 +159,7 @@ class DynamoDBBackend:
                     f"DynamoDB BatchGetItem on table {self.table_name!r} left keys out until its deadline"
                 )
 
-    async def _write(self, write: Write, until_ms: float | None = None) -> Outcome:
+    async def _write(self, write: Write, until_ms: float, now_ms: float | None = None) -> Outcome:
         """One write on its own; that DynamoDB does not answer is an outcome, too."""
         request: Request
         read: Callable[[Payload], Outcome | ServiceError] = _updated
@@ -167,13 +168,12 @@ class DynamoDBBackend:
                 operation, request = "UpdateItem", self._templates.request(write)
             elif isinstance(write, Check):
                 # DynamoDB checks without writing only inside a transaction, which would cost more.
-                return (await self._judge([write], until_ms or self.calls.deadline()))[0]
+                return (await self._judge([write], until_ms))[0]
             else:
                 verb, request = write_request(self.table_name, write)
                 operation, read = f"{verb}Item", lambda _: Outcome(True, _new_image(write))
-            outcome = await self.calls.ask(operation, request, read, until_ms, WRITE_REFUSALS)
+            outcome = await self.calls.ask(operation, request, read, until_ms, WRITE_REFUSALS, now_ms)
             if isinstance(outcome, ServiceError):
-                until_ms = until_ms or self.calls.deadline()
                 return (await self._judge_invalid([write], outcome, operation, until_ms))[0]
             return outcome
         except RateLimiterUnavailable as error:

@@ -37,11 +37,11 @@ class Calls:
 
     def __init__(self, table_name: str, transport: Transport, world: World, timeout_ms: int) -> None:
         self.table_name, self.transport, self.timeout_ms = table_name, transport, timeout_ms
-        self._ticks_ms, self._random = world.ticks_ms, world.random
+        self.ticks_ms, self._random = world.ticks_ms, world.random
         self._left_ms_min = timeout_ms * LEFT_SHARE_MIN
 
     def deadline(self, timeout_ms: int | None = None) -> float:
-        return self._ticks_ms() + (timeout_ms or self.timeout_ms)
+        return self.ticks_ms() + (timeout_ms or self.timeout_ms)
 
     def token(self) -> str:
         """A fresh name for a transaction."""
@@ -62,12 +62,13 @@ class Calls:
         read: Callable[[Payload], T],
         until_ms: float | None = None,
         refusals: Mapping[str, Callable[[ServiceError], T]] | None = None,
+        now_ms: float | None = None,
     ) -> T:
         """What the answer to a request says to ``read``, or a refusal to the reader of its code.
 
         All other trouble is ``RateLimiterUnavailable``, and so is an answer that its reader cannot read.
         """
-        now_ms = self._ticks_ms()
+        now_ms = self.ticks_ms() if now_ms is None else now_ms
         until_ms = until_ms or now_ms + self.timeout_ms
         if until_ms - now_ms < self._left_ms_min:
             spent = NoReply("what came before it took all the time", ambiguous=False)
@@ -96,14 +97,14 @@ class Calls:
             again = failed.transient or (failed.ambiguous and operation in HARMLESS_TWICE)
             if not (again and await self.pause(attempt, until_ms)):
                 raise failure(failed, operation, self.table_name, ambiguous=maybe_applied) from failed
-            now_ms = self._ticks_ms()
+            now_ms = self.ticks_ms()
 
     async def pause(self, attempt: int, until_ms: float, pause_max_ms: int = PAUSE_MAX_MS) -> bool:
         """Wait a little longer after each attempt; false when there is no time for another one."""
         longest_ms = min(pause_max_ms, PAUSE_MIN_MS * 2 ** min(attempt, 10))
         # Callers that were turned away together must not come back together.
         pause_ms = self._random.uniform(longest_ms / 2, longest_ms)
-        left_ms = until_ms - self._ticks_ms() - pause_ms
+        left_ms = until_ms - self.ticks_ms() - pause_ms
         if attempt >= ATTEMPTS_MAX or left_ms < self._left_ms_min:
             return False
         await self.transport.fanout.sleep(pause_ms / 1000)
