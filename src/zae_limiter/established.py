@@ -24,6 +24,7 @@ FORMER_NAMES = {
     ("zae_limiter.exceptions", "StackCreationError"): ("zae_limiter.exceptions", "StackOperationError"),
     ("zae_limiter.limiter", "SyncRateLimiter"): ("zae_limiter.sync", "SyncRateLimiter"),
     ("zae_limiter.repository_protocol", "RepositoryProtocol"): ("zae_limiter.repository", "Repository"),
+    ("zae_limiter_aggregator", "Settings"): ("zae_limiter_aggregator.processor", "AggregatorSettings"),
 }
 """Where names of former modules are found now; they are loaded when somebody asks for one."""
 
@@ -74,19 +75,9 @@ def refuse_former(function: str, names: Iterable[str]) -> None:
 def deprecated(what: str, instead: str) -> None:
     """Warn that a spelling will go; Python shows it once for each place outside of the package."""
     frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_globals["__name__"].startswith("zae_limiter."):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("zae_limiter."):
         frame, level = frame.f_back, level + 1
     warnings.warn(f"{what} is deprecated: {instead}", DeprecationWarning, stacklevel=level)
-
-
-def _former_property(name: str) -> Any:
-    def get(limiter: LimiterForms) -> str | None:
-        """Deprecated: the same as ``repository.stack_name``."""
-        deprecated(f"limiter.{name}", "use limiter.repository.stack_name")
-        found: str | None = limiter.repository.stack_name
-        return found
-
-    return property(get)
 
 
 class LimiterForms:
@@ -97,7 +88,25 @@ class LimiterForms:
         """Whose state it is."""
         raise NotImplementedError
 
-    name, stack_name, table_name = map(_former_property, ("name", "stack_name", "table_name"))
+    def _stack_name(self, asked: str) -> str | None:
+        deprecated(f"limiter.{asked}", "use limiter.repository.stack_name")
+        found: str | None = self.repository.stack_name
+        return found
+
+    @property
+    def name(self) -> str | None:
+        """Deprecated: the same as ``repository.stack_name``."""
+        return self._stack_name("name")
+
+    @property
+    def stack_name(self) -> str | None:
+        """Deprecated: the same as ``repository.stack_name``."""
+        return self._stack_name("stack_name")
+
+    @property
+    def table_name(self) -> str | None:
+        """Deprecated: the same as ``repository.table_name``."""
+        return self._stack_name("table_name")
 
 
 class Done:

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Mapping
 from types import TracebackType
 
+from .engine import holding
 from .engine.acquire import acquire
 from .engine.demand import unknown_limit
 from .engine.holding import Holding, _noting, logger
@@ -135,16 +136,17 @@ class Acquisition(Asked):
 
     def __init__(self, lease: Lease, needs: Mapping[str, int]) -> None:
         self._lease, self._needs = lease, needs
-        self._entered = False
+        self._entered: bool | None = False
+        """``None`` if entering it has begun, and not led to a lease."""
 
     def __repr__(self) -> str:
         lease, amounts = self._lease, {name: need // 1000 for name, need in self._needs.items()}
-        state = "entered" if self._entered else "not entered"
+        state = "not entered" if self._entered is False else "entered"
         return f"<Acquisition of {amounts} by {lease._entity_id!r} on {lease._resource!r}, {state}>"
 
     def __del__(self) -> None:
         """Whoever forgets to enter it is limited by nothing."""
-        if not self._entered:
+        if self._entered is False:
             told = f"{self!r} took nothing: write `with limiter.acquire(…)`, `async with` in a coroutine"
             warnings.warn(told, RuntimeWarning, stacklevel=2)
 
@@ -159,13 +161,14 @@ class Acquisition(Asked):
         self._lease = DegradedLease(lease, {name: need // 1000 for name, need in self._needs.items()})
 
     async def __aenter__(self) -> Lease:
-        if self._entered:
+        if self._entered is not False:
             raise self.entered_before()
-        self._entered = True
+        self._entered, self._lease._forks = None, holding.forks
         try:
             await acquire(self._lease, self._needs)
         except RateLimiterUnavailable as error:
             self.degrade(error)
+        self._entered = True
         return self._lease
 
     def end(self, kind: type[BaseException] | None) -> bool:

@@ -152,8 +152,7 @@ class Cursor(NamedTuple):
     sort: str
 
 
-LAST = "\U0010ffff"
-"""Sorts behind every character, so that ``prefix + LAST`` closes the range of a prefix."""
+LAST = "\U0010ffff"  # sorts behind every character, so that ``prefix + LAST`` closes the range of a prefix
 
 
 class Query(NamedTuple):

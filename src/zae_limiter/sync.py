@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Never, Self, Unpack
 
 from .builder import RepositoryOptions
+from .engine import holding
 from .engine.acquire import acquire
 from .established import LimiterForms, refuse_former
 from .exceptions import RateLimiterUnavailable, ValidationError
@@ -66,14 +67,15 @@ class SyncAcquisition(Asked):
 
     def __enter__(self) -> SyncLease:
         acquisition = self._async
-        if acquisition._entered:
+        if acquisition._entered is not False:
             raise acquisition.entered_before()
-        acquisition._entered = True
+        acquisition._entered, acquisition._lease._forks = None, holding.forks
         try:
             try:
                 run_sync(acquire(acquisition._lease, acquisition._needs))
             except RateLimiterUnavailable as error:
                 acquisition.degrade(error)
+            acquisition._entered = True
             return SyncLease(acquisition._lease)
         except BaseException:
             lease = acquisition._lease

@@ -5,6 +5,10 @@ and shards), ``archiver``, ``processor`` (one batch), and then who brings the ba
 ``runner`` anywhere else. It knows the limiter's records but not the limiter.
 """
 
+from typing import TYPE_CHECKING
+
+from zae_limiter.established import former_names
+
 from .changes import FILTERS, Change, Expired, Span, change_of
 from .processor import AggregatorSettings, Tally, process_changes, process_stream_records
 
@@ -19,3 +23,6 @@ __all__ = [
     "process_changes",
     "process_stream_records",
 ]
+
+if not TYPE_CHECKING:  # which is to see every name that is missing
+    __getattr__ = former_names(__name__)

@@ -8,6 +8,7 @@ from tests.engine.fake_buckets import FRESH_MS, FakeBuckets, account_of, image_o
 from tests.engine.fake_store import NOW, RATE, Scripted, claim, is_busy, release
 from zae_limiter import Limit, OnUnavailable, RateLimiterUnavailable, RateLimitExceeded
 from zae_limiter.config_cache import Entry
+from zae_limiter.engine import holding
 from zae_limiter.engine.account import Meter
 from zae_limiter.exceptions import LeaseExpiredError, ValidationError
 from zae_limiter.lease import Lease
@@ -230,6 +231,58 @@ def account_plan(buckets: FakeBuckets) -> Any:
     """The plan of somebody who knows of the parent, which has no limits."""
     account = account_of(parent_id="p")
     return type(buckets.made)((account,), BLOCK, None, buckets.cache, buckets.entries)
+
+
+def test_what_is_more_than_a_want_of_tokens_is_not_remembered_as_one() -> None:
+    """An empty bucket that begins in the future is put right by whoever is refused, and fills then."""
+    buckets = remote(image_of(0, rf=NOW + 10**9))
+    for _ in range(2):
+        with pytest.raises(RateLimitExceeded) as caught:
+            buckets.enter({"a": 1_000})
+        assert caught.value.retry_after_seconds == 1.0
+    assert buckets.shelf.items[buckets.key]["rf"] == NOW
+    buckets.clock.now_ms += 1_001
+    buckets.enter({"a": 1_000})
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_what_was_not_entered_or_was_refused_cannot_be_left(at_once: bool) -> None:
+    buckets = FakeBuckets(None, image_of(0), at_once=at_once)
+    asked, refused = buckets.ask(), buckets.ask()
+    with pytest.raises(RateLimitExceeded):
+        run_sync(refused.__aenter__())
+    for acquisition in (asked, refused):
+        with pytest.raises(LeaseExpiredError, match="was not entered"):
+            run_sync(acquisition.__aexit__(None, None, None))
+    with pytest.raises(LeaseExpiredError, match="was entered before"):
+        run_sync(refused.__aenter__())
+    with pytest.raises(RateLimitExceeded):
+        run_sync(asked.__aenter__())
+
+
+def test_a_lease_belongs_to_the_process_that_entered_it() -> None:
+    """What was only asked for may be entered in a forked child."""
+    buckets = FakeBuckets()
+    asked, kept = buckets.ask(), buckets.enter()
+    holding.forks += 1
+    try:
+        lease = run_sync(asked.__aenter__())
+        run_sync(lease.adjust(a=1))
+        run_sync(asked.__aexit__(ValueError, None, None))
+        with pytest.raises(LeaseExpiredError, match="forked"):
+            run_sync(kept.adjust(a=1))
+    finally:
+        holding.forks -= 1
+    assert buckets.left[0] == 8_000
+
+
+def test_the_policy_is_the_one_that_the_lease_was_entered_with() -> None:
+    buckets = FakeBuckets(policy=ALLOW)
+    lease = buckets.enter()
+    buckets.made = type(buckets.made)((account_of(),), BLOCK, None, buckets.cache, buckets.entries)
+    buckets.plans.clear()
+    run_sync(lease.consume(a=1))
+    assert lease._policy is ALLOW
 
 
 # While the store is down.

@@ -193,6 +193,25 @@ def test_a_bucket_without_a_count_gets_one() -> None:
     assert write.when[-2:] == (Equal("shard_count", 1), Equal("b_wcu_tk", None))
 
 
+@pytest.mark.parametrize("total", ["x", True, 1.5])
+def test_a_damaged_count_is_begun_anew(total: Any) -> None:
+    image = counted(4_000, 500_000) | {"b_wcu_tc": total}
+    write = spent(Meter.LIMIT, image, NOW)
+    assert apply(write, image).applied
+    assert write.set["b_wcu_tc"] == 1_000
+
+
+@pytest.mark.parametrize("version", [None, "x", True])
+def test_a_bucket_without_a_version_can_be_charged(version: Any) -> None:
+    """What was used is taken, whatever the bucket says of its configuration."""
+    image = {name: value for name, value in bucket(4_000).items() if name != "cv"}
+    image |= {} if version is None else {"cv": version}
+    write = write_for(account(A), Posting(debit={"a": 5_000}), image, NOW)
+    assert write is not None
+    outcome = apply(write, image)
+    assert (outcome.applied, outcome.item and outcome.item["b_a_tk"]) == (True, -1_000)
+
+
 def test_a_count_moves_with_the_origin() -> None:
     """What it gained until then is credited, up to its capacity."""
     renewed = account(A, meter=Meter.LIMIT)._replace(terms=Terms.of([Limit("a", 20, 1, 1)], 2))

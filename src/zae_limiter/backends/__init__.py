@@ -52,11 +52,15 @@ def open_backend(
     found = _entry_point(scheme)
     try:
         driver: Callable[..., Backend] = found.load()
-        return driver(url, sync=sync, world=world, timeout_ms=timeout_ms, **client)
+        backend = driver(url, sync=sync, world=world, timeout_ms=timeout_ms, **client)
     except ImportError as error:
         if (error.name or "").partition(".")[0] == __name__.partition(".")[0]:
             raise
         raise InfrastructureError(_missing_driver(scheme, found, error)) from error
+    for verb in ("swap", "changes"):  # which a store of another package need not know of
+        if not hasattr(backend, verb):
+            setattr(backend, verb, None)
+    return backend
 
 
 def store_world(url: str, world: World) -> World:

@@ -4,9 +4,6 @@ A plan says whose buckets are charged. If the store answers at once, that is all
 Else a write goes out in the bucket's line, alone if one bucket is all there is; whatever it brings to light,
 and whatever takes several buckets, is for ``take``. A plan that turns out to charge the wrong family is made
 anew.
-
-A write whose reply was lost may have happened. Such a debit counts as spent and is never sent again;
-such a refund is never repeated. Nothing is applied twice.
 """
 
 from __future__ import annotations
@@ -38,11 +35,12 @@ async def acquire(holding: Holding, needs: Mapping[str, int]) -> None:
     writer, plan = buckets.writer, buckets.plans.get((holding._entity_id, holding._resource))
     if plan is None or plan.given != holding._given or not holding._speculative:
         plan = None
-    elif plan.is_lone and is_first and needs and writer.swap is not None:
+    elif is_first:
+        holding._policy = holding._on_unavailable or plan.on_unavailable
+    if plan is not None and plan.is_lone and is_first and needs and writer.swap is not None:
         ticks_ms, cache = writer.world.ticks_ms(), plan.cache
         fresh = ticks_ms < plan.expires_ms and cache.withdrawals == plan.withdrawals
         if fresh or plan.is_fresh(ticks_ms):
-            holding._policy = holding._on_unavailable or plan.on_unavailable
             now_ms, image, terms = writer.world.now_ms(), writer.images.get(plan.key), plan.accounts[0].terms
             if image is not None and (image is plan.image or plan.suits(image, now_ms)):
                 changed, ttl = spent(terms, needs, image, now_ms), image.get("ttl")
@@ -76,9 +74,9 @@ async def _acquire_in_line(
     for attempt in range(1, PLANS_MAX + 1):
         if attempt > 1 or plan is None or not plan.stands(writer, needs, writer.world.ticks_ms()):
             plan = await buckets.plan(*place, holding._given, needs)
-        holding._policy = holding._on_unavailable or plan.on_unavailable
         if is_first:
             holding._accounts = plan.accounts
+            holding._policy = holding._on_unavailable or plan.on_unavailable
         if is_lone := len(plan.accounts) == 1 and needs and plan.names.issuperset(needs):
             demands = [Demand(plan.accounts[0], needs)]
         elif not (demands := demands_on(plan.accounts, needs)):

@@ -13,7 +13,9 @@ that corrects it. When the numbers of a bucket change it is *rebased* by the sam
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from ..models import NUMBER_MAX
 from ..repository_protocol import (
     NOTHING,
     Absent,
@@ -87,7 +89,7 @@ def _spend(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
     """Take from a bucket that has the numbers of its terms: spend or top, limit by limit."""
     numbers: Mapping[str, int] = image  # type: ignore[assignment]  # as far as the terms name them
     origin, terms, (need_by_name, debit, credit, _, hold) = numbers.get("rf"), account.terms, posting
-    if type(origin) is not int:  # of a bucket that is only charged, and damaged
+    if type(origin) is not int or abs(origin) > NUMBER_MAX:  # of a bucket that is damaged, and only charged
         origin = 0
     if origin - now_ms > AHEAD_MS_MAX:  # by a wrong clock; it begins anew
         return rebase(account, posting, image, now_ms)
@@ -129,10 +131,7 @@ def _spend(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
 
 
 def spent(terms: Terms, needs: Mapping[str, int], image: Item, now_ms: int) -> dict[str, int] | None:
-    """What ``_spend`` would leave of a bucket that has the numbers of its terms; ``None`` if it does not fit.
-
-    For stores that answer at once, where the image is what is stored. Tests hold the two together.
-    """
+    """What ``_spend`` would leave of a bucket that is exactly its image; ``None`` if it does not fit."""
     numbers: Mapping[str, int] = image  # type: ignore[assignment]  # as far as the terms name them
     origin_ms, changed = numbers["rf"], {}
     for name, need in needs.items():
@@ -150,7 +149,7 @@ def spent(terms: Terms, needs: Mapping[str, int], image: Item, now_ms: int) -> d
 
 def _charge(account: Account, posting: Posting, image: Item, now_ms: int) -> Update | None:
     """Take after the fact, under the numbers that the bucket has by now."""
-    terms = stored_terms(image, account.terms.ttl_fills)
+    terms = replace(stored_terms(image, account.terms.ttl_fills), version=None)  # which stays, whatever it is
     debit, credit = ({n: a for n, a in part.items() if n in terms.rates} for part in posting[1:3])
     if not debit and not credit:
         return None

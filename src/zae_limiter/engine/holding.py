@@ -32,13 +32,13 @@ _noting = ForkSafe(threading.RLock)
 Garbage may be collected within it, and end another one in the same thread.
 """
 
-_forks = 0
+forks = 0
 """How often this process was forked off another one: what is held belongs to the process that took it."""
 
 
 def _note_fork() -> None:
-    global _forks  # noqa: PLW0603 - there is one process
-    _forks += 1
+    global forks  # noqa: PLW0603 - there is one process
+    forks += 1
 
 
 at_fork(after_in_child=_note_fork)
@@ -117,7 +117,7 @@ class Holding:
         self._later: tuple[Take, ...] = ()
         self._adjusted: Mapping[str, int] = NOTHING
         self._ended = self._settled = self._abandoned = self._in_block = self._counted = False
-        self._forks = _forks
+        self._forks = forks
 
     def _taken(self) -> tuple[Take, ...]:
         if not self._taken_alone:
@@ -169,7 +169,7 @@ class Holding:
         What was inherited from the process that took it is settled there.
         """
         settled, self._ended, self._settled = self._settled, True, True
-        return not settled and self._forks == _forks
+        return not settled and self._forks == forks
 
     async def _leave_behind(self) -> None:
         """Store the net adjustment for nobody who could be told."""
@@ -188,7 +188,7 @@ class Holding:
         whether the work was done in that case, so it is counted.
         """
         try:
-            if self._forks != _forks:
+            if self._forks != forks:
                 return
             if self._in_block and not self._ended and (self._adjusted or self._taken()):
                 self._counted = True
@@ -201,5 +201,5 @@ class Holding:
     def _check_open(self) -> None:
         if self._ended:
             raise LeaseExpiredError(self._entity_id, self._resource)
-        if self._forks != _forks:
+        if self._forks != forks:
             raise LeaseExpiredError(self._entity_id, self._resource, "belongs to the process that forked")

@@ -112,7 +112,7 @@ def measure(
             if need > number(image, largest):
                 set_[largest] = need
     names, shards, stored = COUNT, image.get("shard_count"), image.get(COUNT.tk)
-    is_whole = type(stored) is int and -NUMBER_MAX <= stored <= NUMBER_MAX
+    is_whole = type(stored) is type(image.get(COUNT.tc)) is int and -NUMBER_MAX <= stored <= NUMBER_MAX
     rate = WRITES if is_whole and _COUNTS.items() <= image.items() else stored_rate(image, WCU)
     if type(shards) is int and shards == account.shard_count:
         pins: tuple[Condition, ...] = (Equal("shard_count", shards),)

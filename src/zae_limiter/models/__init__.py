@@ -338,8 +338,10 @@ class AuditEvent:
 
     def to_dict(self) -> dict[str, Any]:
         """The event as plain JSON; a principal or a resource only if there is one."""
-        plain = asdict(self) | {"action": str(self.action), "details": dict(self.details)}
-        return {name: value for name, value in plain.items() if value is not None}
+        plain = {one.name: getattr(self, one.name) for one in fields(self)}
+        plain |= {"action": str(self.action), "details": dict(self.details)}
+        there = {"principal": self.principal, "resource": self.resource}
+        return {name: value for name, value in plain.items() if there.get(name, name) is not None}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:

@@ -140,7 +140,7 @@ class World:
 
     def for_store(self) -> World:
         """This world for one store that has a clock of its own, and the store's time as its ``now_ms``."""
-        if self.now_ms == _MACHINE.now_ms:
+        if self.now_ms == _MACHINE.now_ms and self.ticks_ms is _ticks_ms:
             clock = StoreClock(time.time_ns, time.monotonic_ns)
         else:
             clock = StoreClock(lambda: self.now_ms() * 1_000_000, lambda: self.ticks_ms() * 1e6)

@@ -72,6 +72,12 @@ class Engine(ABC):
 
     def install(self, tell: Callable[[str], None]) -> None:
         """Install it; whatever an earlier attempt left behind is removed first."""
+        for _, words in self.steps():
+            if not (Path(words[0]).is_absolute() or shutil.which(words[0])):
+                raise InfrastructureNotFoundError(
+                    f"{self.name} is fetched by {words[0]}, and there is no {words[0]} on the PATH; "
+                    f"install it, or let {self.variable} name {Path(self.program).name}"
+                )
         shutil.rmtree(self.home, ignore_errors=True)
         self.home.mkdir(parents=True)
         for _, words in self.steps():
@@ -83,10 +89,7 @@ class Engine(ABC):
         try:
             done = subprocess.run(words, check=False, capture_output=True, text=True)
         except OSError as error:
-            raise InfrastructureNotFoundError(
-                f"{self.name} is fetched by {words[0]}, and there is no {words[0]} on the PATH; install it, "
-                f"or let {self.variable} name {Path(self.program).name}"
-            ) from error
+            raise InfrastructureError(f"{words[0]} could not be started: {error}") from error
         if done.returncode != 0:
             said = (done.stderr or done.stdout).strip().splitlines()
             raise InfrastructureError(

@@ -119,7 +119,7 @@ def _part(name: str, numbers: list[Any], stored: Mapping[str, Limit]) -> Part:
             burst = max(limit.capacity_milli, capacity or 0)
     capacity = capacity if burst is None else burst
     match origin, tokens, capacity, amount, period:
-        case int(), int(), int(), int(), int() if min(capacity, amount, period, origin) > 0:
+        case int(), int(), int(), int(), int() if min(capacity, amount, period) > 0 and origin >= 0:
             return Part(name, Rate(capacity, amount, period), tokens, origin, consumed or 0)
     found = {"origin": origin, "tokens": tokens, "capacity": capacity, "refill": amount, "period": period}
     raise ValidationError("limit", name, f"its bucket cannot be used, and no stored limits say more: {found}")

@@ -126,7 +126,8 @@ def begin(state: State, now_ms: int) -> list[Write]:
         closing = Update(version_key(), set=_present(now_ms) | closed)
     else:
         # A schema that cannot be read, or is no older, says nothing about the records.
-        before = before if _is_older(_parsed(before)) else UNKNOWN_SCHEMA
+        parsed = _parsed(before)
+        before = str(parsed) if _is_older(parsed) else UNKNOWN_SCHEMA
         closing = Put(
             version_key(), version_item(VersionRecord(before, None, CLIENT_MIN_VERSION, now, AUTHOR))
         )
