@@ -170,6 +170,14 @@ from zae_limiter.backends.memory import MemoryBackend
 class ShelfBackend(MemoryBackend):
     pass
 
+class Bare:
+    pass
+
+
+def open_bare(url, *, sync, world, timeout_ms):
+    return Bare()
+
+
 def open_shelf(url, *, sync, world, timeout_ms):
     backend = ShelfBackend(world)
     backend.asked = (url, sync, timeout_ms)
@@ -185,6 +193,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shelf-store\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
         "[zae_limiter.backends]\n"
+        "bare = shelf_store:open_bare\n"
         "shelf = shelf_store:open_shelf\n"
         "torn = shelf_store_that_is_missing:open_shelf\n"
         "sqlite = shelf_store:open_shelf\n"
@@ -203,13 +212,20 @@ class TestEntryPoints:
         assert type(backend).__name__ == "ShelfBackend"
         assert backend.asked == ("shelf://somewhere?x=1", True, 70)
 
+    def test_a_store_that_offers_no_more_than_it_must(self) -> None:
+        """It answers by writes, and its records are believed until they expire."""
+        backend = opened("bare://x")
+        assert (backend.swap, backend.changes) == (None, None)
+
     def test_our_own_come_first(self) -> None:
         """Nobody takes over a scheme of ours."""
         assert isinstance(opened("sqlite:///x.db"), SqliteBackend)
 
     def test_known_schemes_include_it(self) -> None:
         """An unknown scheme is answered with all that are installed."""
-        with pytest.raises(ValidationError, match="dynamodb://, memory://, shelf://, sqlite://, torn://"):
+        with pytest.raises(
+            ValidationError, match="bare://, dynamodb://, memory://, shelf://, sqlite://, torn://"
+        ):
             opened("shelv://x")
 
     def test_broken_distribution(self) -> None:

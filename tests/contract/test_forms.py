@@ -5,12 +5,15 @@ import pickle
 import warnings
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
 import zae_limiter
+import zae_limiter_aggregator
 from tests.records.store import Store
 from zae_limiter import (
+    AuditAction,
     AuditEvent,
     Availability,
     BackendCapabilities,
@@ -286,6 +289,21 @@ def test_a_limiter_tells_its_stack_with_a_warning() -> None:
         for name in ("name", "stack_name", "table_name"):
             with pytest.warns(DeprecationWarning, match=f"limiter.{name} is deprecated"):
                 assert getattr(limiter, name) is limiter.repository.stack_name
+
+
+def test_a_deprecated_form_may_be_used_in_code_of_no_module() -> None:
+    """Such as a template engine's, which runs in globals without a name."""
+    with SyncRateLimiter.open("memory://") as limiter, pytest.warns(DeprecationWarning, match="limiter.name"):
+        exec("limiter.name", {"limiter": limiter})
+
+
+def test_the_settings_of_the_aggregator_have_their_former_name() -> None:
+    assert zae_limiter_aggregator.Settings is zae_limiter_aggregator.AggregatorSettings
+
+
+def test_an_event_tells_details_of_any_mapping() -> None:
+    event = AuditEvent("1", "t", AuditAction.ENTITY_CREATED, "e", details=MappingProxyType({"a": 1}))
+    assert event.to_dict()["details"] == {"a": 1}
 
 
 def test_forms_of_the_models() -> None:
