@@ -10,7 +10,7 @@ import pytest
 
 from zae_limiter.backends.sqlite import statements
 from zae_limiter.backends.sqlite.file import COLUMNS, LAYOUT, open_file
-from zae_limiter.backends.sqlite.statements import LostCommit, StoredItem, changed_body, read_body
+from zae_limiter.backends.sqlite.statements import LostCommit, StoredItem, changed_body, read_body, stored
 from zae_limiter.repository_protocol import (
     Absent,
     AtLeast,
@@ -174,7 +174,7 @@ def test_what_others_wrote_is_read_as_far_as_it_is_an_object(body: str, item: It
 )
 def test_integers_change_in_the_text_itself(body: str, changed: dict[str, int], expected: str | None) -> None:
     """Where the text is one that we would write; any other is left to those who write all of it again."""
-    assert changed_body(StoredItem(read_body(body), body), changed) == expected
+    assert changed_body(stored(read_body(body), body), changed) == expected
 
 
 @pytest.mark.parametrize(

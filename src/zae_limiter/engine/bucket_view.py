@@ -65,8 +65,13 @@ def is_renewed(terms: Terms, image: Item) -> bool:
 
 def stored_terms(image: Item, ttl_fills: int = 0) -> Terms:
     """The terms that a bucket itself holds; one without a ``ttl`` is kept for ever."""
-    rates = {name: rate for name in bucket_limit_names(image) if (rate := stored_rate(image, name))}
-    return Terms(rates, number(image, "cv"), ttl_fills if "ttl" in image else 0)
+    rates = ((name, rate) for name in bucket_limit_names(image) if (rate := stored_rate(image, name)))
+    return _terms(tuple(rates), number(image, "cv"), ttl_fills if "ttl" in image else 0)
+
+
+@lru_cache(4096)
+def _terms(rates: tuple[tuple[str, Rate], ...], version: int | None, ttl_fills: int) -> Terms:
+    return Terms(dict(rates), version, ttl_fills)
 
 
 def has_terms(image: Item, terms: Terms) -> bool:

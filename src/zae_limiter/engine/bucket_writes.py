@@ -13,7 +13,6 @@ that corrects it. When the numbers of a bucket change it is *rebased* by the sam
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from ..models import NUMBER_MAX
 from ..repository_protocol import (
@@ -94,7 +93,8 @@ def _spend(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
     if origin - now_ms > AHEAD_MS_MAX:  # by a wrong clock; it begins anew
         return rebase(account, posting, image, now_ms)
     when: list[Condition] = [Equal("rf", origin)]
-    when += pinned(image, "cv") if terms.version is None else (Equal("cv", terms.version),)
+    version = image.get("cv")
+    when += (Equal("cv", version),) if type(version) is int else pinned(image, "cv")
     add: dict[str, int] = {}
     set_: dict[str, Value] = {}
     missing: list[tuple[Rate, int]] = []
@@ -149,7 +149,7 @@ def spent(terms: Terms, needs: Mapping[str, int], image: Item, now_ms: int) -> d
 
 def _charge(account: Account, posting: Posting, image: Item, now_ms: int) -> Update | None:
     """Take after the fact, under the numbers that the bucket has by now."""
-    terms = replace(stored_terms(image, account.terms.ttl_fills), version=None)  # which stays, whatever it is
+    terms = stored_terms(image, account.terms.ttl_fills)
     debit, credit = ({n: a for n, a in part.items() if n in terms.rates} for part in posting[1:3])
     if not debit and not credit:
         return None

@@ -109,8 +109,9 @@ class SqliteBackend:
         except Busy:
             return None
         self._count(1)
-        new = statements.StoredItem(image, body)
+        new = statements.StoredItem(image)
         new.update(changed)
+        new.body = body
         return new
 
     async def changes(self) -> int:

@@ -98,10 +98,14 @@ class StoredItem(dict[str, Any]):
     """An item together with the text that it was read from or written as."""
 
     __slots__ = ("body",)
+    body: str
 
-    def __init__(self, item: Item, body: str) -> None:
-        super().__init__(item)
-        self.body = body
+
+def stored(item: Item, body: str) -> StoredItem:
+    """An item that was just read, or written."""
+    kept = StoredItem(item)
+    kept.body = body
+    return kept
 
 
 class LostCommit(Exception):
@@ -277,7 +281,7 @@ def query_sql(index: str | None, backwards: bool, after: bool) -> str:
 
 def _get(connection: sqlite3.Connection, key: Key) -> Item | None:
     row = connection.execute(SELECT, key).fetchone()
-    return None if row is None else StoredItem(read_body(row[0]), row[0])
+    return None if row is None else stored(read_body(row[0]), row[0])
 
 
 def _keep(connection: sqlite3.Connection, write: Write, old: Item | None, outcome: Outcome) -> Outcome:
@@ -296,7 +300,7 @@ def _keep(connection: sqlite3.Connection, write: Write, old: Item | None, outcom
             connection.execute(UPDATE_BODY, (body, *key))
         else:
             connection.execute(UPSERT, (*key, body, *_columns(new)))
-        outcome = Outcome(True, StoredItem(new, body))
+        outcome = Outcome(True, stored(new, body))
     if is_bucket and (new is None or is_deleted(new)):  # with what a trigger marked just now
         for statement in FORGET:
             connection.execute(statement, key[:1])
