@@ -80,33 +80,29 @@ def deprecated(what: str, instead: str) -> None:
     warnings.warn(f"{what} is deprecated: {instead}", DeprecationWarning, stacklevel=level)
 
 
+def _stack_name(limiter: Any, asked: str) -> str | None:
+    deprecated(f"limiter.{asked}", "use limiter.repository.stack_name")
+    found: str | None = limiter.repository.stack_name
+    return found
+
+
 class LimiterForms:
     """Where a limiter's state lives, asked of the limiter."""
 
     @property
-    def repository(self) -> Any:
-        """Whose state it is."""
-        raise NotImplementedError
-
-    def _stack_name(self, asked: str) -> str | None:
-        deprecated(f"limiter.{asked}", "use limiter.repository.stack_name")
-        found: str | None = self.repository.stack_name
-        return found
-
-    @property
     def name(self) -> str | None:
         """Deprecated: the same as ``repository.stack_name``."""
-        return self._stack_name("name")
+        return _stack_name(self, "name")
 
     @property
     def stack_name(self) -> str | None:
         """Deprecated: the same as ``repository.stack_name``."""
-        return self._stack_name("stack_name")
+        return _stack_name(self, "stack_name")
 
     @property
     def table_name(self) -> str | None:
         """Deprecated: the same as ``repository.table_name``."""
-        return self._stack_name("table_name")
+        return _stack_name(self, "table_name")
 
 
 class Done:
