@@ -105,6 +105,8 @@ class Account(NamedTuple):
     @property
     def whole_key(self) -> Key:
         """The key of shard 0, which stands for the bucket."""
-        if self.shard_id == 0:
-            return self.key
-        return bucket_key(self.namespace_id, self.entity_id, self.resource)
+        return self.key if self.shard_id == 0 else self.shard_key(0)
+
+    def shard_key(self, shard_id: int) -> Key:
+        """The key of one shard of the bucket."""
+        return bucket_key(self.namespace_id, self.entity_id, self.resource, shard_id)

@@ -20,7 +20,6 @@ from ..repository_protocol import (
     Delete,
     Exists,
     Item,
-    Key,
     Update,
     Value,
     Write,
@@ -29,7 +28,6 @@ from ..schema import (
     BURIED,
     FORGIVEN,
     LAPSES,
-    bucket_key,
     bucket_limit_names,
     limit_attributes,
     number,
@@ -144,7 +142,7 @@ def _elder(account: Account, shard_id: int, image: Item, child: Item, now_ms: in
     set_[BURIED] = max(number(child, "born"), number(child, BURIED), number(image, BURIED))
     if half == 1 and LAPSES in image:
         set_["ttl"], set_[LAPSES] = ttl_seconds(Terms(rates, None, TTL_FILLS), at_ms, full_in_ms), None
-    return Update(_key(account, shard_id), {a: n for a, n in add.items() if n}, set_, tuple(when))
+    return Update(account.shard_key(shard_id), {a: n for a, n in add.items() if n}, set_, tuple(when))
 
 
 def _younger(account: Account, shard_id: int, child: Item) -> Delete:
@@ -157,8 +155,4 @@ def _younger(account: Account, shard_id: int, child: Item) -> Delete:
         *(limit_attributes(n).tk for n in bucket_limit_names(child)),
     ):
         when += pinned(child, attribute)
-    return Delete(_key(account, shard_id), tuple(when))
-
-
-def _key(account: Account, shard_id: int) -> Key:
-    return bucket_key(account.namespace_id, account.entity_id, account.resource, shard_id)
+    return Delete(account.shard_key(shard_id), tuple(when))

@@ -12,7 +12,6 @@ from typing import TypeAlias, TypeVar
 
 from ..exceptions import RateLimiterUnavailable
 from ..repository_protocol import Item, Key, Outcome
-from ..schema import bucket_key
 from .account import Account
 from .bucket_view import stored_terms
 from .demand import Demand, Take
@@ -229,8 +228,7 @@ def _with_elder(order: Order) -> Order:
     """What is owed to a shard that is gone, as owed to the one that it is part of again."""
     account = order.account
     elder_id = parent_of(account.shard_id)
-    key = bucket_key(account.namespace_id, account.entity_id, account.resource, elder_id)
-    return order._replace(account=account._replace(key=key, shard_id=elder_id))
+    return order._replace(account=account._replace(key=account.shard_key(elder_id), shard_id=elder_id))
 
 
 def _is_moot(order: Order, outcome: Outcome) -> bool:

@@ -31,7 +31,6 @@ from ..schema import (
     LAPSES,
     LIFE,
     bucket_entries,
-    bucket_key,
     bucket_limit_names,
     limit_attributes,
     number,
@@ -73,7 +72,7 @@ def shard_account(account: Account, shard_id: int, image: Item | None) -> Accoun
         if shard_id < (spread := spread_of(image, name))
     }
     return account._replace(
-        key=bucket_key(account.namespace_id, account.entity_id, account.resource, shard_id),
+        key=account.shard_key(shard_id),
         terms=Terms(rates, account.terms.version),
         shard_id=shard_id,
         shard_count=count,
@@ -92,7 +91,7 @@ def levels(account: Account, images: Sequence[Item | None], name: str, now_ms: i
 
 def shard_keys(account: Account, count: int) -> list[Key]:
     """The keys of all shards of a bucket."""
-    return [account.key, *(_key(account, shard_id) for shard_id in range(1, count))]
+    return [account.key, *(account.shard_key(shard_id) for shard_id in range(1, count))]
 
 
 def known_images(writer: BucketWriter, account: Account) -> list[Item | None]:
@@ -109,7 +108,7 @@ async def survey(writer: BucketWriter, accounts: Sequence[Account]) -> list[list
     """The images of all shards of some buckets as they are now; one read unless there are shards."""
     firsts = await writer.look([account.key for account in accounts])
     others = [
-        _key(account, shard_id)
+        account.shard_key(shard_id)
         for account, first in zip(accounts, firsts, strict=True)
         for shard_id in range(1, shard_count(first))
     ]
@@ -143,13 +142,13 @@ async def place(writer: BucketWriter, account: Account, names: Mapping[str, int]
         return account
     shard_id = writer.world.random.randrange(min(spread_of(first, name) for name in names))
     while shard_id:
-        key = _key(account, shard_id)
+        key = account.shard_key(shard_id)
         if not writer.knows(key):
             await writer.look([key])
         if writer.image(key) is not None or await _split_off(writer, account, shard_id, first):
             break
         shard_id = parent_of(shard_id)
-    return shard_account(account, shard_id, writer.image(_key(account, shard_id)))
+    return shard_account(account, shard_id, writer.image(account.shard_key(shard_id)))
 
 
 async def relieve(writer: BucketWriter, account: Account, shard: Account) -> Account:
@@ -226,7 +225,7 @@ def unchanged(account: Account, shard_id: int, image: Item) -> Update:
     It needs no other permission than the rest.
     """
     same = {"shard_count": image.get("shard_count")}
-    return Update(_key(account, shard_id), set=same, when=(Exists(), *pinned(image, "shard_count")))
+    return Update(account.shard_key(shard_id), set=same, when=(Exists(), *pinned(image, "shard_count")))
 
 
 def split(
@@ -283,9 +282,9 @@ def split(
     names = limit_attributes(WCU)
     if names.tk in image:
         set_[names.tk] = WRITES.capacity_milli
-    key = _key(account, shard_id)
+    key = account.shard_key(shard_id)
     made = {name: value for name, value in made.items() if value is not None}
-    return Update(key, add, set_, tuple(when)), Put(_key(account, new_id), made, (Absent(),))
+    return Update(key, add, set_, tuple(when)), Put(account.shard_key(new_id), made, (Absent(),))
 
 
 def _spared(image: Item, made: Item, at_ms: int) -> tuple[Value, Value]:
@@ -312,18 +311,18 @@ def _new_shard(account: Account, shard_id: int, image: Item, at_ms: int) -> dict
 async def _split_off(writer: BucketWriter, account: Account, shard_id: int, first: Item) -> bool:
     """Make a missing shard by splitting those it is still a part of; false if it has to wait."""
     parent_id, birth = parent_of(shard_id), birth_count(shard_id)
-    key = _key(account, parent_id)
+    key = account.shard_key(parent_id)
     if not writer.knows(key):
         await writer.look([key])
     target = {name: spread_of(first, name) for name in bucket_limit_names(first)}
     while (image := writer.image(key)) is not None and shard_count(image) <= birth:
         if not await _split(writer, account, parent_id, target):
             return False
-    return writer.image(_key(account, shard_id)) is not None
+    return writer.image(account.shard_key(shard_id)) is not None
 
 
 async def _split(writer: BucketWriter, account: Account, shard_id: int, target: Mapping[str, int]) -> bool:
-    images = [writer.image(account.key), writer.image(_key(account, shard_id))]
+    images = [writer.image(account.key), writer.image(account.shard_key(shard_id))]
     writes = splitting(account, shard_id, images, target, writer.world.now_ms())
     if not writes:
         return False
@@ -333,7 +332,3 @@ async def _split(writer: BucketWriter, account: Account, shard_id: int, target: 
         raise RateLimiterUnavailable(str(error), misconfigured=error.misconfigured) from error
     await writer.look([write.key for write in writes])
     return outcomes[0].applied
-
-
-def _key(account: Account, shard_id: int) -> Key:
-    return bucket_key(account.namespace_id, account.entity_id, account.resource, shard_id)
