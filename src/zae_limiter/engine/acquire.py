@@ -37,7 +37,7 @@ async def acquire(holding: Holding, needs: Mapping[str, int]) -> None:
         plan = None
     elif is_first:
         holding._policy = holding._on_unavailable or plan.on_unavailable
-    if plan is not None and plan.is_lone and is_first and needs and writer.swap is not None:
+    if plan is not None and plan.is_swappable and is_first and needs and writer.swap is not None:
         ticks_ms, cache = writer.world.ticks_ms(), plan.cache
         fresh = ticks_ms < plan.expires_ms and cache.withdrawals == plan.withdrawals
         if fresh or plan.is_fresh(ticks_ms):
@@ -77,7 +77,8 @@ async def _acquire_in_line(
         if is_first:
             holding._accounts = plan.accounts
             holding._policy = holding._on_unavailable or plan.on_unavailable
-        if is_lone := len(plan.accounts) == 1 and needs and plan.names.issuperset(needs):
+        is_lone = len(plan.accounts) == 1 and bool(needs) and plan.names.issuperset(needs)
+        if is_lone:
             demands = [Demand(plan.accounts[0], needs)]
         elif not (demands := demands_on(plan.accounts, needs)):
             return
@@ -85,8 +86,8 @@ async def _acquire_in_line(
         try:
             if writer.refusals and (refusal := remembered(writer, demands)):
                 raise refusal
-            is_lone = is_lone and is_first and holding._speculative and attempt == 1
-            if is_lone and seen is not None and seen.get("shard_count", 1) == 1:
+            is_whole = is_lone and seen is not None and seen.get("shard_count", 1) == 1
+            if is_whole and is_first and holding._speculative and attempt == 1:
                 if await _took_alone(holding, demands[0], plan):
                     return
             elif await _took(holding, plan.accounts, needs, demands):

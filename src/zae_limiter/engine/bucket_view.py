@@ -188,11 +188,6 @@ def status(account: Account, name: str, need_milli: int, at: Level | Spread, now
     )
 
 
-def given_limits(terms: Terms) -> tuple[Limit, ...] | None:
-    """The limits that a caller brought along, if these are the terms of such a caller."""
-    return None if terms.version is not None else tuple(limit_of(*named) for named in terms.rates.items())
-
-
 def put_back(image: Item | None, amounts: Mapping[str, int]) -> Item | None:
     """An image as it would be if the amounts had not been taken."""
     if image is None:

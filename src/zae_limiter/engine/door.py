@@ -31,15 +31,20 @@ class Call:
 
 
 async def write_each(
-    backend: Backend, seen: SeenBuckets | None, writes: Sequence[Write], call: Call | None = None
+    backend: Backend,
+    seen: SeenBuckets | None,
+    writes: Sequence[Write],
+    call: Call | None = None,
+    *,
+    together: bool = False,
 ) -> list[Outcome]:
-    """Perform each write on its own, and note what became of the buckets.
+    """Perform each write on its own, or all ``together`` or none, and note what became of the buckets.
 
     ``seen`` is what this process remembers of them; whoever remembers nothing has none.
     """
     call = call or Call()
     call.asked = True
-    call.replies = outcomes = await backend.write_each(writes)
+    call.replies = outcomes = await (backend.transact_write if together else backend.write_each)(writes)
     if seen is not None:
         for write, outcome in zip(writes, outcomes, strict=True):
             if write.key.sort == STATE:
@@ -50,15 +55,8 @@ async def write_each(
 async def write_together(
     backend: Backend, seen: SeenBuckets | None, writes: Sequence[Write], call: Call | None = None
 ) -> list[Outcome]:
-    """Perform all writes or none, and note what became of the buckets."""
-    call = call or Call()
-    call.asked = True
-    call.replies = outcomes = await backend.transact_write(writes)
-    if seen is not None:
-        for write, outcome in zip(writes, outcomes, strict=True):
-            if write.key.sort == STATE:
-                seen.learn(write, outcome)
-    return outcomes
+    """Perform all writes or none, as ``write_each`` does."""
+    return await write_each(backend, seen, writes, call, together=True)
 
 
 def swap_at_once(

@@ -23,7 +23,7 @@ class Plan:
         "expires_ms",
         "given",
         "image",
-        "is_lone",
+        "is_swappable",
         "key",
         "names",
         "on_unavailable",
@@ -45,8 +45,8 @@ class Plan:
         self.key = accounts[0].key
         self.names = frozenset(name for account in accounts for name in account.terms.rates)
         """The limits that somebody of the family has."""
-        self.is_lone = len(accounts) == 1 and accounts[0].meter is Meter.NONE
-        """Whether one bucket is all there is to it, on a store without hot partitions."""
+        self.is_swappable = len(accounts) == 1 and accounts[0].meter is Meter.NONE
+        """Whether there is one bucket, and nobody counts the writes to it: a store may replace it at once."""
         self.expires_ms = self.withdrawals = -1.0
         self.image: Item | None = None
         """The image of the entity's bucket that was last found to be plain."""
