@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, TypeVar, Unpack
 
-from .engine.demand import Demand, demands_on
+from .engine.demand import BucketDemand, demands_on
 from .engine.refusal import demand_statuses
 from .engine.split import catch_up, levels, survey
 from .established import LimiterForms, deprecated, former_names, refuse_former
@@ -211,7 +211,7 @@ class RateLimiter(LimiterForms):
         statuses: list[LimitStatus] = []
         for account, shards in zip(accounts, images, strict=True):
             mine = {name: n for name, n in needs.items() if name in account.terms.rates}
-            statuses += demand_statuses(Demand(account, mine), shards, now_ms)
+            statuses += demand_statuses(BucketDemand(account, mine), shards, now_ms)
         wait_seconds = max((s.retry_after_seconds for s in statuses), default=0.0)
         return Availability(there, wait_seconds, tuple(statuses), entity_id, resource, now_ms)
 

@@ -8,7 +8,7 @@ from zae_limiter import RateLimitExceeded
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.backends.shelf import Shelf
 from zae_limiter.engine.account import Account, Terms
-from zae_limiter.engine.demand import Demand
+from zae_limiter.engine.demand import BucketDemand
 from zae_limiter.engine.group_commit import BucketWriter, Visit
 from zae_limiter.engine.law import Rate, balance
 from zae_limiter.engine.line import Lines, Ticket, Visitor
@@ -207,7 +207,7 @@ async def no_news(account: Account) -> Account:
     raise AssertionError(f"nobody changed the limits of {account.entity_id}")
 
 
-def take(writer: BucketWriter, *demands: Demand, **more: Any) -> tuple[Demand, ...]:
+def take(writer: BucketWriter, *demands: BucketDemand, **more: Any) -> tuple[BucketDemand, ...]:
     """What an acquire takes that goes by writes."""
     if writer.refusals and (refusal := remembered(writer, demands)):
         raise refusal
@@ -217,8 +217,8 @@ def take(writer: BucketWriter, *demands: Demand, **more: Any) -> tuple[Demand, .
     return taken
 
 
-def demand(amount: int, account: Account | None = None) -> Demand:
-    return Demand(account or account_of(), {"a": amount})
+def demand(amount: int, account: Account | None = None) -> BucketDemand:
+    return BucketDemand(account or account_of(), {"a": amount})
 
 
 def calls(store: Store) -> list[tuple[str, int]]:

@@ -11,7 +11,7 @@ from tests.engine.fake_buckets import FakeBuckets
 from tests.engine.fake_store import KEY, OTHER, RATE, Store, account_of, image_of, writer_of
 from zae_limiter import ValidationError
 from zae_limiter.engine.account import Account, Terms
-from zae_limiter.engine.demand import Demand, Take
+from zae_limiter.engine.demand import BucketDemand, Take
 from zae_limiter.engine.posting import Order, Posting
 from zae_limiter.engine.settle import settlement
 from zae_limiter.exceptions import LeaseExpiredError
@@ -30,7 +30,7 @@ ON_SHARD = account_of(SHARD, shard_id=1, shard_count=2)
 
 
 def settled(
-    accounts: list[Account], taken: list[Demand], **adjusted: int
+    accounts: list[Account], taken: list[BucketDemand], **adjusted: int
 ) -> list[tuple[Key, dict[str, int], dict[str, int]]]:
     """The debits and credits of a settlement, by item."""
     amounts: Counter[str] = Counter()
@@ -47,7 +47,7 @@ def posted(orders: list[Order]) -> list[tuple[Key, dict[str, int], dict[str, int
 
 
 def test_what_was_not_needed_goes_back_where_it_came_from_the_last_first() -> None:
-    taken = [Demand(WHOLE, {"a": 2_000}), Demand(ON_SHARD, {"a": 3_000})]
+    taken = [BucketDemand(WHOLE, {"a": 2_000}), BucketDemand(ON_SHARD, {"a": 3_000})]
     assert settled([WHOLE], taken, a=-2) == [(SHARD, {}, {"a": 2_000})]
     assert settled([WHOLE], taken, a=-3) == [(SHARD, {}, {"a": 3_000})]
     assert settled([WHOLE], taken, a=-4) == [(SHARD, {}, {"a": 3_000}), (KEY, {}, {"a": 1_000})]
@@ -55,13 +55,13 @@ def test_what_was_not_needed_goes_back_where_it_came_from_the_last_first() -> No
 
 
 def test_shards_get_back_the_very_millitokens_that_they_gave() -> None:
-    taken = [Demand(WHOLE, {"a": 999}), Demand(ON_SHARD, {"a": 1})]
+    taken = [BucketDemand(WHOLE, {"a": 999}), BucketDemand(ON_SHARD, {"a": 1})]
     assert settled([WHOLE], taken, a=-1) == [(SHARD, {}, {"a": 1}), (KEY, {}, {"a": 999})]
 
 
 def test_limits_are_returned_to_those_who_gave_them() -> None:
     """What was taken of one limit says nothing of another; both of one item are one order."""
-    taken = [Demand(WHOLE, {"a": 1_000, "b": 1_000}), Demand(ON_SHARD, {"a": 1_000})]
+    taken = [BucketDemand(WHOLE, {"a": 1_000, "b": 1_000}), BucketDemand(ON_SHARD, {"a": 1_000})]
     assert settled([WHOLE], taken, b=-1) == [(KEY, {}, {"b": 1_000})]
     assert settled([WHOLE], taken, b=-1, a=-2) == [
         (KEY, {}, {"b": 1_000, "a": 1_000}),
@@ -72,7 +72,7 @@ def test_limits_are_returned_to_those_who_gave_them() -> None:
 
 def test_what_was_needed_besides_is_paid_where_the_first_tokens_came_from() -> None:
     """A shard that does not hold the limit cannot pay; then the whole bucket does."""
-    on_shard, on_whole = Demand(ON_SHARD, {"a": 1_000}), Demand(WHOLE, {"a": 1_000, "b": 1_000})
+    on_shard, on_whole = BucketDemand(ON_SHARD, {"a": 1_000}), BucketDemand(WHOLE, {"a": 1_000, "b": 1_000})
     assert settled([WHOLE], [on_shard, on_whole], a=1) == [(SHARD, {"a": 1_000}, {})]
     assert settled([WHOLE], [on_whole, on_shard], a=1) == [(KEY, {"a": 1_000}, {})]
     assert settled([WHOLE], [on_shard], b=7) == [(KEY, {"b": 7_000}, {})]
@@ -80,7 +80,7 @@ def test_what_was_needed_besides_is_paid_where_the_first_tokens_came_from() -> N
 
 
 def test_a_parent_settles_what_it_has() -> None:
-    taken = [Demand(WHOLE, {"a": 2_000, "b": 2_000}), Demand(PARENT, {"a": 2_000})]
+    taken = [BucketDemand(WHOLE, {"a": 2_000, "b": 2_000}), BucketDemand(PARENT, {"a": 2_000})]
     assert settled([WHOLE, PARENT], taken, a=-1, b=3) == [
         (KEY, {"b": 3_000}, {"a": 1_000}),
         (OTHER, {}, {"a": 1_000}),
@@ -89,11 +89,15 @@ def test_a_parent_settles_what_it_has() -> None:
 
 def test_each_family_gets_back_what_it_gave_and_the_first_pays() -> None:
     """A lease that took from two families, one after the other."""
-    first = Take((WHOLE, PARENT), {"a": 2_000}, (Demand(WHOLE, {"a": 2_000}), Demand(PARENT, {"a": 2_000})))
-    later = Take(
-        (WHOLE, STEPPARENT), {"a": 3_000}, (Demand(STEPPARENT, {"a": 3_000}), Demand(WHOLE, {"a": 3_000}))
+    first = Take(
+        (WHOLE, PARENT), {"a": 2_000}, (BucketDemand(WHOLE, {"a": 2_000}), BucketDemand(PARENT, {"a": 2_000}))
     )
-    alone = Take((WHOLE,), {"b": 1_000}, (Demand(WHOLE, {"b": 1_000}),))
+    later = Take(
+        (WHOLE, STEPPARENT),
+        {"a": 3_000},
+        (BucketDemand(STEPPARENT, {"a": 3_000}), BucketDemand(WHOLE, {"a": 3_000})),
+    )
+    alone = Take((WHOLE,), {"b": 1_000}, (BucketDemand(WHOLE, {"b": 1_000}),))
     taken, step = [first, later, alone], STEPPARENT.key
     assert posted(settlement((WHOLE, PARENT), taken, {"a": -4})) == [
         (KEY, {}, {"a": 4_000}),
@@ -115,7 +119,8 @@ def test_what_an_item_owed_in_another_life_is_an_order_of_its_own() -> None:
     """An entity was deleted and made again while the lease went on."""
     again = WHOLE._replace(life="L")
     taken = [
-        Take((account,), {"a": 2_000}, (Demand(account, {"a": 2_000}),)) for account in (WHOLE, again, WHOLE)
+        Take((account,), {"a": 2_000}, (BucketDemand(account, {"a": 2_000}),))
+        for account in (WHOLE, again, WHOLE)
     ]
     orders = settlement((WHOLE,), taken, {"a": -5})
     assert [(o.account.life, dict(o.posting.credit)) for o in orders] == [
@@ -125,8 +130,8 @@ def test_what_an_item_owed_in_another_life_is_an_order_of_its_own() -> None:
 
 
 def test_an_adjustment_of_nothing_is_no_order() -> None:
-    assert settled([WHOLE], [Demand(WHOLE, {"a": 1_000})], a=0) == []
-    assert settled([WHOLE], [Demand(WHOLE, {"a": 1_000})]) == []
+    assert settled([WHOLE], [BucketDemand(WHOLE, {"a": 1_000})], a=0) == []
+    assert settled([WHOLE], [BucketDemand(WHOLE, {"a": 1_000})]) == []
 
 
 def test_an_order_of_one_limit_is_as_plain_as_can_be() -> None:

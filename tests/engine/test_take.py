@@ -21,7 +21,7 @@ from tests.engine.fake_store import (
 )
 from zae_limiter import RateLimiterUnavailable, RateLimitExceeded, ValidationError
 from zae_limiter.engine.account import Account, Meter, Terms
-from zae_limiter.engine.demand import Demand, demands_on
+from zae_limiter.engine.demand import BucketDemand, demands_on
 from zae_limiter.engine.group_commit import BucketWriter
 from zae_limiter.engine.law import Rate
 from zae_limiter.engine.posting import Order
@@ -43,12 +43,12 @@ BOTH = (account_of(), account_of(OTHER))
 def test_a_demand_is_for_limits_that_are_there() -> None:
     """Everybody of a family is asked for the limits it has, and somebody must have each."""
     account, parent = account_of(), account_of(OTHER)._replace(terms=Terms({"b": RATE}))
-    assert demands_on([account], {"a": 1}) == [Demand(account, {"a": 1})]
+    assert demands_on([account], {"a": 1}) == [BucketDemand(account, {"a": 1})]
     assert demands_on([account, parent], {"a": 1, "b": 2}) == [
-        Demand(account, {"a": 1}),
-        Demand(parent, {"b": 2}),
+        BucketDemand(account, {"a": 1}),
+        BucketDemand(parent, {"b": 2}),
     ]
-    assert demands_on([account, parent], {"b": 2}) == [Demand(parent, {"b": 2})]
+    assert demands_on([account, parent], {"b": 2}) == [BucketDemand(parent, {"b": 2})]
     assert demands_on([account, parent], {}) == []
     with pytest.raises(ValidationError, match=r"'c'.*it has a, b"):
         demands_on([account, parent], {"a": 1, "c": 2})

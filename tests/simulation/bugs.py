@@ -13,7 +13,7 @@ from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.config_cache import ConfigCache
 from zae_limiter.engine.account import Account
 from zae_limiter.engine.bucket_writes import fitting, spent, write_for
-from zae_limiter.engine.demand import Demand
+from zae_limiter.engine.demand import BucketDemand
 from zae_limiter.engine.group_commit import BucketWriter
 from zae_limiter.engine.merge import merge
 from zae_limiter.engine.posting import Posting
@@ -97,7 +97,7 @@ def _merge_that_mints(*given: Any) -> list[Write]:
     return [write for write in merge(*given) if not isinstance(write, Delete)]
 
 
-async def _refund_to_first_shard(writer: BucketWriter, taken: Sequence[Demand]) -> None:
+async def _refund_to_first_shard(writer: BucketWriter, taken: Sequence[BucketDemand]) -> None:
     """A refund that goes to the bucket instead of the shard."""
     moved = [d._replace(account=d.account._replace(key=d.account.whole_key)) for d in taken]
     await give_back(writer, moved)

@@ -10,13 +10,13 @@ from tests.simulation.search import Line
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.engine.bucket_view import level
 from zae_limiter.engine.bucket_writes import write_for
-from zae_limiter.engine.demand import Demand
+from zae_limiter.engine.demand import BucketDemand
 from zae_limiter.engine.group_commit import BucketWriter
 from zae_limiter.engine.settle import give_back
 from zae_limiter.repository_protocol import Equal, Item, Key, Outcome, Put, Update, Write
 
 
-async def _refund_twice(writer: BucketWriter, taken: Sequence[Demand]) -> None:
+async def _refund_twice(writer: BucketWriter, taken: Sequence[BucketDemand]) -> None:
     again = list(taken)  # who gives back takes off the list what it answers for
     await give_back(writer, taken)
     await give_back(writer, again)

@@ -16,7 +16,7 @@ from ..schema import LIFE
 from .account import Account
 from .bucket_view import has_family, is_split
 from .bucket_writes import spent
-from .demand import Demand, Take, demands_on, taken_from
+from .demand import BucketDemand, Take, demands_on, taken_from
 from .door import swap_at_once
 from .holding import Holding
 from .plan import Plan
@@ -79,7 +79,7 @@ async def _acquire_in_line(
             holding._policy = holding._on_unavailable or plan.on_unavailable
         is_lone = len(plan.accounts) == 1 and bool(needs) and plan.names.issuperset(needs)
         if is_lone:
-            demands = [Demand(plan.accounts[0], needs)]
+            demands = [BucketDemand(plan.accounts[0], needs)]
         elif not (demands := demands_on(plan.accounts, needs)):
             return
         seen = writer.images.get(plan.key)
@@ -99,7 +99,7 @@ async def _acquire_in_line(
     raise RateLimiterUnavailable(f"the family of {place[0]!r} changed {PLANS_MAX} times meanwhile")
 
 
-async def _took_alone(holding: Holding, demand: Demand, plan: Plan) -> bool:
+async def _took_alone(holding: Holding, demand: BucketDemand, plan: Plan) -> bool:
     """Take from the one bucket there is by one write; false, and nothing taken, if there is more to it."""
     writer, (account, needs) = holding._buckets.writer, demand
     order = Order(account, Posting(needs))
@@ -134,7 +134,7 @@ async def _took(
     holding: Holding,
     accounts: tuple[Account, ...],
     needs: Mapping[str, int],
-    demands: Sequence[Demand],
+    demands: Sequence[BucketDemand],
     refused: Account | None = None,
 ) -> bool:
     """Take from the buckets of a family; false, and nothing taken, if the entity has another one by now."""

@@ -11,7 +11,7 @@ from .account import Account
 from .bucket_view import life_of
 
 
-class Demand(NamedTuple):
+class BucketDemand(NamedTuple):
     """What one acquire takes from one bucket, in millitokens by limit."""
 
     account: Account
@@ -25,17 +25,17 @@ class Take(NamedTuple):
     """The family that it was taken under, the entity first."""
     amounts: Mapping[str, int]
     """What each of them gave who has such a limit."""
-    demands: tuple[Demand, ...]
+    demands: tuple[BucketDemand, ...]
     """The items that gave it."""
 
 
-def demand_on(account: Account, amounts: Mapping[str, int]) -> Demand | None:
+def demand_on(account: Account, amounts: Mapping[str, int]) -> BucketDemand | None:
     """What can be asked of an account: the limits it has, if any."""
     known = {name: amount for name, amount in amounts.items() if name in account.terms.rates}
-    return Demand(account, known) if known else None
+    return BucketDemand(account, known) if known else None
 
 
-def demands_on(accounts: Sequence[Account], amounts: Mapping[str, int]) -> list[Demand]:
+def demands_on(accounts: Sequence[Account], amounts: Mapping[str, int]) -> list[BucketDemand]:
     """Amounts as demands on all who have such limits; somebody must have each of them."""
     for name in amounts:
         if not any(name in account.terms.rates for account in accounts):
@@ -50,8 +50,8 @@ def unknown_limit(name: str, accounts: Sequence[Account]) -> ValidationError:
     return ValidationError("limit name", name, f"{entity_id!r} has no such limit on {resource!r}; {has}")
 
 
-def taken_from(demand: Demand, image: Item | None) -> Demand:
+def taken_from(demand: BucketDemand, image: Item | None) -> BucketDemand:
     """A demand that was taken, with which of the buckets that this key has had it was taken from."""
     life = "" if image is None else life_of(image)
     account = demand.account
-    return demand if account.life == life else Demand(account._replace(life=life), demand.amounts)
+    return demand if account.life == life else BucketDemand(account._replace(life=life), demand.amounts)

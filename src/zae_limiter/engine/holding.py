@@ -19,7 +19,7 @@ from ..models import Limit, OnUnavailable
 from ..repository_protocol import NOTHING, Item
 from ..runtime.colour import ForkSafe, at_fork
 from .account import Account
-from .demand import Demand, Take
+from .demand import BucketDemand, Take
 from .group_commit import BucketWriter
 from .plan import Plan
 from .settle import Charge, answered_for, give_back, settle, settlement
@@ -122,10 +122,10 @@ class Holding:
     def _taken(self) -> tuple[Take, ...]:
         if not self._taken_alone:
             return self._later
-        demand = Demand(self._accounts[0], self._taken_alone)
+        demand = BucketDemand(self._accounts[0], self._taken_alone)
         return (Take(self._accounts, self._taken_alone, (demand,)), *self._later)
 
-    def _take_in(self, take: Take, taken: Charge[Demand]) -> bool:
+    def _take_in(self, take: Take, taken: Charge[BucketDemand]) -> bool:
         """Note what was taken; false if the work has failed meanwhile: then the caller answers for it."""
         with _noting.get():
             if self._abandoned:

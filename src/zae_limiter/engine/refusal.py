@@ -9,12 +9,12 @@ from ..models import LimitStatus
 from ..repository_protocol import Item
 from .account import Account
 from .bucket_view import has_terms, put_back, shard_count, status
-from .demand import Demand
+from .demand import BucketDemand
 from .group_commit import BucketWriter
 from .split import are_known, known_images, levels, shard_account, shard_keys
 
 
-def remembered(writer: BucketWriter, demands: Sequence[Demand]) -> RateLimitExceeded | None:
+def remembered(writer: BucketWriter, demands: Sequence[BucketDemand]) -> RateLimitExceeded | None:
     """The refusal that a bucket's last one calls for, if that was a moment ago."""
     lately = [demand for demand in demands if _refused_lately(writer, demand.account)]
     if not lately:
@@ -37,10 +37,10 @@ def _refused_lately(writer: BucketWriter, account: Account) -> bool:
 
 def refusal_of(
     writer: BucketWriter,
-    owed: Sequence[Demand],
+    owed: Sequence[BucketDemand],
     now_ms: int,
-    given: Sequence[Demand] = (),
-    taken: Sequence[Demand] = (),
+    given: Sequence[BucketDemand] = (),
+    taken: Sequence[BucketDemand] = (),
 ) -> RateLimitExceeded | None:
     """The refusal that the images call for at an instant, or ``None`` if another attempt can succeed.
 
@@ -57,7 +57,7 @@ def refusal_of(
     return RateLimitExceeded(statuses)
 
 
-def demand_statuses(demand: Demand, images: Sequence[Item | None], now_ms: int) -> list[LimitStatus]:
+def demand_statuses(demand: BucketDemand, images: Sequence[Item | None], now_ms: int) -> list[LimitStatus]:
     """Every limit of a demand as it stands against the images of all shards of its bucket."""
     account = demand.account
     return [

@@ -14,7 +14,7 @@ from ..exceptions import RateLimiterUnavailable
 from ..repository_protocol import Item, Key, Outcome
 from .account import Account
 from .bucket_view import stored_terms
-from .demand import Demand, Take
+from .demand import BucketDemand, Take
 from .door import write_each
 from .group_commit import BucketWriter
 from .lifetime import lasts, prolong
@@ -53,12 +53,12 @@ class Charge(list[T]):
             self._lose(entry)
 
 
-def answered_for(writer: BucketWriter, demands: Iterable[Demand] = ()) -> Charge[Demand]:
+def answered_for(writer: BucketWriter, demands: Iterable[BucketDemand] = ()) -> Charge[BucketDemand]:
     """Demands that somebody answers for."""
     return Charge(lambda demand: writer.lose(Order(demand.account, Posting(credit=demand.amounts))), demands)
 
 
-async def give_back(writer: BucketWriter, taken: Sequence[Demand]) -> None:
+async def give_back(writer: BucketWriter, taken: Sequence[BucketDemand]) -> None:
     """Refund demands, each to the item that it was taken from, and answer for that."""
     credits: dict[Debtor, Order] = {}
     for account, amounts in taken:
@@ -115,7 +115,7 @@ def _enter(orders: dict[Debtor, Order], account: Account, posting: Posting) -> N
     orders[account.key, account.life] = Order(account, posting)
 
 
-def _last_of(take: Take, name: str, amount_milli: int) -> Iterator[tuple[Demand, int]]:
+def _last_of(take: Take, name: str, amount_milli: int) -> Iterator[tuple[BucketDemand, int]]:
     """Who of each entity of a family gave the last of what was taken."""
     for account in take.accounts:
         left = amount_milli

@@ -16,7 +16,7 @@ from ..schema import is_deleted
 from .account import Account
 from .bucket_view import is_outdated, is_overloaded, is_split, shard_count
 from .bucket_writes import fitting
-from .demand import Demand, demand_on, taken_from, unknown_limit
+from .demand import BucketDemand, demand_on, taken_from, unknown_limit
 from .group_commit import BucketWriter
 from .posting import Order, Posting
 from .refusal import refusal_of
@@ -43,12 +43,12 @@ Renew: TypeAlias = Callable[[Account], Awaitable[Account]]
 
 async def take(
     writer: BucketWriter,
-    demands: Sequence[Demand],
+    demands: Sequence[BucketDemand],
     renew: Renew,
     *,
     speculative: bool = True,
     refused: Account | None = None,
-) -> Charge[Demand]:
+) -> Charge[BucketDemand]:
     """Take every demand from its bucket, or none; ``renew`` brings the newest terms of an account.
 
     ``refused`` is the account of a lone demand that its bucket has just refused. The caller answers for what
@@ -96,7 +96,7 @@ async def take(
 class _Taking:
     """An acquire under way: what was taken, and what is still owed."""
 
-    def __init__(self, writer: BucketWriter, demands: Sequence[Demand], renew: Renew) -> None:
+    def __init__(self, writer: BucketWriter, demands: Sequence[BucketDemand], renew: Renew) -> None:
         self._writer, self._renew = writer, renew
         self._demands = list(demands)
         """All of them, under the newest terms that were seen."""
@@ -120,7 +120,7 @@ class _Taking:
         placed = []
         for at in self.owed:
             account, amounts = self._demands[at]
-            placed.append((at, Demand(await place(self._writer, account, amounts), amounts)))
+            placed.append((at, BucketDemand(await place(self._writer, account, amounts), amounts)))
         refused = []
         for part in [placed] if self.together else self._in_turn(placed):
             if refused := await self._take(part, read_first=read_first):
@@ -199,20 +199,20 @@ class _Taking:
         await self._writer.colour.sleep(seconds * self._writer.world.random.uniform(1, 2))
         await self._writer.look([demand.account.key for demand in self._demands])
 
-    def _in_turn(self, placed: list[tuple[int, Demand]]) -> list[list[tuple[int, Demand]]]:
+    def _in_turn(self, placed: list[tuple[int, BucketDemand]]) -> list[list[tuple[int, BucketDemand]]]:
         """Whom to ask first: the buckets that are believed to refuse. If none is, all at once."""
         if len(placed) == 1:
             return [placed]
         now_ms, writer = self._writer.world.now_ms(), self._writer
-        doubted: list[tuple[int, Demand]] = []
-        trusted: list[tuple[int, Demand]] = []
+        doubted: list[tuple[int, BucketDemand]] = []
+        trusted: list[tuple[int, BucketDemand]] = []
         for at, (account, amounts) in placed:
             (fits,) = fitting([Posting(amounts)], account.terms, writer.image(account.key), now_ms)
-            (trusted if fits else doubted).append((at, Demand(account, amounts)))
+            (trusted if fits else doubted).append((at, BucketDemand(account, amounts)))
         return [part for part in (doubted, trusted) if part]
 
     async def _take(
-        self, placed: Sequence[tuple[int, Demand]], *, read_first: bool = False
+        self, placed: Sequence[tuple[int, BucketDemand]], *, read_first: bool = False
     ) -> list[tuple[int, Account]]:
         """Post demands, note those that were taken, and return where the others were refused."""
         writer = self._writer
@@ -236,7 +236,7 @@ class _Taking:
         blamed = zip(placed, outcomes, strict=True)
         return [(at, demand.account) for (at, demand), outcome in blamed if not outcome.held]
 
-    def _note(self, placed: Sequence[tuple[int, Demand]], outcomes: Sequence[Outcome]) -> None:
+    def _note(self, placed: Sequence[tuple[int, BucketDemand]], outcomes: Sequence[Outcome]) -> None:
         """Note what was taken; until the last steps, which no signal handler can come between, nothing is."""
         applied = [(*asked, o.item) for asked, o in zip(placed, outcomes, strict=True) if o.applied]
         places = [at for at, _, _ in applied]
@@ -280,7 +280,7 @@ class _Taking:
         """Take a demand from several shards at once."""
         held = [account for account, _ in parts[:1]]
         hold = self._hold(held) if len(self._demands) > 1 else 0
-        placed = [(at, Demand(*part)) for part in parts]
+        placed = [(at, BucketDemand(*part)) for part in parts]
         orders = [Order(account, Posting(amounts, hold=hold)) for account, amounts in parts]
         outcomes, interruption = await self._writer.post_together(orders)
         try:
@@ -317,5 +317,5 @@ class _Taking:
             self._demands[at] = renewed
             return
         # A parent that has none of these limits any more is not asked.
-        self._demands[at] = Demand(account, {})
+        self._demands[at] = BucketDemand(account, {})
         self.owed.remove(at)
