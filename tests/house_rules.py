@@ -61,7 +61,7 @@ LAYERS = (
         f"{BACKEND} backends dynamodb aggregator",
         packages="botocore aiobotocore yaml",
     ),
-    Layer("records", "repository builder settings lease records records.*", f"{RECORDS} infra"),
+    Layer("records", "repository builder settings lease acquisition records records.*", f"{RECORDS} infra"),
     Layer("limiter", "limiter", PUBLIC),
     Layer("sync", "sync", f"{PUBLIC} limiter"),
     Layer("package", "__init__", f"{PUBLIC} limiter sync"),

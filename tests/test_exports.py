@@ -16,6 +16,7 @@ PUBLIC_MODULES = (
     "models.explanation",
     "limiter",
     "lease",
+    "acquisition",
     "sync",
     "repository",
     "builder",

@@ -8,19 +8,15 @@ is no failure of the work: what was noted until then is stored.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
-from types import TracebackType
 
-from .engine import holding
 from .engine.acquire import acquire
 from .engine.demand import unknown_limit
 from .engine.holding import Holding, _noting, logger
 from .engine.settle import cost_of
-from .exceptions import LeaseExpiredError, RateLimiterUnavailable, shown
+from .exceptions import RateLimiterUnavailable, shown
 from .models import TOKENS_MAX, OnUnavailable, check_count
 from .models.checks import named_amounts, needs_milli
-from .runtime.unentered import Asked
 
 
 class Lease(Holding):
@@ -96,121 +92,3 @@ class Lease(Holding):
         if (self._policy or self._on_unavailable or buckets.policy_when_down(*place)) is OnUnavailable.BLOCK:
             raise error.about(*place, buckets.stack_name) from error.__cause__
         buckets.writer.let_through(what, error)
-
-
-class DegradedLease(Lease):
-    """A lease given while the store was down: it writes nothing and refuses nothing."""
-
-    __slots__ = ()
-
-    def __init__(self, lease: Lease, amounts: Mapping[str, int]) -> None:
-        super().__init__(lease._buckets, lease._entity_id, lease._resource)
-        self._adjusted, self._settled = dict(amounts), True  # there is nothing to settle
-
-    @property
-    def degraded(self) -> bool:
-        return True
-
-    async def consume(self, amounts: Mapping[str, int] | None = None, /, **named: int) -> None:
-        needs = named_amounts(amounts, named)
-        needs_milli(needs)
-        await self.adjust(needs)
-
-    def _check_known(self, name: str) -> None:
-        """Nobody can be asked which limits there are."""
-
-    async def _finish(self) -> None:
-        self._ended = True
-
-    _abandon = _leave_behind = _finish
-
-    def __del__(self) -> None:
-        """There is nothing to settle."""
-
-
-class Acquisition(Asked):
-    """What ``acquire`` returns: enter it to take the tokens and get the lease, leave it to settle that."""
-
-    __slots__ = ("_entered", "_lease", "_needs")
-    _entered_by = "async with limiter.acquire(…) as lease"
-
-    def __init__(self, lease: Lease, needs: Mapping[str, int]) -> None:
-        self._lease, self._needs = lease, needs
-        self._entered: bool | None = False
-        """``None`` if entering it has begun, and not led to a lease."""
-
-    def __repr__(self) -> str:
-        lease, amounts = self._lease, {name: need // 1000 for name, need in self._needs.items()}
-        state = "not entered" if self._entered is False else "entered"
-        return f"<Acquisition of {amounts} by {lease._entity_id!r} on {lease._resource!r}, {state}>"
-
-    def __del__(self) -> None:
-        """Whoever forgets to enter it is limited by nothing."""
-        if self._entered is False:
-            told = f"{self!r} took nothing: write `with limiter.acquire(…)`, `async with` in a coroutine"
-            warnings.warn(told, RuntimeWarning, stacklevel=2)
-
-    def entered_before(self) -> LeaseExpiredError:
-        reason = "was entered before; call acquire again for another one"
-        return LeaseExpiredError(self._lease._entity_id, self._lease._resource, reason)
-
-    def degrade(self, error: RateLimiterUnavailable) -> None:
-        """Let the work go ahead without tokens, if the policy is to."""
-        lease = self._lease
-        lease._let_through(f"admitting {lease._entity_id} on {lease._resource}", error)
-        self._lease = DegradedLease(lease, {name: need // 1000 for name, need in self._needs.items()})
-
-    async def __aenter__(self) -> Lease:
-        if self._entered is not False:
-            raise self.entered_before()
-        self._entered, self._lease._forks = None, holding.forks
-        try:
-            await acquire(self._lease, self._needs)
-        except RateLimiterUnavailable as error:
-            self.degrade(error)
-        self._entered = True
-        return self._lease
-
-    def end(self, kind: type[BaseException] | None) -> bool:
-        """End the lease; whether there is something to store or to give back."""
-        lease = self._lease
-        if not self._entered:
-            reason = "was not entered, so it cannot be left"
-            raise LeaseExpiredError(lease._entity_id, lease._resource, reason)
-        # In this order: a thread that notes something now either is seen here or sees that it came too late.
-        lease._ended = True
-        if lease._counted:  # the garbage of a cycle is dropped before it is left, or after
-            lease._counted = False
-            lease._buckets.writer.refunds_lost -= 1
-        return bool(lease._adjusted) or (kind is not None and kind is not GeneratorExit)
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.end(kind):
-            await self.settle(kind, error)
-
-    async def settle(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
-        """Settle the lease, if need be by others who do it afterwards."""
-        lease, colour = self._lease, self._lease._buckets.writer.colour
-        if kind is GeneratorExit and not colour.may_wait(error):
-            colour.carry_out(lease._leave_behind(), lease._lost)
-        else:
-            await colour.keep(_settled(lease, kind), lease._lost)
-
-
-async def _settled(lease: Lease, kind: type[BaseException] | None) -> None:
-    """Store the net adjustment if the work ended well, or its reader left; else give everything back."""
-    if kind is GeneratorExit:
-        await lease._leave_behind()
-    elif kind is not None:
-        await lease._abandon()
-    else:
-        try:
-            await lease._finish()
-        except RateLimiterUnavailable as error:  # logged where it happened
-            if lease._policy is not OnUnavailable.ALLOW:
-                raise error.after_work(lease._entity_id, lease._resource) from error.__cause__

@@ -11,12 +11,13 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, TypeVar, Unpack
 
+from .acquisition import Acquisition
 from .engine.demand import BucketDemand, demands_on
 from .engine.refusal import demand_statuses
 from .engine.split import catch_up, levels, survey
 from .established import LimiterForms, deprecated, former_names, refuse_former
 from .exceptions import ValidationError, without_secrets
-from .lease import Acquisition, Lease
+from .lease import Lease
 from .models import Availability, Limit, LimiterInfo, LimitStatus, OnUnavailable, check_limits
 from .models.checks import needs_milli
 from .naming import validate_entity_id, validate_resource

@@ -9,12 +9,13 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Never, Self, Unpack
 
+from .acquisition import Acquisition
 from .builder import RepositoryOptions
 from .engine import holding
 from .engine.acquire import acquire
 from .established import LimiterForms, refuse_former
 from .exceptions import RateLimiterUnavailable, ValidationError
-from .lease import Acquisition, Lease
+from .lease import Lease
 from .limiter import RateLimiter, deployed, located
 from .models import BackendCapabilities, LimiterInfo
 from .records.connection import Options

@@ -6,13 +6,14 @@ from typing import Any
 
 from tests.engine.fake_store import NOW, RATE
 from zae_limiter import Limit, OnUnavailable, RateLimiterUnavailable
+from zae_limiter.acquisition import Acquisition
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.backends.shelf import Shelf
 from zae_limiter.config_cache import ConfigCache, Entry
 from zae_limiter.engine.account import Account, Terms
 from zae_limiter.engine.group_commit import BucketWriter
 from zae_limiter.engine.plan import Plan
-from zae_limiter.lease import Acquisition, Lease
+from zae_limiter.lease import Lease
 from zae_limiter.repository_protocol import Changes, Item, Key, Outcome, Swap, Write
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import bucket_key, limit_attributes

@@ -10,12 +10,13 @@ import pytest
 from tests.engine.fake_buckets import FakeBuckets
 from tests.engine.fake_store import KEY, OTHER, RATE, Store, account_of, image_of, writer_of
 from zae_limiter import ValidationError
+from zae_limiter.acquisition import DegradedLease
 from zae_limiter.engine.account import Account, Terms
 from zae_limiter.engine.demand import BucketDemand, Take
 from zae_limiter.engine.posting import Order, Posting
 from zae_limiter.engine.settle import settlement
 from zae_limiter.exceptions import LeaseExpiredError
-from zae_limiter.lease import DegradedLease, Lease
+from zae_limiter.lease import Lease
 from zae_limiter.models import TOKENS_MAX
 from zae_limiter.models.checks import named_amounts, needs_milli
 from zae_limiter.repository_protocol import Key

@@ -30,7 +30,7 @@ from zae_limiter import (
     SyncRepository,
     SyncStackManager,
 )
-from zae_limiter.lease import Acquisition
+from zae_limiter.acquisition import Acquisition
 from zae_limiter.repository_protocol import Backend, Item, Key
 from zae_limiter.runtime.colour import Asyncio, Colour, ForkSafe
 from zae_limiter.sync import SyncAcquisition

@@ -99,6 +99,7 @@ TARGETS = (
     Target("zae_limiter/engine/acquire.py", (*_engine("acquire"), *FLOW, *EXHAUSTIVE), CORE),
     Target("zae_limiter/engine/settle.py", (*_engine("settle", "lease"), *FLOW, *EXHAUSTIVE), CORE),
     Target("zae_limiter/lease.py", (*_engine("lease", "acquire"), *FLOW), CORE),
+    Target("zae_limiter/acquisition.py", (*_engine("lease", "acquire"), *FLOW), CORE),
     Target(
         "zae_limiter/engine/group_commit.py",
         (*_engine("group_commit", "line", "groups", "faults", "take"), *HOT[:2], *FLOW, *EXHAUSTIVE),

@@ -9,6 +9,7 @@ from typing import Any
 from unittest import mock
 
 from tests.simulation.simulation import SimColour
+from zae_limiter.acquisition import Acquisition
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.config_cache import ConfigCache
 from zae_limiter.engine.account import Account
@@ -20,7 +21,6 @@ from zae_limiter.engine.posting import Posting
 from zae_limiter.engine.settle import give_back
 from zae_limiter.engine.split import split
 from zae_limiter.exceptions import RateLimiterUnavailable
-from zae_limiter.lease import Acquisition
 from zae_limiter.operate.migrations.shapes import MOVED_TO, OldRecord
 from zae_limiter.records import versions
 from zae_limiter.records.buckets import BucketRecords
@@ -203,7 +203,7 @@ BUGS: dict[str, dict[str, Any]] = {
     "deaf_clock": {"zae_limiter.runtime.world.StoreClock.observe": _deaf},
     "clock_set_back": {"zae_limiter.runtime.world.StoreClock._look": _set_back},
     "moved_twice": {"zae_limiter.operate.migrations.moving.mark": _mark_again},
-    "reader_forgotten": {"zae_limiter.lease.Acquisition.__aexit__": _forget_readers},
+    "reader_forgotten": {"zae_limiter.acquisition.Acquisition.__aexit__": _forget_readers},
     "undone_by_nobody": {"tests.simulation.simulation.SimColour.keep": _keep_nothing},
     "no_refund": dict.fromkeys(GIVE_BACK, _forget_refund),
 }

@@ -7,7 +7,8 @@ from types import TracebackType
 from typing import Any
 
 from tests.simulation.simulation import Cancelled
-from zae_limiter.lease import Acquisition, Lease
+from zae_limiter.acquisition import Acquisition
+from zae_limiter.lease import Lease
 
 
 class Reader:
