@@ -174,7 +174,7 @@ PLANTED = (
     Planted("zae_limiter/engine/settle.py", "settlement", "in reversed(taken)", "in taken"),
     Planted("zae_limiter/engine/settle.py", "_last_of", "in reversed(take.demands)", "in take.demands"),
     Planted(
-        "zae_limiter/engine/holding.py", "Holding._take_in", "self._later += (take", "self._later = (take"
+        "zae_limiter/engine/holding.py", "Holding._take_in", "self._later += takes", "self._later = takes"
     ),
     Planted("zae_limiter/engine/group_commit.py", "unknown", "ambiguous=True", "ambiguous=False"),
     Planted(

@@ -11,19 +11,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..exceptions import RateLimiterUnavailable, RateLimitExceeded
-from ..repository_protocol import NOTHING
+from ..repository_protocol import NOTHING, Item
 from ..schema import LIFE
-from .account import Account
 from .bucket_view import has_family, is_split
 from .bucket_writes import spent
-from .demand import BucketDemand, Take, demands_on, taken_from
+from .demand import BucketDemand, Take, taken_from
 from .door import swap_at_once
 from .holding import Holding
+from .parts import Part, asked_of, moved_by_now, took
 from .plan import Plan
 from .posting import Order, Posting
 from .refusal import remembered
 from .settle import answered_for, give_back
-from .take import take
 
 PLANS_MAX = 8
 """How often an acquire is planned anew because its entity was given another family meanwhile."""
@@ -60,43 +59,54 @@ async def acquire(holding: Holding, needs: Mapping[str, int]) -> None:
                         plan.image = new
                         cache.hits += plan.records
                         return
-    await writer.colour.keep(_acquire_in_line(holding, needs, plan, is_first=is_first), holding._lost)
+    parts = ((holding, needs),)
+    await writer.colour.keep(acquire_in_line(holding, parts, [plan], is_first=is_first), holding._lost)
 
 
-async def _acquire_in_line(
-    holding: Holding, needs: Mapping[str, int], plan: Plan | None, *, is_first: bool
+async def acquire_in_line(
+    whole: Holding, parts: Sequence[Part], known: Sequence[Plan | None], *, is_first: bool
 ) -> None:
-    """Take by writes; by another plan if the replies tell that this one charged the wrong family."""
-    buckets, writer = holding._buckets, holding._buckets.writer
-    place = holding._entity_id, holding._resource
+    """Take by writes; by other plans if the replies tell that these charged the wrong families.
+
+    ``whole`` answers for what is taken. It is the one part that there is, unless several are one acquire.
+    """
+    buckets, writer = whole._buckets, whole._buckets.writer
     if writer.backend.changes is not None:
         await buckets.notice_changes()
     for attempt in range(1, PLANS_MAX + 1):
-        if attempt > 1 or plan is None or not plan.stands(writer, needs, writer.world.ticks_ms()):
-            plan = await buckets.plan(*place, holding._given, needs)
-        if is_first:
-            holding._accounts = plan.accounts
-            holding._policy = holding._on_unavailable or plan.on_unavailable
-        is_lone = len(plan.accounts) == 1 and bool(needs) and plan.names.issuperset(needs)
+        plans: list[Plan] = []
+        seen: list[Item | None] = []
+        for (holding, needs), plan in zip(parts, known, strict=True):
+            if attempt > 1 or plan is None or not plan.stands(writer, needs, writer.world.ticks_ms()):
+                place = holding._entity_id, holding._resource
+                plan = await buckets.plan(*place, holding._given, needs)  # noqa: PLW2901 - in its place
+            if is_first:
+                holding._accounts = plan.accounts
+                holding._policy = holding._on_unavailable or plan.on_unavailable
+            plans.append(plan)
+            seen.append(writer.images.get(plan.key))
+        (holding, needs), plan, image = parts[0], plans[0], seen[0]
+        is_lone = (
+            holding is whole and len(plan.accounts) == 1 and bool(needs) and plan.names.issuperset(needs)
+        )
         if is_lone:
             demands = [BucketDemand(plan.accounts[0], needs)]
-        elif not (demands := demands_on(plan.accounts, needs)):
+        elif not (demands := asked_of(parts, plans)):
             return
-        seen = writer.images.get(plan.key)
         try:
             if writer.refusals and (refusal := remembered(writer, demands)):
                 raise refusal
-            is_whole = is_lone and seen is not None and seen.get("shard_count", 1) == 1
-            if is_whole and is_first and holding._speculative and attempt == 1:
-                if await _took_alone(holding, demands[0], plan):
+            is_whole = is_lone and image is not None and image.get("shard_count", 1) == 1
+            if is_whole and is_first and whole._speculative and attempt == 1:
+                if await _took_alone(whole, demands[0], plan):
                     return
-            elif await _took(holding, plan.accounts, needs, demands):
+            elif await took(whole, parts, plans, demands):
                 return
         except RateLimitExceeded as refusal:
             refusal.entity_id = holding._entity_id
-            if attempt == PLANS_MAX or not await buckets.is_moved_by_now(plan.accounts, refusal, seen):
+            if attempt == PLANS_MAX or not await moved_by_now(buckets, plans, refusal, seen):
                 raise
-    raise RateLimiterUnavailable(f"the family of {place[0]!r} changed {PLANS_MAX} times meanwhile")
+    raise RateLimiterUnavailable(f"the family of {whole._entity_id!r} changed {PLANS_MAX} times meanwhile")
 
 
 async def _took_alone(holding: Holding, demand: BucketDemand, plan: Plan) -> bool:
@@ -124,27 +134,7 @@ async def _took_alone(holding: Holding, demand: BucketDemand, plan: Plan) -> boo
     if outcome is not None and outcome.applied:
         await holding._buckets.notice_families([account])
     elif image is not None and plan.suits(image, writer.world.now_ms()) and not is_split(account, image):
-        return await _took(holding, holding._accounts, needs, [demand], account)
+        return await took(holding, ((holding, needs),), (plan,), [demand], account)
     else:
         writer.reconsider(account.key)  # there is more to it than tokens
-    return False
-
-
-async def _took(
-    holding: Holding,
-    accounts: tuple[Account, ...],
-    needs: Mapping[str, int],
-    demands: Sequence[BucketDemand],
-    refused: Account | None = None,
-) -> bool:
-    """Take from the buckets of a family; false, and nothing taken, if the entity has another one by now."""
-    buckets, writer = holding._buckets, holding._buckets.writer
-    taken = await take(writer, demands, buckets.renewed, speculative=holding._speculative, refused=refused)
-    moved = buckets.moved(accounts[0], [demand.account for demand in taken])
-    if not moved and holding._take_in(Take(accounts, needs, (*taken,)), taken):
-        return True
-    await give_back(writer, taken)
-    if holding._abandoned:  # the work failed while a task of its own was still asking for more
-        holding._check_open()
-    await buckets.notice_families(moved)
     return False

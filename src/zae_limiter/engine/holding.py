@@ -125,12 +125,12 @@ class Holding:
         demand = BucketDemand(self._accounts[0], self._taken_alone)
         return (Take(self._accounts, self._taken_alone, (demand,)), *self._later)
 
-    def _take_in(self, take: Take, taken: Charge[BucketDemand]) -> bool:
+    def _take_in(self, takes: tuple[Take, ...], taken: Charge[BucketDemand]) -> bool:
         """Note what was taken; false if the work has failed meanwhile: then the caller answers for it."""
         with _noting.get():
             if self._abandoned:
                 return False
-            self._later += (take,)
+            self._later += takes
             del taken[:]
             return True
 

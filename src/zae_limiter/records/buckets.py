@@ -250,8 +250,9 @@ class BucketRecords:
         if moved := self.moved(first, [first._replace(key=key) for key in keys[1:]]):
             await self.notice_families(moved)
             return True
-        own = any(status.entity_id == first.entity_id for status in refusal.violations)
-        if own or len(accounts) == 1 or self._connection.tells_changes:
+        blamed = {(status.entity_id, status.resource) for status in refusal.violations}
+        own, *others = [(account.entity_id, account.resource) in blamed for account in accounts]
+        if own or not any(others) or self._connection.tells_changes:
             return False
         if writer.image(first.key) is not seen:
             writer.note_family(first.key)

@@ -1,0 +1,104 @@
+"""The parts of an acquire: what it asks for in each place, and what of all that was taken belongs to which.
+
+Most acquires have one part. Where several of them meet at a bucket, one entity twice or a common parent, the
+bucket is asked once, for the sum: so it is admitted or refused, and waited for, as a whole. How much of that
+was whose is only told when it was taken, for each part is settled by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from ..exceptions import RateLimitExceeded
+from ..repository_protocol import Item
+from .account import Account
+from .demand import BucketDemand, Take, demand_on, demands_on
+from .holding import Buckets, Holding
+from .plan import Plan
+from .settle import give_back
+from .take import take
+
+Part: TypeAlias = tuple[Holding, Mapping[str, int]]
+"""Who asks, for which resource, and how many millitokens by limit."""
+
+
+def asked_of(parts: Sequence[Part], plans: Sequence[Plan]) -> list[BucketDemand]:
+    """What some parts ask of their buckets together, of each of them once."""
+    asked = [demands_on(plan.accounts, needs) for (_, needs), plan in zip(parts, plans, strict=True)]
+    if len(asked) == 1:
+        return asked[0]
+    # Whoever asks for itself may have brought limits along, under which it goes as a parent, too.
+    own = {plan.key: plan.accounts[0] for plan in plans}
+    accounts: dict[object, Account] = {}
+    sums: dict[object, dict[str, int]] = {}
+    for account, amounts in (demand for demands in asked for demand in demands):
+        accounts[account.key] = own.get(account.key, account)
+        total = sums.setdefault(account.key, {})
+        for name, amount in amounts.items():
+            total[name] = total.get(name, 0) + amount
+    merged = (demand_on(account, sums[key]) for key, account in accounts.items())
+    return [demand for demand in merged if demand is not None]
+
+
+def shared_out(
+    parts: Sequence[Part], plans: Sequence[Plan], taken: Sequence[BucketDemand]
+) -> tuple[Take, ...]:
+    """Who of some parts has how much of what was taken for all of them.
+
+    Empty if a part has none of something that it asked for: a limit has disappeared meanwhile.
+    """
+    if len(parts) == 1:
+        return (Take(plans[0].accounts, parts[0][1], (*taken,)),)
+    left = [(account, dict(amounts)) for account, amounts in taken]
+    takes = []
+    for (_, needs), plan in zip(parts, plans, strict=True):
+        demands: list[BucketDemand] = []
+        for account in plan.accounts:
+            owed = dict(needs)
+            for giver, amounts in left:
+                if giver.whole_key == account.whole_key and (share := _claimed(owed, amounts)):
+                    demands.append(BucketDemand(giver, share))
+        if any(all(name not in demand.amounts for demand in demands) for name in needs):
+            return ()
+        if needs:
+            takes.append(Take(plan.accounts, needs, (*demands,)))
+    return (*takes,)
+
+
+def _claimed(owed: dict[str, int], amounts: dict[str, int]) -> dict[str, int]:
+    """Take as much of what is owed as there is, and say how much that was."""
+    share = {name: part for name, need in owed.items() if (part := min(need, amounts.get(name, 0)))}
+    for name, part in share.items():
+        owed[name] -= part
+        amounts[name] -= part
+    return share
+
+
+async def took(
+    whole: Holding,
+    parts: Sequence[Part],
+    plans: Sequence[Plan],
+    demands: Sequence[BucketDemand],
+    refused: Account | None = None,
+) -> bool:
+    """Take from the buckets of some families; false, and nothing taken, if one is another one by now."""
+    buckets, writer = whole._buckets, whole._buckets.writer
+    taken = await take(writer, demands, buckets.renewed, speculative=whole._speculative, refused=refused)
+    shards = [demand.account for demand in taken]
+    moved = [account for plan in plans for account in buckets.moved(plan.accounts[0], shards)]
+    if not moved and (takes := shared_out(parts, plans, taken)) and whole._take_in(takes, taken):
+        return True
+    await give_back(writer, taken)
+    if whole._abandoned:  # the work failed while a task of its own was still asking for more
+        whole._check_open()
+    await buckets.notice_families(moved)
+    return False
+
+
+async def moved_by_now(
+    buckets: Buckets, plans: Sequence[Plan], refusal: RateLimitExceeded, seen: Sequence[Item | None]
+) -> bool:
+    """Whether a refusal rests on a family that an entity does not have any more."""
+    pairs = zip(plans, seen, strict=True)
+    return any([await buckets.is_moved_by_now(plan.accounts, refusal, image) for plan, image in pairs])
