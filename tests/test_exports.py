@@ -20,6 +20,7 @@ PUBLIC_MODULES = (
     "sync",
     "repository",
     "builder",
+    "decorator",
     "settings",
 )
 
@@ -32,6 +33,10 @@ NOT_EXPORTED: dict[str, str] = {
     "check_mapping": "input check, for the package's own modules",
     "is_limits": "input check, for the package's own modules",
     "check_limits": "input check, for the package's own modules",
+    "Decorator": "what limited and SyncRateLimiter.limit return; users apply it and never name it",
+    "AsyncDecorator": "what RateLimiter.limit returns; users apply it and never name it",
+    "Limiter": "what both limiters are to a decorator",
+    "Limiting": "declares the decorator of both limiters",
     "Acquisition": "what acquire returns; users enter it and never name it",
     "SyncAcquisition": "what acquire returns; users enter it and never name it",
     "DegradedLease": "users ask a lease whether it is degraded",

@@ -11,6 +11,7 @@
 from typing import TYPE_CHECKING, Any
 
 from .builder import RepositoryBuilder
+from .decorator import AcquireOptions, limited
 from .established import former_names
 from .exceptions import *
 from .lease import Lease
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __version__ = client_version()
 
 __all__ = [
+    "AcquireOptions",
     "AuditAction", "AuditEvent", "Availability", "BackendCapabilities", "BucketState", "CacheStats",
     "ClosedError", "ConfigSource", "DamagedRecordError", "Entity", "EntityCapacity", "EntityConflictError",
     "EntityError", "EntityExistsError", "EntityNotFoundError", "ExplainedBucket", "ExplainedLevel",
@@ -41,6 +43,7 @@ __all__ = [
     "StackOptions", "Status", "SyncLease", "SyncRateLimiter", "SyncRepository", "SyncRepositoryBuilder",
     "SyncStackManager", "UsageSnapshot", "UsageSummary", "UsageWindow", "ValidationError", "VersionError",
     "VersionMismatchError", "VersionRecord", "World", "ZAELimiterError", "__version__",
+    "limited",
 ]  # fmt: skip
 
 

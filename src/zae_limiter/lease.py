@@ -9,6 +9,7 @@ is no failure of the work: what was noted until then is stored.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextvars import ContextVar
 
 from .engine.acquire import acquire
 from .engine.demand import unknown_limit
@@ -17,12 +18,14 @@ from .engine.settle import cost_of
 from .exceptions import RateLimiterUnavailable, shown
 from .models import TOKENS_MAX, OnUnavailable, check_count
 from .models.checks import named_amounts, needs_milli
+from .runtime.current import Current
 
 
-class Lease(Holding):
+class Lease(Holding, Current):
     """What an acquire has taken. Amounts are whole tokens by limit name."""
 
     __slots__ = ()
+    _place = ContextVar("lease")
 
     @property
     def degraded(self) -> bool:

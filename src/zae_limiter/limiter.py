@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, TypeVar, Unpack
 
 from .acquisition import Acquisition
+from .decorator import AsyncDecorator, Limiting
 from .engine.demand import BucketDemand, demands_on
 from .engine.refusal import demand_statuses
 from .engine.split import catch_up, levels, survey
@@ -41,7 +42,7 @@ def passed_on(method: Callable[Concatenate[Repository, P], T]) -> Callable[Conca
     return call
 
 
-class RateLimiter(LimiterForms):
+class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):
     """Admits or refuses work against token buckets that are shared through a store.
 
     >>> import asyncio

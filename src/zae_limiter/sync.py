@@ -6,11 +6,13 @@ docstrings are the async ones, and the type checker sees them.
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Never, Self, Unpack
 
 from .acquisition import Acquisition
 from .builder import RepositoryOptions
+from .decorator import Decorator, Limiting
 from .engine import holding
 from .engine.acquire import acquire
 from .established import LimiterForms, refuse_former
@@ -22,15 +24,17 @@ from .records.connection import Options
 from .repository import Repository
 from .repository_protocol import Backend
 from .runtime.colour import blocking, plain, run_sync, wrapping
+from .runtime.current import Current
 from .runtime.unentered import Asked
 from .runtime.world import World
 from .settings import Settings
 
 
-class SyncLease:
+class SyncLease(Current):
     """The sync twin of ``Lease``."""
 
     __slots__ = ("_async",)
+    _place = ContextVar("sync lease")
 
     def __init__(self, lease: Lease) -> None:
         self._async = lease
@@ -264,7 +268,7 @@ class SyncRepositoryBuilder(RepositoryOptions):
         return SyncRepository(run_sync(self._build(sync=True)))
 
 
-class SyncRateLimiter(LimiterForms):
+class SyncRateLimiter(LimiterForms, Limiting[Decorator]):
     """The sync twin of ``RateLimiter``.
 
     >>> with SyncRateLimiter.open("memory://") as limiter:

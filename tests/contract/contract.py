@@ -113,6 +113,8 @@ def rows_of(name: str) -> Iterator[tuple[str, str]]:
 
 def model_row(name: str) -> str:
     value = getattr(zae_limiter, name)
+    if inspect.isfunction(value):
+        return signature_of(value)
     if not inspect.isclass(value):
         return "text"
     if issubclass(value, Enum):

@@ -142,8 +142,9 @@ def test_every_public_member_has_a_docstring(owner: str, member: str) -> None:
 @pytest.mark.parametrize("name", [n for n in zae_limiter.__all__ if n != "__version__"])
 def test_every_exported_name_has_a_docstring(name: str) -> None:
     """One of its own, not the one of a base class or of ``dataclass``."""
-    words = vars(getattr(zae_limiter, name)).get("__doc__") or ""
-    assert words.strip()
+    value = getattr(zae_limiter, name)
+    words = vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__
+    assert (words or "").strip()
     assert not words.startswith(f"{name}(")
 
 

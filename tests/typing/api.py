@@ -1,6 +1,6 @@
 """Uses the public API as callers do. Never run: the type checker reads it, so the types stay a promise."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, assert_type
 
 import zae_limiter
@@ -31,6 +31,7 @@ from zae_limiter import (
     SyncStackManager,
     ValidationError,
     World,
+    limited,
 )
 from zae_limiter.established import NamespaceWord
 from zae_limiter.testing import ManualClock
@@ -191,6 +192,64 @@ def mistakes(limiter: SyncRateLimiter, lease: SyncLease, amounts: Mapping[str, i
     limiter.repository.list_entities(limit="10")  # type: ignore[arg-type]
     SyncRateLimiter.open("memory://", cache=1)  # type: ignore[call-arg]
     Limit.per_minute("rpm", "60")  # type: ignore[arg-type]
+
+
+async def use_decorators(limiter: RateLimiter, sync: SyncRateLimiter, opened: RateLimiter | None) -> None:
+    """A decorated function has the parameters and the result that it had, by name and by place."""
+
+    @limiter.limit("r", {"rpm": 1}, entity=lambda key: key, limits=limits, on_unavailable="allow")
+    async def answer(key: str, *, tokens: int = 1) -> bytes:
+        assert_type(Lease.current(), Lease)
+        return key.encode() * tokens
+
+    @limiter.limit("r", lambda tokens: {"tpm": tokens}, entity="e")
+    async def stream(tokens: int) -> AsyncIterator[str]:
+        yield str(tokens)
+
+    @sync.limit("r", {"rpm": 1}, entity="e")
+    def answer_now(key: str, tokens: int = 1) -> bytes:
+        assert_type(SyncLease.current(), SyncLease)
+        return key.encode() * tokens
+
+    @sync.limit("r", {"rpm": 1}, entity="e")
+    def stream_now(key: str) -> Iterator[str]:
+        yield key
+
+    @limited(lambda: opened, "r", {"rpm": 1}, entity="e")
+    async def later(key: str) -> bytes:
+        return key.encode()
+
+    class Service:
+        limiter: RateLimiter
+
+        @limited(lambda self: self.limiter, "r", {"rpm": 1}, entity="e")
+        async def work(self, count: int) -> float:
+            return count / 2
+
+    assert_type(await answer("e", tokens=2), bytes)
+    assert_type(stream(1), AsyncIterator[str])
+    assert_type(answer_now("e", tokens=2), bytes)
+    assert_type(stream_now("e"), Iterator[str])
+    assert_type(await later("e"), bytes)
+    assert_type(await Service().work(1), float)
+    await answer(1)  # type: ignore[arg-type]
+    await answer("e", 2)  # type: ignore[call-arg]
+    await answer("e", words=2)  # type: ignore[call-arg]
+    answer_now()  # type: ignore[call-arg]
+    stream("1")  # type: ignore[arg-type]
+    await later(b"e")  # type: ignore[arg-type]
+    await Service().work("1")  # type: ignore[arg-type]
+
+    @limiter.limit("r", {"rpm": 1}, entity="e")  # type: ignore[type-var]
+    def plain() -> int:
+        return 1
+
+    limiter.limit("r", {"rpm": 1})  # type: ignore[call-arg]
+    limiter.limit("r", {"rpm": 1}, entity=1)  # type: ignore[arg-type]
+    limiter.limit("r", {"rpm": 1}, entity="e", limit=limits)  # type: ignore[call-arg]
+    limited(RateLimiter.open, "r", {"rpm": 1}, entity="e")  # type: ignore[arg-type]
+    kept: Callable[[str], bytes] = answer_now
+    del kept, plain
 
 
 def use_stacks() -> None:
