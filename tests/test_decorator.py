@@ -134,6 +134,7 @@ async def look_up(key: str) -> str:
         ({"consume": lambda text: {"tpm": len(text)}}, "no parameter 'text'"),
         ({"limits": "rpm"}, "limits"),
         ({"on_unavailable": "maybe"}, "use 'allow' or 'block'"),
+        ({"on_error": "maybe"}, "use 'refund', 'keep' or 'settle'"),
     ],
     ids=str,
 )

@@ -182,7 +182,7 @@ def test_bad_input_is_a_value_error() -> None:
         ),
         (
             LeaseExpiredError("user-1", "gpt-4"),
-            "the lease of 'user-1' on 'gpt-4' has ended; consume, adjust and release inside its with block",
+            "the lease of 'user-1' on 'gpt-4' has ended; consume, adjust, settle and release before that",
         ),
         (EntityError("user-1", "it has children"), "entity 'user-1' cannot be changed; it has children"),
         (EntityNotFoundError("user-1"), "entity 'user-1' does not exist"),

@@ -14,6 +14,7 @@ PUBLIC_MODULES = (
     "models.usage",
     "exceptions",
     "models.explanation",
+    "models.leases",
     "limiter",
     "lease",
     "acquisition",

@@ -18,6 +18,7 @@ from .lease import Lease
 from .limiter import RateLimiter
 from .models import *
 from .models.explanation import ExplainedBucket, ExplainedLevel, Explanation
+from .models.leases import LeaseStatus, OnError
 from .repository import Repository
 from .runtime.world import World
 from .settings import Settings
@@ -35,9 +36,9 @@ __all__ = [
     "ClosedError", "ConfigSource", "DamagedRecordError", "Entity", "EntityCapacity", "EntityConflictError",
     "EntityError", "EntityExistsError", "EntityNotFoundError", "ExplainedBucket", "ExplainedLevel",
     "Explanation", "IncompatibleSchemaError", "InfrastructureError", "InfrastructureNotFoundError",
-    "InvalidIdentifierError", "InvalidNameError", "Lease", "LeaseExpiredError", "Limit", "LimitName",
-    "LimitStatus", "LimiterConfig", "LimiterInfo", "Namespace", "NamespaceNotFoundError",
-    "NamespaceStateError", "NamespaceStatus", "NoLimitsError", "OnUnavailable", "RateLimitError",
+    "InvalidIdentifierError", "InvalidNameError", "Lease", "LeaseExpiredError", "LeaseStatus", "Limit",
+    "LimitName", "LimitStatus", "LimiterConfig", "LimiterInfo", "Namespace", "NamespaceNotFoundError",
+    "NamespaceStateError", "NamespaceStatus", "NoLimitsError", "OnError", "OnUnavailable", "RateLimitError",
     "RateLimitExceeded", "RateLimiter", "RateLimiterUnavailable", "Repository", "RepositoryBuilder",
     "ResourceCapacity", "Settings", "StackAlreadyExistsError", "StackManager", "StackOperationError",
     "StackOptions", "Status", "SyncLease", "SyncRateLimiter", "SyncRepository", "SyncRepositoryBuilder",

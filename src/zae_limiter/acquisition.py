@@ -1,16 +1,16 @@
-"""How an acquire is entered and left: what ``acquire`` returns, and the lease of a store that is down."""
+"""What ``acquire`` returns: how it is entered and left, or opened; and the lease of a store that is down."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from types import TracebackType
+from typing import Any
 
 from .engine import holding
 from .engine.acquire import acquire
 from .exceptions import LeaseExpiredError, RateLimiterUnavailable
 from .lease import Lease
-from .models import OnUnavailable
 from .models.checks import named_amounts, needs_milli
 from .runtime.unentered import Asked
 
@@ -36,17 +36,24 @@ class DegradedLease(Lease):
     def _check_known(self, name: str) -> None:
         """Nobody can be asked which limits there are."""
 
-    async def _finish(self) -> None:
-        self._ended = True
+    async def _finish(self, state: str = "") -> None:
+        self._ended, self._state = True, state
 
-    _abandon = _leave_behind = _finish
+    async def _abandon(self) -> None:
+        await self._finish("cancelled")
+
+    async def _leave_behind(self, *, failed: bool = False) -> None:
+        await self._finish("cancelled" if self._gives_back(failed=failed) else "")
 
     def __del__(self) -> None:
         """There is nothing to settle."""
 
 
 class Acquisition(Asked):
-    """What ``acquire`` returns: enter it to take the tokens and get the lease, leave it to settle that."""
+    """What ``acquire`` returns: enter it to take the tokens and get the lease, leave it to settle that.
+
+    Or await it, for a lease that stays open until it is told to end.
+    """
 
     __slots__ = ("_entered", "_lease", "_needs")
     _entered_by = "async with limiter.acquire(…) as lease"
@@ -88,6 +95,19 @@ class Acquisition(Asked):
         self._entered = True
         return self._lease
 
+    async def open(self) -> Lease:
+        """Take the tokens for work that no block holds; ``await limiter.acquire(…)`` does the same.
+
+        Such a lease is open until ``commit`` or ``cancel`` ends it. One that is dropped before warns, and
+        counts as left by its reader.
+        """
+        lease = await self.__aenter__()
+        lease._state = "open"
+        return lease
+
+    def __await__(self) -> Generator[Any, Any, Lease]:
+        return self.open().__await__()
+
     def end(self, kind: type[BaseException] | None) -> bool:
         """End the lease; whether there is something to store or to give back."""
         lease = self._lease
@@ -95,11 +115,15 @@ class Acquisition(Asked):
             reason = "was not entered, so it cannot be left"
             raise LeaseExpiredError(lease._entity_id, lease._resource, reason)
         # In this order: a thread that notes something now either is seen here or sees that it came too late.
-        lease._ended = True
+        before, lease._ended = lease._ended, True
         if lease._counted:  # the garbage of a cycle is dropped before it is left, or after
             lease._counted = False
             lease._buckets.writer.refunds_lost -= 1
-        return bool(lease._adjusted) or (kind is not None and kind is not GeneratorExit)
+        if before:  # by its commit or cancel
+            return False
+        return bool(lease._adjusted) or (
+            kind is not None and lease._gives_back(failed=kind is not GeneratorExit)
+        )
 
     async def __aexit__(
         self,
@@ -108,26 +132,14 @@ class Acquisition(Asked):
         trace: TracebackType | None,
     ) -> None:
         if self.end(kind):
-            await self.settle(kind, error)
+            await self.leave(kind, error)
 
-    async def settle(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
+    async def leave(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
         """Settle the lease, if need be by others who do it afterwards."""
         lease, colour = self._lease, self._lease._buckets.writer.colour
-        if kind is GeneratorExit and not colour.may_wait(error):
+        if kind is None:
+            await colour.keep(lease._end_well(), lease._lost)
+        elif kind is GeneratorExit and not colour.may_wait(error):
             colour.carry_out(lease._leave_behind(), lease._lost)
         else:
-            await colour.keep(_settled(lease, kind), lease._lost)
-
-
-async def _settled(lease: Lease, kind: type[BaseException] | None) -> None:
-    """Store the net adjustment if the work ended well, or its reader left; else give everything back."""
-    if kind is GeneratorExit:
-        await lease._leave_behind()
-    elif kind is not None:
-        await lease._abandon()
-    else:
-        try:
-            await lease._finish()
-        except RateLimiterUnavailable as error:  # logged where it happened
-            if lease._policy is not OnUnavailable.ALLOW:
-                raise error.after_work(lease._entity_id, lease._resource) from error.__cause__
+            await colour.keep(lease._leave_behind(failed=kind is not GeneratorExit), lease._lost)

@@ -25,6 +25,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack
 from .exceptions import ValidationError
 from .models import Limit, OnUnavailable, check_limits
 from .models.checks import check_mapping, needs_milli
+from .models.leases import OnError
 from .naming import validate_entity_id, validate_resource
 
 P = ParamSpec("P")
@@ -44,7 +45,7 @@ class AcquireOptions(TypedDict, total=False):
 
     limits: Sequence[Limit] | None
     on_unavailable: OnUnavailable | str | None
-    on_error: str | None
+    on_error: OnError | str | None
     wait: float | None
 
 
@@ -134,6 +135,8 @@ class _Wanted:
             check_limits(limits)
         if (policy := options.get("on_unavailable")) is not None:
             OnUnavailable.of(policy)
+        if (on_error := options.get("on_error")) is not None:
+            OnError.of(on_error)
         self.resource, self.options = validate_resource(resource), options
         self.limiter, self.consume, self.entity = limiter, consume, entity
 

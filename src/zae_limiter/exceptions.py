@@ -131,9 +131,9 @@ class RateLimitExceeded(RateLimitError):
 
 
 class LeaseExpiredError(RateLimitError):
-    """A lease was used after its ``with`` block ended, or where it is not held."""
+    """A lease was used after it had ended, or where it is not held."""
 
-    _ended = "has ended; consume, adjust and release inside its with block"
+    _ended = "has ended; consume, adjust, settle and release before that"
 
     def __init__(self, entity_id: str, resource: str, reason: str = _ended) -> None:
         self.entity_id, self.resource, self.reason = entity_id, resource, reason

@@ -1,9 +1,11 @@
 """A lease: the tokens one piece of work holds.
 
-They were taken before the work began. While it runs, ``consume`` takes more if it is there, ``adjust``
-and ``release`` note what the work really cost; when it ends well the difference is stored, and when
-it ends with any exception, a cancellation included, all of it is given back. A reader who leaves a stream
-is no failure of the work: what was noted until then is stored.
+They were taken before the work began. While it runs, ``consume`` takes more if it is there, ``adjust``,
+``settle`` and ``release`` note what the work really cost; when it ends well the difference is stored, and
+when it ends with any exception, a cancellation included, all of it is given back. A reader who leaves a
+stream is no failure of the work: what was noted until then is stored. ``on_error`` says otherwise.
+
+A lease is held by a block, or open: then ``commit`` or ``cancel`` ends it.
 """
 
 from __future__ import annotations
@@ -14,10 +16,12 @@ from contextvars import ContextVar
 from .engine.acquire import acquire
 from .engine.demand import unknown_limit
 from .engine.holding import Holding, _noting, logger
+from .engine.remaining import statuses_of
 from .engine.settle import cost_of
-from .exceptions import RateLimiterUnavailable, shown
+from .exceptions import LeaseExpiredError, RateLimiterUnavailable, shown
 from .models import TOKENS_MAX, OnUnavailable, check_count
 from .models.checks import named_amounts, needs_milli
+from .models.leases import LeaseStatus, OnError
 from .runtime.current import Current
 
 
@@ -37,8 +41,26 @@ class Lease(Holding, Current):
         """What this lease has cost so far, adjustments included."""
         return cost_of(self._taken(), self._adjusted)
 
+    @property
+    def remaining(self) -> dict[str, int]:
+        """What its buckets had left when it had taken its part, by limit: the least of a family.
+
+        The reply that admitted it told so; nothing is read. Empty for a lease that is degraded.
+        """
+        left: dict[str, int] = {}
+        for status in self.statuses:
+            name = status.limit_name
+            left[name] = min(status.remaining, left.get(name, status.remaining))
+        return left
+
+    @property
+    def statuses(self) -> tuple[LeaseStatus, ...]:
+        """The same in full, for every bucket: each limit, what was left of it, and when it is full again."""
+        return tuple(statuses_of(self._seen))
+
     def __repr__(self) -> str:
-        state = f"{', degraded' if self.degraded else ''}{', ended' if self._ended else ''}"
+        states = "degraded" if self.degraded else "", self._state or ("ended" if self._ended else "")
+        state = "".join(f", {it}" for it in states if it)
         return f"<Lease of {self._entity_id!r} on {self._resource!r}, consumed={self.consumed}{state}>"
 
     async def consume(self, amounts: Mapping[str, int] | None = None, /, **named: int) -> None:
@@ -76,12 +98,57 @@ class Lease(Holding, Current):
                     )
             self._add(changes)
 
+    async def settle(self, amounts: Mapping[str, int] | None = None, /, **named: int) -> None:
+        """Note the whole cost, by limit; stored when the lease ends. Never refused: there may be debt."""
+        self._check_open()
+        totals = named_amounts(amounts, named)
+        for name, total in totals.items():
+            check_count(f"total of {shown(name)}", total, TOKENS_MAX, 0)
+            self._check_known(name)
+        with _noting.get():
+            consumed = self.consumed
+            self._add({name: total - consumed.get(name, 0) for name, total in totals.items()})
+
     async def release(self, amounts: Mapping[str, int] | None = None, /, **named: int) -> None:
         """Note that part of what the lease holds was not needed; it is given back when the lease ends."""
         returned = named_amounts(amounts, named)
         for name, amount in returned.items():
             check_count(f"amount of {shown(name)}", amount, TOKENS_MAX, 0)
         await self.adjust({name: -amount for name, amount in returned.items()})
+
+    async def keep(self) -> None:
+        """From now on nothing is given back if the work fails, as by ``on_error="keep"``."""
+        self._check_open()
+        self._on_error = OnError.KEEP
+
+    async def commit(self) -> None:
+        """The work is done: store what was noted, and end the lease.
+
+        What was committed before, or ended well with its block, is left alone. What was given back cannot be
+        committed: ``LeaseExpiredError``.
+        """
+        if not self._is_over():
+            await self._buckets.writer.colour.keep(self._end_well("committed"), self._lost)
+        elif self._state == "cancelled":
+            raise LeaseExpiredError(self._entity_id, self._resource, "was given back; call acquire again")
+
+    async def cancel(self) -> None:
+        """The work came to nothing: give everything back, and end the lease, unless it has ended before."""
+        if not self._is_over():
+            await self._buckets.writer.colour.keep(self._abandon(), self._lost)
+
+    def _is_over(self) -> bool:
+        if not self._ended:
+            self._check_open()  # in this process
+        return self._ended
+
+    async def _end_well(self, state: str = "") -> None:
+        """Store the net adjustment, and tell whoever did the work if that failed."""
+        try:
+            await self._finish(state)
+        except RateLimiterUnavailable as error:  # logged where it happened
+            if self._policy is not OnUnavailable.ALLOW:
+                raise error.after_work(self._entity_id, self._resource) from error.__cause__
 
     def _check_known(self, name: str) -> None:
         if any(name in account.terms.rates for account in self._accounts):

@@ -21,6 +21,7 @@ from .exceptions import ValidationError, without_secrets
 from .lease import Lease
 from .models import Availability, Limit, LimiterInfo, LimitStatus, OnUnavailable, check_limits
 from .models.checks import needs_milli
+from .models.leases import OnError
 from .naming import validate_entity_id, validate_resource
 from .repository import Repository
 from .runtime.unentered import Unentered
@@ -117,6 +118,8 @@ class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):
         limits: Sequence[Limit] | None = None,
         on_unavailable: OnUnavailable | str | None = None,
         use_stored_limits: bool | None = None,
+        *,
+        on_error: OnError | str | None = None,
     ) -> Acquisition:
         """Take all amounts or none: ``async with limiter.acquire(…) as lease``.
 
@@ -127,9 +130,13 @@ class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):
         - ``on_unavailable``: ``"allow"`` or ``"block"`` while the store does not answer; what is stored
           or set for the repository otherwise.
         - ``use_stored_limits``: deprecated and without effect.
+        - ``on_error``: what work costs that an exception or a cancellation ends, or whose reader leaves:
+          ``"refund"`` gives all of it back, ``"keep"`` nothing, ``"settle"`` stores what was noted so far.
+          Without it a reader who leaves settles, and all else is a refund.
 
         Nothing is taken before the block is entered. The lease corrects the cost while the work goes on; a
-        block that raises gets everything back.
+        block that raises gets everything back. For work that fits no block, ``lease = await
+        limiter.acquire(…)`` is open until ``lease.commit()`` or ``lease.cancel()``.
 
         Raises ``RateLimitExceeded`` when a limit cannot cover its amount, ``RateLimiterUnavailable``
         when the store does not answer and the policy is to block, ``ValidationError`` for bad input.
@@ -146,9 +153,10 @@ class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):
         given = None if limits is None else check_limits(limits)
         policy = None if on_unavailable is None else OnUnavailable.of(on_unavailable)
         needs = needs_milli(consume)
-        return Acquisition(
-            Lease(self._repository, entity_id, resource, given, policy, self._speculative), needs
-        )
+        lease = Lease(self._repository, entity_id, resource, given, policy, self._speculative)
+        if on_error is not None:
+            lease._on_error = OnError.of(on_error)
+        return Acquisition(lease, needs)
 
     async def available(
         self,

@@ -20,6 +20,7 @@ from .exceptions import RateLimiterUnavailable, ValidationError
 from .lease import Lease
 from .limiter import RateLimiter, deployed, located
 from .models import BackendCapabilities, LimiterInfo
+from .models.leases import LeaseStatus
 from .records.connection import Options
 from .repository import Repository
 from .repository_protocol import Backend
@@ -50,12 +51,26 @@ class SyncLease(Current):
         """See ``Lease.degraded``."""
         return self._async.degraded
 
+    @property
+    def remaining(self) -> dict[str, int]:
+        """See ``Lease.remaining``."""
+        return self._async.remaining
+
+    @property
+    def statuses(self) -> tuple[LeaseStatus, ...]:
+        """See ``Lease.statuses``."""
+        return self._async.statuses
+
     def __repr__(self) -> str:
         return repr(self._async).replace("<", "<Sync", 1)
 
     consume = blocking(Lease.consume)
     adjust = blocking(Lease.adjust)
+    settle = blocking(Lease.settle)
     release = blocking(Lease.release)
+    keep = blocking(Lease.keep)
+    commit = blocking(Lease.commit)
+    cancel = blocking(Lease.cancel)
 
 
 class SyncAcquisition(Asked):
@@ -89,6 +104,12 @@ class SyncAcquisition(Asked):
                 run_sync(lease._abandon())
             raise
 
+    def open(self) -> SyncLease:
+        """See ``Acquisition.open``."""
+        lease = self.__enter__()
+        lease._async._in_block, lease._async._state = False, "open"
+        return lease
+
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -98,11 +119,11 @@ class SyncAcquisition(Asked):
         acquisition = self._async
         try:
             if acquisition.end(kind):
-                run_sync(acquisition.settle(kind, error))
+                run_sync(acquisition.leave(kind, error))
         except BaseException:
             if acquisition._entered and not acquisition._lease._settled:
                 # A signal handler raised before it had begun.
-                run_sync(acquisition.settle(kind, error))
+                run_sync(acquisition.leave(kind, error))
             raise
 
 

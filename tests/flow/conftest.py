@@ -8,9 +8,10 @@ import pytest
 
 from tests.flow.clients import Store
 from tests.stores import STORES, clock, pytest_pyfunc_call, runner, url_of
+from zae_limiter import SyncRateLimiter, SyncRepository
 from zae_limiter.testing import ManualClock
 
-__all__ = ["clock", "pytest_pyfunc_call", "runner", "store", "url"]
+__all__ = ["clock", "pytest_pyfunc_call", "runner", "store", "sync_limiter", "url"]
 
 
 @pytest.fixture(params=list(STORES))
@@ -20,6 +21,13 @@ def store(
     it = Store(request.param, STORES[request.param](tmp_path, clock.world), clock, runner.run)
     yield it
     runner.run(it.close())
+
+
+@pytest.fixture
+def sync_limiter(store: Store) -> Iterator[SyncRateLimiter]:
+    repository = SyncRepository.over(store.open_backend(sync=True), world=store.clock.world)
+    with SyncRateLimiter(repository) as it:
+        yield it
 
 
 @pytest.fixture(params=list(STORES))

@@ -56,6 +56,7 @@ async def acquire(holding: Holding, needs: Mapping[str, int]) -> None:
                         raise
                     if new is not None:  # from here on nothing is called, after which a handler could raise
                         holding._accounts, holding._taken_alone = plan.accounts, needs
+                        holding._seen = now_ms, plan.accounts, ((new,),)
                         plan.image = new
                         cache.hits += plan.records
                         return
@@ -121,6 +122,7 @@ async def _took_alone(holding: Holding, demand: BucketDemand, plan: Plan) -> boo
             if LIFE in image or account.life is not None:
                 later = (Take(holding._accounts, needs, (taken_from(demand, image),)),)
                 holding._later, holding._taken_alone = later, NOTHING
+            holding._seen = writer.world.now_ms(), plan.accounts, ((image,),)
             return True
         taken = answered_for(writer, [taken_from(demand, image)])
         holding._taken_alone = NOTHING

@@ -10,18 +10,21 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import warnings
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from ..exceptions import LeaseExpiredError, RateLimiterUnavailable, RateLimitExceeded
 from ..models import Limit, OnUnavailable
+from ..models.leases import OnError
 from ..repository_protocol import NOTHING, Item
 from ..runtime.colour import ForkSafe, at_fork
 from .account import Account
 from .demand import BucketDemand, Take
 from .group_commit import BucketWriter
 from .plan import Plan
+from .remaining import UNSEEN, Seen
 from .settle import Charge, answered_for, give_back, settle, settlement
 
 logger = logging.getLogger("zae_limiter")
@@ -89,11 +92,14 @@ class Holding:
         "_given",
         "_in_block",
         "_later",
+        "_on_error",
         "_on_unavailable",
         "_policy",
         "_resource",
+        "_seen",
         "_settled",
         "_speculative",
+        "_state",
         "_taken_alone",
     )
 
@@ -115,6 +121,11 @@ class Holding:
         self._taken_alone: Mapping[str, int] = NOTHING
         """What the first of these gave in one step, in millitokens."""
         self._later: tuple[Take, ...] = ()
+        self._seen: Seen = UNSEEN
+        """What the replies showed that admitted it, last."""
+        self._on_error: OnError | None = None
+        self._state = ""
+        """How it is held or was ended, as far as a caller said so: open, committed or cancelled."""
         self._adjusted: Mapping[str, int] = NOTHING
         self._ended = self._settled = self._abandoned = self._in_block = self._counted = False
         self._forks = forks
@@ -143,12 +154,12 @@ class Holding:
                 self._adjusted = before
                 self._check_open()
 
-    async def _finish(self) -> None:
+    async def _finish(self, state: str = "") -> None:
         """Store the net adjustment."""
         writer = self._buckets.writer
         with _noting.get():
             orders = Charge(writer.lose, settlement(self._accounts, self._taken(), self._adjusted))
-            if not self._is_first():
+            if not self._is_first(state):
                 del orders[:]
         for failure in await settle(writer, orders):
             raise failure
@@ -159,20 +170,32 @@ class Holding:
         with _noting.get():
             self._abandoned = True
             taken = answered_for(writer, (demand for take in self._taken() for demand in take.demands))
-            if not self._is_first():
+            if not self._is_first("cancelled"):
                 del taken[:]
         await give_back(writer, taken)
 
-    def _is_first(self) -> bool:
+    def _is_first(self, state: str) -> bool:
         """End it; whether nobody has settled it yet: garbage is left and dropped, in any order.
 
         What was inherited from the process that took it is settled there.
         """
         settled, self._ended, self._settled = self._settled, True, True
+        if not settled:
+            self._state = state
         return not settled and self._forks == forks
 
-    async def _leave_behind(self) -> None:
-        """Store the net adjustment for nobody who could be told."""
+    def _gives_back(self, *, failed: bool) -> bool:
+        """Whether all of it is given back if the work has ``failed``, or else if its reader left."""
+        return failed if self._on_error is None else self._on_error is OnError.REFUND
+
+    async def _leave_behind(self, *, failed: bool = False) -> None:
+        """End it as ``on_error`` says, for nobody who could be told."""
+        if self._gives_back(failed=failed):
+            await self._abandon()
+            return
+        if self._on_error is OnError.KEEP:
+            with _noting.get():
+                self._adjusted = {name: more for name, more in self._adjusted.items() if more > 0}
         with contextlib.suppress(RateLimiterUnavailable):  # logged and counted where it happened
             await self._finish()
 
@@ -182,7 +205,7 @@ class Holding:
         logger.warning("a lease of %s on %s was thrown away and not settled", self._entity_id, self._resource)
 
     def __del__(self) -> None:
-        """Settle what nobody left: some generators are dropped without being closed.
+        """Settle what nobody ended: an open lease that was forgotten, or a generator's that was not closed.
 
         Sync code leaves every block that it entered, unless a signal handler raised just then. Nobody knows
         whether the work was done in that case, so it is counted.
@@ -190,11 +213,19 @@ class Holding:
         try:
             if self._forks != forks:
                 return
-            if self._in_block and not self._ended and (self._adjusted or self._taken()):
+            is_held = not self._ended and bool(self._adjusted or self._taken())
+            told = repr(self) if is_held and self._state == "open" else ""
+            if is_held and self._in_block:
                 self._counted = True
                 self._lost()
-            if self._adjusted and not self._settled:
-                self._buckets.writer.colour.carry_out(self._leave_behind(), self._lost)
+            is_back = is_held and not self._in_block and self._gives_back(failed=False)
+            try:
+                if is_back or (self._adjusted and not self._settled):
+                    self._buckets.writer.colour.carry_out(self._leave_behind(), self._lost)
+            finally:
+                if told:
+                    way_out = "call its commit() or cancel(), or hold it in a block: with limiter.acquire(…)"
+                    warnings.warn(f"{told} was forgotten: {way_out}", ResourceWarning, 2, source=self)
         except AttributeError:
             pass  # it was never made
 

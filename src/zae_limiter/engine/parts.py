@@ -16,6 +16,7 @@ from .account import Account
 from .demand import BucketDemand, Take, demand_on, demands_on
 from .holding import Buckets, Holding
 from .plan import Plan
+from .remaining import seen_now
 from .settle import give_back
 from .take import take
 
@@ -88,6 +89,7 @@ async def took(
     shards = [demand.account for demand in taken]
     moved = [account for plan in plans for account in buckets.moved(plan.accounts[0], shards)]
     if not moved and (takes := shared_out(parts, plans, taken)) and whole._take_in(takes, taken):
+        whole._seen = seen_now(writer, [demand.account for demand in demands])
         return True
     await give_back(writer, taken)
     if whole._abandoned:  # the work failed while a task of its own was still asking for more

@@ -109,6 +109,7 @@ class Kept(Generic[T]):
             loop = asyncio.new_event_loop()
             try:
                 loop.run_until_complete(self._rest())
+                loop.run_until_complete(loop.shutdown_asyncgens())  # which closes its connections
             finally:
                 loop.close()
         except BaseException:

@@ -38,5 +38,6 @@ class Asked(Unentered):
     __slots__ = ()
 
     if not TYPE_CHECKING:  # which is to see every attribute that is missing
-        consumed, degraded = Within(), Within()
-        consume, adjust, release = Within(), Within(), Within()
+        consumed, degraded, remaining, statuses = Within(), Within(), Within(), Within()
+        consume, adjust, settle, release = Within(), Within(), Within(), Within()
+        keep, commit, cancel = Within(), Within(), Within()

@@ -1,0 +1,48 @@
+"""What was left in the buckets of an acquire, by the very replies that admitted it.
+
+An acquire only keeps the images that it saw, and when; all else is worked out if somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+from ..models.leases import LeaseStatus
+from ..repository_protocol import Item
+from ..schema import stored_rate
+from .account import Account
+from .bucket_view import level, limit_of, stored_terms
+from .group_commit import BucketWriter
+from .shares import Spread
+from .split import known_images
+
+Seen: TypeAlias = tuple[int, Sequence[Account], Sequence[Sequence[Item | None]]]
+"""An instant, some buckets, and the images of all shards of each."""
+
+UNSEEN: Seen = (0, (), ())
+
+
+def seen_now(writer: BucketWriter, accounts: Sequence[Account]) -> Seen:
+    """Buckets as they were last seen, by whoever has just written to them."""
+    return writer.world.now_ms(), accounts, [known_images(writer, account) for account in accounts]
+
+
+def statuses_of(seen: Seen) -> Iterable[LeaseStatus]:
+    """Every limit of these buckets as it stood; of what no reply has shown nothing is told."""
+    now_ms, accounts, images = seen
+    for account, shards in zip(accounts, images, strict=True):
+        for name, rate in account.terms.rates.items():
+            # By the numbers that the bucket has itself: they may be newer than those of the account.
+            parts = [
+                level(stored_terms(image), name, image, now_ms)
+                for image in shards
+                if image is not None and stored_rate(image, name) is not None
+            ]
+            if parts:
+                whole = Spread(parts)
+                limit = limit_of(name, parts[0].rate if len(shards) == 1 else rate)
+                left, full_ms = whole.balance(now_ms), whole.retry_after_ms(whole.capacity_milli, now_ms)
+                yield LeaseStatus(
+                    account.entity_id, account.resource, name, limit, left // 1000, full_ms / 1000
+                )
