@@ -201,6 +201,35 @@ def test_adjustments_add_up(make: Callable[[], Lease]) -> None:
 
 
 @LEASES
+def test_a_total_replaces_what_was_noted_before(make: Callable[[], Lease]) -> None:
+    """Of the limits that are named; what others have cost stays as it is."""
+    lease = make()
+    run_sync(lease.adjust(a=7, b=3))
+    run_sync(lease.settle(a=5))
+    assert lease.consumed == {"a": 5, "b": 3}
+    run_sync(lease.settle({"a": 0}, b=TOKENS_MAX))
+    assert lease.consumed == {"a": 0, "b": TOKENS_MAX}
+
+
+@LEASES
+@pytest.mark.parametrize("total", [True, 1.5, "1", None, TOKENS_MAX + 1, -1])
+def test_a_total_is_a_whole_number_within_bounds(make: Callable[[], Lease], total: Any) -> None:
+    lease = make()
+    with pytest.raises(ValidationError, match="total of 'a'"):
+        run_sync(lease.settle({"b": 1, "a": total}))
+    assert lease.consumed == {"a": 2}
+
+
+def test_a_total_of_an_unknown_limit_is_bad_input() -> None:
+    lease = lease_of()
+    with pytest.raises(ValidationError, match="has no such limit"):
+        run_sync(lease.settle(a=1, c=1))
+    with pytest.raises(ValidationError, match="a given twice"):
+        run_sync(lease.settle({"a": 1}, a=1))
+    assert lease.consumed == {"a": 2}
+
+
+@LEASES
 def test_what_is_released_is_not_negative(make: Callable[[], Lease]) -> None:
     for amount in (-1, True):
         with pytest.raises(ValidationError):

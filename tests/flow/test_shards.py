@@ -95,6 +95,22 @@ def test_a_hot_bucket_spreads_and_stays_one_bucket() -> None:
     asyncio.run(run())
 
 
+def test_a_lease_tells_what_all_shards_have_left() -> None:
+    """Under the limit of the whole bucket, with the wait until the last shard is full."""
+
+    async def run() -> None:
+        limit = Limit.custom("rpm", 100_003, 60, 86_400)
+        async with limiter_on(HotMemory, limit) as (limiter, backend, clock):
+            taken = await heat(limiter, backend, 8, rpm=1) + 500
+            async with limiter.acquire("key", RESOURCE, {"rpm": 500}) as lease:
+                (status,) = lease.statuses
+                assert (status.limit, status.remaining) == (limit, 100_003 - taken)
+            clock.advance(status.full_after_seconds)
+            assert await limiter.available("key", RESOURCE) == {"rpm": 100_003}
+
+    asyncio.run(run())
+
+
 def test_a_request_of_most_of_the_capacity_is_gathered_from_full_shards() -> None:
     """70 % of the capacity passes although no shard holds that much, and comes back to all of them."""
 

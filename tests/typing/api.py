@@ -14,11 +14,13 @@ from zae_limiter import (
     Entity,
     Explanation,
     Lease,
+    LeaseStatus,
     Limit,
     LimiterConfig,
     LimiterInfo,
     LimitStatus,
     Namespace,
+    OnError,
     OnUnavailable,
     RateLimiter,
     RateLimitExceeded,
@@ -180,10 +182,32 @@ def handle(error: RateLimitExceeded, refused: ValidationError) -> None:
     del shown, caught
 
 
+async def use_open_leases(limiter: RateLimiter, sync_limiter: SyncRateLimiter) -> None:
+    """Leases that no block holds, in both colours."""
+    lease = await limiter.acquire("e", "r", {"rpm": 1}, on_error="keep")
+    assert_type(lease, Lease)
+    assert_type(await limiter.acquire("e", "r", {"rpm": 1}, on_error=OnError.SETTLE).open(), Lease)
+    assert_type(lease.remaining, dict[str, int])
+    assert_type(lease.statuses, tuple[LeaseStatus, ...])
+    assert_type(await lease.settle({"a-b": 1}, rpm=2), None)
+    assert_type(await lease.keep(), None)
+    assert_type(await lease.commit(), None)
+    assert_type(await lease.cancel(), None)
+    held = sync_limiter.acquire("e", "r", {"rpm": 1}, on_error="keep").open()
+    assert_type(held, SyncLease)
+    assert_type(held.remaining, dict[str, int])
+    assert_type(held.statuses, tuple[LeaseStatus, ...])
+    assert_type(held.settle({"a-b": 1}, rpm=2), None)
+    assert_type(held.keep(), None)
+    assert_type(held.commit(), None)
+    assert_type(held.cancel(), None)
+
+
 def mistakes(limiter: SyncRateLimiter, lease: SyncLease, amounts: Mapping[str, int]) -> None:
     """What the checker must refuse: an ignore that is not needed any more is an error itself."""
     limiter.acquire("e", "r", {"rpm": "1"})  # type: ignore[dict-item]
     limiter.acquire("e", "r", ["rpm"])  # type: ignore[arg-type]
+    limiter.acquire("e", "r", amounts, on_error=1)  # type: ignore[arg-type]
     limiter.acquire("e", "r", amounts, limits="rpm")  # type: ignore[arg-type]
     limiter.acquire("e", resource=None, consume=amounts)  # type: ignore[arg-type]
     limiter.available("e")  # type: ignore[call-arg]
