@@ -14,15 +14,17 @@ from .builder import RepositoryBuilder
 from .decorator import AcquireOptions, limited
 from .established import former_names
 from .exceptions import *
+from .joint import JointLease, LeasePart
 from .lease import Lease
 from .limiter import RateLimiter
 from .models import *
+from .models.demand import Demand
 from .models.explanation import ExplainedBucket, ExplainedLevel, Explanation
 from .models.leases import LeaseStatus, OnError
 from .repository import Repository
 from .runtime.world import World
 from .settings import Settings
-from .sync import SyncLease, SyncRateLimiter, SyncRepository, SyncRepositoryBuilder
+from .sync import SyncJointLease, SyncLease, SyncRateLimiter, SyncRepository, SyncRepositoryBuilder
 from .version import client_version
 
 if TYPE_CHECKING:
@@ -31,20 +33,19 @@ if TYPE_CHECKING:
 __version__ = client_version()
 
 __all__ = [
-    "AcquireOptions",
-    "AuditAction", "AuditEvent", "Availability", "BackendCapabilities", "BucketState", "CacheStats",
-    "ClosedError", "ConfigSource", "DamagedRecordError", "Entity", "EntityCapacity", "EntityConflictError",
-    "EntityError", "EntityExistsError", "EntityNotFoundError", "ExplainedBucket", "ExplainedLevel",
-    "Explanation", "IncompatibleSchemaError", "InfrastructureError", "InfrastructureNotFoundError",
-    "InvalidIdentifierError", "InvalidNameError", "Lease", "LeaseExpiredError", "LeaseStatus", "Limit",
-    "LimitName", "LimitStatus", "LimiterConfig", "LimiterInfo", "Namespace", "NamespaceNotFoundError",
-    "NamespaceStateError", "NamespaceStatus", "NoLimitsError", "OnError", "OnUnavailable", "RateLimitError",
-    "RateLimitExceeded", "RateLimiter", "RateLimiterUnavailable", "Repository", "RepositoryBuilder",
-    "ResourceCapacity", "Settings", "StackAlreadyExistsError", "StackManager", "StackOperationError",
-    "StackOptions", "Status", "SyncLease", "SyncRateLimiter", "SyncRepository", "SyncRepositoryBuilder",
+    "AcquireOptions", "AuditAction", "AuditEvent", "Availability", "BackendCapabilities", "BucketState",
+    "CacheStats", "ClosedError", "ConfigSource", "DamagedRecordError", "Demand", "Entity", "EntityCapacity",
+    "EntityConflictError", "EntityError", "EntityExistsError", "EntityNotFoundError", "ExplainedBucket",
+    "ExplainedLevel", "Explanation", "IncompatibleSchemaError", "InfrastructureError",
+    "InfrastructureNotFoundError", "InvalidIdentifierError", "InvalidNameError", "JointLease", "Lease",
+    "LeaseExpiredError", "LeasePart", "LeaseStatus", "Limit", "LimitName", "LimitStatus", "LimiterConfig",
+    "LimiterInfo", "Namespace", "NamespaceNotFoundError", "NamespaceStateError", "NamespaceStatus",
+    "NoLimitsError", "OnError", "OnUnavailable", "RateLimitError", "RateLimitExceeded", "RateLimiter",
+    "RateLimiterUnavailable", "Repository", "RepositoryBuilder", "ResourceCapacity", "Settings",
+    "StackAlreadyExistsError", "StackManager", "StackOperationError", "StackOptions", "Status",
+    "SyncJointLease", "SyncLease", "SyncRateLimiter", "SyncRepository", "SyncRepositoryBuilder",
     "SyncStackManager", "UsageSnapshot", "UsageSummary", "UsageWindow", "ValidationError", "VersionError",
-    "VersionMismatchError", "VersionRecord", "World", "ZAELimiterError", "__version__",
-    "limited",
+    "VersionMismatchError", "VersionRecord", "World", "ZAELimiterError", "__version__", "limited",
 ]  # fmt: skip
 
 

@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import Any
 
 from .engine import holding
-from .engine.acquire import acquire
 from .exceptions import LeaseExpiredError, RateLimiterUnavailable
 from .lease import Lease
 from .models.checks import named_amounts, needs_milli
@@ -89,7 +88,7 @@ class Acquisition(Asked):
             raise self.entered_before()
         self._entered, self._lease._forks = None, holding.forks
         try:
-            await acquire(self._lease, self._needs)
+            await self._lease._acquire(self._needs)
         except RateLimiterUnavailable as error:
             self.degrade(error)
         self._entered = True

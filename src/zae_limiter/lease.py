@@ -30,6 +30,7 @@ class Lease(Holding, Current):
 
     __slots__ = ()
     _place = ContextVar("lease")
+    _acquire = acquire
 
     @property
     def degraded(self) -> bool:
@@ -60,8 +61,10 @@ class Lease(Holding, Current):
 
     def __repr__(self) -> str:
         states = "degraded" if self.degraded else "", self._state or ("ended" if self._ended else "")
-        state = "".join(f", {it}" for it in states if it)
-        return f"<Lease of {self._entity_id!r} on {self._resource!r}, consumed={self.consumed}{state}>"
+        return f"<Lease of {self._told()}{''.join(f', {it}' for it in states if it)}>"
+
+    def _told(self) -> str:
+        return f"{self._entity_id!r} on {self._resource!r}, consumed={self.consumed}"
 
     async def consume(self, amounts: Mapping[str, int] | None = None, /, **named: int) -> None:
         """Take more, if it is there: a real debit that may raise ``RateLimitExceeded``.
@@ -158,7 +161,12 @@ class Lease(Holding, Current):
 
     def _let_through(self, what: str, error: RateLimiterUnavailable) -> None:
         """Count what goes ahead unchecked, if the policy is to let it while the store is down."""
-        buckets, place = self._buckets, (self._entity_id, self._resource)
-        if (self._policy or self._on_unavailable or buckets.policy_when_down(*place)) is OnUnavailable.BLOCK:
-            raise error.about(*place, buckets.stack_name) from error.__cause__
+        buckets = self._buckets
+        if self._is_blocked():
+            raise error.about(self._entity_id, self._resource, buckets.stack_name) from error.__cause__
         buckets.writer.let_through(what, error)
+
+    def _is_blocked(self) -> bool:
+        policy = self._policy or self._on_unavailable
+        policy = policy or self._buckets.policy_when_down(self._entity_id, self._resource)
+        return policy is OnUnavailable.BLOCK

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, TypeVar, Unpack, overload
 
 from .acquisition import Acquisition
 from .decorator import AsyncDecorator, Limiting
@@ -18,9 +18,11 @@ from .engine.refusal import demand_statuses
 from .engine.split import catch_up, levels, survey
 from .established import LimiterForms, deprecated, former_names, refuse_former
 from .exceptions import ValidationError, without_secrets
+from .joint import JointAcquisition, joint_acquisition
 from .lease import Lease
 from .models import Availability, Limit, LimiterInfo, LimitStatus, OnUnavailable, check_limits
 from .models.checks import needs_milli
+from .models.demand import Demand, check_demands
 from .models.leases import OnError
 from .naming import validate_entity_id, validate_resource
 from .repository import Repository
@@ -110,6 +112,7 @@ class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):
         where = f"{type(self).__name__} of namespace {self._repository.namespace_name!r}"
         return f"<{where}, degraded={self.degraded}, refunds_lost={self.refunds_lost}>"
 
+    @overload
     def acquire(
         self,
         entity_id: str,
@@ -120,10 +123,31 @@ class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):
         use_stored_limits: bool | None = None,
         *,
         on_error: OnError | str | None = None,
+    ) -> Acquisition: ...
+    @overload
+    def acquire(
+        self,
+        demands: Sequence[Demand],
+        /,
+        *,
+        on_unavailable: OnUnavailable | str | None = None,
+        on_error: OnError | str | None = None,
+    ) -> JointAcquisition: ...
+    def acquire(
+        self,
+        entity_id: str | Sequence[Demand],
+        resource: str | None = None,
+        consume: Mapping[str, int] | None = None,
+        limits: Sequence[Limit] | None = None,
+        on_unavailable: OnUnavailable | str | None = None,
+        use_stored_limits: bool | None = None,
+        *,
+        on_error: OnError | str | None = None,
     ) -> Acquisition:
         """Take all amounts or none: ``async with limiter.acquire(…) as lease``.
 
-        - ``entity_id``: who asks, such as an API key; it need not have been created.
+        - ``entity_id``: who asks, such as an API key; it need not have been created. Or a list of ``Demand``,
+          for several entities and resources at once, all or none; each says the next three for itself.
         - ``resource``: what is asked for, such as a model.
         - ``consume``: how many tokens of each limit, by its name: ``{"rpm": 1, "tpm": 500}``.
         - ``limits``: limits for this entity to go by instead of those that are stored.
@@ -143,17 +167,25 @@ class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):
         """
         if use_stored_limits is not None:
             deprecated("use_stored_limits", STORED_LIMITS)
+        who: Any = entity_id
+        what: Any = resource
+        amounts: Any = consume
         try:
-            is_known = (entity_id, resource) in self._repository.plans
+            is_known = (who, what) in self._repository.plans
         except TypeError:  # what cannot be hashed is no name, and will be told so
             is_known = False
-        if not is_known:
-            validate_entity_id(entity_id)
-            validate_resource(resource)
-        given = None if limits is None else check_limits(limits)
         policy = None if on_unavailable is None else OnUnavailable.of(on_unavailable)
-        needs = needs_milli(consume)
-        lease = Lease(self._repository, entity_id, resource, given, policy, self._speculative)
+        if not is_known:
+            if isinstance(entity_id, list | tuple) and (what is None or Demand in map(type, entity_id)):
+                demands = check_demands(entity_id, resource, consume, limits)
+                acquisition = joint_acquisition(self._repository, demands, policy, self._speculative)
+                acquisition._lease._on_error = None if on_error is None else OnError.of(on_error)
+                return acquisition
+            validate_entity_id(who)
+            validate_resource(what)
+        given = None if limits is None else check_limits(limits)
+        needs = needs_milli(amounts)
+        lease = Lease(self._repository, who, what, given, policy, self._speculative)
         if on_error is not None:
             lease._on_error = OnError.of(on_error)
         return Acquisition(lease, needs)

@@ -6,21 +6,23 @@ docstrings are the async ones, and the type checker sees them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Never, Self, Unpack
+from typing import TYPE_CHECKING, Any, Never, Self, Unpack, overload
 
 from .acquisition import Acquisition
 from .builder import RepositoryOptions
 from .decorator import Decorator, Limiting
 from .engine import holding
-from .engine.acquire import acquire
 from .established import LimiterForms, refuse_former
 from .exceptions import RateLimiterUnavailable, ValidationError
+from .joint import DegradedPart, JointAcquisition, JointLease, LeasePart
 from .lease import Lease
 from .limiter import RateLimiter, deployed, located
-from .models import BackendCapabilities, LimiterInfo
-from .models.leases import LeaseStatus
+from .models import BackendCapabilities, Limit, LimiterInfo, OnUnavailable
+from .models.demand import Demand
+from .models.leases import LeaseStatus, OnError
 from .records.connection import Options
 from .repository import Repository
 from .repository_protocol import Backend
@@ -78,6 +80,7 @@ class SyncAcquisition(Asked):
 
     __slots__ = ("_async",)
     _entered_by = "with limiter.acquire(…) as lease"
+    _twin: type[SyncLease] = SyncLease
 
     def __init__(self, acquisition: Acquisition) -> None:
         self._async = acquisition
@@ -92,11 +95,11 @@ class SyncAcquisition(Asked):
         acquisition._entered, acquisition._lease._forks = None, holding.forks
         try:
             try:
-                run_sync(acquire(acquisition._lease, acquisition._needs))
+                run_sync(acquisition._lease._acquire(acquisition._needs))
             except RateLimiterUnavailable as error:
                 acquisition.degrade(error)
             acquisition._entered = True
-            return SyncLease(acquisition._lease)
+            return self._twin(acquisition._lease)
         except BaseException:
             lease = acquisition._lease
             if lease._taken_alone or lease._later:
@@ -125,6 +128,36 @@ class SyncAcquisition(Asked):
                 # A signal handler raised before it had begun.
                 run_sync(acquisition.leave(kind, error))
             raise
+
+
+class SyncJointLease(SyncLease):
+    """The sync twin of ``JointLease``."""
+
+    __slots__ = ()
+    _async: JointLease
+
+    @property
+    def parts(self) -> tuple[SyncLease, ...]:
+        """See ``JointLease.parts``."""
+        return tuple(map(SyncLease, self._async.parts))
+
+    part = wrapping({LeasePart: SyncLease, DegradedPart: SyncLease}, JointLease.part)
+    consume = blocking(JointLease.consume)  # type: ignore[arg-type]  # of the lease that it has
+    adjust = blocking(JointLease.adjust)  # type: ignore[arg-type]  # of the lease that it has
+    settle = blocking(JointLease.settle)  # type: ignore[arg-type]  # of the lease that it has
+
+
+class SyncJointAcquisition(SyncAcquisition):
+    """The sync twin of ``JointAcquisition``."""
+
+    __slots__ = ()
+    _async: JointAcquisition
+    _twin = SyncJointLease
+
+    if TYPE_CHECKING:
+
+        def __enter__(self) -> SyncJointLease: ...
+        def open(self) -> SyncJointLease: ...
 
 
 class SyncRepository:
@@ -349,7 +382,35 @@ class SyncRateLimiter(LimiterForms, Limiting[Decorator]):
     def __repr__(self) -> str:
         return repr(self._async).replace("<", "<Sync", 1)
 
-    acquire = wrapping(SyncAcquisition, RateLimiter.acquire)
+    if TYPE_CHECKING:
+
+        @overload
+        def acquire(
+            self,
+            entity_id: str,
+            resource: str,
+            consume: Mapping[str, int],
+            limits: Sequence[Limit] | None = None,
+            on_unavailable: OnUnavailable | str | None = None,
+            use_stored_limits: bool | None = None,
+            *,
+            on_error: OnError | str | None = None,
+        ) -> SyncAcquisition: ...
+        @overload
+        def acquire(
+            self,
+            demands: Sequence[Demand],
+            /,
+            *,
+            on_unavailable: OnUnavailable | str | None = None,
+            on_error: OnError | str | None = None,
+        ) -> SyncJointAcquisition: ...
+        def acquire(self, *asked: Any, **more: Any) -> SyncAcquisition: ...
+
+    else:
+        acquire = wrapping(
+            {Acquisition: SyncAcquisition, JointAcquisition: SyncJointAcquisition}, RateLimiter.acquire
+        )
     available = blocking(RateLimiter.available)
     time_until_available = blocking(RateLimiter.time_until_available)
     check_availability = blocking(RateLimiter.check_availability)

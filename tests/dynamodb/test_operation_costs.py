@@ -14,7 +14,7 @@ import pytest
 
 from tests.dynamodb.tables import make_table, session
 from tests.engines import dynamodb_local
-from zae_limiter import Limit, RateLimitExceeded, SyncRateLimiter, SyncRepository
+from zae_limiter import Demand, Limit, RateLimitExceeded, SyncRateLimiter, SyncRepository
 from zae_limiter.backends.dynamodb import DynamoDBBackend
 from zae_limiter.backends.dynamodb.boto import Access, BotocoreTransport
 from zae_limiter.backends.dynamodb.expressions import Payload, Request, fields_of
@@ -156,6 +156,7 @@ def costs() -> dict[str, Cost]:
         )
     )
     found.append(measured("cascade, cold process", late := fresh(), lambda: late.take("child")))
+    found += joint_costs(fresh())
     limiter, repository = late.limiter, late.repository
     found.append(measured("available", late, lambda: limiter.available("user", RESOURCE)))
     found.append(measured("create_entity", late, lambda: repository.create_entity("user")))
@@ -173,6 +174,32 @@ def costs() -> dict[str, Cost]:
     return {cost.operation: cost for cost in found}
 
 
+def joint_costs(client: Client) -> list[Cost]:
+    """Several demands in one acquire: two resources of one entity, and two children of one parent."""
+    client.repository.set_resource_defaults("search", LIMITS)
+    resources = [Demand("both", RESOURCE, {"rpm": 1}), Demand("both", "search", {"rpm": 1})]
+    siblings = [Demand(child, RESOURCE, {"rpm": 1}) for child in ("child", "new-child")]
+
+    def take(demands: list[Demand], adjust: int = 0) -> None:
+        with client.limiter.acquire(demands) as lease:
+            for part in lease.parts:
+                part.adjust(tpm=adjust)
+
+    def refused() -> None:
+        with pytest.raises(RateLimitExceeded):
+            take([resources[0], Demand("both", "search", {"rpm": 61})])
+
+    for demands in (resources, siblings):
+        take(demands)
+    return [
+        measured("two resources at once, warm", client, lambda: take(resources)),
+        measured("two resources at once, warm, + adjust of both", client, lambda: take(resources, 7)),
+        measured("two resources at once, refused by one", client, refused),
+        measured("two resources at once, refused again within a second", client, refused),
+        measured("two children of a parent at once, warm", client, lambda: take(siblings)),
+    ]
+
+
 BUDGET = [
     ("acquire, warm", 1, "1 UpdateItem", 1.0),
     ("acquire, warm, needs what just accrued", 1, "1 UpdateItem", 1.0),
@@ -184,6 +211,10 @@ BUDGET = [
     ("cascade, warm", 1, "2 UpdateItem", 2.0),
     ("cascade, refused by the parent", 2, "1 BatchGetItem + 1 UpdateItem", 1.0),
     ("cascade, refused by the parent again within a second", 0, "none", 0.0),
+    ("two resources at once, warm", 1, "2 UpdateItem", 2.0),
+    ("two resources at once, refused by one", 1, "1 UpdateItem", 1.0),
+    ("two resources at once, refused again within a second", 0, "none", 0.0),
+    ("two children of a parent at once, warm", 1, "3 UpdateItem", 3.0),
 ]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.flow.hot import RESOURCE, all_bucket_writes, key_of, on_dynamodb
 from tests.odd_stores import HotMemory
-from zae_limiter import InvalidNameError, Limit, RateLimiter, RateLimitExceeded, Repository
+from zae_limiter import Demand, InvalidNameError, Limit, RateLimiter, RateLimitExceeded, Repository
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.engine import bucket_writes, posting, split
 from zae_limiter.engine.law import Rate
@@ -305,3 +305,24 @@ def test_a_refused_caller_of_a_sharded_bucket_costs_one_write_a_second() -> None
         assert all_bucket_writes(record) <= 4
 
     asyncio.run(run())
+
+
+async def test_one_demand_of_several_may_need_all_shards_of_a_bucket() -> None:
+    """What it took of them is given back to them if another demand is refused, or the work fails."""
+    async with limiter_on(HotMemory, Limit.custom("rpm", 100, 1, 86_400)) as (limiter, backend, _):
+        await limiter.repository.set_resource_defaults("search", [Limit.custom("rpm", 5, 1, 86_400)])
+        for _ in range(8):
+            await take(limiter, rpm=1)
+        assert len(await images(limiter, backend)) > 1
+        large = Demand("key", RESOURCE, {"rpm": 90})
+        with pytest.raises(RateLimitExceeded):
+            async with limiter.acquire([large, Demand("key", "search", {"rpm": 6})]):
+                pass
+        assert await consumed(limiter, backend, "key") == 8_000
+        with pytest.raises(ZeroDivisionError):
+            async with limiter.acquire([large, Demand("key", "search", {"rpm": 5})]):
+                raise ZeroDivisionError
+        async with limiter.acquire([large, Demand("key", "search", {"rpm": 5})]) as lease:
+            await lease.part(RESOURCE).adjust(rpm=-80)
+        assert await consumed(limiter, backend, "key") == 18_000
+        assert (await limiter.available("key", RESOURCE), limiter.refunds_lost) == ({"rpm": 82}, 0)

@@ -18,6 +18,7 @@ import pytest
 from tests.flow.clients import RESOURCE, Store, rpm, tpm
 from tests.patience import PATIENCE_SECONDS
 from zae_limiter import (
+    JointLease,
     Lease,
     LeaseExpiredError,
     Limit,
@@ -25,15 +26,17 @@ from zae_limiter import (
     RateLimitExceeded,
     Repository,
     StackManager,
+    SyncJointLease,
     SyncLease,
     SyncRateLimiter,
     SyncRepository,
     SyncStackManager,
 )
 from zae_limiter.acquisition import Acquisition
+from zae_limiter.joint import JointAcquisition
 from zae_limiter.repository_protocol import Backend, Item, Key
 from zae_limiter.runtime.colour import Asyncio, Colour, ForkSafe
-from zae_limiter.sync import SyncAcquisition
+from zae_limiter.sync import SyncAcquisition, SyncJointAcquisition
 from zae_limiter.testing import Fault, FaultyBackend
 from zae_limiter.testing.stores import Wrapper
 
@@ -46,6 +49,7 @@ TWINS: list[tuple[type, type]] = [
     (Repository, SyncRepository),
     (RateLimiter, SyncRateLimiter),
     (Lease, SyncLease),
+    (JointLease, SyncJointLease),
     (StackManager, SyncStackManager),
 ]
 
@@ -90,6 +94,8 @@ def test_every_public_name_has_a_twin(cls: type, twin: type, name: str) -> None:
         return
     if name == "acquire":
         assert (expected.return_annotation, found.return_annotation) == ("Acquisition", SyncAcquisition)
+    elif name == "part":
+        assert (expected.return_annotation, found.return_annotation) == ("LeasePart", SyncLease)
     else:
         assert found.return_annotation == expected.return_annotation
     assert its.__doc__ == (mine.__doc__ or "").replace("async with ", "with ").replace("await ", "")
@@ -137,7 +143,9 @@ def test_what_is_passed_on_arrives() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cls", "twin"), [*TWINS[:2], (Acquisition, SyncAcquisition)], ids=lambda cls: cls.__name__
+    ("cls", "twin"),
+    [*TWINS[:2], (Acquisition, SyncAcquisition), (JointAcquisition, SyncJointAcquisition)],
+    ids=lambda cls: cls.__name__,
 )
 def test_context_managers(cls: type, twin: type) -> None:
     """What is entered with ``async with`` there is entered with ``with`` here, and with nothing else."""

@@ -25,6 +25,7 @@ FLOW = tuple(
         "sync",
     )
 )
+JOINT = ("tests/flow/test_joint.py", "tests/flow/test_joint_lease.py")
 HOT = ("tests/flow/test_refusals.py", "tests/flow/test_groups.py", "tests/flow/test_shards.py")
 EXHAUSTIVE = tuple(
     f"tests/simulation/test_exhaustive.py::test_no_order_breaks_a_promise[{story}]"
@@ -97,6 +98,8 @@ TARGETS = (
     Target("zae_limiter/bucket.py", ("tests/test_bucket.py", "tests/fuzz/test_facts.py"), CORE),
     Target("zae_limiter/engine/law.py", ("tests/test_bucket.py", "tests/fuzz/test_facts.py"), CORE),
     Target("zae_limiter/engine/acquire.py", (*_engine("acquire"), *FLOW, *EXHAUSTIVE), CORE),
+    Target("zae_limiter/engine/parts.py", (*_engine("parts", "acquire"), *JOINT, *FLOW), CORE),
+    Target("zae_limiter/joint.py", (*JOINT, *FLOW), CORE),
     Target("zae_limiter/engine/settle.py", (*_engine("settle", "lease"), *FLOW, *EXHAUSTIVE), CORE),
     Target("zae_limiter/lease.py", (*_engine("lease", "acquire"), *FLOW), CORE),
     Target("zae_limiter/acquisition.py", (*_engine("lease", "acquire"), *FLOW), CORE),

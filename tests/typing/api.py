@@ -11,9 +11,12 @@ from zae_limiter import (
     BucketState,
     CacheStats,
     ConfigSource,
+    Demand,
     Entity,
     Explanation,
+    JointLease,
     Lease,
+    LeasePart,
     LeaseStatus,
     Limit,
     LimiterConfig,
@@ -27,6 +30,7 @@ from zae_limiter import (
     Repository,
     StackManager,
     StackOptions,
+    SyncJointLease,
     SyncLease,
     SyncRateLimiter,
     SyncRepository,
@@ -72,6 +76,11 @@ async def use_async(repository: Repository) -> None:
         assert_type(await lease.consume({"tokens.in": 1}, rpm=1), None)
         assert_type(await lease.adjust(rpm=-1), None)
         assert_type(await lease.release({"a-b": 1}), None)
+    demands = [Demand("e", "r", {"rpm": 1}), Demand("e", "s", {"rpm": 1}, limits)]
+    async with limiter.acquire(demands, on_unavailable="allow") as joint:
+        assert_type(joint, JointLease)
+        assert_type(joint.part("r", "e"), LeasePart)
+    assert_type(await limiter.acquire(demands), JointLease)
     assert_type(await limiter.available("e", "r"), dict[str, int])
     assert_type(await limiter.time_until_available("e", "r", {"rpm": 1}), float)
     assert_type(await limiter.check_availability("e", "r", {"rpm": 1}, limits), Availability)
@@ -121,6 +130,10 @@ def use_sync(repository: SyncRepository) -> None:
     assert_type(SyncRepository.connect(), SyncRepository)
     assert_type(repository.namespace("other"), SyncRepository)
 
+    with limiter.acquire([Demand("e", "r", {"rpm": 1})]) as joint:
+        assert_type(joint, SyncJointLease)
+        assert_type(joint.part("r"), SyncLease)
+        assert_type(joint.parts, tuple[SyncLease, ...])
     with limiter.acquire("e", "r", {"rpm": 1}, limits, on_unavailable=OnUnavailable.ALLOW) as lease:
         assert_type(lease, SyncLease)
         assert_type(lease.consumed, dict[str, int])
@@ -206,10 +219,10 @@ async def use_open_leases(limiter: RateLimiter, sync_limiter: SyncRateLimiter) -
 def mistakes(limiter: SyncRateLimiter, lease: SyncLease, amounts: Mapping[str, int]) -> None:
     """What the checker must refuse: an ignore that is not needed any more is an error itself."""
     limiter.acquire("e", "r", {"rpm": "1"})  # type: ignore[dict-item]
-    limiter.acquire("e", "r", ["rpm"])  # type: ignore[arg-type]
-    limiter.acquire("e", "r", amounts, on_error=1)  # type: ignore[arg-type]
+    limiter.acquire("e", "r", ["rpm"])  # type: ignore[call-overload]
+    limiter.acquire("e", "r", amounts, on_error=1)  # type: ignore[call-overload]
     limiter.acquire("e", "r", amounts, limits="rpm")  # type: ignore[arg-type]
-    limiter.acquire("e", resource=None, consume=amounts)  # type: ignore[arg-type]
+    limiter.acquire("e", resource=None, consume=amounts)  # type: ignore[call-overload]
     limiter.available("e")  # type: ignore[call-arg]
     lease.adjust(rpm=1.5)  # type: ignore[arg-type]
     lease.consumed = {}  # type: ignore[misc]

@@ -24,6 +24,7 @@ from .account import Account
 from .demand import BucketDemand, Take
 from .group_commit import BucketWriter
 from .plan import Plan
+from .posting import Order
 from .remaining import UNSEEN, Seen
 from .settle import Charge, answered_for, give_back, settle, settlement
 
@@ -154,11 +155,14 @@ class Holding:
                 self._adjusted = before
                 self._check_open()
 
+    def _settlement(self) -> list[Order]:
+        return settlement(self._accounts, self._taken(), self._adjusted)
+
     async def _finish(self, state: str = "") -> None:
         """Store the net adjustment."""
         writer = self._buckets.writer
         with _noting.get():
-            orders = Charge(writer.lose, settlement(self._accounts, self._taken(), self._adjusted))
+            orders = Charge(writer.lose, self._settlement())
             if not self._is_first(state):
                 del orders[:]
         for failure in await settle(writer, orders):

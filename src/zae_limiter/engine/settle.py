@@ -62,7 +62,7 @@ async def give_back(writer: BucketWriter, taken: Sequence[BucketDemand]) -> None
     """Refund demands, each to the item that it was taken from, and answer for that."""
     credits: dict[Debtor, Order] = {}
     for account, amounts in taken:
-        _enter(credits, account, Posting(credit=amounts))
+        enter(credits, account, Posting(credit=amounts))
     orders = Charge(writer.lose, credits.values())
     if isinstance(taken, Charge):
         del taken[:]
@@ -98,17 +98,17 @@ def settlement(
             if name in account.terms.rates:
                 held = [d.account for take in taken for d in take.demands]
                 known = [a for a in held if a.entity_id == account.entity_id and name in a.terms.rates]
-                _enter(orders, next(iter(known), account), Posting(debit={name: tokens * 1000}))
+                enter(orders, next(iter(known), account), Posting(debit={name: tokens * 1000}))
         returned = -tokens * 1000
         for take in reversed(taken):
             if (part := min(returned, take.amounts.get(name, 0))) > 0:
                 for demand, share in _last_of(take, name, part):
-                    _enter(orders, demand.account, Posting(credit={name: share}))
+                    enter(orders, demand.account, Posting(credit={name: share}))
                 returned -= part
     return list(orders.values())
 
 
-def _enter(orders: dict[Debtor, Order], account: Account, posting: Posting) -> None:
+def enter(orders: dict[Debtor, Order], account: Account, posting: Posting) -> None:
     """Add a posting to what an item is owed, or owes."""
     known = orders.get((account.key, account.life))
     posting = merged([known.posting, posting]) if known else posting

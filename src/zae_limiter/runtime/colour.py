@@ -16,7 +16,16 @@ import os
 import threading
 import time
 import types
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Hashable, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Generator,
+    Hashable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
@@ -430,13 +439,15 @@ def plain(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Twin[A
 
 
 def wrapping(
-    wrap: Callable[[T], S], method: Callable[Concatenate[A, P], T]
+    twins: Mapping[type[T], Callable[[Any], S]], method: Callable[Concatenate[A, P], T]
 ) -> Callable[Concatenate[Twin[A], P], S]:
-    """The sync twin of a plain method whose result needs a twin of its own."""
+    """The sync twin of a plain method whose result needs a twin of its own, by its class."""
 
     def call(self: Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> S:
-        return wrap(method(self._async, *args, **kwargs))
+        made = method(self._async, *args, **kwargs)
+        return twins[type(made)](made)
 
     twin = _twin(call, method)
-    twin.__dict__["__signature__"] = inspect.signature(method).replace(return_annotation=wrap)
+    first = next(iter(twins.values()))
+    twin.__dict__["__signature__"] = inspect.signature(method).replace(return_annotation=first)
     return twin

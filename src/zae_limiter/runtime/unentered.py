@@ -40,4 +40,4 @@ class Asked(Unentered):
     if not TYPE_CHECKING:  # which is to see every attribute that is missing
         consumed, degraded, remaining, statuses = Within(), Within(), Within(), Within()
         consume, adjust, settle, release = Within(), Within(), Within(), Within()
-        keep, commit, cancel = Within(), Within(), Within()
+        keep, commit, cancel, part, parts = Within(), Within(), Within(), Within(), Within()
