@@ -14,9 +14,11 @@ from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.config_cache import ConfigCache
 from zae_limiter.engine.account import Account
 from zae_limiter.engine.bucket_writes import fitting, spent, write_for
-from zae_limiter.engine.demand import BucketDemand
+from zae_limiter.engine.demand import BucketDemand, Take, demands_on
 from zae_limiter.engine.group_commit import BucketWriter
 from zae_limiter.engine.merge import merge
+from zae_limiter.engine.parts import Part
+from zae_limiter.engine.plan import Plan
 from zae_limiter.engine.posting import Posting
 from zae_limiter.engine.settle import give_back
 from zae_limiter.engine.split import split
@@ -178,7 +180,25 @@ def _never(*_: Any) -> bool:
     return False
 
 
-GIVE_BACK = tuple(f"zae_limiter.engine.{module}.give_back" for module in ("acquire", "take", "holding"))
+def _ask_for_the_last(parts: Sequence[Part], plans: Sequence[Plan]) -> list[BucketDemand]:
+    """A bucket that several demands meet at, and that is asked for one of them only."""
+    asked = [demands_on(plan.accounts, needs) for (_, needs), plan in zip(parts, plans, strict=True)]
+    return list({demand.account.key: demand for demands in asked for demand in demands}.values())
+
+
+def _give_to_the_first(
+    parts: Sequence[Part], plans: Sequence[Plan], taken: Sequence[BucketDemand]
+) -> tuple[Take, ...]:
+    """All that several demands have taken, noted for one of them."""
+    return tuple(
+        Take(plan.accounts, needs, () if at else (*taken,))
+        for at, ((_, needs), plan) in enumerate(zip(parts, plans, strict=True))
+    )
+
+
+GIVE_BACK = tuple(
+    f"zae_limiter.engine.{module}.give_back" for module in ("acquire", "parts", "take", "holding")
+)
 """Wherever a refund is made."""
 
 BUGS: dict[str, dict[str, Any]] = {
@@ -187,6 +207,8 @@ BUGS: dict[str, dict[str, Any]] = {
         "zae_limiter.engine.seen_buckets.SeenBuckets.is_doubtful": _never,
         "zae_limiter.engine.seen_buckets.SeenBuckets.is_held_here": _never,
     },
+    "parts_unsummed": {"zae_limiter.engine.acquire.asked_of": _ask_for_the_last},
+    "parts_confused": {"zae_limiter.engine.parts.shared_out": _give_to_the_first},
     "lost_in_silence": {"zae_limiter.engine.group_commit.BucketWriter.count_unsure": _count_nothing},
     "no_floor": {"zae_limiter.engine.group_commit.write_for": _without_floor},
     "no_clamp": {"zae_limiter.engine.group_commit.write_for": _without_clamp},

@@ -54,6 +54,7 @@ def test_simulated_world_is_rough() -> None:
         *("namespace deleted", "namespace recovered", "namespace registered", "purged"),
         *("bucket moved", "bucket charged", "let in", "migrated", "migration interrupted"),
         *("swaps", "splits", "refills", "proactive splits", "batches repeated", "batches out of order"),
+        *("admitted jointly", "refused jointly"),
     }
     assert {name for name in expected if tally.faults[name] < 3} == set()
 

@@ -32,6 +32,7 @@ from tests.simulation.final_checks import (
     check_waits,
 )
 from tests.simulation.ideal import Intent, Judge, WatchedWriter, Whole
+from tests.simulation.joint import AMOUNTS, JointAttempt
 from tests.simulation.older import USAGE, Estate, Heritage, migrate
 from tests.simulation.readers import Reader, Steps
 from tests.simulation.simulation import Cancelled, Network, Process, Simulation, pause
@@ -43,6 +44,7 @@ from zae_limiter.exceptions import RateLimiterUnavailable, RateLimitExceeded
 from zae_limiter.lease import Lease
 from zae_limiter.limiter import RateLimiter
 from zae_limiter.models import Limit
+from zae_limiter.models.demand import Demand
 from zae_limiter.records.connection import Connection, Options
 from zae_limiter.repository import Repository
 from zae_limiter.repository_protocol import Delete, Item, Key, Outcome, Update, Write
@@ -84,6 +86,8 @@ class Scenario:
 
     def __init__(self, seed: int) -> None:
         self.simulation = Simulation(seed)
+        self.joint = seed % 5 == 1
+        """Clients ask for several things at once; in the other worlds nothing depends on it."""
         rng = self.simulation.rng
         self.fault_rate = rng.choice((0.0, 0.0, 0.03))
         self.cancel_rate = rng.choice((0.0, 0.02))
@@ -271,7 +275,8 @@ class Scenario:
 
     async def _client(self, limiter: RateLimiter) -> None:
         for _ in range(6):
-            attempt = self._attempt(limiter)
+            jointly = self.joint and self.simulation.rng.random() < 0.5
+            attempt = self._jointly(limiter) if jointly else self._attempt(limiter)
             try:
                 if self.simulation.rng.random() < 0.1:
                     await self._thrown_away(attempt)
@@ -288,6 +293,15 @@ class Scenario:
         finally:
             attempt.close()
             self.throwing = False
+
+    async def _jointly(self, limiter: RateLimiter) -> None:
+        """Ask for several entities at once; some of them have a common parent, or are the same."""
+        rng = self.simulation.rng
+        demands = [
+            Demand(who, RESOURCE, rng.choice(AMOUNTS), BROUGHT_ALONG if who == GUEST else None)
+            for who in rng.choices(tuple(FAMILY), k=rng.choice((2, 2, 3)))
+        ]
+        await JointAttempt(self, demands, (PARENT, STEPPARENT)).run(limiter)
 
     async def _attempt(self, limiter: RateLimiter) -> None:
         rng, faulty = self.simulation.rng, self.fault_rate > 0 or self.rough
