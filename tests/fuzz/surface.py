@@ -15,7 +15,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from tests.fuzz.tenants import HOME, LIMITS, LOST, RPM, template
 from tests.fuzz.values import anything
-from zae_limiter import LimiterConfig, OnUnavailable, SyncRateLimiter, SyncRepository, UsageWindow
+from zae_limiter import LimiterConfig, OnError, OnUnavailable, SyncRateLimiter, SyncRepository, UsageWindow
 from zae_limiter.repository_protocol import Absent, Check, Delete, Equal, Key, Put, Update
 
 NOT_CALLED = {
@@ -23,6 +23,7 @@ NOT_CALLED = {
     "builder": "has a test of its own",
     "close": "ends the stage",
     "connect": "has a test of its own",
+    "limit": "puts an acquire around functions, and has a test of its own",
     "list_deployed": "asks AWS",
     "open": "has a test of its own",
     "over": "has a test of its own",
@@ -78,6 +79,7 @@ def usual(ids: Mapping[str, str]) -> dict[str, tuple[Any, ...]]:
         "namespace_id": (ids[LOST], ids[HOME], "nobody"),
         "needed": (None, {"rpm": 1}, {"rpm": 61}),
         "next_key": (None, *template().cursors),
+        "on_error": (None, "refund", "keep", OnError.SETTLE),
         "on_unavailable": (None, "allow", "block", OnUnavailable.ALLOW),
         "parent_id": (None, "org-1", "user-1", "nobody"),
         "parents_only": (True, False),

@@ -12,7 +12,7 @@ from tests.fuzz.outcomes import outcome
 from tests.fuzz.surface import LIMITER, REPOSITORY, arguments, calls
 from tests.fuzz.tenants import LIMITS, Tenants, check_refused, contents, in_memory, template
 from tests.fuzz.values import amounts, anything
-from zae_limiter import LeaseExpiredError, SyncRateLimiter, ZAELimiterError
+from zae_limiter import Demand, LeaseExpiredError, SyncRateLimiter, ValidationError, ZAELimiterError
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.testing import Fault, FaultyBackend, ManualClock
 
@@ -112,6 +112,37 @@ def test_any_amounts_on_a_lease(colour: str, needs: Any, done: list[Any], given:
     else:
         left = stage.tenants[0].available(entity, "gpt-4")
         assert left == {name: tokens - result.get(name, 0) for name, tokens in there.items()}
+
+
+@cases("api", 200, colour=colours, listed=st.lists(st.one_of(anything, st.builds(str)), max_size=3))
+def test_any_list_instead_of_demands(colour: str, listed: list[Any]) -> None:
+    """Whatever is in a list, it is told before anything is asked of the store."""
+    stage, backend = in_memory(colour)
+    before = contents(backend)
+    for asked in (listed, [Demand("user-1", "gpt-4", {"rpm": 1}), *listed] if listed else ()):
+        result = outcome(lambda asked=asked: stage.limiter.acquire(asked))
+        assert isinstance(result, ValidationError)
+        check_refused(result, before, contents(backend))
+
+
+@cases("api", 300, colour=colours, needs=first_demands, done=steps)
+def test_any_amounts_on_a_lease_for_several_demands(colour: str, needs: Any, done: list[Any]) -> None:
+    """Amounts that may be meant for both are refused; what is left of the two is what the lease has cost."""
+    stage, backend = in_memory(colour)
+    tenant, before = stage.tenants[0], contents(backend)
+    there = [tenant.available("user-1", resource, LIMITS) for resource in ("gpt-4", "other")]
+
+    def asked() -> list[Demand]:
+        return [Demand("user-1", "gpt-4", needs, LIMITS), Demand("user-1", "other", {"rpm": 1}, LIMITS)]
+
+    result = outcome(lambda: hold(stage, stage.limiter.acquire(asked()), done))
+    if isinstance(result, ZAELimiterError):
+        check_refused(result, before, contents(backend))
+        return
+    left = [tenant.available("user-1", resource, LIMITS) for resource in ("gpt-4", "other")]
+    for name in there[0]:
+        used = sum(full[name] - rest[name] for full, rest in zip(there, left, strict=True))
+        assert used == result.get(name, 0)
 
 
 @cases("api", 150, colour=colours, needs=first_demands, done=steps)
