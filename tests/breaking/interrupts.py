@@ -7,7 +7,8 @@ another. ``python -m tests.breaking.interrupts`` leaves it to a clock instead: 2
 each interrupted at an instant drawn at random.
 
 Whatever is interrupted, a later acquire works, no lock is held and no line is left, and the books agree:
-work that was done is paid for, all other work has cost nothing. What could not be put right is counted.
+work that was done is paid for, all other work has cost nothing. What could not be put right is counted, or
+is an open lease that nobody ends any more, which warns.
 """
 
 import argparse
@@ -155,6 +156,17 @@ def refused(work: Work, body: Callable[[SyncLease], int]) -> None:
         work.run(body, "child", PLENTY - 1_000)
 
 
+def open_lease(work: Work, body: Callable[[SyncLease], int]) -> None:
+    """What is interrupted while it ends is ended again."""
+    lease = work.limiter.acquire("user", "api", {"rpm": 3, "tpm": 3}).open()
+    try:
+        work.cost = body(lease)
+        work.is_done = True
+        lease.commit()
+    finally:
+        (lease.commit if work.is_done else lease.cancel)()
+
+
 STORIES: dict[str, tuple[Callable[[Work, Callable[[SyncLease], int]], None], Callable[[SyncLease], int]]] = {
     "plain": (warm, plain),
     "adjusted": (warm, adjusted),
@@ -165,6 +177,9 @@ STORIES: dict[str, tuple[Callable[[Work, Callable[[SyncLease], int]], None], Cal
     "cascading": (cascading, plain),
     "cascade adjusted": (cascading, adjusted),
     "refused": (refused, plain),
+    "open": (open_lease, plain),
+    "open adjusted": (open_lease, adjusted),
+    "open failed": (open_lease, failed),
 }
 
 
@@ -228,13 +243,16 @@ class Stage:
         tell, body = STORIES[story]
         before, lost = self.spent(), self.limiter.refunds_lost
         work = Work(self.limiter)
-        with suppress(Interrupted, Failed), interruption:
-            tell(work, body)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("ignore", RuntimeWarning)
+            warnings.simplefilter("always", ResourceWarning)
+            with suppress(Interrupted, Failed), interruption:
+                tell(work, body)
         where = f"{story}, interrupted at {getattr(interruption, 'where', '?')}"
         wrong = self.complaints()
         if not wrong:
             after, cost = self.spent(), work.cost if work.is_done else 0
-            counted = self.limiter.refunds_lost - lost
+            counted = self.limiter.refunds_lost - lost + sum("forgotten" in str(it.message) for it in told)
             buckets = ("child", "org") if tell in (cascading, refused) else ("user",)
             due = {entity_id: cost if entity_id in buckets else 0 for entity_id in before}
             gone = {entity_id: after[entity_id] - before[entity_id] for entity_id in before}
