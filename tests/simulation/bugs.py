@@ -23,6 +23,7 @@ from zae_limiter.engine.posting import Posting
 from zae_limiter.engine.settle import give_back
 from zae_limiter.engine.split import split
 from zae_limiter.exceptions import RateLimiterUnavailable
+from zae_limiter.lease import Lease
 from zae_limiter.operate.migrations.shapes import MOVED_TO, OldRecord
 from zae_limiter.records import versions
 from zae_limiter.records.buckets import BucketRecords
@@ -140,6 +141,11 @@ async def _forget_readers(acquisition: Acquisition, kind: Any, error: Any, trace
         await leave(acquisition, kind, error, trace)
 
 
+async def _commit_nothing(lease: Lease) -> None:
+    """A commit that forgets what was noted."""
+    lease._ended = lease._settled = True
+
+
 async def _keep_nothing(_: SimColour, coroutine: Coroutine[Any, Any, Any], *__: Any) -> Any:
     return await coroutine
 
@@ -225,6 +231,7 @@ BUGS: dict[str, dict[str, Any]] = {
     "deaf_clock": {"zae_limiter.runtime.world.StoreClock.observe": _deaf},
     "clock_set_back": {"zae_limiter.runtime.world.StoreClock._look": _set_back},
     "moved_twice": {"zae_limiter.operate.migrations.moving.mark": _mark_again},
+    "commit_forgotten": {"zae_limiter.lease.Lease.commit": _commit_nothing},
     "reader_forgotten": {"zae_limiter.acquisition.Acquisition.__aexit__": _forget_readers},
     "undone_by_nobody": {"tests.simulation.simulation.SimColour.keep": _keep_nothing},
     "no_refund": dict.fromkeys(GIVE_BACK, _forget_refund),

@@ -1,13 +1,15 @@
-"""Clients who do not stay to the end: readers who leave a stream, and coroutines that are thrown away."""
+"""Clients who hold a lease otherwise: readers who leave a stream, open leases, and coroutines thrown away."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Coroutine, Generator
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
 from tests.simulation.simulation import Cancelled
 from zae_limiter.acquisition import Acquisition
+from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.lease import Lease
 
 
@@ -38,6 +40,35 @@ class Reader:
 async def _stream(acquisition: Acquisition) -> AsyncGenerator[Lease, None]:
     async with acquisition as lease:
         yield lease
+
+
+class Opener:
+    """Has an open lease: committed when its own block ends well or is thrown away, else cancelled."""
+
+    def __init__(self, acquisition: Acquisition) -> None:
+        self._acquisition = acquisition
+
+    async def __aenter__(self) -> Lease:
+        self._lease = await self._acquisition
+        return self._lease
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            await self._lease.commit()
+        elif kind is GeneratorExit:
+            self._lease._buckets.writer.colour.carry_out(_committing(self._lease), lambda: None)
+        else:
+            await self._lease.cancel()
+
+
+async def _committing(lease: Lease) -> None:
+    with suppress(RateLimiterUnavailable):
+        await lease.commit()
 
 
 async def _closing(stream: AsyncGenerator[Lease, None]) -> None:

@@ -11,6 +11,9 @@ from tests.patience import PATIENCE_SECONDS
 from tests.simulation.__main__ import simulate, simulate_range
 from tests.simulation.bugs import BUGS
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* was forgotten:ResourceWarning")
+"""A world that ends by a violation leaves leases open."""
+
 SEEDS = 500
 CHUNK = 25
 BUG_SEEDS = 400

@@ -34,7 +34,7 @@ from tests.simulation.final_checks import (
 from tests.simulation.ideal import Intent, Judge, WatchedWriter, Whole
 from tests.simulation.joint import AMOUNTS, JointAttempt
 from tests.simulation.older import USAGE, Estate, Heritage, migrate
-from tests.simulation.readers import Reader, Steps
+from tests.simulation.readers import Opener, Reader, Steps
 from tests.simulation.simulation import Cancelled, Network, Process, Simulation, pause
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.engine.bucket_view import shard_count
@@ -310,12 +310,14 @@ class Scenario:
         most = Counter(amounts)
         consumed: Mapping[str, int] = {}
         lease: Lease | None = None
-        leaves, counted = rng.random() < 0.2, limiter.refunds_lost
+        kind, counted = rng.random(), limiter.refunds_lost
+        leaves, opens = kind < 0.2, kind > 0.8
         certain = not (leaves and faulty)  # who leaves is not told what could not be stored
         try:
             brought = BROUGHT_ALONG if entity_id == GUEST else None
             acquisition = limiter.acquire(entity_id, RESOURCE, amounts, brought)
-            async with Reader(acquisition) if leaves else acquisition as lease:
+            held = Reader(acquisition) if leaves else Opener(acquisition) if opens else acquisition
+            async with held as lease:
                 try:
                     await pause()
                     if rng.random() < 0.2:
