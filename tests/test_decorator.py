@@ -135,8 +135,8 @@ async def look_up(key: str) -> str:
         ({"limits": "rpm"}, "limits"),
         ({"on_unavailable": "maybe"}, "use 'allow' or 'block'"),
         ({"on_error": "maybe"}, "use 'refund', 'keep' or 'settle'"),
+        ({"wait": -1}, "it must be 0 or more"),
     ],
-    ids=str,
 )
 def test_bad_input_is_told_before_the_first_call(
     given: dict[str, Any], said: str, sync_limiter: SyncRateLimiter

@@ -32,6 +32,7 @@ NOT_EXPORTED: dict[str, str] = {
     "Choice": "input check, for the package's own modules",
     "named_amounts": "input check, for the package's own modules",
     "needs_milli": "input check, for the package's own modules",
+    "wait_ms": "input check, for the package's own modules",
     "check_count": "input check, for the package's own modules",
     "check_mapping": "input check, for the package's own modules",
     "is_limits": "input check, for the package's own modules",

@@ -24,7 +24,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack
 
 from .exceptions import ValidationError
 from .models import Limit, OnUnavailable, check_limits
-from .models.checks import check_mapping, needs_milli
+from .models.checks import check_mapping, needs_milli, wait_ms
 from .models.leases import OnError
 from .naming import validate_entity_id, validate_resource
 
@@ -137,6 +137,8 @@ class _Wanted:
             OnUnavailable.of(policy)
         if (on_error := options.get("on_error")) is not None:
             OnError.of(on_error)
+        if (wait := options.get("wait")) is not None:
+            wait_ms(wait)
         self.resource, self.options = validate_resource(resource), options
         self.limiter, self.consume, self.entity = limiter, consume, entity
 

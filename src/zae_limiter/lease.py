@@ -43,6 +43,11 @@ class Lease(Holding, Current):
         return cost_of(self._taken(), self._adjusted)
 
     @property
+    def waited_ms(self) -> int:
+        """How long its work had to wait for its turn, in milliseconds."""
+        return self._waited_ms
+
+    @property
     def remaining(self) -> dict[str, int]:
         """What its buckets had left when it had taken its part, by limit: the least of a family.
 

@@ -21,7 +21,7 @@ from .exceptions import ValidationError, without_secrets
 from .joint import JointAcquisition, joint_acquisition
 from .lease import Lease
 from .models import Availability, Limit, LimiterInfo, LimitStatus, OnUnavailable, check_limits
-from .models.checks import needs_milli
+from .models.checks import needs_milli, wait_ms
 from .models.demand import Demand, check_demands
 from .models.leases import OnError
 from .naming import validate_entity_id, validate_resource
@@ -123,6 +123,7 @@ class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):
         use_stored_limits: bool | None = None,
         *,
         on_error: OnError | str | None = None,
+        wait: float | None = None,
     ) -> Acquisition: ...
     @overload
     def acquire(
@@ -132,6 +133,7 @@ class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):
         *,
         on_unavailable: OnUnavailable | str | None = None,
         on_error: OnError | str | None = None,
+        wait: float | None = None,
     ) -> JointAcquisition: ...
     def acquire(
         self,
@@ -143,6 +145,7 @@ class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):
         use_stored_limits: bool | None = None,
         *,
         on_error: OnError | str | None = None,
+        wait: float | None = None,
     ) -> Acquisition:
         """Take all amounts or none: ``async with limiter.acquire(…) as lease``.
 
@@ -157,6 +160,8 @@ class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):
         - ``on_error``: what work costs that an exception or a cancellation ends, or whose reader leaves:
           ``"refund"`` gives all of it back, ``"keep"`` nothing, ``"settle"`` stores what was noted so far.
           Without it a reader who leaves settles, and all else is a refund.
+        - ``wait``: how many seconds to wait at most for one's turn, ``math.inf`` for as long as it takes.
+          Whoever asked first begins first, in all processes; a wait that would be longer is refused at once.
 
         Nothing is taken before the block is entered. The lease corrects the cost while the work goes on; a
         block that raises gets everything back. For work that fits no block, ``lease = await
@@ -180,6 +185,7 @@ class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):
                 demands = check_demands(entity_id, resource, consume, limits)
                 acquisition = joint_acquisition(self._repository, demands, policy, self._speculative)
                 acquisition._lease._on_error = None if on_error is None else OnError.of(on_error)
+                acquisition._lease._wait_ms = None if wait is None else wait_ms(wait)
                 return acquisition
             validate_entity_id(who)
             validate_resource(what)
@@ -188,6 +194,8 @@ class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):
         lease = Lease(self._repository, who, what, given, policy, self._speculative)
         if on_error is not None:
             lease._on_error = OnError.of(on_error)
+        if wait is not None:
+            lease._wait_ms = wait_ms(wait)
         return Acquisition(lease, needs)
 
     async def available(

@@ -376,6 +376,29 @@ FORGIVEN = "forgiven"
 """On a bucket whose callers bring differing limits along: what cuts spared it, in millitokens by limit."""
 
 
+BOOKED = "booked"
+"""On a bucket that somebody waits for: an instant by which everybody who waits will have had its turn."""
+
+BOOKED_SINCE = "booked_since"
+"""On the same: of which bookings its highest levels tell, by the instant when earlier ones are over."""
+
+
+class BookingAttributes(NamedTuple):
+    """What a bucket also keeps of a limit that somebody waits for."""
+
+    back: str
+    """What came back meanwhile: it is for those who come after everybody who waits."""
+    high: str
+    """The most that the limit holds just before the turn of somebody who booked lately."""
+    higher: str
+    """The same, of those who booked before as well."""
+
+
+@lru_cache(4096)
+def booking_attributes(name: str) -> BookingAttributes:
+    return BookingAttributes(f"b_{name}_bb", f"b_{name}_bh", f"b_{name}_bg")
+
+
 def forgiven(image: Item) -> dict[str, int]:
     """What cuts spared each limit of a bucket, where the next raise must not give it once more."""
     kept = image.get(FORGIVEN)

@@ -54,6 +54,11 @@ class SyncLease(Current):
         return self._async.degraded
 
     @property
+    def waited_ms(self) -> int:
+        """See ``Lease.waited_ms``."""
+        return self._async.waited_ms
+
+    @property
     def remaining(self) -> dict[str, int]:
         """See ``Lease.remaining``."""
         return self._async.remaining

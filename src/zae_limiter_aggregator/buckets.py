@@ -31,6 +31,7 @@ from zae_limiter.naming import WCU
 from zae_limiter.repository_protocol import Backend, Exists, Item, Key, Update, Write
 from zae_limiter.runtime.world import World
 from zae_limiter.schema import (
+    BOOKED,
     SAMPLED,
     BucketAddress,
     bucket_key,
@@ -133,8 +134,8 @@ def refill(bucket: BucketActivity, now_ms: int) -> Update | None:
         for name, rate in terms.rates.items()
     )
     is_whole = len(terms.rates) == len(bucket_limit_names(image))
-    if not needed or not is_whole or now_ms - origin < REFILL_AFTER_MS:
-        return None
+    if not needed or not is_whole or now_ms - origin < REFILL_AFTER_MS or BOOKED in image:
+        return None  # what is owed by those who wait is no empty bucket
     account = bucket.account._replace(key=bucket.key, terms=replace(terms, version=None))
     write = rebase(account, Posting(), image, now_ms)
     if (rate := stored_rate(image, WCU)) is None:

@@ -178,6 +178,7 @@ def test_a_refill_is_one_exact_write() -> None:
         (
             Exists(),
             Equal("rf", NOW),
+            Equal("booked_since", None),
             Equal("cv", 7),
             AtMost("b_a_tk", 40_000),
             AtMost("b_brim_tk", 40_000),
@@ -194,7 +195,8 @@ def test_a_refill_takes_the_gauge_along(stored: int, add: dict[str, int], set_: 
     write = refilled({"a": 5_000}, limit(0), limit(stored, name="wcu"))
     assert write is not None
     assert (write.add, changed(write)) == ({"b_a_tk": 60_000, **add}, {"rf": LATER, **set_})
-    assert write.when == (Exists(), Equal("rf", NOW), Equal("cv", 7), AtMost("b_a_tk", 40_000))
+    same = Equal("rf", NOW), Equal("booked_since", None), Equal("cv", 7)
+    assert write.when == (Exists(), *same, AtMost("b_a_tk", 40_000))
 
 
 def test_a_bucket_without_a_gauge_is_refilled_as_well() -> None:

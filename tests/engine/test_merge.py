@@ -78,6 +78,7 @@ def test_a_merge_is_a_split_undone() -> None:
     assert update.key == KEYS[0]
     assert update.when == (
         *(Exists(), Equal("rf", NOW + 2_000), Equal("cv", 1), Equal("shard_count", 2)),
+        Equal("booked_since", None),
         AtMost("b_a_tk", 3_500),
     )
     # The one has 2,501 and gained 1,500, the other has 1,500 and gained as much.
@@ -99,6 +100,7 @@ def test_a_merge_is_a_split_undone() -> None:
         KEYS[1],
         (
             *(Exists(), Equal("rf", NOW + 2_000), Equal("cv", 1), Equal("shard_count", 2)),
+            Equal("booked_since", None),
             Equal("b_a_tk", 1_500),
         ),
     )

@@ -72,6 +72,7 @@ def test_a_split_gives_half_of_everything_to_a_new_shard() -> None:
     assert update.key == KEYS[0]
     assert update.when == (
         *(Exists(), Equal("rf", NOW), Equal("cv", 1), Equal("shard_count", 1)),
+        Equal("booked_since", None),
         *(AtMost("b_a_tk", 8_000), AtLeast("b_a_tk", 500)),
     )
     assert update.add == {"b_a_tk": -500}

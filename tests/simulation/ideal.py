@@ -16,7 +16,7 @@ from tests.simulation.simulation import Process, Simulation
 from zae_limiter.engine.account import Account
 from zae_limiter.engine.bucket_view import shard_count
 from zae_limiter.engine.door import Call
-from zae_limiter.engine.group_commit import BucketWriter
+from zae_limiter.engine.group_commit import BucketWriter, Sending
 from zae_limiter.engine.law import Rate, accrued, balance, wait_ms
 from zae_limiter.engine.line import Lines, Ticket
 from zae_limiter.engine.posting import Order, merged
@@ -207,13 +207,11 @@ class WatchedWriter(BucketWriter):
         finally:
             self._simulation.in_flight -= 1
 
-    def _judge(
-        self, group: Sequence[Ticket], chosen: Sequence[Ticket], outcome: Outcome, sent_ms: int
-    ) -> None:
-        waiting = [ticket for ticket in group if ticket.outcome is None]
-        super()._judge(group, chosen, outcome, sent_ms)
+    def _judge(self, sending: Sending, outcome: Outcome, sent_ms: int) -> None:
+        waiting = [ticket for ticket in sending.group if ticket.outcome is None]
+        super()._judge(sending, outcome, sent_ms)
         if outcome.applied:
-            self._check_turns(waiting, chosen)
+            self._check_turns(waiting, sending.chosen)
 
     def _check_turns(self, group: Sequence[Ticket], chosen: Sequence[Ticket]) -> None:
         """Nobody is admitted before somebody who came earlier and asked for no more."""

@@ -26,7 +26,7 @@ from ..repository_protocol import (
     apply,
     apply_all,
 )
-from ..runtime.colour import Blocking, Colour
+from ..runtime.colour import Asyncio, Blocking, Colour
 from ..runtime.world import World
 from ..schema import is_deleted, is_remembered, sk_state
 from .change_log import HOUR_MS
@@ -43,13 +43,14 @@ _named: dict[str, Shelf] = {}
 
 def open_backend(url: str, *, sync: bool, world: World, timeout_ms: int | None = None) -> MemoryBackend:
     """Open ``memory://`` or ``memory://name``; there is nothing to wait for, so nothing to time out."""
-    del sync, timeout_ms
+    del timeout_ms
     parts = urlsplit(url)
     if parts.path or parts.query or parts.fragment:
         raise ValidationError("store", url, "use memory:// or memory://name, which take no options")
     # The name is cut from the text because a host name would lose its case.
     name = url[len("memory://") :]
-    return MemoryBackend(world, _named.setdefault(name, Shelf()) if name else None)
+    shelf = _named.setdefault(name, Shelf()) if name else None
+    return MemoryBackend(world, shelf, Blocking() if sync else Asyncio())
 
 
 class MemoryBackend:
@@ -57,9 +58,11 @@ class MemoryBackend:
 
     capabilities = BackendCapabilities("memory", shared=False, atomic_batches=True)
 
-    def __init__(self, world: World | None = None, shelf: Shelf | None = None) -> None:
-        # No call suspends, so the blocking colour serves coroutines as well.
-        self.colour: Colour = Blocking()
+    def __init__(
+        self, world: World | None = None, shelf: Shelf | None = None, colour: Colour | None = None
+    ) -> None:
+        # No call suspends, so the blocking colour serves coroutines as well, but for those who wait.
+        self.colour: Colour = colour or Blocking()
         self._world = world or World()
         self._shelf = shelf or Shelf()
         self._own_changes = 0

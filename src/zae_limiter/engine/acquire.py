@@ -72,6 +72,7 @@ async def acquire_in_line(
     ``whole`` answers for what is taken. It is the one part that there is, unless several are one acquire.
     """
     buckets, writer = whole._buckets, whole._buckets.writer
+    whole._wait_ms = whole._wait_ms if is_first else None
     if writer.backend.changes is not None:
         await buckets.notice_changes()
     for attempt in range(1, PLANS_MAX + 1):
@@ -95,10 +96,10 @@ async def acquire_in_line(
         elif not (demands := asked_of(parts, plans)):
             return
         try:
-            if writer.refusals and (refusal := remembered(writer, demands)):
+            if writer.refusals and whole._wait_ms is None and (refusal := remembered(writer, demands)):
                 raise refusal
             is_whole = is_lone and image is not None and image.get("shard_count", 1) == 1
-            if is_whole and is_first and whole._speculative and attempt == 1:
+            if is_whole and is_first and whole._speculative and attempt == 1 and whole._wait_ms is None:
                 if await _took_alone(whole, demands[0], plan):
                     return
             elif await took(whole, parts, plans, demands):
@@ -120,11 +121,11 @@ async def _took_alone(holding: Holding, demand: BucketDemand, plan: Plan) -> boo
         image = outcome.item
         if interruption is None and image is not None and has_family(image, account):
             if LIFE in image or account.life is not None:
-                later = (Take(holding._accounts, needs, (taken_from(demand, image),)),)
+                later = (Take(holding._accounts, needs, (taken_from(demand, outcome),)),)
                 holding._later, holding._taken_alone = later, NOTHING
             holding._seen = writer.world.now_ms(), plan.accounts, ((image,),)
             return True
-        taken = answered_for(writer, [taken_from(demand, image)])
+        taken = answered_for(writer, [taken_from(demand, outcome)])
         holding._taken_alone = NOTHING
         await give_back(writer, taken)
     if interruption is not None:

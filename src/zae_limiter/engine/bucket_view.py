@@ -15,7 +15,10 @@ from ..naming import WCU
 from ..repository_protocol import Item
 from ..runtime.world import AHEAD_MS_MAX
 from ..schema import (
+    BOOKED,
+    BOOKED_SINCE,
     LIFE,
+    booking_attributes,
     bucket_limit_names,
     forgiven,
     limit_attributes,
@@ -151,16 +154,41 @@ def level(terms: Terms, name: str, image: Item | None, now_ms: int) -> Level:
     before = None if image is None else stored_rate(image, name)
     if image is None or before is None:
         return Level(rate, rate.capacity_milli, now_ms)
+    waits = False
+    if BOOKED in image:
+        waits = in_line(image, now_ms)
+        image = image if waits else unbooked(image)
     tokens = number(image, limit_attributes(name).tk)
     origin = now_ms if is_ahead(image, now_ms) else number(image, "rf")
     if before == rate:
-        return Level(rate, tokens, origin)
+        back = number(image, booking_attributes(name).back) if waits else 0
+        return Level(rate, tokens, origin, None, back, number(image, BOOKED) if waits else 0)
     # Until that write the bucket goes on to fill at the rate it has.
     spared = 0 if is_renewed(terms, image) else still_forgiven(image, name, now_ms)
     change = carry(before, rate, spared)
     shift = change.shift_milli
     filling = before._replace(capacity_milli=before.capacity_milli + shift)
-    return Level(filling, tokens + shift, origin, -shift if change.is_cut else None)
+    return Level(filling, tokens + shift, origin, -shift if change.is_cut and not waits else None)
+
+
+def in_line(image: Item, now_ms: int) -> bool:
+    """Whether somebody may be waiting for a bucket."""
+    return number(image, BOOKED) > now_ms
+
+
+def unbooked(image: Item) -> Item:
+    """A bucket whose line is over as it would be without it: what came back meanwhile is there for all."""
+    plain = {name: value for name, value in image.items() if name not in (BOOKED, BOOKED_SINCE)}
+    origin_ms, over_ms = number(image, "rf"), number(image, BOOKED)
+    for name in bucket_limit_names(image):
+        tokens, rate, names = limit_attributes(name).tk, stored_rate(image, name), booking_attributes(name)
+        stored, back = number(image, tokens), number(image, names.back)
+        if rate is not None and back > 0:
+            room = rate.capacity_milli - gain(rate, origin_ms, over_ms)
+            plain[tokens] = max(stored, min(stored + back, room))
+        for attribute in names:
+            plain.pop(attribute, None)
+    return plain
 
 
 def still_forgiven(image: Item, name: str, now_ms: int) -> int:

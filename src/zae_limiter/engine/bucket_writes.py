@@ -31,6 +31,8 @@ from ..repository_protocol import (
 )
 from ..runtime.world import AHEAD_MS_MAX
 from ..schema import (
+    BOOKED,
+    BOOKED_SINCE,
     FORGIVEN,
     HOLDS,
     LIFE,
@@ -42,8 +44,10 @@ from ..schema import (
     shard_attributes,
     stored_rate,
 )
+from . import booking
 from .account import WRITE_MILLI, WRITES, Account, Meter, Terms
-from .bucket_view import has_terms, is_outdated, level, life_of, stored_terms
+from .booking import as_a_whole
+from .bucket_view import has_terms, in_line, is_ahead, is_outdated, level, life_of, stored_terms, unbooked
 from .law import Rate
 from .lifetime import fill_ms, keep_alive, ttl_seconds
 from .posting import COUNT, Posting, believed, measure
@@ -53,6 +57,12 @@ from .shares import SHARDS_MAX
 
 def write_for(account: Account, posting: Posting, image: Item | None, now_ms: int) -> Write | None:
     """The write that carries out a posting on a bucket last seen as ``image``; ``None`` if it is moot."""
+    if image is not None and BOOKED in image:
+        if not in_line(image, now_ms):
+            write = write_for(account, posting, plain := unbooked(image), now_ms)
+            return as_a_whole(write, plain, image) if type(write) is Update else write
+        if posting.credit and not posting.need and not posting.debit:
+            return booking.give_back(account, posting, image, now_ms)
     if not posting.need and not posting.debit:
         return _give_back(account, posting.credit, image)
     if image is None:
@@ -62,6 +72,8 @@ def write_for(account: Account, posting: Posting, image: Item | None, now_ms: in
     if not posting.need:
         return _charge(account, posting, image, now_ms)
     if has_terms(image, account.terms):
+        if (posting.booking or posting.turns) and not is_ahead(image, now_ms):
+            return booking.book(account, posting, image, now_ms)
         return _spend(account, posting, image, now_ms)
     if is_outdated(account.terms, image):
         return _ask(account.key)  # never turn a bucket back to older limits
@@ -70,6 +82,8 @@ def write_for(account: Account, posting: Posting, image: Item | None, now_ms: in
 
 def fitting(postings: Sequence[Posting], terms: Terms, image: Item | None, now_ms: int) -> list[bool]:
     """Which postings a bucket can take, one after another; what is not asked for always fits."""
+    if any(posting.booking for posting in postings):
+        return [turn.fits for turn in booking.schedule(postings, terms, image, now_ms)]
     left: dict[str, int] = {}
     fits = []
     for posting in postings:
@@ -87,12 +101,13 @@ def fitting(postings: Sequence[Posting], terms: Terms, image: Item | None, now_m
 def _spend(account: Account, posting: Posting, image: Item, now_ms: int) -> Update:
     """Take from a bucket that has the numbers of its terms: spend or top, limit by limit."""
     numbers: Mapping[str, int] = image  # type: ignore[assignment]  # as far as the terms name them
-    origin, terms, (need_by_name, debit, credit, _, hold) = numbers.get("rf"), account.terms, posting
+    origin, terms, (need_by_name, debit, credit, _, hold, *_) = numbers.get("rf"), account.terms, posting
     if type(origin) is not int or abs(origin) > NUMBER_MAX:  # of a bucket that is damaged, and only charged
         origin = 0
     if origin - now_ms > AHEAD_MS_MAX:  # by a wrong clock; it begins anew
         return rebase(account, posting, image, now_ms)
-    when: list[Condition] = [Equal("rf", origin)]
+    # Whoever waits for the bucket is known: what came back to it for them is not for everybody.
+    when: list[Condition] = [Equal("rf", origin), Equal(BOOKED_SINCE, numbers.get(BOOKED_SINCE))]
     version = image.get("cv")
     when += (Equal("cv", version),) if type(version) is int else pinned(image, "cv")
     add: dict[str, int] = {}
@@ -105,6 +120,9 @@ def _spend(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
         rate, (tokens, _, _, _, counter) = terms.rates[name], limit_attributes(name)
         stored, need = numbers[tokens], need_by_name.get(name, 0)
         taken, returned = need + debit.get(name, 0), credit.get(name, 0)
+        add[counter] = taken - returned
+        if returned and BOOKED in image:
+            returned = booking.set_aside(name, returned, image, add, when)
         gained, brim, is_full, as_believed = believed(rate, tokens, stored, origin, now_ms, need)
         when.append(as_believed)
         if is_full:
@@ -118,7 +136,6 @@ def _spend(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
             add[tokens] = returned - taken
             if need:
                 when.append(AtLeast(tokens, need - gained))
-        add[counter] = taken - returned
         missing.append((rate, brim - left))
     ttl = image.get("ttl")
     if debit or type(ttl) is not int or ttl * 1000 < now_ms + terms.lasting_ms or not terms.ttl_fills:
@@ -236,6 +253,7 @@ def _give_back(account: Account, credit: Mapping[str, int], image: Item | None) 
     if account.meter is not Meter.NONE if image is None else COUNT.tk in image:
         add[COUNT.tk], add[COUNT.tc] = -WRITE_MILLI, WRITE_MILLI
     when: list[Condition] = [AtLeast(limit_attributes(name).cp, 0) for name in kept]
+    when.append(Equal(BOOKED_SINCE, None))
     if image is not None:
         when += pinned(image, LIFE)
     elif account.life != "":

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ..exceptions import ValidationError
-from ..repository_protocol import Item
+from ..repository_protocol import Outcome
 from .account import Account
+from .booking import Booked
 from .bucket_view import life_of
+from .posting import Booking
 
 
 class BucketDemand(NamedTuple):
@@ -50,8 +52,18 @@ def unknown_limit(name: str, accounts: Sequence[Account]) -> ValidationError:
     return ValidationError("limit name", name, f"{entity_id!r} has no such limit on {resource!r}; {has}")
 
 
-def taken_from(demand: BucketDemand, image: Item | None) -> BucketDemand:
+class BookedDemand(BucketDemand):
+    """One that was booked."""
+
+    booking: Booking
+
+
+def taken_from(demand: BucketDemand, outcome: Outcome) -> BucketDemand:
     """A demand that was taken, with which of the buckets that this key has had it was taken from."""
-    life = "" if image is None else life_of(image)
+    life = "" if outcome.item is None else life_of(outcome.item)
+    if isinstance(outcome, Booked):
+        booked = BookedDemand(demand.account._replace(life=life), demand.amounts)
+        booked.booking = outcome.booking
+        return booked
     account = demand.account
     return demand if account.life == life else BucketDemand(account._replace(life=life), demand.amounts)

@@ -22,6 +22,7 @@ from ..runtime.colour import ForkSafe, Signal
 from ..runtime.world import World
 from ..schema import LIFE, is_deleted
 from .account import Account
+from .booking import Turn, outcomes, turns
 from .bucket_view import has_terms, is_ahead, is_outdated, is_overloaded, is_split, outlived
 from .bucket_writes import fitting, write_for
 from .door import Call, write_each, write_together
@@ -58,6 +59,8 @@ class Sending(NamedTuple):
     group: list[Ticket]
     chosen: list[Ticket]
     write: Write | None
+    turns: Sequence[Turn] = ()
+    """What those are believed to get who wait."""
 
 
 class BucketWriter(SeenBuckets):
@@ -150,8 +153,12 @@ class BucketWriter(SeenBuckets):
         now_ms = self.world.now_ms()
         writes = [write for order in orders if (write := self._shape([order], now_ms)) is not None]
         assert len(writes) == len(orders), "a refund needs no transaction"
+        given = self._turns(orders, now_ms)
         send = write_each if len(writes) == 1 else write_together
-        return await send(self.backend, self, writes, call)
+        results = await send(self.backend, self, writes, call)
+        if given and results[0].applied and results[0].item is not None:
+            return outcomes([order.posting for order in orders], given, results[0].item, now_ms)
+        return results
 
     def count_unsure(self, orders: Sequence[Order], outcomes: Iterable[Outcome]) -> None:
         """Count what may have been taken for nobody: the reply was lost, or nobody waited for it."""
@@ -203,6 +210,7 @@ class BucketWriter(SeenBuckets):
         try:
             sent_ms, outcome = self.world.now_ms(), MOOT
             write = self._shape([ticket.order], sent_ms)
+            given = self._turns([ticket.order], sent_ms) if ticket.order.posting.booking else ()
             if write is not None:
                 ticket.sent = True
                 (outcome,) = await write_each(self.backend, self, [write], ticket)
@@ -211,6 +219,8 @@ class BucketWriter(SeenBuckets):
                         ticket.sent, ticket.asked, ticket.replies = False, False, None
                         return None
                     outcome = Outcome(False, outcome.item, held=False)
+                elif given and outcome.applied and outcome.item is not None:
+                    (outcome,) = outcomes([ticket.order.posting], given, outcome.item, sent_ms)
             ticket.outcome = outcome
             lines.leave(ticket)
             return outcome
@@ -256,16 +266,24 @@ class BucketWriter(SeenBuckets):
 
     def _sending(self, group: list[Ticket], now_ms: int) -> Sending:
         chosen = self._chosen(group, now_ms)
-        return Sending(group, chosen, self._shape([ticket.order for ticket in chosen], now_ms))
+        orders = [ticket.order for ticket in chosen]
+        return Sending(group, chosen, self._shape(orders, now_ms), self._turns(orders, now_ms))
+
+    def _turns(self, orders: Sequence[Order], now_ms: int) -> list[Turn]:
+        """What those are believed to get who wait for a bucket."""
+        if not orders or orders[0].posting.booking is None:
+            return []
+        account = orders[0].account
+        return turns(account, [order.posting for order in orders], self.images.get(account.key), now_ms)
 
     def _take_in(self, sendings: Sequence[Sending], replies: Sequence[Outcome], sent_ms: int) -> None:
         """Answer groups as far as the replies to their writes do."""
         landed = iter(replies)
-        for group, chosen, write in sendings:
-            if write is None:
-                self._lines.get().tell(chosen, MOOT)
+        for sending in sendings:
+            if sending.write is None:
+                self._lines.get().tell(sending.chosen, MOOT)
             else:
-                self._judge(group, chosen, next(landed), sent_ms)
+                self._judge(sending, next(landed), sent_ms)
 
     def _give_out(
         self, groups: Sequence[list[Ticket]], sendings: Sequence[Sending], call: Call, error: BaseException
@@ -275,7 +293,7 @@ class BucketWriter(SeenBuckets):
         The others are led by the next, for whatever it was need not happen to them.
         """
         lines, place = self._lines.get(), 0
-        for _, chosen, write in sendings:
+        for _, chosen, write, _ in sendings:
             if write is not None:
                 outcome = outcome_of(call, place, error)
                 place += 1
@@ -291,20 +309,27 @@ class BucketWriter(SeenBuckets):
         if len(chosen) > 1:
             account = group[0].order.account
             image = self.image(account.key)
-            fits = fitting([t.order.posting for t in chosen], account.terms, image, now_ms)
+            postings = [t.order.posting for t in chosen]
+            if image is None or is_deleted(image):  # nothing can be booked before it is there
+                postings = [posting._replace(booking=None) for posting in postings]
+            fits = fitting(postings, account.terms, image, now_ms)
             chosen = [t for t, fit in zip(chosen, fits, strict=True) if fit] or chosen[:1]
         return self._lines.get().send(group, chosen)
 
-    def _judge(
-        self, group: Sequence[Ticket], chosen: Sequence[Ticket], outcome: Outcome, sent_ms: int
-    ) -> None:
+    def _judge(self, sending: Sending, outcome: Outcome, sent_ms: int) -> None:
         """Answer all of a group whom the reply to its write answers, as of the time it was sent.
 
         Who would fit by the time of the reply has still been refused: somebody else may have been faster.
         """
-        if outcome.applied or outcome.failure is not None:
+        chosen = sending.chosen
+        if outcome.applied and outcome.item is not None and sending.turns:
+            postings = [ticket.order.posting for ticket in chosen]
+            told = outcomes(postings, sending.turns, outcome.item, sent_ms)
+            for ticket, each in zip(chosen, told, strict=True):
+                self._lines.get().tell([ticket], each)
+        elif outcome.applied or outcome.failure is not None:
             self._lines.get().tell(chosen, outcome)
-        waiting = [ticket for ticket in group if ticket.outcome is None]
+        waiting = [ticket for ticket in sending.group if ticket.outcome is None]
         if not waiting or outcome.failure is not None:
             return
         fits = self._fitting([ticket.order for ticket in waiting], outcome, sent_ms)

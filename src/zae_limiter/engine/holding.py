@@ -93,6 +93,7 @@ class Holding:
         "_given",
         "_in_block",
         "_later",
+        "_latest_ms",
         "_on_error",
         "_on_unavailable",
         "_policy",
@@ -102,6 +103,8 @@ class Holding:
         "_speculative",
         "_state",
         "_taken_alone",
+        "_wait_ms",
+        "_waited_ms",
     )
 
     def __init__(
@@ -130,6 +133,11 @@ class Holding:
         self._adjusted: Mapping[str, int] = NOTHING
         self._ended = self._settled = self._abandoned = self._in_block = self._counted = False
         self._forks = forks
+        self._wait_ms: int | None = None
+        """How long to wait at most for one's turn; refused at once otherwise."""
+        self._latest_ms: int | None = None
+        """Until when, once it was asked."""
+        self._waited_ms = 0
 
     def _taken(self) -> tuple[Take, ...]:
         if not self._taken_alone:

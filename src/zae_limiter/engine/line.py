@@ -21,7 +21,6 @@ from typing import Protocol
 from ..exceptions import RateLimiterUnavailable
 from ..repository_protocol import Key, Outcome
 from ..runtime.colour import LAST_WORDS_SECONDS, Colour, Signal, taken
-from .bucket_view import has_same_terms
 from .door import Call
 from .posting import Order
 
@@ -270,11 +269,11 @@ def _group_of(line: Line) -> list[Ticket]:
     They are counted when the leader comes and not when it is called. Those who were answered just now
     often have another order by then, and would else have to wait for this write.
     """
-    group, account = [line.leader], line.leader.order.account
+    group, order = [line.leader], line.leader.order
     for ticket in line.waiting:
         if ticket is line.leader or ticket.sent or ticket.outcome is not None:
             continue
-        if len(group) == GROUP_MAX or not has_same_terms(ticket.order.account, account):
+        if len(group) == GROUP_MAX or not ticket.order.goes_with(order):
             break
         group.append(ticket)
     return group

@@ -18,6 +18,7 @@ from ..naming import WCU
 from ..repository_protocol import (
     Condition,
     Delete,
+    Equal,
     Exists,
     Item,
     Update,
@@ -25,6 +26,8 @@ from ..repository_protocol import (
     Write,
 )
 from ..schema import (
+    BOOKED,
+    BOOKED_SINCE,
     BURIED,
     FORGIVEN,
     LAPSES,
@@ -72,7 +75,9 @@ def merge(account: Account, shard_id: int, images: Sequence[Item | None], now_ms
 
 
 def _fit(image: Item, child: Item) -> bool:
-    """Whether two shards are the halves of one, under the same configuration."""
+    """Whether two shards are the halves of one, under the same configuration, and nobody waits for either."""
+    if BOOKED in image or BOOKED in child:
+        return False
     count = shard_count(image)
     if shard_count(child) != count or image.get("cv") != child.get("cv"):
         return False
@@ -98,6 +103,7 @@ def _elder(account: Account, shard_id: int, image: Item, child: Item, now_ms: in
         *pinned(image, "rf"),
         *pinned(image, "cv"),
         *pinned(image, "shard_count"),
+        Equal(BOOKED_SINCE, None),
     ]
     add: dict[str, int] = {}
     set_: dict[str, Value] = {"rf": origin_after, "shard_count": half}
@@ -152,6 +158,7 @@ def _younger(account: Account, shard_id: int, child: Item) -> Delete:
         "rf",
         "cv",
         "shard_count",
+        BOOKED_SINCE,
         *(limit_attributes(n).tk for n in bucket_limit_names(child)),
     ):
         when += pinned(child, attribute)

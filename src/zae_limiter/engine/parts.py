@@ -7,6 +7,7 @@ was whose is only told when it was taken, for each part is settled by itself.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
@@ -19,6 +20,7 @@ from .plan import Plan
 from .remaining import seen_now
 from .settle import give_back
 from .take import take
+from .wait import wait_for
 
 Part: TypeAlias = tuple[Holding, Mapping[str, int]]
 """Who asks, for which resource, and how many millitokens by limit."""
@@ -85,7 +87,8 @@ async def took(
 ) -> bool:
     """Take from the buckets of some families; false, and nothing taken, if one is another one by now."""
     buckets, writer = whole._buckets, whole._buckets.writer
-    taken = await take(writer, demands, buckets.renewed, speculative=whole._speculative, refused=refused)
+    taking = functools.partial(take, renew=buckets.renewed, speculative=whole._speculative, refused=refused)
+    taken = await (taking(writer, demands) if whole._wait_ms is None else wait_for(whole, demands, taking))
     shards = [demand.account for demand in taken]
     moved = [account for plan in plans for account in buckets.moved(plan.accounts[0], shards)]
     if not moved and (takes := shared_out(parts, plans, taken)) and whole._take_in(takes, taken):

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from ..config_cache import ConfigCache, Entry
 from ..models import Limit, OnUnavailable
 from ..repository_protocol import Item
-from ..schema import FORGIVEN, LIFE
+from ..schema import BOOKED, FORGIVEN, LIFE
 from .account import Account, Meter
 from .bucket_view import has_terms, is_ahead, is_outdated, life_of
 from .seen_buckets import SeenBuckets
@@ -84,7 +84,7 @@ class Plan:
         account = self.accounts[0]
         if not _is_of(image, account) or not has_terms(image, account.terms):
             return False
-        if FORGIVEN in image or is_ahead(image, now_ms):
+        if FORGIVEN in image or BOOKED in image or is_ahead(image, now_ms):
             return False
         ttl = image.get("ttl")
         if ttl is not None and (type(ttl) is not int or not account.terms.ttl_fills):

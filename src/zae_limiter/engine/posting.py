@@ -10,7 +10,7 @@ from ..naming import WCU
 from ..repository_protocol import NOTHING, AtLeast, AtMost, Condition, Equal, Item, Value
 from ..schema import limit_attributes, number, pinned, shard_attributes, stored_rate
 from .account import WRITE_MILLI, WRITES, Account, Meter
-from .bucket_view import shard_count
+from .bucket_view import has_same_terms, shard_count
 from .law import Rate, gain
 from .shares import SHARDS_MAX
 
@@ -18,6 +18,17 @@ COUNT = limit_attributes(WCU)
 """Where a bucket counts the writes to itself."""
 
 _COUNTS = dict(zip((COUNT.cp, COUNT.ra, COUNT.rp), WRITES, strict=True))
+
+
+class Booking(NamedTuple):
+    """When somebody may begin who waits for a need; or, for what is given back, how it was booked."""
+
+    latest_ms: int
+    earliest_ms: int = 0
+    left: Mapping[str, int] = NOTHING
+    """What the booking left of each limit."""
+    drawn: Mapping[str, int] = NOTHING
+    """What it took of that which had come back."""
 
 
 class Posting(NamedTuple):
@@ -34,6 +45,10 @@ class Posting(NamedTuple):
     """The largest single need where several are posted as one."""
     hold: int = 0
     """Marks a need that is given back if another bucket refuses its part of the same acquire."""
+    booking: Booking | None = None
+    """Somebody waits for the need, or gives back what was booked."""
+    turns: tuple[Posting, ...] = ()
+    """The needs one after another, where somebody waits for them."""
 
     @property
     def names(self) -> Iterable[str]:
@@ -47,6 +62,15 @@ class Order(NamedTuple):
 
     account: Account
     posting: Posting
+
+    def goes_with(self, other: Order) -> bool:
+        """Whether one write can carry out both: for those who wait, or for the others."""
+        waits = self.posting.booking is not None
+        if waits != (other.posting.booking is not None) or (
+            waits and not (self.posting.need and other.posting.need)
+        ):
+            return False
+        return has_same_terms(self.account, other.account)
 
 
 def merged(postings: Sequence[Posting]) -> Posting:
@@ -63,7 +87,8 @@ def merged(postings: Sequence[Posting]) -> Posting:
         for total, part in ((need, posting.need), (debit, posting.debit), (credit, posting.credit)):
             for name, amount in part.items():
                 total[name] = total.get(name, 0) + amount
-    return Posting(need, debit, credit, largest, hold)
+    turns = tuple(postings) if need and postings[0].booking is not None else ()
+    return Posting(need, debit, credit, largest, hold, None, turns)
 
 
 class Belief(NamedTuple):

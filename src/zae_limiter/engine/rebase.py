@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from ..repository_protocol import Absent, AtLeast, Condition, Equal, Exists, Item, Update, Value
 from ..schema import (
+    BOOKED,
+    BOOKED_SINCE,
     FORGIVEN,
     HOLDS,
+    booking_attributes,
     bucket_limit_names,
     forgiven,
     limit_attributes,
@@ -19,7 +22,8 @@ from ..schema import (
     stored_rate,
 )
 from .account import Account, Meter
-from .bucket_view import carry, is_ahead, is_renewed
+from .booking import as_a_whole
+from .bucket_view import carry, in_line, is_ahead, is_renewed, unbooked
 from .law import Rate, gain, moved_origin
 from .lifetime import fill_ms, keep_alive
 from .posting import Posting, believed, measure
@@ -32,12 +36,15 @@ def rebase(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
     ones is refused: where the version stays, the origin moves. One that lies ahead by mistake moves to the
     present; nothing accrued before it.
     """
+    if BOOKED in image and not in_line(image, now_ms):
+        plain = unbooked(image)
+        return as_a_whole(rebase(account, posting, plain, now_ms), plain, image)
     terms, origin = account.terms, number(image, "rf")
     renewed, ahead = is_renewed(terms, image), is_ahead(image, now_ms)
     at_ms = now_ms if ahead else max(now_ms, origin)
     origin_after = at_ms if renewed or ahead else moved_origin(origin, at_ms)
     change = _Rebase(image, at_ms, origin_after, renewed, posting)
-    change.when += [Exists(), *pinned(image, "rf"), *pinned(image, "cv")]
+    change.when += [Exists(), *pinned(image, "rf"), *pinned(image, BOOKED_SINCE), *pinned(image, "cv")]
     set_ = change.set
     set_["rf"] = change.origin_ms
     if terms.version is not None:
@@ -54,6 +61,9 @@ def rebase(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
         left = change.joining(name, rate) if before is None else change.carried(name, before, rate)
         names = limit_attributes(name)
         set_[names.cp], set_[names.ra], set_[names.rp] = rate
+        if change.waits and (booked := booking_attributes(name)).high in image:
+            # How full it gets by these numbers nobody knows: nothing more comes back to it for now.
+            set_[booked.high] = set_[booked.higher] = rate.capacity_milli
         full_in_ms = max(full_in_ms, fill_ms(rate, rate.capacity_milli - left))
     if posting.hold:
         set_[HOLDS[posting.hold % len(HOLDS)]] = posting.hold
@@ -71,7 +81,7 @@ class _Rebase:
     def __init__(self, image: Item, at_ms: int, origin_ms: int, renewed: bool, posting: Posting) -> None:
         self.image, self.at_ms, self.origin_ms, self.posting = image, at_ms, origin_ms, posting
         self.forgiven = {} if renewed else forgiven(image)
-        self.renewed = renewed
+        self.renewed, self.waits = renewed, in_line(image, at_ms)
         self.spared: dict[str, Value] = {}
         """What cuts have spared so far and callers who disagree must make up for."""
         self.add: dict[str, int] = {}
@@ -103,7 +113,11 @@ class _Rebase:
         counted = gain(rate, self.origin_ms, self.at_ms)
         spared = max(0, self.forgiven.get(name, 0) - max(0, stored - brim))
         change = carry(before, rate, spared)
+        if self.waits:  # what is owed is owed by those who wait, and no debt that a cut would have made
+            change = change._replace(is_cut=False)
         self.add[counter] = taken - credit
+        if self.waits and booking_attributes(name).high in self.image:
+            credit = 0  # there is no room for it
         if full:
             found = change.found(before.capacity_milli, rate.capacity_milli)
             left = min(rate.capacity_milli, found - taken + credit)

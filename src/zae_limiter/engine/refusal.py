@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..exceptions import RateLimitExceeded
 from ..models import LimitStatus
 from ..repository_protocol import Item
 from .account import Account
-from .bucket_view import has_terms, put_back, shard_count, status
+from .booking import slot_ms
+from .bucket_view import has_terms, level, put_back, shard_count, status
 from .demand import BucketDemand
 from .group_commit import BucketWriter
 from .split import are_known, known_images, levels, shard_account, shard_keys
@@ -64,3 +66,12 @@ def demand_statuses(demand: BucketDemand, images: Sequence[Item | None], now_ms:
         status(account, name, need_milli, levels(account, images, name, now_ms), now_ms)
         for name, need_milli in demand.amounts.items()
     ]
+
+
+def waiting_status(status: LimitStatus, demand: BucketDemand, image: Item | None, now_ms: int) -> LimitStatus:
+    """The same for somebody who would wait: what was set aside for such is there for it."""
+    if not status.exceeded or shard_count(image) > 1:
+        return status
+    at = level(demand.account.terms, status.limit_name, image, now_ms)
+    wait_ms = slot_ms(at, demand.amounts[status.limit_name], now_ms) - now_ms
+    return replace(status, retry_after_seconds=wait_ms / 1000)

@@ -14,7 +14,7 @@ from ..exceptions import RateLimiterUnavailable
 from ..repository_protocol import Item, Key, Outcome
 from .account import Account
 from .bucket_view import stored_terms
-from .demand import BucketDemand, Take
+from .demand import BookedDemand, BucketDemand, Take
 from .door import write_each
 from .group_commit import BucketWriter
 from .lifetime import lasts, prolong
@@ -61,8 +61,9 @@ def answered_for(writer: BucketWriter, demands: Iterable[BucketDemand] = ()) -> 
 async def give_back(writer: BucketWriter, taken: Sequence[BucketDemand]) -> None:
     """Refund demands, each to the item that it was taken from, and answer for that."""
     credits: dict[Debtor, Order] = {}
-    for account, amounts in taken:
-        enter(credits, account, Posting(credit=amounts))
+    for demand in taken:
+        booking = demand.booking if isinstance(demand, BookedDemand) else None
+        enter(credits, demand.account, Posting(credit=demand.amounts, booking=booking))
     orders = Charge(writer.lose, credits.values())
     if isinstance(taken, Charge):
         del taken[:]

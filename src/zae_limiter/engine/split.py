@@ -26,6 +26,8 @@ from ..repository_protocol import (
     Write,
 )
 from ..schema import (
+    BOOKED,
+    BOOKED_SINCE,
     BURIED,
     FORGIVEN,
     LAPSES,
@@ -211,8 +213,8 @@ def splitting(
     ``images`` are those of shard 0 and of the shard itself, in the last place.
     """
     first, image = images[0], images[-1]
-    if image is None or (shard_id and shard_count(first) <= shard_count(image)):
-        return []
+    if image is None or BOOKED in image or (shard_id and shard_count(first) <= shard_count(image)):
+        return []  # what somebody waits for stays where it is
     writes: list[Write] = [*split(account, shard_id, image, target, now_ms)]
     if shard_id and first is not None:
         writes.append(unchanged(account, 0, first))
@@ -240,7 +242,7 @@ def split(
     new_id, at_ms = shard_id + count, max(now_ms, origin)
     origin_after = moved_origin(origin, at_ms)
     when: list[Condition] = [Exists(), Equal("rf", origin), Equal("cv", number(image, "cv"))]
-    when += pinned(image, "shard_count")
+    when += [*pinned(image, "shard_count"), Equal(BOOKED_SINCE, None)]
     add: dict[str, int] = {}
     set_: dict[str, Value] = {"rf": origin_after, "shard_count": count * 2, "ttl": None}
     if "ttl" in image:

@@ -18,8 +18,8 @@ from .bucket_view import is_outdated, is_overloaded, is_split, shard_count
 from .bucket_writes import fitting
 from .demand import BucketDemand, demand_on, taken_from, unknown_limit
 from .group_commit import BucketWriter
-from .posting import Order, Posting
-from .refusal import refusal_of
+from .posting import Booking, Order, Posting
+from .refusal import refusal_of, waiting_status
 from .settle import Charge, answered_for, give_back
 from .split import gather, place, relieve
 
@@ -48,13 +48,14 @@ async def take(
     *,
     speculative: bool = True,
     refused: Account | None = None,
+    booking: Booking | None = None,
 ) -> Charge[BucketDemand]:
     """Take every demand from its bucket, or none; ``renew`` brings the newest terms of an account.
 
-    ``refused`` is the account of a lone demand that its bucket has just refused. The caller answers for what
-    was taken.
+    ``refused`` is the account of a lone demand that its bucket has just refused, ``booking`` says for when
+    a lone one may be booked. The caller answers for what was taken.
     """
-    taking = _Taking(writer, demands, renew)
+    taking = _Taking(writer, demands, renew, booking)
     taking.together = not speculative or taking.can_be_atomic
     until_ms, looks = writer.world.ticks_ms() + writer.backend.capabilities.timeout_ms, 0
     try:
@@ -96,8 +97,14 @@ async def take(
 class _Taking:
     """An acquire under way: what was taken, and what is still owed."""
 
-    def __init__(self, writer: BucketWriter, demands: Sequence[BucketDemand], renew: Renew) -> None:
-        self._writer, self._renew = writer, renew
+    def __init__(
+        self,
+        writer: BucketWriter,
+        demands: Sequence[BucketDemand],
+        renew: Renew,
+        booking: Booking | None = None,
+    ) -> None:
+        self._writer, self._renew, self._booking = writer, renew, booking
         self._demands = list(demands)
         """All of them, under the newest terms that were seen."""
         self.owed = list(range(len(demands)))
@@ -134,7 +141,11 @@ class _Taking:
         """The refusal that the images call for at an instant, or ``None`` if another attempt can succeed."""
         owed = [self._demands[at] for at in self.owed]
         given = [d for at, d in enumerate(self._demands) if at not in self.owed and d.amounts]
-        return refusal_of(self._writer, owed, now_ms, given, self.taken)
+        refusal = refusal_of(self._writer, owed, now_ms, given, self.taken)
+        if refusal is None or self._booking is None:
+            return refusal
+        (demand,), image = owed, self._writer.image(owed[0].account.key)
+        return RateLimitExceeded([waiting_status(s, demand, image, now_ms) for s in refusal.statuses])
 
     def lost_race(self, asked_ms: int) -> RateLimitExceeded | None:
         """The refusal of somebody who fits by now: at that instant others were faster."""
@@ -218,7 +229,8 @@ class _Taking:
         writer = self._writer
         alone = len(self._demands) == 1 or (self.together and len(placed) == len(self._demands))
         hold = 0 if alone else self._hold([demand.account for _, demand in placed])
-        orders = [Order(demand.account, Posting(demand.amounts, hold=hold)) for _, demand in placed]
+        posting = Posting(hold=hold, booking=self._booking)
+        orders = [Order(demand.account, posting._replace(need=demand.amounts)) for _, demand in placed]
         if self.together:
             outcomes, interruption = await writer.post_together(orders, read_first=read_first)
         else:
@@ -238,9 +250,9 @@ class _Taking:
 
     def _note(self, placed: Sequence[tuple[int, BucketDemand]], outcomes: Sequence[Outcome]) -> None:
         """Note what was taken; until the last steps, which no signal handler can come between, nothing is."""
-        applied = [(*asked, o.item) for asked, o in zip(placed, outcomes, strict=True) if o.applied]
+        applied = [(*asked, o) for asked, o in zip(placed, outcomes, strict=True) if o.applied]
         places = [at for at, _, _ in applied]
-        demands = [taken_from(demand, image) for _, demand, image in applied]
+        demands = [taken_from(demand, outcome) for _, demand, outcome in applied]
         owed = [at for at in self.owed if at not in places]
         self.taken += demands
         self.owed = owed
@@ -269,7 +281,10 @@ class _Taking:
         if is_overloaded(shard, image, writer.world.now_ms()):
             self._demands[at] = demand._replace(account=await relieve(writer, demand.account, shard))
             return True
+        was_behind = writer.is_behind(shard, writer.world.now_ms())
         await writer.bring_up_to_date(shard)
+        if was_behind and self._booking is not None:
+            return True  # only what has the right numbers can be booked
         if shard_count(writer.image(demand.account.key)) > 1:
             parts = await gather(writer, demand.account, demand.amounts)
             if parts and not await self._gather(at, parts):

@@ -70,3 +70,15 @@ def named_amounts(amounts: Mapping[str, int] | None, named: Mapping[str, int]) -
     if twice := sorted(given.keys() & named.keys()):
         raise ValidationError("amounts", both, f"{', '.join(twice)} given twice")
     return both
+
+
+WAIT_HINT = "pass seconds, such as 2.5, or math.inf for as long as it takes"
+
+
+def wait_ms(seconds: float) -> int:
+    """How long somebody waits at most, in milliseconds."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise ValidationError("wait", seconds, f"it must be a number; {WAIT_HINT}")
+    if not seconds >= 0:
+        raise ValidationError("wait", seconds, f"it must be 0 or more; {WAIT_HINT}")
+    return int(min(seconds, PERIOD_SECONDS_MAX) * 1000)

@@ -137,6 +137,8 @@ class World:
     observe: Callable[[float, float, float, float], None] = _nothing_to_learn
     """How a store tells its time: its clock showed something between the first two, in milliseconds since
     the epoch, at some instant between the other two, which are ticks."""
+    nap: Callable[[float], None] | None = None
+    """How seconds pass for whoever sleeps, where a clock is set by hand."""
 
     def for_store(self) -> World:
         """This world for one store that has a clock of its own, and the store's time as its ``now_ms``."""

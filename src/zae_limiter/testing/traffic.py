@@ -25,7 +25,9 @@ class ManualClock:
 
     def __init__(self, now_ms: int = 1_700_000_000_000, seed: int = 0) -> None:
         self.now_ms = now_ms
-        self.world = World(lambda: self.now_ms, lambda: float(self.now_ms), random.Random(seed))
+        # Whoever waits for its turn moves the clock there, for nobody else would.
+        ticks, now = lambda: float(self.now_ms), lambda: self.now_ms
+        self.world = World(now, ticks, random.Random(seed), nap=self.advance)
 
     def advance(self, seconds: float) -> None:
         self.now_ms += round(seconds * 1000)

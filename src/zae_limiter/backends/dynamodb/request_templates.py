@@ -22,7 +22,7 @@ SHAPES_MAX = 1_000
 SLOTS = {"N": '{"N":"%s"}', "S": '{"S":%s}', "BOOL": '{"BOOL":%s}', "NULL": '{"NULL":true}'}
 """Where the value of a placeholder goes, by its type."""
 
-INTEGERS = frozenset({int})
+INTEGERS = frozenset({int, type(None)})
 SLOTTED = frozenset({int, str, bool, type(None)})
 
 
@@ -50,6 +50,8 @@ class UpdateTemplates:
                 self._templates.clear()
             known = self._templates[shape] = (_template(request), INTEGERS.issuperset(kinds))
         template, is_plain = known
+        while None in values:  # its slot has room for nothing
+            values.remove(None)
         if not is_plain or (values and (max(values) > INTEGER_MAX or min(values) < -INTEGER_MAX)):
             values = [filling for value in values for filling in _fillings(value)]
         return template % (quoted(partition), quoted(sort), *values)
@@ -66,8 +68,6 @@ def _template(request: Payload) -> str:
 
 
 def _fillings(value: Value) -> tuple[object, ...]:
-    """What goes into the slot of a value; that of ``None`` has room for nothing."""
-    if value is None:
-        return ()
+    """What goes into the slot of a value."""
     ((kind, content),) = encode(value).items()
     return (content,) if kind == "N" else (json.dumps(content),)

@@ -1,0 +1,416 @@
+"""Bookings: what is taken from a bucket for somebody who waits. Pure.
+
+A booking is the ordinary write, evaluated at the *slot*: the first instant at which the need fits behind all
+who booked before. From then on the bucket is in debt until the slot, so whoever comes later gets a later one:
+first come, first served, and nobody has to ask twice. The write is shaped for an instant a little after the
+slot, so that bookings of several processes do not get into each other's way; the image that it leaves tells
+the slot itself, exactly.
+
+What comes back while somebody waits may not move others before them. It is set aside (``back``) for those who
+book later, and only as much of it as the bucket could really hold: what a limit holds just before somebody's
+turn grows with all that came back since that one booked, and must not exceed the capacity. The most it
+will hold (``high``) is kept in two generations, for whoever booked before the last one began has had its
+turn by the instant the bucket names.
+
+When everybody has had its turn the line is *over*, and the next write puts what was set aside back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ..repository_protocol import (
+    NOTHING,
+    Absent,
+    AtLeast,
+    AtMost,
+    Condition,
+    Equal,
+    Item,
+    Outcome,
+    Update,
+    Value,
+    apply,
+)
+from ..schema import (
+    BOOKED,
+    BOOKED_SINCE,
+    HOLDS,
+    LIFE,
+    booking_attributes,
+    bucket_limit_names,
+    is_deleted,
+    limit_attributes,
+    number,
+    pinned,
+    stored_rate,
+)
+from .account import WRITE_MILLI, Account, Meter, Terms
+from .bucket_view import has_terms, level
+from .law import Level, gain
+from .lifetime import fill_ms, keep_alive
+from .posting import COUNT, Booking, Posting, measure
+
+MARGIN_MS_MAX = 1_000
+"""How long after its slot a booking may be shaped for, so that others who book meanwhile do not spoil it."""
+
+
+class Turn(NamedTuple):
+    """What somebody who waits is believed to get."""
+
+    fits: bool
+    at_ms: int
+    """The slot; if it does not fit, the latest one allowed."""
+    drawn: Mapping[str, int] = NOTHING
+
+
+class _Stock:
+    """One limit of a bucket while one turn after another is booked."""
+
+    def __init__(self, at: Level) -> None:
+        self.rate, self.origin_ms = at.rate, at.origin_ms
+        self.tokens, self.back = at.tokens_milli, at.back_milli
+
+    def gained(self, at_ms: int) -> int:
+        return gain(self.rate, self.origin_ms, at_ms)
+
+    def held(self, at_ms: int) -> int:
+        return min(self.rate.capacity_milli, self.tokens + self.gained(at_ms))
+
+    def slot_ms(self, need: int, now_ms: int) -> float:
+        """When the need fits, together with what came back, behind those who booked before."""
+        at = Level(self.rate, self.tokens, self.origin_ms)
+        if need > self.rate.capacity_milli:
+            return at.retry_after_ms(need, now_ms)
+        return now_ms + at.retry_after_ms(
+            max(1, need - self.back), now_ms
+        )  # each booking is seen in the tokens
+
+    def take(self, need: int, drawn: int, at_ms: int) -> None:
+        room = self.rate.capacity_milli - self.gained(at_ms)
+        self.tokens = min(self.tokens, room)
+        self.back = min(self.back, room - self.tokens) - drawn
+        self.tokens -= need - drawn
+
+
+def schedule(postings: Sequence[Posting], terms: Terms, image: Item | None, now_ms: int) -> list[Turn]:
+    """Who gets which slot, one after another."""
+    names = dict.fromkeys(name for posting in postings for name in posting.need)
+    limits = {name: _Stock(level(terms, name, image, now_ms)) for name in names}
+    return [_turn_of(posting, limits, now_ms) for posting in postings]
+
+
+def _turn_of(posting: Posting, limits: Mapping[str, _Stock], now_ms: int) -> Turn:
+    need, booking = posting.need, posting.booking
+    turn = Turn(True, now_ms)
+    if (booking is not None and booking.earliest_ms > now_ms) or not _fits(need, limits, now_ms):
+        if booking is None:
+            return Turn(False, now_ms)
+        slots = (limits[name].slot_ms(amount, now_ms) for name, amount in need.items())
+        at = max(booking.earliest_ms, *slots)
+        fits = at <= booking.latest_ms
+        at_ms = int(min(at, booking.latest_ms))
+        short = {name: amount - limits[name].held(at_ms) for name, amount in need.items()}
+        drawn = {name: min(limits[name].back, amount, need[name] - 1) for name, amount in short.items()}
+        turn = Turn(fits, at_ms, {name: amount for name, amount in drawn.items() if amount > 0})
+        if not fits:
+            return turn
+    for name, amount in need.items():
+        limits[name].take(amount, turn.drawn.get(name, 0), turn.at_ms)
+    return turn
+
+
+def _fits(need: Mapping[str, int], limits: Mapping[str, _Stock], now_ms: int) -> bool:
+    return all(limits[name].held(now_ms) >= amount for name, amount in need.items())
+
+
+def book(account: Account, posting: Posting, image: Item, now_ms: int) -> Update:
+    """Take needs at their slots, one after another, from a bucket that has the numbers of its terms."""
+    return _shape(account, posting.turns or (posting,), image, now_ms).update(posting)
+
+
+def turns(account: Account, postings: Sequence[Posting], image: Item | None, now_ms: int) -> list[Turn]:
+    """What those get whose bookings are written now: no later than at the instants these are shaped for."""
+    if image is None or is_deleted(image) or not has_terms(image, account.terms):
+        return [Turn(True, now_ms)] * len(postings)
+    return _shape(account, postings, image, now_ms).turns
+
+
+def _shape(account: Account, postings: Sequence[Posting], image: Item, now_ms: int) -> _Shape:
+    slots = schedule(postings, account.terms, image, now_ms)
+    exact = _Shape(account, postings, slots, image, now_ms)
+    margin_ms = min(max(100, (slots[-1].at_ms - now_ms) // 4), MARGIN_MS_MAX)
+    for wider_ms in (margin_ms, margin_ms // 4) if exact.is_waiting else ():
+        wider = _Shape(account, postings, slots, image, now_ms, wider_ms)
+        if wider.full == exact.full and all(part.at.back >= 0 for part in wider.parts.values()):
+            return wider
+    return exact
+
+
+class _LimitTurns:
+    """What some turns do to one limit."""
+
+    def __init__(self, at: _Stock) -> None:
+        self.at = at
+        self.stored, self.stored_back = at.tokens, at.back
+        self.taken = self.drawn = self.high = self.largest = 0
+        self.least, self.brim = -(10**30), 10**30
+
+    def add(self, need: int, drawn: int, at_ms: int, *, waits: bool) -> None:
+        """One turn more, at an instant."""
+        capacity, gained = self.at.rate.capacity_milli, self.at.gained(at_ms)
+        self.brim = min(self.brim, capacity - gained - (self.stored_back - self.drawn) + self.taken)
+        if waits:
+            self.high = max(self.high, min(capacity, self.at.tokens + self.at.back + gained))
+        self.at.take(need, drawn, at_ms)
+        self.largest = max(self.largest, need)
+        self.taken += need - drawn
+        self.drawn += drawn
+        self.least = max(self.least, self.taken - gained)
+
+
+class _Shape:
+    """A booking in the making: for each limit what is added or set, and on what condition."""
+
+    def __init__(
+        self,
+        account: Account,
+        turns: Sequence[Posting],
+        slots: Sequence[Turn],
+        image: Item,
+        now_ms: int,
+        margin_ms: int = 0,
+    ) -> None:
+        self.account, self.image, self.now_ms = account, image, now_ms
+        terms = account.terms
+        self.parts: dict[str, _LimitTurns] = {}
+        self.is_waiting, self.until_ms = False, now_ms
+        self.turns: list[Turn] = []
+        self.total: dict[str, int] = {}
+        for posting, slot in zip(turns, slots, strict=True):
+            waits = slot.at_ms > now_ms
+            latest_ms = slot.at_ms if posting.booking is None else posting.booking.latest_ms
+            at_ms = min(slot.at_ms + margin_ms, latest_ms) if waits else now_ms
+            self.is_waiting, self.until_ms = self.is_waiting or waits, max(self.until_ms, at_ms)
+            self.turns.append(slot._replace(at_ms=at_ms))
+            for name, need in posting.need.items():
+                if name not in self.parts:
+                    self.parts[name] = _LimitTurns(_Stock(level(terms, name, image, now_ms)))
+                self.parts[name].add(need, slot.drawn.get(name, 0), at_ms, waits=waits)
+                self.total[name] = self.total.get(name, 0) + need
+        self.full = {name for name, part in self.parts.items() if part.stored > part.brim}
+
+    def update(self, posting: Posting) -> Update:
+        image, terms = self.image, self.account.terms
+        self.add: dict[str, int] = {}
+        self.set: dict[str, Value] = {}
+        self.when: list[Condition] = [
+            *pinned(image, "rf"),
+            *pinned(image, "cv"),
+            *pinned(image, BOOKED_SINCE),
+        ]
+        if posting.hold:
+            self.set[HOLDS[posting.hold % len(HOLDS)]] = posting.hold
+        turned = BOOKED in image and self.now_ms > number(image, BOOKED_SINCE)
+        for name, part in self.parts.items():
+            self._limit(name, part, turned=turned)
+        if self.is_waiting:
+            self._line(turned=turned)
+        missing = [
+            (p.at.rate, p.at.rate.capacity_milli - p.at.held(self.until_ms)) for p in self.parts.values()
+        ]
+        full_in_ms = max(fill_ms(rate, amount) for rate, amount in missing)
+        self.when += keep_alive(terms, image, self.set, self.until_ms, full_in_ms)
+        if self.account.meter is not Meter.NONE:
+            origin_ms, set_ = number(image, "rf"), self.set
+            self.when += measure(self.account, posting, image, self.add, set_, origin_ms, self.now_ms)
+        return Update(self.account.key, self.add, self.set, tuple(self.when))
+
+    def _limit(self, name: str, part: _LimitTurns, *, turned: bool) -> None:
+        names, booked = limit_attributes(name), booking_attributes(name)
+        known = booked.high in self.image
+        if part.largest > part.at.rate.capacity_milli:
+            self.when.append(Absent())  # it can never be admitted; the store is asked what is there now
+        spare = 0  # how much more may have come back by now than was seen
+        if name not in self.full:
+            spare = (
+                max(0, min((part.at.rate.capacity_milli - part.high) // 8, part.brim - part.stored))
+                if known
+                else 0
+            )
+            self.add[names.tk] = -part.taken
+            self.when += [AtMost(names.tk, part.brim - spare), AtLeast(names.tk, part.least)]
+            if known:
+                self.when.append(AtMost(booked.back, part.stored_back + spare))
+                if part.drawn:
+                    self.add[booked.back] = -part.drawn
+                    self.when.append(AtLeast(booked.back, part.drawn))
+        elif part.stored_back:
+            self.set[names.tk], self.set[booked.back] = part.at.tokens, part.at.back
+            self.when += [Equal(names.tk, part.stored), Equal(booked.back, part.stored_back)]
+        else:
+            self.set[names.tk] = part.brim - part.taken
+            self.when.append(AtLeast(names.tk, max(part.brim + 1, part.least)))
+            if known:
+                self.when.append(Equal(booked.back, 0))
+        if part.high:
+            self._raise(name, part.high + spare, known=known, turned=turned)
+        self.add[names.tc] = self.total[name]
+
+    def _raise(self, name: str, high: int, *, known: bool, turned: bool) -> None:
+        """Note the most that a limit holds before somebody's turn."""
+        booked, image = booking_attributes(name), self.image
+        before, earlier = number(image, booked.high), number(image, booked.higher)
+        if not known:
+            self.set |= {booked.back: 0, booked.high: high, booked.higher: high}
+            self.when.append(Equal(booked.high, None))
+        elif turned:
+            self.set |= {booked.high: high, booked.higher: max(before, high)}
+            self.when += pinned(image, booked.high)
+        elif high > before or high > earlier:
+            self.set |= {booked.high: max(high, before), booked.higher: max(high, earlier)}
+            self.when += [*pinned(image, booked.high), *pinned(image, booked.higher)]
+
+    def _line(self, *, turned: bool) -> None:
+        """Note until when somebody waits."""
+        image, until_ms = self.image, self.until_ms
+        if BOOKED not in image:
+            self.set |= {BOOKED: until_ms, BOOKED_SINCE: until_ms}
+            return
+        if until_ms > number(image, BOOKED):
+            self.set[BOOKED] = until_ms
+            self.when.append(AtMost(BOOKED, until_ms))
+        if turned:
+            since_ms = max(until_ms, number(image, BOOKED))
+            self.set[BOOKED_SINCE] = since_ms
+            self.when.append(AtMost(BOOKED, since_ms))
+            for name in bucket_limit_names(image):
+                booked = booking_attributes(name)
+                if booked.high in image and booked.high not in self.set:
+                    self.set |= {booked.high: 0, booked.higher: image[booked.high]}
+                    self.when += pinned(image, booked.high)
+
+
+def slot_ms(at: Level, need_milli: int, now_ms: int) -> float:
+    """When somebody who waits for one limit has its turn."""
+    return _Stock(at).slot_ms(need_milli, now_ms)
+
+
+class Booked(Outcome):
+    """The outcome of an order that somebody waits for, with how it was booked."""
+
+    booking: Booking
+
+
+def outcomes(postings: Sequence[Posting], given: Sequence[Turn], image: Item, now_ms: int) -> list[Outcome]:
+    """What several bookings have come to, from the image that was left when all were written.
+
+    Each gets the image that it would have left by itself: that one tells its slot.
+    """
+    later: dict[str, int] = {}
+    told: list[Outcome] = []
+    for posting, turn in zip(reversed(postings), reversed(given), strict=True):
+        tokens = {tk: number(image, tk) + amount for tk, amount in later.items()}
+        outcome = Booked(True, {**image, **tokens})
+        outcome.booking = booked(posting, turn, {**image, **tokens}, now_ms)
+        told.append(outcome)
+        for name, need in posting.need.items():
+            tk = limit_attributes(name).tk
+            later[tk] = later.get(tk, 0) + need - turn.drawn.get(name, 0)
+    return told[::-1]
+
+
+def booked(posting: Posting, turn: Turn, image: Item, now_ms: int) -> Booking:
+    """How a need was booked that left this image: ``latest_ms`` is its slot."""
+    left = {name: number(image, limit_attributes(name).tk) for name in posting.need}
+    at_ms = min(slot_of(posting.need, image, now_ms), turn.at_ms)
+    earliest_ms = 0 if posting.booking is None else posting.booking.earliest_ms
+    return Booking(max(at_ms, earliest_ms), left=left, drawn=turn.drawn)
+
+
+def slot_of(names: Mapping[str, int], image: Item, now_ms: int) -> int:
+    """When somebody may begin whose booking left this image: as soon as nothing is owed."""
+    slots = [now_ms]
+    for name, need in names.items():
+        rate = stored_rate(image, name)
+        if rate is not None and need:
+            at = Level(rate, number(image, limit_attributes(name).tk), number(image, "rf"))
+            slots.append(now_ms + int(at.retry_after_ms(0, now_ms)))
+    return max(slots)
+
+
+def give_back(account: Account, posting: Posting, image: Item, now_ms: int) -> Update | None:
+    """Give back while somebody waits: to those who book later, as much of it as the bucket could hold.
+
+    What was booked, and nobody has booked since, is given back as if it had not been: with its place.
+    """
+    credit = {n: amount for n, amount in posting.credit.items() if stored_rate(image, n) is not None}
+    if not credit:
+        return None
+    add: dict[str, int] = {limit_attributes(name).tc: -amount for name, amount in credit.items()}
+    when: list[Condition] = [*pinned(image, BOOKED_SINCE), *pinned(image, LIFE)]
+    set_: dict[str, Value] = {}
+    if posting.booking is not None and _is_last(posting.booking, credit, image, now_ms):
+        set_ = _undone(posting.booking, credit, image, now_ms)
+        when += [pin for attribute in set_ for pin in pinned(image, attribute)]
+        return Update(account.key, add, set_, tuple(when))
+    for name, amount in credit.items():
+        if for_all := set_aside(name, amount, image, add, when):
+            add[limit_attributes(name).tk] = for_all
+    if account.meter is not Meter.NONE and COUNT.tk in image:
+        add[COUNT.tk], add[COUNT.tc] = -WRITE_MILLI, WRITE_MILLI
+    return Update(account.key, add, set_, tuple(when))
+
+
+def set_aside(name: str, amount: int, image: Item, add: dict[str, int], when: list[Condition]) -> int:
+    """Set aside what comes back to a limit that somebody waits for; returns what is there for all."""
+    names, rate = booking_attributes(name), stored_rate(image, name)
+    if names.high not in image or rate is None:
+        when.append(Equal(names.high, None))
+        return amount
+    if (kept := min(amount, rate.capacity_milli - number(image, names.higher))) > 0:
+        add |= {names.back: kept, names.high: kept, names.higher: kept}
+        when.append(AtMost(names.higher, rate.capacity_milli - kept))
+    return 0
+
+
+def _is_last(booking: Booking, credit: Mapping[str, int], image: Item, now_ms: int) -> bool:
+    """Whether nobody has taken anything since a booking whose turn is still to come."""
+    left = {name: number(image, limit_attributes(name).tk) for name in credit}
+    return booking.latest_ms > now_ms and left == {name: booking.left.get(name) for name in credit}
+
+
+def _undone(booking: Booking, credit: Mapping[str, int], image: Item, now_ms: int) -> dict[str, Value]:
+    """What a bucket holds without its last booking."""
+    set_: dict[str, Value] = {}
+    for name, amount in credit.items():
+        tokens, back, drawn = (
+            limit_attributes(name).tk,
+            booking_attributes(name).back,
+            booking.drawn.get(name, 0),
+        )
+        set_[tokens] = number(image, tokens) + amount - drawn
+        if drawn:
+            set_[back] = number(image, back) + drawn
+    after = {**image, **set_}
+    waited_for = [name for name in bucket_limit_names(image) if booking_attributes(name).high in image]
+    over_ms = slot_of(dict.fromkeys(waited_for, 1), after, now_ms)
+    if over_ms < number(image, BOOKED):
+        set_[BOOKED] = over_ms
+    return set_
+
+
+def as_a_whole(write: Update, plain: Item, image: Item) -> Update:
+    """A write that was shaped for a bucket without its line, for the bucket whose line is over.
+
+    It puts back what was set aside, so it holds only for the very image.
+    """
+    done = apply(write, plain)
+    if not done.applied or done.item is None:
+        return write  # which says that there is no line, and is refused
+    names = dict.fromkeys((*image, *done.item))
+    changed = {name: done.item.get(name) for name in names if done.item.get(name) != image.get(name)}
+    asked = [getattr(condition, "attribute", "rf") for condition in write.when]
+    pins = [pin for name in dict.fromkeys((*asked, *changed)) for pin in pinned(image, name)]
+    return Update(write.key, NOTHING, changed, tuple(pins))
