@@ -27,7 +27,7 @@ from typing import Any
 
 from tests.dynamodb.tables import make_table, open_table
 from tests.engines import dynamodb_local
-from zae_limiter import Limit, RateLimitExceeded, SyncLease, SyncRateLimiter, SyncRepository
+from zae_limiter import Demand, Limit, RateLimitExceeded, SyncLease, SyncRateLimiter, SyncRepository
 from zae_limiter.backends import open_backend
 from zae_limiter.repository_protocol import Backend
 from zae_limiter.runtime.world import World
@@ -167,6 +167,14 @@ def open_lease(work: Work, body: Callable[[SyncLease], int]) -> None:
         (lease.commit if work.is_done else lease.cancel)()
 
 
+def jointly(work: Work, body: Callable[[SyncLease], int]) -> None:
+    """A child with its parent, and somebody else beside them, of whom nothing more is asked."""
+    demands = [Demand(entity_id, "api", {"rpm": 3, "tpm": 3}) for entity_id in ("child", "user")]
+    with work.limiter.acquire(demands) as lease:
+        work.cost = body(lease.part(entity_id="child"))
+        work.is_done = True
+
+
 STORIES: dict[str, tuple[Callable[[Work, Callable[[SyncLease], int]], None], Callable[[SyncLease], int]]] = {
     "plain": (warm, plain),
     "adjusted": (warm, adjusted),
@@ -180,6 +188,10 @@ STORIES: dict[str, tuple[Callable[[Work, Callable[[SyncLease], int]], None], Cal
     "open": (open_lease, plain),
     "open adjusted": (open_lease, adjusted),
     "open failed": (open_lease, failed),
+    "joint": (jointly, plain),
+    "joint adjusted": (jointly, adjusted),
+    "joint more": (jointly, more),
+    "joint failed": (jointly, failed),
 }
 
 
@@ -253,8 +265,10 @@ class Stage:
         if not wrong:
             after, cost = self.spent(), work.cost if work.is_done else 0
             counted = self.limiter.refunds_lost - lost + sum("forgotten" in str(it.message) for it in told)
-            buckets = ("child", "org") if tell in (cascading, refused) else ("user",)
+            buckets = ("child", "org") if tell in (cascading, refused, jointly) else ("user",)
             due = {entity_id: cost if entity_id in buckets else 0 for entity_id in before}
+            if tell is jointly and work.is_done:
+                due["user"] = 3
             gone = {entity_id: after[entity_id] - before[entity_id] for entity_id in before}
             if gone != due and not counted:
                 wrong.append(f"{gone} gone where {due} is right, and nothing is counted")
