@@ -61,15 +61,19 @@ class LeasePart(Lease):
         self._buckets, self._entity_id, self._resource = asked._buckets, asked._entity_id, asked._resource
         self._given, self._on_unavailable, self._policy = asked._given, asked._on_unavailable, asked._policy
         self._speculative, self._accounts = asked._speculative, asked._accounts
-        self._taken_alone = NOTHING
+        self._taken_alone, self._in_block = NOTHING, False
 
     _abandoned: Any = _Shared()
+    _counted: Any = _Shared()
     _ended: Any = _Shared()
     _forks: Any = _Shared()
+    _latest_ms: Any = _Shared()
     _on_error: Any = _Shared()
     _seen: Any = _Shared()
     _settled: Any = _Shared()
     _state: Any = _Shared()
+    _wait_ms: Any = _Shared()
+    _waited_ms: Any = _Shared()
 
     @property
     def statuses(self) -> tuple[LeaseStatus, ...]:

@@ -14,12 +14,14 @@ from tests.flow.several import MODES, SEARCH, Failed, both, client_of, left
 from zae_limiter import (
     Demand,
     JointLease,
+    Lease,
     LeaseExpiredError,
     Limit,
     RateLimiterUnavailable,
     RateLimitExceeded,
     ValidationError,
 )
+from zae_limiter.engine.holding import Holding
 from zae_limiter.testing import Fault
 
 
@@ -270,3 +272,29 @@ async def test_more_is_let_through_while_the_store_is_down_and_stored_by_part(st
         assert lease.consumed == {"rpm": 3, "tpm": 505}
     assert (await left(store), await left(store, SEARCH)) == ({"rpm": 9, "tpm": 495}, {"rpm": 1})
     assert client.limiter.degraded == 2
+
+
+async def test_a_part_has_all_that_a_lease_has(store: Store) -> None:
+    """Whatever a lease keeps is its own to a part, or shared with the whole."""
+    client = await client_of(store)
+    async with client.limiter.acquire(both()) as lease:
+        for part in lease.parts:
+            assert [name for name in Holding.__slots__ if not hasattr(part, name)] == []
+            assert [name for name in dir(Lease) if not hasattr(part, name)] == []
+            assert part.waited_ms == 0
+
+
+async def test_several_demands_wait_for_their_turn_together(store: Store) -> None:
+    """As long as the slowest needs; what is longer than allowed is refused, and takes nothing meanwhile."""
+    client = await client_of(store)
+    async with client.limiter.acquire(both(1, 500, 3)):
+        pass
+    with pytest.raises(RateLimitExceeded):
+        async with client.limiter.acquire(both(1, 500, 1), wait=10):
+            pass
+    assert (await left(store), await left(store, SEARCH)) == ({"rpm": 9, "tpm": 500}, {"rpm": 0})
+    async with client.limiter.acquire(both(1, 500, 1), wait=30) as lease:
+        assert (lease.waited_ms, lease.part(SEARCH).waited_ms) == (20_000, 20_000)
+        await lease.part(SEARCH).adjust(rpm=1)
+    assert await left(store, SEARCH) == {"rpm": -1}
+    assert client.limiter.refunds_lost == 0
