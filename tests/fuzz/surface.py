@@ -92,6 +92,7 @@ def usual(ids: Mapping[str, str]) -> dict[str, tuple[Any, ...]]:
         "timeout": (1.0, 0.1),
         "updated_by": (None, "admin"),
         "use_stored_limits": (None,),
+        "wait": (None, 0, 0.5, 60, float("inf")),
         "window_type": (None, "hourly", UsageWindow.DAILY),
         "writes": (
             [Update(own("#META"), {"children": 1}, {"name": "x"})],
