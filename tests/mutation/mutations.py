@@ -25,6 +25,7 @@ FLOW = tuple(
         "sync",
     )
 )
+OPEN = tuple(f"tests/flow/test_{name}.py" for name in ("open_lease", "on_error", "forgotten_lease"))
 JOINT = ("tests/flow/test_joint.py", "tests/flow/test_joint_lease.py")
 HOT = ("tests/flow/test_refusals.py", "tests/flow/test_groups.py", "tests/flow/test_shards.py")
 EXHAUSTIVE = tuple(
@@ -94,15 +95,22 @@ TARGETS = (
         "zae_limiter/engine/account.py", (*_engine("bucket_view", "bucket_writes", "split"), HOT[2]), CORE
     ),
     Target("zae_limiter/engine/demand.py", (*_engine("take", "lease"), *FLOW), CORE),
-    Target("zae_limiter/engine/holding.py", (*_engine("acquire", "lease"), *FLOW), CORE),
+    Target("zae_limiter/engine/holding.py", (*_engine("acquire", "lease"), *OPEN, *FLOW), CORE),
+    Target(
+        "zae_limiter/engine/remaining.py", ("tests/flow/test_remaining.py", "tests/flow/test_shards.py"), CORE
+    ),
     Target("zae_limiter/bucket.py", ("tests/test_bucket.py", "tests/fuzz/test_facts.py"), CORE),
     Target("zae_limiter/engine/law.py", ("tests/test_bucket.py", "tests/fuzz/test_facts.py"), CORE),
     Target("zae_limiter/engine/acquire.py", (*_engine("acquire"), *FLOW, *EXHAUSTIVE), CORE),
     Target("zae_limiter/engine/parts.py", (*_engine("parts", "acquire"), *JOINT, *FLOW), CORE),
     Target("zae_limiter/joint.py", (*JOINT, *FLOW), CORE),
     Target("zae_limiter/engine/settle.py", (*_engine("settle", "lease"), *FLOW, *EXHAUSTIVE), CORE),
-    Target("zae_limiter/lease.py", (*_engine("lease", "acquire"), *FLOW), CORE),
-    Target("zae_limiter/acquisition.py", (*_engine("lease", "acquire"), *FLOW), CORE),
+    Target(
+        "zae_limiter/lease.py",
+        (*_engine("lease", "acquire"), *OPEN, "tests/flow/test_remaining.py", *FLOW),
+        CORE,
+    ),
+    Target("zae_limiter/acquisition.py", (*_engine("lease", "acquire"), *OPEN, *FLOW), CORE),
     Target(
         "zae_limiter/engine/group_commit.py",
         (*_engine("group_commit", "line", "groups", "faults", "take"), *HOT[:2], *FLOW, *EXHAUSTIVE),
