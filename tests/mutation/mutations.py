@@ -96,9 +96,7 @@ TARGETS = (
     ),
     Target("zae_limiter/engine/demand.py", (*_engine("take", "lease"), *FLOW), CORE),
     Target("zae_limiter/engine/holding.py", (*_engine("acquire", "lease"), *OPEN, *FLOW), CORE),
-    Target(
-        "zae_limiter/engine/remaining.py", ("tests/flow/test_remaining.py", "tests/flow/test_shards.py"), CORE
-    ),
+    Target("zae_limiter/engine/remaining.py", (*_engine("remaining"), "tests/flow/test_remaining.py"), CORE),
     Target("zae_limiter/bucket.py", ("tests/test_bucket.py", "tests/fuzz/test_facts.py"), CORE),
     Target("zae_limiter/engine/law.py", ("tests/test_bucket.py", "tests/fuzz/test_facts.py"), CORE),
     Target("zae_limiter/engine/acquire.py", (*_engine("acquire"), *FLOW, *EXHAUSTIVE), CORE),
