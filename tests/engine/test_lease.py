@@ -212,6 +212,13 @@ def test_a_total_replaces_what_was_noted_before(make: Callable[[], Lease]) -> No
 
 
 @LEASES
+def test_a_total_of_what_was_not_taken(make: Callable[[], Lease]) -> None:
+    lease = make()
+    run_sync(lease.settle(b=3))
+    assert lease.consumed == {"a": 2, "b": 3}
+
+
+@LEASES
 @pytest.mark.parametrize("total", [True, 1.5, "1", None, TOKENS_MAX + 1, -1])
 def test_a_total_is_a_whole_number_within_bounds(make: Callable[[], Lease], total: Any) -> None:
     lease = make()

@@ -112,7 +112,7 @@ FORKING = """
     with limiter.acquire("drops", "api", {"jobs": 10}, LIMITS) as lease:
         lease.adjust(jobs=5)
         if forked():
-            for use in (lease.consume, lease.adjust, lease.release):
+            for use in (lease.consume, lease.adjust, lease.settle, lease.release):
                 try:
                     use(jobs=1)
                 except LeaseExpiredError as error:
