@@ -52,8 +52,14 @@ from .law import Level, gain
 from .lifetime import fill_ms, keep_alive
 from .posting import COUNT, Booking, Posting, measure
 
-MARGIN_MS_MAX = 1_000
+MARGIN_MS_MAX = 250
 """How long after its slot a booking may be shaped for, so that others who book meanwhile do not spoil it."""
+
+MARGIN_PART = 32
+"""What accrues in that time, and what may come back meanwhile, is no more than such a part of a capacity."""
+
+GRID_MS = 256
+"""The end of a line moves in such steps, so that those who move it at the same time move it alike."""
 
 
 class Turn(NamedTuple):
@@ -63,6 +69,13 @@ class Turn(NamedTuple):
     at_ms: int
     """The slot; if it does not fit, the latest one allowed."""
     drawn: Mapping[str, int] = NOTHING
+    """What it takes of that which came back."""
+    before: Mapping[str, int] = NOTHING
+    """What is there of limits that flow over until then, where that is known for sure."""
+    full: frozenset[str] = frozenset()
+    """The limits that flow over until then."""
+    slot_ms: int = 0
+    """The slot, where ``at_ms`` is what the booking is shaped for."""
 
 
 class _Stock:
@@ -140,7 +153,11 @@ def turns(account: Account, postings: Sequence[Posting], image: Item | None, now
 def _shape(account: Account, postings: Sequence[Posting], image: Item, now_ms: int) -> _Shape:
     slots = schedule(postings, account.terms, image, now_ms)
     exact = _Shape(account, postings, slots, image, now_ms)
-    margin_ms = min(max(100, (slots[-1].at_ms - now_ms) // 4), MARGIN_MS_MAX)
+    margin_ms = min(
+        max(100, (slots[-1].at_ms - now_ms) // 4),
+        MARGIN_MS_MAX,
+        *(part.at.rate.fill_ms // MARGIN_PART for part in exact.parts.values()),
+    )
     for wider_ms in (margin_ms, margin_ms // 4) if exact.is_waiting else ():
         wider = _Shape(account, postings, slots, image, now_ms, wider_ms)
         if wider.full == exact.full and all(part.at.back >= 0 for part in wider.parts.values()):
@@ -156,9 +173,10 @@ class _LimitTurns:
         self.stored, self.stored_back = at.tokens, at.back
         self.taken = self.drawn = self.high = self.largest = 0
         self.least, self.brim = -(10**30), 10**30
+        self.least_at_slot = self.least
 
-    def add(self, need: int, drawn: int, at_ms: int, *, waits: bool) -> None:
-        """One turn more, at an instant."""
+    def add(self, need: int, drawn: int, slot_ms: int, at_ms: int, *, waits: bool) -> None:
+        """One turn more, with its slot, and shaped for an instant."""
         capacity, gained = self.at.rate.capacity_milli, self.at.gained(at_ms)
         self.brim = min(self.brim, capacity - gained - (self.stored_back - self.drawn) + self.taken)
         if waits:
@@ -168,6 +186,7 @@ class _LimitTurns:
         self.taken += need - drawn
         self.drawn += drawn
         self.least = max(self.least, self.taken - gained)
+        self.least_at_slot = max(self.least_at_slot, self.taken - self.at.gained(slot_ms))
 
 
 class _Shape:
@@ -193,13 +212,23 @@ class _Shape:
             latest_ms = slot.at_ms if posting.booking is None else posting.booking.latest_ms
             at_ms = min(slot.at_ms + margin_ms, latest_ms) if waits else now_ms
             self.is_waiting, self.until_ms = self.is_waiting or waits, max(self.until_ms, at_ms)
-            self.turns.append(slot._replace(at_ms=at_ms))
+            self.turns.append(slot._replace(at_ms=at_ms, slot_ms=slot.at_ms))
             for name, need in posting.need.items():
                 if name not in self.parts:
                     self.parts[name] = _LimitTurns(_Stock(level(terms, name, image, now_ms)))
-                self.parts[name].add(need, slot.drawn.get(name, 0), at_ms, waits=waits)
+                self.parts[name].add(need, slot.drawn.get(name, 0), slot.at_ms, at_ms, waits=waits)
                 self.total[name] = self.total.get(name, 0) + need
         self.full = {name for name, part in self.parts.items() if part.stored > part.brim}
+        self.exact = {name for name in self.full if self._is_exact(name, len(turns))}
+        self.turns = [turn._replace(full=frozenset(self.full)) for turn in self.turns]
+        if self.exact and len(turns) == 1:
+            before = {name: self.parts[name].stored for name in self.exact}
+            self.turns = [self.turns[0]._replace(before=before)]
+
+    def _is_exact(self, name: str, turns: int) -> bool:
+        """Whether a limit that flows over is cut off from what was seen, and no less will do."""
+        known = booking_attributes(name).high in self.image
+        return self.parts[name].stored_back > 0 or (turns == 1 and not known and self.is_waiting)
 
     def update(self, posting: Posting) -> Update:
         image, terms = self.image, self.account.terms
@@ -234,11 +263,8 @@ class _Shape:
             self.when.append(Absent())  # it can never be admitted; the store is asked what is there now
         spare = 0  # how much more may have come back by now than was seen
         if name not in self.full:
-            spare = (
-                max(0, min((part.at.rate.capacity_milli - part.high) // 8, part.brim - part.stored))
-                if known
-                else 0
-            )
+            room = min(part.at.rate.capacity_milli - part.high, part.brim - part.stored)
+            spare = max(0, min(room, part.at.rate.capacity_milli // MARGIN_PART)) if known else 0
             self.add[names.tk] = -part.taken
             self.when += [AtMost(names.tk, part.brim - spare), AtLeast(names.tk, part.least)]
             if known:
@@ -246,12 +272,15 @@ class _Shape:
                 if part.drawn:
                     self.add[booked.back] = -part.drawn
                     self.when.append(AtLeast(booked.back, part.drawn))
-        elif part.stored_back:
-            self.set[names.tk], self.set[booked.back] = part.at.tokens, part.at.back
-            self.when += [Equal(names.tk, part.stored), Equal(booked.back, part.stored_back)]
+        elif name in self.exact:
+            self.set[names.tk] = part.at.tokens
+            self.when.append(Equal(names.tk, part.stored))
+            if part.stored_back:
+                self.set[booked.back] = part.at.back
+                self.when.append(Equal(booked.back, part.stored_back))
         else:
             self.set[names.tk] = part.brim - part.taken
-            self.when.append(AtLeast(names.tk, max(part.brim + 1, part.least)))
+            self.when.append(AtLeast(names.tk, max(part.brim + 1, part.least_at_slot)))
             if known:
                 self.when.append(Equal(booked.back, 0))
         if part.high:
@@ -267,14 +296,14 @@ class _Shape:
             self.when.append(Equal(booked.high, None))
         elif turned:
             self.set |= {booked.high: high, booked.higher: max(before, high)}
-            self.when += pinned(image, booked.high)
+            self.when.append(AtMost(booked.high, max(before, high)))
         elif high > before or high > earlier:
             self.set |= {booked.high: max(high, before), booked.higher: max(high, earlier)}
-            self.when += [*pinned(image, booked.high), *pinned(image, booked.higher)]
+            self.when += [AtMost(booked.high, max(high, before)), AtMost(booked.higher, max(high, earlier))]
 
     def _line(self, *, turned: bool) -> None:
         """Note until when somebody waits."""
-        image, until_ms = self.image, self.until_ms
+        image, until_ms = self.image, -(-self.until_ms // GRID_MS) * GRID_MS
         if BOOKED not in image:
             self.set |= {BOOKED: until_ms, BOOKED_SINCE: until_ms}
             return
@@ -288,8 +317,9 @@ class _Shape:
             for name in bucket_limit_names(image):
                 booked = booking_attributes(name)
                 if booked.high in image and booked.high not in self.set:
-                    self.set |= {booked.high: 0, booked.higher: image[booked.high]}
-                    self.when += pinned(image, booked.high)
+                    before = number(image, booked.high)
+                    self.set |= {booked.high: 0, booked.higher: before}
+                    self.when.append(AtMost(booked.high, before))
 
 
 def slot_ms(at: Level, need_milli: int, now_ms: int) -> float:
@@ -324,9 +354,12 @@ def outcomes(postings: Sequence[Posting], given: Sequence[Turn], image: Item, no
 def booked(posting: Posting, turn: Turn, image: Item, now_ms: int) -> Booking:
     """How a need was booked that left this image: ``latest_ms`` is its slot."""
     left = {name: number(image, limit_attributes(name).tk) for name in posting.need}
-    at_ms = min(slot_of(posting.need, image, now_ms), turn.at_ms)
+    # A limit that flows over says nothing: it is cut off as of a little later.
+    waited_for = {name: need for name, need in posting.need.items() if name not in turn.full}
+    slot_ms = max(slot_of(waited_for, image, now_ms), turn.slot_ms if turn.full else now_ms)
+    at_ms = min(slot_ms, turn.at_ms)
     earliest_ms = 0 if posting.booking is None else posting.booking.earliest_ms
-    return Booking(max(at_ms, earliest_ms), left=left, drawn=turn.drawn)
+    return Booking(max(at_ms, earliest_ms), left=left, drawn=turn.drawn, before=turn.before)
 
 
 def slot_of(names: Mapping[str, int], image: Item, now_ms: int) -> int:
@@ -363,6 +396,21 @@ def give_back(account: Account, posting: Posting, image: Item, now_ms: int) -> U
     return Update(account.key, add, set_, tuple(when))
 
 
+def flow_over(name: str, brim: int, image: Item, set_: dict[str, Value], when: list[Condition]) -> int | None:
+    """Cut off what a limit holds beyond the brim together with what came back; returns what it holds then.
+
+    ``None`` if there is no such thing: nobody waits for it, nothing came back, or both have room.
+    """
+    tokens, back = limit_attributes(name).tk, booking_attributes(name).back
+    stored, aside = number(image, tokens), number(image, back)
+    if BOOKED not in image or not aside or stored + aside <= brim:
+        return None
+    found = min(stored, brim)
+    set_[back] = brim - found
+    when += [Equal(tokens, stored), Equal(back, aside)]
+    return found
+
+
 def set_aside(name: str, amount: int, image: Item, add: dict[str, int], when: list[Condition]) -> int:
     """Set aside what comes back to a limit that somebody waits for; returns what is there for all."""
     names, rate = booking_attributes(name), stored_rate(image, name)
@@ -390,7 +438,7 @@ def _undone(booking: Booking, credit: Mapping[str, int], image: Item, now_ms: in
             booking_attributes(name).back,
             booking.drawn.get(name, 0),
         )
-        set_[tokens] = number(image, tokens) + amount - drawn
+        set_[tokens] = booking.before.get(name, number(image, tokens) + amount - drawn)
         if drawn:
             set_[back] = number(image, back) + drawn
     after = {**image, **set_}

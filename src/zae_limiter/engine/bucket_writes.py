@@ -121,11 +121,16 @@ def _spend(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
         stored, need = numbers[tokens], need_by_name.get(name, 0)
         taken, returned = need + debit.get(name, 0), credit.get(name, 0)
         add[counter] = taken - returned
-        if returned and BOOKED in image:
-            returned = booking.set_aside(name, returned, image, add, when)
         gained, brim, is_full, as_believed = believed(rate, tokens, stored, origin, now_ms, need)
         when.append(as_believed)
-        if is_full:
+        found = booking.flow_over(name, brim, image, set_, when) if BOOKED in image else None
+        if returned and BOOKED in image:
+            returned = 0 if found is not None else booking.set_aside(name, returned, image, add, when)
+        if found is not None:
+            left = set_[tokens] = found - taken
+            if need > found + gained:
+                when.append(Absent())
+        elif is_full:
             left = min(brim, brim - taken + returned)
             set_[tokens] = left
             if spared:  # what flows over is what makes up for it

@@ -29,6 +29,8 @@ class Booking(NamedTuple):
     """What the booking left of each limit."""
     drawn: Mapping[str, int] = NOTHING
     """What it took of that which had come back."""
+    before: Mapping[str, int] = NOTHING
+    """What it found of limits that would have flown over by then, and were cut off."""
 
 
 class Posting(NamedTuple):

@@ -145,6 +145,9 @@ class _Taking:
         if refusal is None or self._booking is None:
             return refusal
         (demand,), image = owed, self._writer.image(owed[0].account.key)
+        posting = Posting(demand.amounts, booking=self._booking)
+        if shard_count(image) == 1 and all(fitting([posting], demand.account.terms, image, now_ms)):
+            return None
         return RateLimitExceeded([waiting_status(s, demand, image, now_ms) for s in refusal.statuses])
 
     def lost_race(self, asked_ms: int) -> RateLimitExceeded | None:

@@ -7,10 +7,12 @@ that has come, so that meanwhile they are there for everybody. Who finds one of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ..exceptions import RateLimiterUnavailable, RateLimitExceeded
+from .bucket_view import level
 from .demand import BookedDemand, BucketDemand
 from .group_commit import BucketWriter
 from .holding import Holding
@@ -19,6 +21,9 @@ from .settle import Charge, answered_for, give_back
 
 ROUNDS_MAX = 64
 """How often somebody begins anew because a bucket that could give had nothing left when its turn had come."""
+
+LEAD, LEAD_MS = 2, 1_000
+"""How long before a turn another bucket is booked for it: so many times its own wait, and so much more."""
 
 NAP_SECONDS_MAX = 60.0
 """After which a sleeper looks at the clock, which may have been set."""
@@ -34,10 +39,14 @@ async def wait_for(holding: Holding, demands: Sequence[BucketDemand], taking: Ta
         holding._latest_ms = writer.world.now_ms() + holding._wait_ms
     latest_ms, since_ms = holding._latest_ms, holding._latest_ms - holding._wait_ms
     for _ in range(ROUNDS_MAX):
-        short = await _short_of(writer, demands, taking) if len(demands) > 1 else list(demands)
+        if len(demands) > 1:
+            short = await _short_of(writer, demands, taking)
+        else:
+            short = [_Wait(demands[0], 0.0)]
         if isinstance(short, Charge):
             return short
-        rest = [demand for demand in demands if demand not in short]
+        waited_for = [it.demand for it in short]
+        rest = [demand for demand in demands if demand not in waited_for]
         booked = answered_for(writer)
         try:
             at_ms = await _book(writer, short, taking, latest_ms, booked)
@@ -73,9 +82,16 @@ async def _took_besides(
     return True
 
 
+class _Wait(NamedTuple):
+    """A demand on a bucket that cannot give now, and how long that is so."""
+
+    demand: BucketDemand
+    wait_ms: float
+
+
 async def _short_of(
     writer: BucketWriter, demands: Sequence[BucketDemand], taking: Take
-) -> Charge[BucketDemand] | list[BucketDemand]:
+) -> Charge[BucketDemand] | list[_Wait]:
     """Take all demands, or tell who of several buckets cannot give now, the longest wait first."""
     try:
         return await taking(writer, demands)
@@ -84,35 +100,50 @@ async def _short_of(
         for status in refusal.statuses:
             if status.exceeded:
                 place = status.entity_id, status.resource
-                waits[place] = max(waits.get(place, 0.0), status.retry_after_seconds)
-        short = [d for d in demands if (d.account.entity_id, d.account.resource) in waits]
-        return sorted(short, key=lambda d: -waits[d.account.entity_id, d.account.resource])
+                waits[place] = max(waits.get(place, 0.0), status.retry_after_seconds * 1000)
+        short = [_Wait(d, waits.get((d.account.entity_id, d.account.resource), 0.0)) for d in demands]
+        return sorted((it for it in short if it.wait_ms), key=lambda it: -it.wait_ms)
 
 
 async def _book(
     writer: BucketWriter,
-    demands: Sequence[BucketDemand],
+    short: Sequence[_Wait],
     taking: Take,
     latest_ms: int,
     booked: Charge[BucketDemand],
 ) -> int:
     """Book demands, all for the same instant, and return that.
 
-    What is booked for an earlier one would be debited before its work begins, so it is booked again.
+    The longest wait is booked at once. The others, so that they are there for everybody meanwhile, are booked
+    when the turn is no further away than they take themselves.
     """
-    at_ms = 0
-    for _ in range(ROUNDS_MAX):
-        slots = []
-        for demand in demands:
-            part = await taking(writer, [demand], booking=Booking(latest_ms, at_ms))
-            slots.append(max((d.booking.latest_ms for d in part if isinstance(d, BookedDemand)), default=0))
-            at_ms = max(at_ms, slots[-1])
+    at_ms, slots = 0, list[tuple[int, BucketDemand]]()
+    for demand, wait_ms in short:
+        await _sleep_until(writer, at_ms - LEAD * math.ceil(min(wait_ms, at_ms)) - LEAD_MS)
+        part = await taking(writer, [demand], booking=Booking(latest_ms, at_ms))
+        slot_ms = max((d.booking.latest_ms for d in part if isinstance(d, BookedDemand)), default=0)
+        at_ms = max(at_ms, slot_ms)
+        slots += [(slot_ms, given) for given in part]
+        booked += part
+        del part[:]
+    for slot_ms, given in slots:
+        if max(slot_ms, writer.world.now_ms()) < at_ms and _flows_over(writer, given, at_ms):
+            # What is debited before its work begins has made room for others, so it is booked again.
+            early = answered_for(writer, [given])
+            booked.remove(given)
+            await give_back(writer, early)
+            part = await taking(writer, [BucketDemand(*given)], booking=Booking(latest_ms, at_ms))
+            at_ms = max([at_ms, *(d.booking.latest_ms for d in part if isinstance(d, BookedDemand))])
             booked += part
             del part[:]
-        if min(slots) == at_ms:
-            return at_ms
-        await give_back(writer, booked)
-    raise RateLimiterUnavailable(f"{demands[0].account.key.partition!r} changed under every attempt")
+    return at_ms
+
+
+def _flows_over(writer: BucketWriter, demand: BucketDemand, at_ms: int) -> bool:
+    """Whether a bucket is full by then."""
+    image = writer.image(demand.account.key)
+    levels = (level(demand.account.terms, name, image, at_ms) for name in demand.amounts)
+    return any(at.balance(at_ms) >= at.rate.capacity_milli for at in levels)
 
 
 async def _sleep_until(writer: BucketWriter, at_ms: int) -> None:

@@ -191,7 +191,8 @@ def _charged(there: Item, key: Key, first: OldRecord, debit: Mapping[str, int], 
     assert isinstance(charge, Update), "a bucket can be charged for limits that it holds"
     consumed = {limit_attributes(name).tc for name in debit}
     add = {name: amount for name, amount in charge.add.items() if name not in consumed}
-    return charge._replace(add=add, when=(*when, *charge.when))
+    set_ = {name: value for name, value in charge.set.items() if name not in consumed}
+    return charge._replace(add=add, set=set_, when=(*when, *charge.when))
 
 
 # Shards.
