@@ -104,6 +104,16 @@ async def test_ended_lease_is_not_missed(store: Store, end: str) -> None:
     assert await store.used("key") == (150 if end == "commit" else 0)
 
 
+async def test_lease_that_holds_nothing_is_not_missed(store: Store) -> None:
+    """Nothing was asked for, and nothing noted: nothing is lost, and nobody is told."""
+    client = await store.client()
+    lease = await client.limiter.acquire("key", RESOURCE, {}, [LIMIT], on_error="refund")
+    client.forget()
+    del lease
+    await rest()
+    assert (client.calls, client.limiter.refunds_lost) == ([], 0)
+
+
 ENDS = """
 import asyncio, sys
 from zae_limiter import Limit, RateLimiter, SyncRateLimiter
@@ -122,7 +132,7 @@ else:
         await lease.adjust(rpm=100)
     asyncio.run(main())
 if HOW == "forked":
-    import os
+    import gc, os
     child = os.fork()
     if child == 0:
         try:
@@ -130,6 +140,7 @@ if HOW == "forked":
         except Exception as error:
             print(error, flush=True)
         del lease
+        gc.collect()
         os._exit(limiter.refunds_lost)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 """
