@@ -72,8 +72,8 @@ class Turn(NamedTuple):
     """What it takes of that which came back."""
     before: Mapping[str, int] = NOTHING
     """What is there of limits that flow over until then, where that is known for sure."""
-    full: frozenset[str] = frozenset()
-    """The limits that flow over until then."""
+    full: Mapping[str, int] = NOTHING
+    """The limits that flow over until then, and at least how much of them there is."""
     slot_ms: int = 0
     """The slot, where ``at_ms`` is what the booking is shaped for."""
 
@@ -96,9 +96,8 @@ class _Stock:
         at = Level(self.rate, self.tokens, self.origin_ms)
         if need > self.rate.capacity_milli:
             return at.retry_after_ms(need, now_ms)
-        return now_ms + at.retry_after_ms(
-            max(1, need - self.back), now_ms
-        )  # each booking is seen in the tokens
+        own = max(1, need - self.back)  # for each booking is to be seen in the tokens
+        return now_ms + at.retry_after_ms(own, now_ms)
 
     def take(self, need: int, drawn: int, at_ms: int) -> None:
         room = self.rate.capacity_milli - self.gained(at_ms)
@@ -195,7 +194,7 @@ class _Shape:
     def __init__(
         self,
         account: Account,
-        turns: Sequence[Posting],
+        postings: Sequence[Posting],
         slots: Sequence[Turn],
         image: Item,
         now_ms: int,
@@ -207,7 +206,7 @@ class _Shape:
         self.is_waiting, self.until_ms = False, now_ms
         self.turns: list[Turn] = []
         self.total: dict[str, int] = {}
-        for posting, slot in zip(turns, slots, strict=True):
+        for posting, slot in zip(postings, slots, strict=True):
             waits = slot.at_ms > now_ms
             latest_ms = slot.at_ms if posting.booking is None else posting.booking.latest_ms
             at_ms = min(slot.at_ms + margin_ms, latest_ms) if waits else now_ms
@@ -219,16 +218,23 @@ class _Shape:
                 self.parts[name].add(need, slot.drawn.get(name, 0), slot.at_ms, at_ms, waits=waits)
                 self.total[name] = self.total.get(name, 0) + need
         self.full = {name for name, part in self.parts.items() if part.stored > part.brim}
-        self.exact = {name for name in self.full if self._is_exact(name, len(turns))}
-        self.turns = [turn._replace(full=frozenset(self.full)) for turn in self.turns]
-        if self.exact and len(turns) == 1:
-            before = {name: self.parts[name].stored for name in self.exact}
-            self.turns = [self.turns[0]._replace(before=before)]
+        self.exact = {name for name in self.full if self._is_exact(name)}
+        alone = self.exact if len(postings) == 1 else ()
+        before = {name: self.parts[name].stored for name in alone}
+        found = {name: self._found(name) for name in self.full}
+        self.turns = [turn._replace(full=found, before=before) for turn in self.turns]
 
-    def _is_exact(self, name: str, turns: int) -> bool:
-        """Whether a limit that flows over is cut off from what was seen, and no less will do."""
-        known = booking_attributes(name).high in self.image
-        return self.parts[name].stored_back > 0 or (turns == 1 and not known and self.is_waiting)
+    def _found(self, name: str) -> int:
+        """What there is at least of a limit that flows over, as the booking asks."""
+        part = self.parts[name]
+        return part.stored if name in self.exact else max(part.brim + 1, part.least_at_slot)
+
+    def _is_exact(self, name: str) -> bool:
+        """Whether a limit that flows over is cut off only if it is just what was seen."""
+        is_first = (
+            self.is_waiting and len(self.turns) == 1 and booking_attributes(name).high not in self.image
+        )
+        return is_first or self.parts[name].stored_back > 0
 
     def update(self, posting: Posting) -> Update:
         image, terms = self.image, self.account.terms
@@ -246,10 +252,9 @@ class _Shape:
             self._limit(name, part, turned=turned)
         if self.is_waiting:
             self._line(turned=turned)
-        missing = [
-            (p.at.rate, p.at.rate.capacity_milli - p.at.held(self.until_ms)) for p in self.parts.values()
-        ]
-        full_in_ms = max(fill_ms(rate, amount) for rate, amount in missing)
+        left = [part.at for part in self.parts.values()]
+        missing = [at.rate.capacity_milli - at.held(self.until_ms) for at in left]
+        full_in_ms = max(fill_ms(at.rate, amount) for at, amount in zip(left, missing, strict=True))
         self.when += keep_alive(terms, image, self.set, self.until_ms, full_in_ms)
         if self.account.meter is not Meter.NONE:
             origin_ms, set_ = number(image, "rf"), self.set
@@ -280,7 +285,7 @@ class _Shape:
                 self.when.append(Equal(booked.back, part.stored_back))
         else:
             self.set[names.tk] = part.brim - part.taken
-            self.when.append(AtLeast(names.tk, max(part.brim + 1, part.least_at_slot)))
+            self.when.append(AtLeast(names.tk, self._found(name)))
             if known:
                 self.when.append(Equal(booked.back, 0))
         if part.high:
@@ -343,7 +348,7 @@ def outcomes(postings: Sequence[Posting], given: Sequence[Turn], image: Item, no
     for posting, turn in zip(reversed(postings), reversed(given), strict=True):
         tokens = {tk: number(image, tk) + amount for tk, amount in later.items()}
         outcome = Booked(True, {**image, **tokens})
-        outcome.booking = booked(posting, turn, {**image, **tokens}, now_ms)
+        outcome.booking = booked(posting, turn, {**image, **tokens}, now_ms, alone=len(postings) == 1)
         told.append(outcome)
         for name, need in posting.need.items():
             tk = limit_attributes(name).tk
@@ -351,13 +356,18 @@ def outcomes(postings: Sequence[Posting], given: Sequence[Turn], image: Item, no
     return told[::-1]
 
 
-def booked(posting: Posting, turn: Turn, image: Item, now_ms: int) -> Booking:
+def booked(posting: Posting, turn: Turn, image: Item, now_ms: int, *, alone: bool = True) -> Booking:
     """How a need was booked that left this image: ``latest_ms`` is its slot."""
     left = {name: number(image, limit_attributes(name).tk) for name in posting.need}
-    # A limit that flows over says nothing: it is cut off as of a little later.
-    waited_for = {name: need for name, need in posting.need.items() if name not in turn.full}
-    slot_ms = max(slot_of(waited_for, image, now_ms), turn.slot_ms if turn.full else now_ms)
-    at_ms = min(slot_ms, turn.at_ms)
+    # A limit that flows over was cut off as of a little later, so it is asked what it was before.
+    asked = dict(image)
+    for name, need in posting.need.items():
+        if name in turn.full:
+            asked[limit_attributes(name).tk] = turn.full[name] - need + turn.drawn.get(name, 0)
+    at_ms = slot_of(posting.need, asked, now_ms)
+    if not alone and not turn.full.keys().isdisjoint(posting.need):
+        at_ms = max(at_ms, turn.slot_ms)
+    at_ms = min(at_ms, turn.at_ms)
     earliest_ms = 0 if posting.booking is None else posting.booking.earliest_ms
     return Booking(max(at_ms, earliest_ms), left=left, drawn=turn.drawn, before=turn.before)
 
@@ -384,6 +394,8 @@ def give_back(account: Account, posting: Posting, image: Item, now_ms: int) -> U
     add: dict[str, int] = {limit_attributes(name).tc: -amount for name, amount in credit.items()}
     when: list[Condition] = [*pinned(image, BOOKED_SINCE), *pinned(image, LIFE)]
     set_: dict[str, Value] = {}
+    if account.meter is not Meter.NONE and COUNT.tk in image:
+        add[COUNT.tk], add[COUNT.tc] = -WRITE_MILLI, WRITE_MILLI
     if posting.booking is not None and _is_last(posting.booking, credit, image, now_ms):
         set_ = _undone(posting.booking, credit, image, now_ms)
         when += [pin for attribute in set_ for pin in pinned(image, attribute)]
@@ -391,8 +403,6 @@ def give_back(account: Account, posting: Posting, image: Item, now_ms: int) -> U
     for name, amount in credit.items():
         if for_all := set_aside(name, amount, image, add, when):
             add[limit_attributes(name).tk] = for_all
-    if account.meter is not Meter.NONE and COUNT.tk in image:
-        add[COUNT.tk], add[COUNT.tc] = -WRITE_MILLI, WRITE_MILLI
     return Update(account.key, add, set_, tuple(when))
 
 
@@ -433,11 +443,8 @@ def _undone(booking: Booking, credit: Mapping[str, int], image: Item, now_ms: in
     """What a bucket holds without its last booking."""
     set_: dict[str, Value] = {}
     for name, amount in credit.items():
-        tokens, back, drawn = (
-            limit_attributes(name).tk,
-            booking_attributes(name).back,
-            booking.drawn.get(name, 0),
-        )
+        tokens, back = limit_attributes(name).tk, booking_attributes(name).back
+        drawn = booking.drawn.get(name, 0)
         set_[tokens] = booking.before.get(name, number(image, tokens) + amount - drawn)
         if drawn:
             set_[back] = number(image, back) + drawn

@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from ..exceptions import RateLimiterUnavailable, RateLimitExceeded
-from .bucket_view import level
+from ..models import LimitStatus
+from .bucket_view import level, shard_count
 from .demand import BookedDemand, BucketDemand
 from .group_commit import BucketWriter
 from .holding import Holding
@@ -39,12 +40,14 @@ async def wait_for(holding: Holding, demands: Sequence[BucketDemand], taking: Ta
         holding._latest_ms = writer.world.now_ms() + holding._wait_ms
     latest_ms, since_ms = holding._latest_ms, holding._latest_ms - holding._wait_ms
     for _ in range(ROUNDS_MAX):
+        statuses: Sequence[LimitStatus] = ()
+        short = [_Wait(demands[0], 0.0)]
         if len(demands) > 1:
-            short = await _short_of(writer, demands, taking)
-        else:
-            short = [_Wait(demands[0], 0.0)]
-        if isinstance(short, Charge):
-            return short
+            try:
+                return await taking(writer, demands)
+            except RateLimitExceeded as refusal:
+                statuses = refusal.statuses
+                short = _short_of(demands, statuses)
         waited_for = [it.demand for it in short]
         rest = [demand for demand in demands if demand not in waited_for]
         booked = answered_for(writer)
@@ -56,6 +59,9 @@ async def wait_for(holding: Holding, demands: Sequence[BucketDemand], taking: Ta
             booked[:] = [BucketDemand(*demand) for demand in booked]  # its turn has come
             if await _took_besides(writer, rest, taking, booked):
                 return booked
+        except RateLimitExceeded as refusal:
+            await give_back(writer, booked)
+            await _outwait_shards(writer, waited_for, _of_all(refusal, statuses), latest_ms)
         except GeneratorExit:  # a coroutine that is thrown away may not await any more
             del booked[:]
             raise
@@ -89,20 +95,22 @@ class _Wait(NamedTuple):
     wait_ms: float
 
 
-async def _short_of(
-    writer: BucketWriter, demands: Sequence[BucketDemand], taking: Take
-) -> Charge[BucketDemand] | list[_Wait]:
-    """Take all demands, or tell who of several buckets cannot give now, the longest wait first."""
-    try:
-        return await taking(writer, demands)
-    except RateLimitExceeded as refusal:
-        waits: dict[tuple[str, str], float] = {}
-        for status in refusal.statuses:
-            if status.exceeded:
-                place = status.entity_id, status.resource
-                waits[place] = max(waits.get(place, 0.0), status.retry_after_seconds * 1000)
-        short = [_Wait(d, waits.get((d.account.entity_id, d.account.resource), 0.0)) for d in demands]
-        return sorted((it for it in short if it.wait_ms), key=lambda it: -it.wait_ms)
+def _short_of(demands: Sequence[BucketDemand], statuses: Sequence[LimitStatus]) -> list[_Wait]:
+    """Who of several buckets cannot give now, the longest wait first."""
+    waits: dict[tuple[str, str], float] = {}
+    for status in statuses:
+        if status.exceeded:
+            place = status.entity_id, status.resource
+            waits[place] = max(waits.get(place, 0.0), status.retry_after_seconds * 1000)
+    short = [_Wait(d, waits.get((d.account.entity_id, d.account.resource), 0.0)) for d in demands]
+    return sorted((it for it in short if it.wait_ms), key=lambda it: -it.wait_ms)
+
+
+def _of_all(refusal: RateLimitExceeded, statuses: Sequence[LimitStatus]) -> RateLimitExceeded:
+    """The refusal of one bucket, and beside it how the others stood."""
+    told = {(status.entity_id, status.resource) for status in refusal.statuses}
+    others = [status for status in statuses if (status.entity_id, status.resource) not in told]
+    return RateLimitExceeded([*refusal.statuses, *others]) if others else refusal
 
 
 async def _book(
@@ -117,22 +125,22 @@ async def _book(
     The longest wait is booked at once. The others, so that they are there for everybody meanwhile, are booked
     when the turn is no further away than they take themselves.
     """
-    at_ms, slots = 0, list[tuple[int, BucketDemand]]()
+    at_ms, slots = 0, list[tuple[int, BucketDemand, BucketDemand]]()
     for demand, wait_ms in short:
         await _sleep_until(writer, at_ms - LEAD * math.ceil(min(wait_ms, at_ms)) - LEAD_MS)
         part = await taking(writer, [demand], booking=Booking(latest_ms, at_ms))
         slot_ms = max((d.booking.latest_ms for d in part if isinstance(d, BookedDemand)), default=0)
         at_ms = max(at_ms, slot_ms)
-        slots += [(slot_ms, given) for given in part]
+        slots += [(slot_ms, demand, given) for given in part[:1]]
         booked += part
         del part[:]
-    for slot_ms, given in slots:
+    for slot_ms, demand, given in slots:
         if max(slot_ms, writer.world.now_ms()) < at_ms and _flows_over(writer, given, at_ms):
             # What is debited before its work begins has made room for others, so it is booked again.
             early = answered_for(writer, [given])
             booked.remove(given)
             await give_back(writer, early)
-            part = await taking(writer, [BucketDemand(*given)], booking=Booking(latest_ms, at_ms))
+            part = await taking(writer, [demand], booking=Booking(latest_ms, at_ms))
             at_ms = max([at_ms, *(d.booking.latest_ms for d in part if isinstance(d, BookedDemand))])
             booked += part
             del part[:]
@@ -144,6 +152,16 @@ def _flows_over(writer: BucketWriter, demand: BucketDemand, at_ms: int) -> bool:
     image = writer.image(demand.account.key)
     levels = (level(demand.account.terms, name, image, at_ms) for name in demand.amounts)
     return any(at.balance(at_ms) >= at.rate.capacity_milli for at in levels)
+
+
+async def _outwait_shards(
+    writer: BucketWriter, demands: Sequence[BucketDemand], refusal: RateLimitExceeded, latest_ms: int
+) -> None:
+    """Wait until the shards of a bucket have together what none can be booked for, if there is time."""
+    at_ms = writer.world.now_ms() + refusal.retry_after_seconds * 1000
+    if at_ms > latest_ms or all(shard_count(writer.image(d.account.key)) == 1 for d in demands):
+        raise refusal
+    await _sleep_until(writer, math.ceil(at_ms))
 
 
 async def _sleep_until(writer: BucketWriter, at_ms: int) -> None:
