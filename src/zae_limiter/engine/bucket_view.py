@@ -176,6 +176,11 @@ def in_line(image: Item, now_ms: int) -> bool:
     return number(image, BOOKED) > now_ms
 
 
+def as_found(image: Item, now_ms: int) -> Item:
+    """A bucket as the next write finds it: without a line that is over."""
+    return unbooked(image) if BOOKED in image and not in_line(image, now_ms) else image
+
+
 def unbooked(image: Item) -> Item:
     """A bucket whose line is over as it would be without it: what came back meanwhile is there for all."""
     plain = {name: value for name, value in image.items() if name not in (BOOKED, BOOKED_SINCE)}

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import overload
 
 from ..engine.account import Account, Meter, Terms
-from ..engine.bucket_view import has_family, is_outdated, life_of, shard_count
+from ..engine.bucket_view import as_found, has_family, is_outdated, life_of, shard_count
 from ..engine.demand import demands_on
 from ..engine.plan import Plan
 from ..engine.posting import Order, Posting
@@ -150,7 +150,8 @@ class BucketRecords:
         place = validate_entity_id(entity_id), validate_resource(resource), check_shard(shard_id)
         key = bucket_key(self._namespace_id, *place)
         (image,) = await self._connection.writer.look([key])
-        states = [] if image is None else bucket_states(image, bucket_address(key))
+        now_ms = self._connection.world.now_ms()
+        states = [] if image is None else bucket_states(as_found(image, now_ms), bucket_address(key))
         if limit_name is None:
             return states
         validate_limit_name(limit_name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
+from ..engine.bucket_view import as_found
 from ..engine.law import balance
 from ..exceptions import ValidationError
 from ..models import BucketState, EntityCapacity, ResourceCapacity
@@ -69,8 +70,9 @@ async def batch_get_buckets(
     places = list(dict.fromkeys(place for place, _ in asked))
     wanted = [bucket_key(scope.namespace_id, *place) for place in places]
     images = await scope.connection.writer.look(wanted) if wanted else []
+    now_ms = scope.world.now_ms()
     found = {
-        place: [] if image is None else bucket_states(image, bucket_address(key))
+        place: [] if image is None else bucket_states(as_found(image, now_ms), bucket_address(key))
         for place, key, image in zip(places, wanted, images, strict=True)
     }
     states: dict[tuple[str, ...], Any] = {}
@@ -119,11 +121,11 @@ async def _states(scope: Scope, query: Query) -> list[BucketState]:
 
 
 async def _images(scope: Scope, query: Query) -> AsyncIterator[tuple[BucketAddress, Item]]:
-    """The buckets that an index names, page by page; whatever else it names is left out."""
+    """The buckets that an index names, as the next write finds them, page by page; all else is left out."""
     async for page in scope.pages(query):
         places = {row.key: at for row in page if (at := bucket_found(query, row.key)) is not None}
         for key, image in (await scope.get_all(list(places))).items():
-            yield places[key], image
+            yield places[key], as_found(image, scope.world.now_ms())
 
 
 async def transact_write(scope: Scope, writes: Sequence[Write]) -> list[Outcome]:
