@@ -25,7 +25,7 @@ define check_python
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick engines check fuzz sim reach exhaust mutate storm soak nightly bench compare walk format lock clean
+.PHONY: help demo test quick engines check fuzz sim reach exhaust mutate storm soak waiting nightly bench compare walk format lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,7 +37,7 @@ test: check engines ## Run lint, types and all tests (TESTS=path to choose)
 	$(BIN)/pytest -n auto $(TESTS)
 
 quick: $(READY) ## Run what a change of the core breaks first, on memory and SQLite
-	$(BIN)/pytest -n auto -q -k "not dynamodb" --ignore tests/flow/test_processes.py tests/engine tests/flow tests/models tests/records tests/runtime tests/test_*.py
+	$(BIN)/pytest -n auto -q -k "not dynamodb" --ignore tests/flow/test_processes.py --ignore tests/flow/test_waiting_processes.py tests/engine tests/flow tests/models tests/records tests/runtime tests/test_*.py
 
 check: $(READY) ## Check format, lint and types
 	$(BIN)/ruff format --check .
@@ -69,7 +69,10 @@ storm: $(READY) $(DYNAMODB) ## Break DynamoDB Local under load for MINUTES=n (2)
 soak: $(READY) $(DYNAMODB) ## Run a mixed load for long, MINUTES=n (2) of them on DynamoDB Local: nothing may grow
 	$(BIN)/python -X dev -W error -m tests.breaking.soak --minutes $(MINUTES)
 
-nightly: $(READY) engines ## Run the long instruments: 20,000 worlds, all orders, rivals, upgrades, fuzz, storm, soak
+waiting: $(READY) $(DYNAMODB) ## Let 8 processes of 50 wait for one bucket, SECONDS=n (60) each way: order, rate, writes
+	$(BIN)/python -m benchmarks.waiting $(if $(SECONDS),--seconds $(SECONDS))
+
+nightly: $(READY) engines ## Run the long instruments: 20,000 worlds, all orders, rivals, upgrades, fuzz, storm, soak, waiting
 	$(MAKE) sim SEEDS=20000
 	$(MAKE) exhaust
 	RIVAL_ROUNDS=500 $(BIN)/pytest --timeout 0 tests/flow/test_rivals.py
@@ -77,6 +80,7 @@ nightly: $(READY) engines ## Run the long instruments: 20,000 worlds, all orders
 	$(MAKE) fuzz
 	$(MAKE) storm
 	$(MAKE) soak
+	$(MAKE) waiting
 
 bench: $(READY) $(DYNAMODB) $(PEERS) ## Measure speed beside other limiters (QUICK=1 is shorter, CASES=… chooses)
 	$(BIN)/python -m benchmarks $(CASES) $(if $(QUICK),--quick) $(if $(PUBLISH),--publish)

@@ -1,0 +1,301 @@
+"""``make waiting``: eight processes of 50 waiters each share one bucket, and wait for their turns.
+
+The bucket is empty when they begin. Every waiter asks, waits for as long as it takes, notes when it began,
+and asks again. That is done on SQLite and on DynamoDB Local, and in three ways: plain; with every lease
+giving half of what it took back; with a tenth of the waits cancelled at some moment.
+
+Attempts to book are writes that take, refused ones included, and are told for each waiter who booked: it has
+begun, was cancelled, or was still in line at the end. Those of one process may have booked with one write.
+
+What must hold is in ``TARGETS``. A miss is printed with what the store refused, and the run ends with 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .engine import ROOT, environment
+from .waiters import CANCELLED, ENOUGH, ENTITY, GO, HALF_BACK, LIMIT, PLAIN, RESOURCE, Orders, Start
+
+PROCESSES, WAITERS = 8, 50
+CAPACITY, REFILL = 1_000, 100
+VARIANTS = (PLAIN, HALF_BACK, CANCELLED)
+
+
+class Seen(NamedTuple):
+    """What all processes of one run have seen."""
+
+    orders: Orders
+    waiters: int
+    began_ms: int
+    held_milli: int
+    """What the bucket held when they began: less than a token."""
+    ended_ms: int
+    starts: Sequence[Start]
+    """In the order of their bookings."""
+    cancelled: int
+    counts: Counter[str]
+    blamed: Counter[str]
+    failures: Sequence[str]
+    lost: int
+
+    @property
+    def overtaken(self) -> list[tuple[Start, Start]]:
+        """Who had its turn while somebody who had booked before still had to wait, after that one.
+
+        Of two who need not wait any more when they book nobody overtakes the other.
+        """
+        found, last = list[tuple[Start, Start]](), None
+        for start in self.starts:
+            if last is not None and start.turn_ms < last.free_ms:
+                found.append((last, start))
+            if last is None or start.free_ms > last.free_ms:
+                last = start
+        return found
+
+    @property
+    def lost_share(self) -> float:
+        """How much of what came back the bucket could not hold."""
+        return 1 - self.counts["kept of that, milli"] / max(1, self.counts["came back, milli"])
+
+    @property
+    def early(self) -> int:
+        """Who began before its turn."""
+        return sum(start.start_ms < start.turn_ms for start in self.starts)
+
+    @property
+    def excess(self) -> float:
+        """By how many tokens the work that had started was ever more than what was there and had accrued."""
+        net_milli, refill = 1000 * (self.orders.need - self.orders.back), self.orders.refill
+        begun_ms = sorted(start.start_ms for start in self.starts)
+        there_milli = (self.held_milli + (at_ms - self.began_ms) * refill for at_ms in begun_ms)
+        excess = (n * net_milli - there for n, there in enumerate(there_milli, 1))
+        return max(excess, default=0) / 1000
+
+    def late_ms(self, share: float) -> int:
+        """How late after its turn this share of the waiters had begun."""
+        late = sorted(start.start_ms - start.turn_ms for start in self.starts)
+        return late[min(len(late) - 1, int(share * len(late)))] if late else 0
+
+    @property
+    def share_used(self) -> float:
+        """Of what accrued since all had had a turn, how much was used by work that started in that time."""
+        since_ms = self.began_ms + self.waiters * self.orders.need * 1000 // self.orders.refill
+        used = sum(start.start_ms > since_ms for start in self.starts) * (self.orders.need - self.orders.back)
+        return used / max(1, (self.ended_ms - since_ms) * self.orders.refill / 1000)
+
+    def per_start(self, kind: str) -> float:
+        return self.counts[kind] / max(1, len(self.starts))
+
+
+class Target(NamedTuple):
+    """A figure of a run, and what it must not be below or above."""
+
+    what: str
+    least: float = 0.0
+    most: float = float("inf")
+
+    def is_met(self, value: float) -> bool:
+        return self.least <= value <= self.most
+
+
+SHARE, TAKES = "share of the rate used since all had had a turn", "attempts to book, for each who booked"
+ALWAYS = (
+    Target("turns earlier than that of somebody who booked before", most=0),
+    Target("began before its turn", most=0),
+    Target("tokens of work begun beyond what had accrued", most=0),
+    Target("refunds lost", most=0),
+    Target("failures", most=0),
+)
+TARGETS = (*ALWAYS, Target(SHARE, least=0.97), Target(TAKES, most=1.2))
+
+
+def figures(seen: Seen) -> dict[str, float]:
+    always = (len(seen.overtaken), seen.early, max(0.0, seen.excess), seen.lost, len(seen.failures))
+    return {
+        **{target.what: value for target, value in zip(ALWAYS, always, strict=True)},
+        SHARE: seen.share_used,
+        TAKES: seen.counts["takes"] / max(1, seen.counts["booked"]),
+        "of these refused by the store": seen.counts["takes refused"] / max(1, seen.counts["booked"]),
+        "attempts to book, for each that began": seen.per_start("takes"),
+        "all writes, for each that began": seen.per_start("writes"),
+        "share of what came back that found no room": seen.lost_share if seen.counts["returns"] else 0.0,
+        "began": len(seen.starts),
+        "cancelled": seen.cancelled,
+        "began late, ms, half of them up to": seen.late_ms(0.5),
+        "began late, ms, 99 % of them up to": seen.late_ms(0.99),
+    }
+
+
+@contextlib.contextmanager
+def fleet(orders: Orders, processes: int) -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes that are ready to begin; ended whatever happens."""
+    crew = [
+        subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "benchmarks.waiters",
+                json.dumps(orders._replace(seed=orders.seed + number)),
+            ],
+            cwd=ROOT,
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # an interrupt from the keyboard is for the run, which then ends them
+        )
+        for number in range(processes)
+    ]
+    try:
+        for process in crew:
+            assert answer(process) == "ready"
+        yield crew
+    finally:
+        for process in crew:
+            process.kill()
+            process.communicate()
+
+
+def say(process: subprocess.Popen[str], what: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(f"{what}\n")
+    process.stdin.flush()
+
+
+def answer(process: subprocess.Popen[str]) -> Any:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise RuntimeError(f"a waiting process ended with exit code {process.wait()}")
+    return json.loads(line)
+
+
+def emptied(orders: Orders) -> tuple[int, int]:
+    """Take all tokens that a bucket has, and return when that was and the part of one that is left."""
+    from zae_limiter import RateLimitExceeded, SyncRateLimiter
+    from zae_limiter.engine.law import Rate, balance
+
+    with SyncRateLimiter.open(orders.url, bucket_ttl_multiplier=0) as limiter:
+        while True:
+            there = limiter.available(ENTITY, RESOURCE, [orders.limit])[LIMIT]
+            if there <= 0:
+                (state,) = limiter.repository.get_bucket(ENTITY, RESOURCE)
+                now_ms = time.time_ns() // 1_000_000
+                held = balance(Rate.of(orders.limit), state.tokens_milli, state.last_refill_ms, now_ms)
+                return now_ms, held
+            taking = limiter.acquire(ENTITY, RESOURCE, {LIMIT: there}, [orders.limit])
+            with contextlib.suppress(RateLimitExceeded), taking:
+                pass
+
+
+def run(orders: Orders, processes: int, seconds: float) -> Seen:
+    """Let some processes wait for one bucket, and put together what they saw."""
+    emptied(orders)
+    with fleet(orders, processes) as crew:
+        began = emptied(orders)
+        for process in crew:
+            say(process, GO)
+        time.sleep(seconds)
+        for process in crew:
+            say(process, ENOUGH)
+        return put_together(orders, began, [answer(process) for process in crew])
+
+
+def put_together(orders: Orders, began: tuple[int, int], told: Sequence[dict[str, Any]]) -> Seen:
+    """What several processes saw of a bucket that was empty at an instant."""
+    starts = [Start(*start) for each in told for start in each["starts"]]
+    return Seen(
+        orders,
+        len(told) * orders.waiters,
+        *began,
+        max(each["ended_ms"] for each in told),
+        sorted(starts, key=lambda start: (start.serial, -start.left)),
+        sum(each["cancelled"] for each in told),
+        sum((Counter(each["counts"]) for each in told), Counter()),
+        sum((Counter(each["blamed"]) for each in told), Counter()),
+        [failure for each in told for failure in each["failures"]],
+        sum(each["lost"] for each in told),
+    )
+
+
+@contextlib.contextmanager
+def stores(chosen: Sequence[str]) -> Iterator[dict[str, str]]:
+    """A fresh store of each kind, by URL with a place for a name."""
+    with contextlib.ExitStack() as stack:
+        found = {}
+        if "sqlite" in chosen:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="zae-waiting-"))
+            found["sqlite"] = f"sqlite:///{Path(folder)}/{{}}.db"
+        if "dynamodb" in chosen:
+            from tests.engines import dynamodb_local
+
+            dynamodb_local.isolate_from_aws()
+            stack.callback(dynamodb_local.stop, dynamodb_local.start())
+            found["dynamodb"] = "dynamodb"
+        yield found
+
+
+def located(place: str, name: str) -> str:
+    if place != "dynamodb":
+        return place.format(name.replace(" ", "-"))
+    from tests.dynamodb.tables import make_table
+    from tests.engines import dynamodb_local
+
+    return dynamodb_local.url(make_table(), timeout_ms=60_000)
+
+
+def shown(seen: Seen) -> bool:
+    """Print what was seen; whether all of it is as it must be."""
+    found, fine = figures(seen), True
+    bounds = {target.what: target for target in TARGETS}
+    for what, value in found.items():
+        target, mark = bounds.get(what), ""
+        if target is not None:
+            met = target.is_met(value)
+            fine = fine and met
+            bound = f"at least {target.least:g}" if target.least else f"at most {target.most:g}"
+            mark = f"  {'ok' if met else 'MISSED'}, {bound}"
+        print(f"  {what:<55} {value:>9.4g}{mark}")
+    for what, count in seen.blamed.most_common(8):
+        print(f"    refused {count:>6} × {what}")
+    for before, start in seen.overtaken[:3]:
+        print(f"    booked after {before}: {start}; they began {seen.began_ms}")
+    for failure in seen.failures[:3]:
+        print(f"    failed: {failure}")
+    return fine
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.waiting", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60, help="how long each of the runs lasts")
+    parser.add_argument("--stores", nargs="+", choices=["sqlite", "dynamodb"], default=["sqlite", "dynamodb"])
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS)
+    parser.add_argument("--processes", type=int, default=PROCESSES)
+    parser.add_argument("--waiters", type=int, default=WAITERS, help="in each process")
+    parser.add_argument("--capacity", type=int, default=CAPACITY)
+    parser.add_argument("--refill", type=int, default=REFILL, help="in a second")
+    options, fine = parser.parse_args(), True
+    with stores(options.stores) as places:
+        for store, place in places.items():
+            for variant in options.variants:
+                at = located(place, variant)
+                orders = Orders(at, variant, options.waiters, options.capacity, options.refill, seed=0)
+                crew = f"{options.processes} processes × {options.waiters} waiters"
+                print(f"{store}, {variant}: {crew}, {options.refill} a second, {options.seconds:g} s")
+                fine = shown(run(orders, options.processes, options.seconds)) and fine
+    return 0 if fine else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
