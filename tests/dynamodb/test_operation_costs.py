@@ -7,8 +7,10 @@ counted here. ``UPDATE_DOCS=1`` writes the table anew.
 import os
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 import pytest
 
@@ -157,6 +159,7 @@ def costs() -> dict[str, Cost]:
     )
     found.append(measured("cascade, cold process", late := fresh(), lambda: late.take("child")))
     found += joint_costs(fresh())
+    found += waiting_costs(fresh())
     limiter, repository = late.limiter, late.repository
     found.append(measured("available", late, lambda: limiter.available("user", RESOURCE)))
     found.append(measured("create_entity", late, lambda: repository.create_entity("user")))
@@ -200,6 +203,40 @@ def joint_costs(client: Client) -> list[Cost]:
     ]
 
 
+def interrupted(seconds: float) -> None:
+    raise KeyboardInterrupt(seconds)
+
+
+def waiting_costs(client: Client) -> list[Cost]:
+    """Who waits has the clock moved to its turn; who gives up is interrupted while it sleeps."""
+    client.repository.create_entity("waiting-parent")
+    client.repository.create_entity("waiting-child", parent_id="waiting-parent", cascade=True)
+    client.repository.set_limits("waiting-parent", [Limit.per_minute("rpm", 6_000), LIMITS[1]], RESOURCE)
+    client.take("waiting", 60)
+
+    def wait(entity_id: str, seconds: float = 60) -> None:
+        with client.limiter.acquire(entity_id, RESOURCE, {"rpm": 1, "tpm": 1}, wait=seconds):
+            pass
+
+    def refused() -> None:
+        with pytest.raises(RateLimitExceeded):
+            wait("waiting", 0.5)
+
+    def given_up() -> None:
+        writer = client.repository._async.writer
+        impatient = replace(writer.world, nap=interrupted)
+        with mock.patch.object(writer, "world", impatient), pytest.raises(KeyboardInterrupt):
+            wait("waiting")
+
+    found = [
+        measured("wait for one's turn", client, lambda: wait("waiting")),
+        measured("wait that would be too long, refused", client, refused),
+        measured("wait that is given up", client, given_up),
+    ]
+    client.take("waiting-child", 60)
+    return [*found, measured("cascade, wait for one's own limit", client, lambda: wait("waiting-child"))]
+
+
 BUDGET = [
     ("acquire, warm", 1, "1 UpdateItem", 1.0),
     ("acquire, warm, needs what just accrued", 1, "1 UpdateItem", 1.0),
@@ -215,6 +252,9 @@ BUDGET = [
     ("two resources at once, refused by one", 1, "1 UpdateItem", 1.0),
     ("two resources at once, refused again within a second", 0, "none", 0.0),
     ("two children of a parent at once, warm", 1, "3 UpdateItem", 3.0),
+    ("wait for one's turn", 1, "1 UpdateItem", 1.0),
+    ("wait that would be too long, refused", 1, "1 UpdateItem", 1.0),
+    ("wait that is given up", 2, "2 UpdateItem", 2.0),
 ]
 
 

@@ -38,11 +38,14 @@ from zae_limiter.records.items import (
 )
 from zae_limiter.repository_protocol import Item, Key, Put
 from zae_limiter.schema import (
+    BOOKED,
+    BOOKED_SINCE,
     FORGIVEN,
     HOLDS,
     INDEXES,
     LIFE,
     audit_key,
+    booking_attributes,
     bucket_key,
     claim_key,
     entity_config_key,
@@ -141,6 +144,7 @@ def _bucket() -> tuple[Key, Item]:
     assert isinstance(write, Put), "a bucket that is not there is put there"
     item = {"hold_{place}" if name in HOLDS else name: value for name, value in write.item.items()}
     item[FORGIVEN] = {}  # which a bucket gets only when callers disagree
+    item |= dict.fromkeys((BOOKED, BOOKED_SINCE, *booking_attributes(LIMIT.name)), 0)  # while somebody waits
     item[LIFE] = ""  # which it gets only when its entity was deleted before
     return Key(key.partition.removesuffix("0") + "{shard}", key.sort), item
 
