@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .engine import ROOT, environment
-from .waiters import CANCELLED, ENOUGH, ENTITY, GO, HALF_BACK, LIMIT, PLAIN, RESOURCE, Orders, Start
+from .waiters import CANCELLED, COUNT, ENOUGH, ENTITY, GO, HALF_BACK, LIMIT, PLAIN, RESOURCE, Orders, Start
 
 PROCESSES, WAITERS = 8, 50
 CAPACITY, REFILL = 1_000, 100
@@ -199,14 +199,22 @@ def emptied(orders: Orders) -> tuple[int, int]:
                 pass
 
 
-def run(orders: Orders, processes: int, seconds: float) -> Seen:
-    """Let some processes wait for one bucket, and put together what they saw."""
+def begun(process: subprocess.Popen[str]) -> int:
+    """How many waiters of a process have begun so far."""
+    say(process, COUNT)
+    return int(answer(process))
+
+
+def run(orders: Orders, processes: int, seconds: float, starts_min: int = 0) -> Seen:
+    """Let some processes wait for one bucket, until so many have begun at least, and tell what they saw."""
     emptied(orders)
     with fleet(orders, processes) as crew:
         began = emptied(orders)
         for process in crew:
             say(process, GO)
         time.sleep(seconds)
+        while sum(map(begun, crew)) < starts_min:
+            time.sleep(0.1)
         for process in crew:
             say(process, ENOUGH)
         return put_together(orders, began, [answer(process) for process in crew])
