@@ -205,7 +205,7 @@ class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):
         limits: Sequence[Limit] | None = None,
         use_stored_limits: bool | None = None,
     ) -> dict[str, int]:
-        """What an acquire could take now, by limit; negative while in debt. Consumes nothing.
+        """What an acquire could take now, by limit; negative while in debt, or others wait. Consumes nothing.
 
         For an entity that cascades this is what both it and its parent can give.
         """

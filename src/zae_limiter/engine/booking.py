@@ -401,7 +401,7 @@ def give_back(account: Account, posting: Posting, image: Item, now_ms: int) -> U
         when += [pin for attribute in set_ for pin in pinned(image, attribute)]
         return Update(account.key, add, set_, tuple(when))
     for name, amount in credit.items():
-        if for_all := set_aside(name, amount, image, add, when):
+        if for_all := set_aside(name, amount, image, now_ms, add, when):
             add[limit_attributes(name).tk] = for_all
     return Update(account.key, add, set_, tuple(when))
 
@@ -413,7 +413,10 @@ def flow_over(name: str, brim: int, image: Item, set_: dict[str, Value], when: l
     """
     tokens, back = limit_attributes(name).tk, booking_attributes(name).back
     stored, aside = number(image, tokens), number(image, back)
-    if BOOKED not in image or not aside or stored + aside <= brim:
+    if back not in image:
+        return None
+    if (room := brim - stored - aside) >= 0:
+        when += _within(name, room, image)
         return None
     found = min(stored, brim)
     set_[back] = brim - found
@@ -421,15 +424,30 @@ def flow_over(name: str, brim: int, image: Item, set_: dict[str, Value], when: l
     return found
 
 
-def set_aside(name: str, amount: int, image: Item, add: dict[str, int], when: list[Condition]) -> int:
-    """Set aside what comes back to a limit that somebody waits for; returns what is there for all."""
+def _within(name: str, room: int, image: Item) -> tuple[Condition, Condition]:
+    """The conditions that a limit, and what came back to it, have together not grown by more than this."""
+    tokens, back = limit_attributes(name).tk, booking_attributes(name).back
+    stored, aside = number(image, tokens), number(image, back)
+    return AtMost(tokens, stored + room // 2), AtMost(back, aside + room - room // 2)
+
+
+def set_aside(
+    name: str, amount: int, image: Item, now_ms: int, add: dict[str, int], when: list[Condition]
+) -> int:
+    """Set aside what comes back to a limit that somebody waits for; returns what is there for all.
+
+    No more than there is room for now, and before everybody's turn.
+    """
     names, rate = booking_attributes(name), stored_rate(image, name)
     if names.high not in image or rate is None:
         when.append(Equal(names.high, None))
         return amount
-    if (kept := min(amount, rate.capacity_milli - number(image, names.higher))) > 0:
+    brim = rate.capacity_milli - gain(rate, number(image, "rf"), now_ms)
+    room = brim - number(image, limit_attributes(name).tk) - number(image, names.back)
+    kept = min(amount, room, rate.capacity_milli - number(image, names.higher))
+    if kept > 0:
         add |= {names.back: kept, names.high: kept, names.higher: kept}
-        when.append(AtMost(names.higher, rate.capacity_milli - kept))
+        when += [AtMost(names.higher, rate.capacity_milli - kept), *_within(name, room - kept, image)]
     return 0
 
 

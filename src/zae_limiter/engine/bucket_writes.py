@@ -125,7 +125,7 @@ def _spend(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
         when.append(as_believed)
         found = booking.flow_over(name, brim, image, set_, when) if BOOKED in image else None
         if returned and BOOKED in image:
-            returned = 0 if found is not None else booking.set_aside(name, returned, image, add, when)
+            returned = 0 if found is not None else booking.set_aside(name, returned, image, now_ms, add, when)
         if found is not None:
             left = set_[tokens] = found - taken
             if need > found + gained:

@@ -56,6 +56,8 @@ class SeenBuckets:
         self._holds: OrderedDict[Key, tuple[frozenset[int], float]] = OrderedDict()
         """Which holds of others were last seen on a bucket that refused, and since when."""
         self._holders = ForkSafe(Holders)
+        self.leaving: dict[Key, list[Mapping[str, int]]] = {}
+        """What bookings have left of a bucket whose owners are about to give them back."""
 
     def knows(self, key: Key) -> bool:
         """Whether this process has ever seen the bucket, be it missing."""

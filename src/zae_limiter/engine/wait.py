@@ -8,7 +8,7 @@ that has come, so that meanwhile they are there for everybody. Who finds one of 
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from ..exceptions import RateLimiterUnavailable, RateLimitExceeded
@@ -25,6 +25,9 @@ ROUNDS_MAX = 64
 
 LEAD, LEAD_MS = 2, 1_000
 """How long before a turn another bucket is booked for it: so many times its own wait, and so much more."""
+
+LEAVING_MAX = 1_000
+"""How often somebody who leaves lets others go first."""
 
 NAP_SECONDS_MAX = 60.0
 """After which a sleeper looks at the clock, which may have been set."""
@@ -66,11 +69,38 @@ async def wait_for(holding: Holding, demands: Sequence[BucketDemand], taking: Ta
             del booked[:]
             raise
         except BaseException:
-            await give_back(writer, booked)
+            await writer.colour.finish(_leave(writer, booked))
             raise
         await give_back(writer, booked)
     place = demands[0].account.key.partition
     raise RateLimiterUnavailable(f"{place!r} had its turn {ROUNDS_MAX} times when another bucket was empty")
+
+
+async def _leave(writer: BucketWriter, booked: Charge[BucketDemand]) -> None:
+    """Give back what was booked, after those of this process who booked later and leave as well.
+
+    Each of them is the last then, and leaves the bucket as if it had not come.
+    """
+    mine = [it for it in booked if isinstance(it, BookedDemand)]
+    for it in mine:
+        writer.leaving.setdefault(it.account.key, []).append(it.booking.left)
+    try:
+        for _ in range(LEAVING_MAX):
+            await writer.colour.sleep(0)
+            if not any(_is_behind(other, it) for it in mine for other in writer.leaving[it.account.key]):
+                break
+        await give_back(writer, booked)
+    finally:
+        for it in mine:
+            writer.leaving[it.account.key].remove(it.booking.left)
+            if not writer.leaving[it.account.key]:
+                del writer.leaving[it.account.key]
+
+
+def _is_behind(left: Mapping[str, int], demand: BookedDemand) -> bool:
+    """Whether what somebody else has left shows that it booked later."""
+    mine = demand.booking.left
+    return any(left[name] < mine[name] for name in mine.keys() & left.keys())
 
 
 async def _took_besides(
@@ -125,26 +155,31 @@ async def _book(
     The longest wait is booked at once. The others, so that they are there for everybody meanwhile, are booked
     when the turn is no further away than they take themselves.
     """
-    at_ms, slots = 0, list[tuple[int, BucketDemand, BucketDemand]]()
+    at_ms, slots = 0, list[tuple[BucketDemand, BookedDemand]]()
     for demand, wait_ms in short:
         await _sleep_until(writer, at_ms - LEAD * math.ceil(min(wait_ms, at_ms)) - LEAD_MS)
         part = await taking(writer, [demand], booking=Booking(latest_ms, at_ms))
-        slot_ms = max((d.booking.latest_ms for d in part if isinstance(d, BookedDemand)), default=0)
-        at_ms = max(at_ms, slot_ms)
-        slots += [(slot_ms, demand, given) for given in part[:1]]
+        at_ms = _turn_ms(part, at_ms)
+        slots += [(demand, given) for given in part if isinstance(given, BookedDemand)]
         booked += part
         del part[:]
-    for slot_ms, demand, given in slots:
-        if max(slot_ms, writer.world.now_ms()) < at_ms and _flows_over(writer, given, at_ms):
+    for demand, given in slots:
+        slot_ms = max(given.booking.latest_ms, writer.world.now_ms())
+        if slot_ms < at_ms and _flows_over(writer, given, at_ms):
             # What is debited before its work begins has made room for others, so it is booked again.
             early = answered_for(writer, [given])
             booked.remove(given)
             await give_back(writer, early)
             part = await taking(writer, [demand], booking=Booking(latest_ms, at_ms))
-            at_ms = max([at_ms, *(d.booking.latest_ms for d in part if isinstance(d, BookedDemand))])
+            at_ms = _turn_ms(part, at_ms)
             booked += part
             del part[:]
     return at_ms
+
+
+def _turn_ms(booked: Sequence[BucketDemand], at_ms: int) -> int:
+    """When all have had their slots who were booked for an instant."""
+    return max([at_ms, *(it.booking.latest_ms for it in booked if isinstance(it, BookedDemand))])
 
 
 def _flows_over(writer: BucketWriter, demand: BucketDemand, at_ms: int) -> bool:
