@@ -255,6 +255,23 @@ async def test_cancelled_in_the_middle(store: Store) -> None:
     assert await store.used("key") == 13
 
 
+async def test_all_are_cancelled(store: Store) -> None:
+    """A process that ends cancels all who wait in it at once, and in the end nothing is missing.
+
+    The first may give their places back before the others, who had booked later, do: these are set aside until
+    all would have had their turns.
+    """
+    room, limit = Room(store), rpm(10, 1, 1)
+    client = await room.client()
+    await client.take("key", {"rpm": 10}, limit)
+    waiters = [await room.join(client, limits=[limit]) for _ in range(5)]
+    await asyncio.gather(*(waiter.cancel() for waiter in waiters))
+    assert await store.used("key") == 10
+    await room.until(5.5)
+    assert await store.left("key") == 5
+    assert client.limiter.refunds_lost == 0
+
+
 async def test_timeout(store: Store) -> None:
     """Giving up by a timeout of one's own is a cancellation."""
     client = await Room(store).client()
