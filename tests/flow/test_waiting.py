@@ -258,8 +258,8 @@ async def test_cancelled_in_the_middle(store: Store) -> None:
 async def test_all_are_cancelled(store: Store) -> None:
     """A process that ends cancels all who wait in it at once, and in the end nothing is missing.
 
-    The first may give their places back before the others, who had booked later, do: these are set aside until
-    all would have had their turns.
+    The first may give their places back before the others, who had booked later, do: these are set aside
+    until all would have had their turns.
     """
     room, limit = Room(store), rpm(10, 1, 1)
     client = await room.client()
