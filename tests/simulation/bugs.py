@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest import mock
 
+from tests.engine.booking_bugs import BOOKING_BUGS
 from tests.simulation.simulation import SimColour
 from zae_limiter.acquisition import Acquisition
 from zae_limiter.backends.memory import MemoryBackend
@@ -41,6 +42,7 @@ from zae_limiter.repository_protocol import (
     Write,
 )
 from zae_limiter.runtime.world import StoreClock
+from zae_limiter.schema import BOOKED
 
 look, leave = StoreClock._look, Acquisition.__aexit__
 refuse_older_shape = versions._refuse_older_shape
@@ -203,11 +205,25 @@ def _give_to_the_first(
 
 
 GIVE_BACK = tuple(
-    f"zae_limiter.engine.{module}.give_back" for module in ("acquire", "parts", "take", "holding")
+    f"zae_limiter.engine.{module}.give_back" for module in ("acquire", "parts", "take", "holding", "wait")
 )
 """Wherever a refund is made."""
 
+
+def _is_booked(image: Item, now_ms: int) -> bool:
+    """A line that is over when somebody says so, which a process that died does not."""
+    del now_ms
+    return BOOKED in image
+
+
+IN_LINE = tuple(
+    f"zae_limiter.engine.{module}.in_line" for module in ("bucket_view", "bucket_writes", "rebase")
+)
+
 BUGS: dict[str, dict[str, Any]] = {
+    **BOOKING_BUGS,
+    "parent_booked_early": {"zae_limiter.engine.wait.LEAD": 10**6},
+    "line_never_over": dict.fromkeys(IN_LINE, _is_booked),
     "parent_widened": {"zae_limiter.records.buckets.BucketRecords._family": _widened_family},
     "holds_believed": {
         "zae_limiter.engine.seen_buckets.SeenBuckets.is_doubtful": _never,
