@@ -29,7 +29,7 @@ class Tally(NamedTuple):
     failures: list[tuple[int, str]]
 
 
-def simulate(seed: int, bug: str | None = None) -> Scenario:
+def simulate(seed: int, bug: str | None = None, *, waits: bool = True) -> Scenario:
     """Run one seed; an ``AssertionError`` says what went wrong."""
     loggers = [logging.getLogger(name) for name in ("zae_limiter", "zae_limiter_aggregator")]
     levels = [logger.level for logger in loggers]
@@ -37,7 +37,7 @@ def simulate(seed: int, bug: str | None = None) -> Scenario:
         logger.setLevel(logging.CRITICAL)  # lost refunds and rows are part of the plan
     try:
         with planted(bug):
-            scenario = Scenario(seed)
+            scenario = Scenario(seed, waits=waits)
             scenario.run()
             Rivals(seed).run()
     finally:

@@ -27,6 +27,7 @@ from typing import NamedTuple
 from tests.simulation.ideal import Intent, Judge, WatchedWriter
 from tests.simulation.search import Act, Explorer, Line, Place, Redundant, Search, Stop, stop_of
 from tests.simulation.simulation import Cancelled, Process, Task
+from tests.simulation.waiting import Waiting
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.backends.shelf import Shelf
 from zae_limiter.engine.law import balance
@@ -54,6 +55,7 @@ class Take(NamedTuple):
     """The first of a client takes a lease, a later one more of it."""
 
     amounts: Mapping[str, int]
+    wait: float | None = None
 
 
 class Adjust(NamedTuple):
@@ -123,6 +125,7 @@ class Run:
         shelf.items = dict(items)
         self.store = MemoryBackend(Process(self.explorer).world, shelf)
         self.judge = Judge(self.key.partition, self.explorer)
+        self.waiting = Waiting(self.explorer)
         self.intents: dict[int, Intent] = {}
         self.postings: dict[int, tuple[Write, Posting]] = {}
         self.lost: list[Lost] = []
@@ -169,8 +172,10 @@ class Run:
 
     def go(self, search: Search | None = None) -> None:
         self.explorer.search = search
-        self.explorer.run(STEPS_MAX)
+        with self.waiting.watching():
+            self.explorer.run(STEPS_MAX)
         self._compare()
+        self.waiting.check()
 
     async def _client(self, process: Process, limiter: RateLimiter, script: Script) -> None:
         others = list(script)
@@ -182,12 +187,12 @@ class Run:
             self.most[process].update(first.amounts)
             asking = first.amounts
             await Stop(Place.STEP)
-            asked = len(self.levels[process])
-            async with limiter.acquire(ENTITY, RESOURCE, first.amounts) as lease:
+            asked, asked_ms = len(self.levels[process]), self.explorer.now_ms
+            async with limiter.acquire(ENTITY, RESOURCE, first.amounts, wait=first.wait) as lease:
                 for step in others:
                     await Stop(Place.PATIENCE if isinstance(step, Wait) else Place.STEP)
                     match step:
-                        case Take(amounts):
+                        case Take(amounts, _):
                             self.most[process].update(amounts)
                             asking, asked = amounts, len(self.levels[process])
                             await lease.consume(amounts)
@@ -201,9 +206,12 @@ class Run:
                 kept = lease.consumed
                 self.used[process].update(kept)
             self.admitted += 1
-        except RateLimitExceeded:
+        except RateLimitExceeded as refusal:
             self.refused += 1
-            self._check_refusal(process, asking, asked)
+            if isinstance(first, Take) and first.wait is not None and asking is first.amounts:
+                _check_patience(refusal, first.wait * 1000 - (self.explorer.now_ms - asked_ms))
+            else:
+                self._check_refusal(process, asking, asked)
         except RateLimiterUnavailable as error:
             if not self.explorer.faults:
                 raise AssertionError("an error without any fault") from error
@@ -243,6 +251,7 @@ class Run:
 
     def _see_first(self, item: Item | None) -> None:
         if item is not None:
+            self.waiting.find(self.key, item)
             self.judge.see(
                 None, item, Intent(Put(self.key, item), {}, self.explorer.now_ms), self.explorer.now_ms
             )
@@ -263,6 +272,7 @@ class Run:
             if self.explorer.losing_commit:
                 self.lost.append(Lost(process, Posting(need=taken), True))
         self.judge.see(before, after, intent, now_ms)
+        self.waiting.see(self.key, before, after, intent, process)
 
     def _on_fault(self, act: Act, task: Task[object]) -> None:
         stop = stop_of(task)
@@ -302,6 +312,10 @@ class Run:
             elif lost.process is process:
                 total += lost.posting.credit.get(name, 0) - lost.posting.debit.get(name, 0)
         return total
+
+
+def _check_patience(refusal: RateLimitExceeded, left_ms: float) -> None:
+    assert refusal.retry_after_seconds * 1000 > left_ms, f"{refusal}: {left_ms} ms are left to wait"
 
 
 @lru_cache(64)
@@ -369,8 +383,8 @@ def _in_every_world(name: str) -> Iterator[Story]:
             yield Story(f"{name}: {world}", PAIRS[name], limits, apart, local, used)
 
 
-def stories() -> list[Story]:
-    """Everything that is tried."""
+def stories(*, long: bool = False) -> list[Story]:
+    """Everything that is tried; some of it takes long."""
     told = [story for name in PAIRS for story in _in_every_world(name)]
     settle = PAIRS["settle and fail"]
     more = PAIRS["take and take more"]
@@ -384,9 +398,29 @@ def stories() -> list[Story]:
         for local in (False, True):
             name = f"{change} the limits: {'local' if local else 'remote'}"
             told.append(Story(name, briefly, QUICK, True, local, {"rpm": 6}, changed))
+    told += _of_waiters(long=long)
     three = tuple((Take({"rpm": amount}),) for amount in (1, 6, 6))
     told.append(Story("three in line", three, TEN, False, used={"rpm": 1}, calm=True))
     return told
+
+
+def _of_waiters(*, long: bool) -> Iterator[Story]:
+    """Two and three who wait for one bucket that has a token left."""
+    gives_back = (Take({"rpm": 4}, 60), Adjust({"rpm": -2})), (Take({"rpm": 3}, 60), Fail())
+    plain = (Take({"rpm": 4}, 60), Fail()), (Take({"rpm": 3}, 60),)
+    impatient = (Take({"rpm": 6}, 60),), (Take({"rpm": 2}, 0.2),)
+    for apart in (True, False):
+        world = "two processes" if apart else "one process"
+        settling = gives_back if apart or long else plain
+        yield Story(f"two wait: remote, {world}", settling, QUICK, apart, used={"rpm": 9})
+        yield Story(f"one will not wait: remote, {world}", impatient, QUICK, apart, used={"rpm": 9})
+    yield Story("two wait: local, two processes", plain, QUICK, True, True, {"rpm": 9}, calm=not long)
+    both = (*_limits(rpm=10), Limit("tpm", 4, 4, 1))
+    across = (Take({"rpm": 1, "tpm": 4}, 60),), (Take({"rpm": 3, "tpm": 1}, 60), Fail())
+    yield Story("two limits, two wait: two processes", across, both, used={"rpm": 1, "tpm": 4})
+    three = tuple((Take({"rpm": amount}, 60),) for amount in (4, 3, 3))
+    yield Story("three wait: one process", three, QUICK, False, used={"rpm": 9}, calm=not long)
+    yield Story("three wait: three processes", three, QUICK, used={"rpm": 9}, calm=True)
 
 
 class Tally(NamedTuple):
@@ -445,7 +479,7 @@ def main() -> int:
     parser.add_argument("--story", default="", help="only stories whose name contains this")
     options = parser.parse_args()
     began, tallies = time.perf_counter(), []
-    for story in stories():
+    for story in stories(long=True):
         if options.story in story.name:
             tally = explore(story, options.faults)
             tallies.append(tally)

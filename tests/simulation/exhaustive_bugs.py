@@ -68,6 +68,7 @@ def _timid(postings: Sequence[Any], terms: Any, image: Any, now_ms: int) -> list
 
 PLANTED: dict[str, dict[str, Any]] = {
     **{bug: BUGS[bug] for bug in ("no_floor", "no_clamp", "no_refund", "overdrawn_at_once", "tail_first")},
+    "refunded_in_full": BUGS["refunded_in_full"],
     "refund_twice": dict.fromkeys(GIVE_BACK, _refund_twice),
     "sent_again": {"tests.simulation.search.Line._write_one": _sent_again},
     "stale_swap": {"zae_limiter.backends.memory.MemoryBackend.swap": _swap_of_a_stale_image},

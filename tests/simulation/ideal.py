@@ -19,10 +19,18 @@ from zae_limiter.engine.door import Call
 from zae_limiter.engine.group_commit import BucketWriter, Sending
 from zae_limiter.engine.law import Rate, accrued, balance, wait_ms
 from zae_limiter.engine.line import Lines, Ticket
-from zae_limiter.engine.posting import Order, merged
+from zae_limiter.engine.posting import Order, Posting, merged
 from zae_limiter.models import Limit
 from zae_limiter.repository_protocol import Backend, Item, Outcome, Write
-from zae_limiter.schema import BURIED, bucket_limit_names, limit_attributes, number, stored_rate
+from zae_limiter.schema import (
+    BOOKED,
+    BURIED,
+    booking_attributes,
+    bucket_limit_names,
+    limit_attributes,
+    number,
+    stored_rate,
+)
 
 SLOWLY_MS = 10**12
 """Long enough to tell which of two rates is slower."""
@@ -65,6 +73,12 @@ class Intent(NamedTuple):
     client_ms: int
     missing: Mapping[str, int] = {}
     """What an older bucket lacks when it is moved: it is taken without being consumed."""
+    postings: tuple[Posting, ...] = ()
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is taken for somebody who begins later."""
+        return any(posting.booking is not None for posting in self.postings)
 
     def taken(self, name: str, before: Item | None, after: Item) -> int:
         """By how much the write lowers the level of a limit."""
@@ -112,7 +126,7 @@ class Judge:
             # What was taken from a shard that came back may be given back to a later one in its place.
             is_owed = number(after, names.tc) >= 0 or BURIED in after
             assert is_owed, f"{self.name} was given back {name} that it never gave"
-            need = intent.needs.get(name, 0)
+            need = 0 if intent.waits else intent.needs.get(name, 0)
             assert not need or ideal.level + ideal.slack >= need, (
                 f"{self.name} admitted {need} of {name} at a level of {ideal.level} (slack {ideal.slack})"
             )
@@ -120,9 +134,18 @@ class Judge:
             ideal.lowest = min(ideal.lowest, ideal.level)
             stored = balance(rate, number(after, names.tk), origin_ms, now_ms)
             expected = min(ideal.level, rate.capacity_milli)
-            assert abs(stored - expected) <= ideal.slack, (
-                f"{self.name} holds {stored} of {name} where {expected} is right (slack {ideal.slack})"
-            )
+            wrong = f"{self.name} holds {stored} of {name} where {expected} is right (slack {ideal.slack})"
+            if BOOKED in after or BOOKED in (before or {}):
+                # What is cut off at somebody's slot, and how much of what comes back is kept, is judged by
+                # who begins when: here it is enough that there is never too much.
+                back = number(after, booking_attributes(name).back)
+                assert back >= 0, f"{self.name} has set {back} of {name} aside"
+                whole = min(stored + back, rate.capacity_milli)
+                assert whole <= ideal.level + ideal.slack, wrong
+                ideal.lowest = min(ideal.lowest, stored)
+                ideal.level = ideal.level if BOOKED in after else min(ideal.level, stored)
+            else:
+                assert abs(stored - expected) <= ideal.slack, wrong
 
     def check_wait(self, name: str, need_milli: int, told_ms: float) -> None:
         """Nobody is locked out: a wait is for what is missing at the worst, and for a clock's error."""
@@ -224,6 +247,7 @@ class WatchedWriter(BucketWriter):
                     id(early) in admitted
                     or (early.visit and early.visit.withdrawn)
                     or not early.order.posting.need
+                    or _is_less_patient(early, late)
                 ):
                     continue
                 asked, given = early.order.posting.need, late.order.posting.need
@@ -247,6 +271,13 @@ class WatchedWriter(BucketWriter):
     def _shape(self, orders: Sequence[Order], now_ms: int) -> Write | None:
         write = super()._shape(orders, now_ms)
         if write is not None:
-            needs = merged([order.posting for order in orders]).need
-            self._intents[id(write)] = Intent(write, needs, self._process.honest_ms(now_ms))
+            postings = tuple(order.posting for order in orders)
+            honest_ms = self._process.honest_ms(now_ms)
+            self._intents[id(write)] = Intent(write, merged(postings).need, honest_ms, postings=postings)
         return write
+
+
+def _is_less_patient(early: Ticket, late: Ticket) -> bool:
+    """Whether one leaves earlier than another would."""
+    one, other = early.order.posting.booking, late.order.posting.booking
+    return one is not None and other is not None and one.latest_ms < other.latest_ms

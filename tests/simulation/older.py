@@ -25,7 +25,7 @@ from zae_limiter.records.versions import check_versions
 from zae_limiter.repository import Repository
 from zae_limiter.repository_protocol import Backend, Delete, Item, Key, Put, Row, Value, Write
 from zae_limiter.runtime.colour import run_sync
-from zae_limiter.schema import MOVED, bucket_key, older_version_key, parse_bucket_pk, stored_rate, version_key
+from zae_limiter.schema import MOVED, older_version_key, parse_bucket_pk, stored_rate, version_key
 
 VETERAN = "veteran"
 """An entity that only the older version knew."""
@@ -79,6 +79,7 @@ class Heritage:
         self._simulation, self._store, self._estate = simulation, store, estate
         self._namespace_id, self._composite = namespace_id, simulation.rng.random() < 0.5
         self.waiting = not in_use
+        self._moved: set[str] = set()
         """Nobody is let in before there is everything that an acquire depends on."""
         self.buckets: dict[str, dict[str, Part]] = {}
         self.heir, *_ = estate.family
@@ -168,6 +169,7 @@ class Heritage:
         entity_id = parse_bucket_pk(write.key.partition).entity_id
         assert MOVED not in (before or {}), f"the bucket of {entity_id} was moved twice"
         self._simulation.faults["bucket moved" if before is None else "bucket charged"] += 1
+        self._moved.add(entity_id)
         parts, consumed = self.buckets[entity_id], {}
         for name, part in parts.items():
             if before is None:
@@ -225,8 +227,8 @@ class Heritage:
         assert run_sync(setup.get_limits(VETERAN, estate.resource)) == list(estate.choices[-1])
         events = run_sync(setup.get_audit_events(self.heir, limit=1000))
         assert [event.timestamp for event in events].count(AUDITED_AT) == 1
-        for entity_id in self.buckets:
-            assert MOVED in items[bucket_key(self._namespace_id, entity_id, estate.resource)]
+        # A bucket that was full and idle for long may be gone by now, and another one in its place.
+        assert self._moved == self.buckets.keys(), f"{self._moved} were moved"
 
 
 class WatchedMigration(Migration):

@@ -11,11 +11,12 @@ between two stops is inside one process and happens at once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
-from tests.simulation.simulation import Cancelled, Perform, Process, Simulation, Task, Way
+from tests.simulation.simulation import Cancelled, Nap, Perform, Process, Simulation, Task, Way
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.repository_protocol import (
     Backend,
@@ -43,12 +44,17 @@ class Place(Enum):
     """Before time passes, for everybody."""
     CHANGE = "change"
     """Before something happens to records of the store, all at once."""
+    SLEEP = "sleep"
+    """Until an instant, to which the clock goes on for everybody."""
     PAUSE = "pause"
     """While others are given a chance to go first."""
     REQUEST = "request"
     """Before a call reaches the store."""
     REPLY = "reply"
     """Before the answer is back."""
+
+
+_TIMELESS = frozenset(Place) - {Place.PATIENCE, Place.SLEEP}
 
 
 class Act(Enum):
@@ -74,7 +80,7 @@ class Event(NamedTuple):
 
     def concerns(self, other: Event) -> bool:
         """Whether it matters which of the two comes first."""
-        if self.process == other.process or Place.PATIENCE in (self.place, other.place):
+        if self.process == other.process or not _TIMELESS.issuperset((self.place, other.place)):
             return True
         # Only so many faults happen in a run, so that one may rule out another.
         faults = self.act is not Act.GO and other.act is not Act.GO
@@ -175,16 +181,19 @@ def stop_of(task: Task[Any]) -> Stop | None:
     waiting: object = task.waiting
     if isinstance(waiting, Stop):
         return waiting
+    if isinstance(task.waiting.signal, Nap):
+        return ASLEEP
     return PAUSED if task.waiting.signal is None else None
 
 
-PAUSED = Stop(Place.PAUSE)
+PAUSED, ASLEEP = Stop(Place.PAUSE), Stop(Place.SLEEP)
 
 ACTS: Mapping[Place, Sequence[Act]] = {
     Place.STEP: (Act.GO,),
     Place.PATIENCE: (Act.GO,),
     Place.CHANGE: (Act.GO,),
     Place.PAUSE: (Act.GO,),
+    Place.SLEEP: (Act.GO,),
     Place.REQUEST: (Act.GO, Act.LOST_REQUEST, Act.UNREACHABLE),
     Place.REPLY: (Act.GO, Act.LOST_REPLY),
 }
@@ -247,6 +256,10 @@ class Explorer(Simulation):
         stop = stop_of(task)
         place, sees, changes = (stop.place, stop.sees, stop.changes) if stop else NOWHERE
         acts = list(ACTS[place]) if stop else []
+        if place is Place.SLEEP and task.until_ms > min(
+            t.until_ms for t in self._tasks if stop_of(t) is ASLEEP
+        ):
+            acts = []  # somebody else is awake before
         if self.swapped is not None and place is Place.STEP and acts:
             acts.append(Act.LOST_COMMIT)
             changes = frozenset({self.swapped})
@@ -262,6 +275,9 @@ class Explorer(Simulation):
                 reaches = act in (Act.GO, Act.LOST_COMMIT) and place is not Place.REPLY
                 yield Event(number, serial, act, place, *((sees, changes) if reaches else ()))
 
+    def _soonest_ms(self) -> float:
+        return min(task.until_ms for task in self._tasks if stop_of(task) is ASLEEP)
+
     def _perform(self, event: Event, task: Task[Any]) -> None:
         act = event.act
         if act is not Act.GO:
@@ -274,6 +290,8 @@ class Explorer(Simulation):
             task.to_throw = Cancelled()
         elif act in FAULTS:
             task.to_throw = FAULTS[act].failure()
+        elif event.place is Place.SLEEP:
+            self.now_ms = max(self.now_ms, math.ceil(task.until_ms))
         self.losing_commit = act is Act.LOST_COMMIT
         self._step(task)
         self.losing_commit = False

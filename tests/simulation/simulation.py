@@ -52,6 +52,10 @@ class SimSignal:
             await _Park(self, seconds)
 
 
+class Nap(SimSignal):
+    """A signal that nobody gives: whoever waits for it sleeps."""
+
+
 class _Park:
     def __init__(self, signal: SimSignal | None = None, seconds: float | None = None) -> None:
         self.signal, self.seconds = signal, seconds
@@ -112,6 +116,7 @@ class Process:
     def __init__(self, simulation: Simulation, skew_ms: int = 0, coarse_ms: int = 0) -> None:
         self.simulation = simulation
         self.crashed = False
+        self.died_ms: int | None = None
         self._skew_ms, self._drift_per_mille, self._since_ms = skew_ms, 0, simulation.now_ms
         self.world = World(self.clock_ms, lambda: float(simulation.now_ms), simulation.rng).for_store()
         self._coarse_ms, self._heard_ms = coarse_ms, simulation.now_ms
@@ -174,7 +179,7 @@ class Process:
         return self.crashed or self.simulation.over
 
     def crash(self) -> None:
-        self.crashed = True
+        self.crashed, self.died_ms = True, self.simulation.now_ms
         self.simulation.drop(lambda task: task.process is self)
 
 
@@ -225,7 +230,7 @@ class SimColour(Blocking):
             self._process.spawn(coroutine)
 
     async def sleep(self, seconds: float) -> None:
-        await (SimSignal().wait(seconds) if seconds else pause())
+        await (Nap().wait(seconds) if seconds else pause())
 
     def signal(self) -> Signal:
         return SimSignal()

@@ -10,6 +10,7 @@ import pytest
 from tests.patience import PATIENCE_SECONDS
 from tests.simulation.__main__ import simulate, simulate_range
 from tests.simulation.bugs import BUGS
+from zae_limiter.exceptions import RateLimiterUnavailable
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* was forgotten:ResourceWarning")
 """A world that ends by a violation leaves leases open."""
@@ -43,8 +44,8 @@ def test_no_seed_breaks_the_theorem(first: int) -> None:
     ],
 )
 def test_seed_that_found_a_bug(seed: int) -> None:
-    """What a seed once found stays mended."""
-    simulate(seed)
+    """What a seed once found stays mended, in the world that it was then."""
+    simulate(seed, waits=False)
 
 
 def test_simulated_world_is_rough() -> None:
@@ -56,6 +57,7 @@ def test_simulated_world_is_rough() -> None:
         *("limits changed", "limits deleted", "parent changed", "cascade changed"),
         *("namespace deleted", "namespace recovered", "namespace registered", "purged"),
         *("bucket moved", "bucket charged", "let in", "migrated", "migration interrupted"),
+        *("waited", "wait refused"),
         *("swaps", "splits", "refills", "proactive splits", "batches repeated", "batches out of order"),
         *("admitted jointly", "refused jointly"),
     }
@@ -80,7 +82,7 @@ def first_failure(bug: str) -> int | None:
     for seed in range(BUG_SEEDS):
         try:
             simulate(seed, bug)
-        except AssertionError:
+        except (AssertionError, RateLimiterUnavailable):
             return seed
     return None
 

@@ -12,6 +12,7 @@ consumption, waits with what then happens, and everybody's idea of the limits wi
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
@@ -36,6 +37,7 @@ from tests.simulation.joint import AMOUNTS, JointAttempt
 from tests.simulation.older import USAGE, Estate, Heritage, migrate
 from tests.simulation.readers import Opener, Reader, Steps
 from tests.simulation.simulation import Cancelled, Network, Process, Simulation, pause
+from tests.simulation.waiting import CROWD_AMOUNTS, WAITS_SECONDS, Waiting
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.engine.bucket_view import shard_count
 from zae_limiter.engine.law import Rate
@@ -43,7 +45,7 @@ from zae_limiter.engine.shares import SHARDS_MAX
 from zae_limiter.exceptions import RateLimiterUnavailable, RateLimitExceeded
 from zae_limiter.lease import Lease
 from zae_limiter.limiter import RateLimiter
-from zae_limiter.models import Limit
+from zae_limiter.models import PERIOD_SECONDS_MAX, Limit
 from zae_limiter.models.demand import Demand
 from zae_limiter.records.connection import Connection, Options
 from zae_limiter.repository import Repository
@@ -84,11 +86,17 @@ class Aborted(Exception):
 class Scenario:
     """One seed's world, run to its end."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, waits: bool = True) -> None:
         self.simulation = Simulation(seed)
         self.joint = seed % 5 == 1
         """Clients ask for several things at once; in the other worlds nothing depends on it."""
         rng = self.simulation.rng
+        self.waiting = Waiting(self.simulation)
+        self.patience = random.Random(~seed)
+        """Dice of its own, so that a world in which nobody waits is the same with and without it."""
+        self.waits = waits and self.patience.random() < 0.5
+        self.crowded = self.waits and self.patience.random() < 0.4
+        """Many wait for one bucket."""
         self.fault_rate = rng.choice((0.0, 0.0, 0.03))
         self.cancel_rate = rng.choice((0.0, 0.02))
         self.crash_rate = rng.choice((0.0, 0.0, 0.002))
@@ -97,7 +105,8 @@ class Scenario:
         self.local = rng.random() < 0.3
         """The store answers at once, as an embedded one does."""
         self.hot = rng.random() < (0.8 if self.local else 0.3)
-        self.sharded = not self.local and rng.random() < 0.5
+        self.hot = self.hot or self.crowded
+        self.sharded = not self.local and rng.random() < 0.5 and not self.crowded
         self.coarse_ms = rng.choice((1, 1_000))
         """How exactly a store that is elsewhere tells its time."""
         self.weather = Weather(self.simulation, rough=self.rough, local=self.local)
@@ -243,7 +252,10 @@ class Scenario:
             stack.enter_context(mock.patch("zae_limiter_aggregator.buckets.COOL_MS", 300))
             stack.enter_context(mock.patch("zae_limiter_aggregator.buckets.COOL_PERCENT", 90))
             stack.enter_context(mock.patch("zae_limiter_aggregator.buckets.WARM_PERCENT", 90))
-            self.simulation.run()
+            with self.waiting.watching():
+                self.simulation.run()
+            self.simulation.faults["waited"] += self.waiting.waited
+            self.waiting.check()
             self._rest()
 
     def _rest(self) -> None:
@@ -307,6 +319,10 @@ class Scenario:
         rng, faulty = self.simulation.rng, self.fault_rate > 0 or self.rough
         entity_id = rng.choice(("loner",) if self.hot else (*FAMILY,))
         amounts = rng.choice(({"fast": 1, "slow": 1}, {"fast": 4}, {"slow": 7}, {"fast": 2, "slow": 10}))
+        patient = self.waits and self.patience.random() < (0.9 if self.crowded else 0.6)
+        wait, asked_ms = self.patience.choice(WAITS_SECONDS) if patient else None, self.simulation.now_ms
+        if self.crowded:
+            amounts = self.patience.choice(CROWD_AMOUNTS)
         most = Counter(amounts)
         consumed: Mapping[str, int] = {}
         lease: Lease | None = None
@@ -315,7 +331,7 @@ class Scenario:
         certain = not (leaves and faulty)  # who leaves is not told what could not be stored
         try:
             brought = BROUGHT_ALONG if entity_id == GUEST else None
-            acquisition = limiter.acquire(entity_id, RESOURCE, amounts, brought)
+            acquisition = limiter.acquire(entity_id, RESOURCE, amounts, brought, wait=wait)
             held = Reader(acquisition) if leaves else Opener(acquisition) if opens else acquisition
             async with held as lease:
                 try:
@@ -338,6 +354,8 @@ class Scenario:
         except RateLimitExceeded as refusal:
             self.refused += 1
             self._check_waits(refusal)
+            if wait is not None and lease is None:
+                self._check_patience(refusal, wait, asked_ms)
         except Aborted:
             pass
         except RateLimiterUnavailable as failure:
@@ -379,9 +397,18 @@ class Scenario:
             if not math.isinf(told_ms):
                 judge.check_wait(status.limit_name, status.requested * 1000, told_ms)
 
+    def _check_patience(self, refusal: RateLimitExceeded, wait: float, asked_ms: int) -> None:
+        """Nobody is refused who would have waited."""
+        self.simulation.faults["wait refused"] += 1
+        passed_ms, error_ms = self.simulation.now_ms - asked_ms, 2 * self.simulation.clock_error_ms
+        told_ms = refusal.retry_after_seconds * 1000 + passed_ms + error_ms
+        allowed_ms = min(wait, PERIOD_SECONDS_MAX) * 1000
+        assert told_ms >= allowed_ms, f"{told_ms} ms is not more than {wait} s"
+
     def _strike(self) -> None:
         rng = self.simulation.rng
-        if rng.random() < self.cancel_rate and (victims := self.simulation.interruptible()):
+        cancel_rate = self.cancel_rate * (3 if self.crowded else 1)
+        if rng.random() < cancel_rate and (victims := self.simulation.interruptible()):
             rng.choice(victims).to_throw = Cancelled()
         if rng.random() < self.crash_rate and len(alive := self._alive()) > 1:
             rng.choice(alive).crash()
@@ -419,6 +446,7 @@ class Scenario:
             _check_stored_limits(address.entity_id, outcome.item)
         judge = self.judges.setdefault(key, Judge(key.partition, self.simulation))
         judge.see(before, outcome.item, intent, now_ms)
+        self.waiting.see(key, before, outcome.item, intent, process)
         if before is not None and before.get("shard_count") != outcome.item.get("shard_count"):
             grew = shard_count(before) < shard_count(outcome.item)
             self.simulation.faults["splits" if grew else "merges"] += 1

@@ -1,0 +1,317 @@
+"""Waiting, judged by when work begins: the theorem, the order, and who may touch which bucket meanwhile.
+
+Every write that a bucket sees is noted in the order of the store; whoever booked, when it begins. In the end
+all of it is poured into a bucket of tin: a booking counts at its slot, and not at all if nobody begins then.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+from unittest import mock
+
+from tests.engine.booking_worlds import Tin
+from tests.simulation.ideal import Intent
+from tests.simulation.simulation import Process, Simulation
+from zae_limiter.engine import wait
+from zae_limiter.engine.booking import slot_ms
+from zae_limiter.engine.bucket_view import level, shard_count, stored_terms
+from zae_limiter.engine.demand import BookedDemand, BucketDemand
+from zae_limiter.engine.group_commit import BucketWriter
+from zae_limiter.engine.law import Rate, accrued
+from zae_limiter.engine.posting import Posting
+from zae_limiter.engine.settle import Charge
+from zae_limiter.repository_protocol import Item, Key
+from zae_limiter.schema import MOVED, bucket_limit_names, stored_rate
+
+WAITS_SECONDS = (0.5, 30.0, 3_600.0, float("inf"))
+LEAD, LEAD_MS = wait.LEAD, wait.LEAD_MS
+CROWD_AMOUNTS = ({"fast": 1}, {"fast": 1, "slow": 1}, {"fast": 4}, {"fast": 2})
+
+
+@dataclass
+class Move:
+    """Something that happens to a bucket, in millitokens by limit."""
+
+    at_ms: int
+    place: float
+    """Which of all writes of the store it is, or came with, and where in that."""
+    need: Mapping[str, int] = field(default_factory=dict)
+    debit: Mapping[str, int] = field(default_factory=dict)
+    credit: Mapping[str, int] = field(default_factory=dict)
+    rates: Mapping[str, Rate] = field(default_factory=dict)
+    """The numbers that the bucket has from then on, where they changed."""
+    process: Process | None = None
+    booked: bool = False
+    alone: bool = True
+    """No other bucket had a say in when it begins."""
+    undone: bool = False
+    epoch: int = 0
+    allowed: Counter[str] = field(default_factory=Counter)
+    apart: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def happens(self) -> bool:
+        """Whether there is somebody whose work begins."""
+        died_ms = None if self.process is None else self.process.died_ms
+        return not self.undone and (not self.booked or died_ms is None or died_ms >= self.at_ms)
+
+
+class Bucket:
+    """What one bucket saw."""
+
+    def __init__(self, image: Item, now_ms: int, *, is_new: bool) -> None:
+        names = bucket_limit_names(image)
+        self.rates = {name: rate for name in names if (rate := stored_rate(image, name))}
+        self.since_ms = now_ms
+        terms = stored_terms(image)
+        self._first = {
+            name: rate.capacity_milli if is_new else level(terms, name, image, now_ms).balance(now_ms)
+            for name, rate in self.rates.items()
+        }
+        self.moves: list[Move] = []
+        self.epoch = 0
+        self.delay_ms = 0
+        """The longest time between a client's look at its clock and the write."""
+
+    def check(self, name: str, error_ms: int) -> None:
+        self._pour(name, error_ms)
+        self._check_order(name, error_ms)
+
+    def _pour(self, partition: str, error_ms: int) -> None:
+        tins = {n: Tin(rate, self._first[n], self.since_ms) for n, rate in self.rates.items()}
+        slack = {n: self._slack(rate, error_ms) for n, rate in self.rates.items()}
+        moves = sorted((m for m in self.moves if m.happens), key=lambda move: (move.at_ms, move.place))
+        for at, move in enumerate(moves):
+            ahead = [m for m in moves[at + 1 :] if m.booked and m.place <= move.place]
+            for tin in tins.values():
+                tin.advance(max(move.at_ms, tin.at_ms))
+            for name, rate in move.rates.items():
+                slack[name] += max(self._slack(rate, error_ms), self._slack(tins[name].rate, error_ms))
+                self._change(name, tins[name], rate, ahead)
+            for name, amount in move.debit.items():
+                tins[name].level -= amount
+                for other in ahead:
+                    other.allowed[name] += amount
+            for name, amount in move.credit.items():
+                tins[name].pour(amount)
+            for name, need in move.need.items():
+                tin = tins[name]
+                tin.apart -= move.apart[name]
+                tin.level -= need
+                least = -move.allowed[name] - slack[name]
+                assert tin.level >= least, (
+                    f"{partition}: {need} of {name} began when {tin.level + need} was there, "
+                    f"{-least} may be missing: {move}"
+                )
+
+    def _slack(self, rate: Rate, error_ms: int) -> int:
+        return accrued(rate, 2 * error_ms + self.delay_ms) + 4
+
+    @staticmethod
+    def _change(name: str, tin: Tin, rate: Rate, ahead: Sequence[Move]) -> None:
+        was = tin.rate
+        tin.change(rate)
+        for move in ahead:
+            would, will = (accrued(r, move.at_ms) - accrued(r, tin.at_ms) for r in (was, rate))
+            cut = max(0, was.capacity_milli - rate.capacity_milli)
+            move.allowed[name] += cut + max(0, would - will)
+            if not move.apart[name]:
+                move.apart[name] = move.need.get(name, 0)
+                tin.apart += move.apart[name]
+
+    def _check_order(self, partition: str, error_ms: int) -> None:
+        """Nobody who asks later for no more of the same limits begins earlier, as far as clocks can tell."""
+        began = sorted((m for m in self.moves if m.happens and m.need), key=lambda move: move.place)
+        for at, early in enumerate(began):
+            if not early.booked or not early.alone:
+                continue
+            for late in began[at + 1 :]:
+                if late.epoch == early.epoch and late.need.keys() == early.need.keys():
+                    sooner_ms = early.at_ms - late.at_ms
+                    overtakes = all(late.need[n] <= early.need[n] for n in early.need)
+                    assert not overtakes or sooner_ms <= 2 * error_ms + self.delay_ms + 1, (
+                        f"{partition}: {late} overtook {early} by {sooner_ms} ms"
+                    )
+
+
+class Asked(NamedTuple):
+    """A need that was written for somebody who waits."""
+
+    need: Mapping[str, int]
+    place: float
+    written_ms: int
+    before: Item | None
+    epoch: int
+
+
+class Waiting:
+    """All buckets of a world, and who waits for them."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._buckets: dict[Key, Bucket | None] = {}
+        self._asked: dict[int, Asked] = {}
+        """By the identity of what somebody asked for."""
+        self._begins: dict[int, tuple[BucketDemand, Move]] = {}
+        self._noted: set[int] = set()
+        self.waited = 0
+        self._writes = 0
+        self._credited: dict[Key, int] = {}
+
+    def find(self, key: Key, image: Item) -> None:
+        """A bucket is there already."""
+        self._buckets[key] = Bucket(image, self._simulation.now_ms, is_new=False)
+
+    def see(self, key: Key, before: Item | None, after: Item, intent: Intent, process: Process) -> None:
+        """A write was applied."""
+        self._writes += 1
+        now_ms = self._simulation.now_ms
+        if before is None and key not in self._buckets and MOVED not in after:
+            self._buckets[key] = Bucket(after, now_ms, is_new=True)
+        bucket = self._buckets.setdefault(key, None)
+        if bucket is None or MOVED in after or shard_count(after) > 1:
+            self._buckets[key] = None  # what a split or a migration may move is judged elsewhere
+            return
+        bucket.delay_ms = max(bucket.delay_ms, abs(now_ms - intent.client_ms))
+        rates = {name: rate for name in bucket.rates if (rate := stored_rate(after, name))}
+        changed = {n: rate for n, rate in rates.items() if before and stored_rate(before, n) != rate}
+        bucket.epoch += bool(changed)
+        if changed:
+            bucket.moves.append(Move(now_ms, self._writes, rates=changed))
+        # What one write takes it takes before it gives back: first what was needed, then what is due.
+        in_turn = sorted(intent.postings, key=lambda p: 0 if p.need else 1 if p.debit else 2)
+        for at, posting in enumerate(in_turn):
+            if posting.need and posting.booking is not None:
+                place = self._writes + at / 1000
+                self._asked[id(posting.need)] = Asked(posting.need, place, now_ms, before, bucket.epoch)
+                continue
+            if posting.credit:
+                self._credited[key] = now_ms
+                if posting.booking is not None and not self._had_begun(bucket, posting, intent):
+                    continue
+            parts = posting.need, posting.debit, posting.credit
+            bucket.moves.append(Move(now_ms, self._writes, *parts, process=process, epoch=bucket.epoch))
+        if not intent.postings and any(intent.needs.values()):
+            needs = {name: need for name, need in intent.needs.items() if need}
+            bucket.moves.append(Move(now_ms, self._writes, needs, process=process, epoch=bucket.epoch))
+
+    def _had_begun(self, bucket: Bucket, posting: Posting, intent: Intent) -> bool:
+        """Whether the turn of somebody who gives back had come: that counts as if it had begun."""
+        assert posting.booking is not None
+        late_ms = intent.client_ms - posting.booking.latest_ms
+        asked = self._asked.get(id(posting.credit))
+        if late_ms >= 0 and asked is not None and id(posting.credit) not in self._noted:
+            self._noted.add(id(posting.credit))
+            at_ms = max(asked.written_ms, self._simulation.now_ms - late_ms)
+            bucket.moves.append(
+                Move(at_ms, asked.place, asked.need, booked=True, alone=False, epoch=asked.epoch)
+            )
+        return late_ms >= 0
+
+    def check(self) -> None:
+        for key, bucket in self._buckets.items():
+            if bucket is not None:
+                bucket.check(key.partition, self._simulation.clock_error_ms)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Be told who begins when, and who gives up before."""
+        book, sleep = wait._book, wait._sleep_until
+        give_back: Callable[..., Coroutine[Any, Any, None]] = vars(wait)["give_back"]
+
+        async def booking(writer: BucketWriter, short: Sequence[wait._Wait], *given: Any) -> int:
+            asked_ms = self._simulation.now_ms
+            at_ms = await book(writer, short, *given)
+            self._note(writer, short, given[-1], at_ms, asked_ms)
+            return at_ms
+
+        async def giving_back(writer: BucketWriter, taken: Sequence[BucketDemand]) -> None:
+            for demand in taken:
+                if isinstance(demand, BookedDemand) and id(demand) in self._begins:
+                    # Whose turn has come counts as if it had begun.
+                    is_early = demand.booking.latest_ms > writer.world.now_ms()
+                    self._begins[id(demand)][1].undone = is_early
+            await give_back(writer, taken)
+
+        async def sleeping(writer: BucketWriter, at_ms: int) -> None:
+            await sleep(_Watched(writer, at_ms), at_ms)  # type: ignore[arg-type]
+            assert writer.world.now_ms() >= at_ms, "somebody began before its turn"
+            self.waited += 1
+
+        place = "zae_limiter.engine.wait"
+        with (
+            mock.patch(f"{place}._book", booking),
+            mock.patch(f"{place}._sleep_until", sleeping),
+            mock.patch(f"{place}.give_back", giving_back),
+        ):
+            yield
+
+    def _note(
+        self,
+        writer: Any,
+        short: Sequence[wait._Wait],
+        booked: Charge[BucketDemand],
+        together_ms: int,
+        asked_ms: int,
+    ) -> None:
+        """Somebody has booked, and sleeps until its turn."""
+        process, now_ms = writer._process, self._simulation.now_ms
+        leads = {id(demand.amounts): LEAD * wait_ms + LEAD_MS for demand, wait_ms in short}
+        for demand in booked:
+            asked = self._asked.get(id(demand.amounts))
+            bucket = self._buckets.get(demand.account.key)
+            if not isinstance(demand, BookedDemand) or asked is None or bucket is None:
+                continue
+            _, place, written_ms, before, epoch = asked
+            # Whoever is late begins where its turn was, bucket by bucket.
+            late = together_ms <= process.world.now_ms()
+            at_ms = demand.booking.latest_ms if late else together_ms
+            true_ms = now_ms + at_ms - process.world.now_ms()
+            credited = self._credited.get(demand.account.key, 0) >= asked_ms
+            move = Move(
+                max(written_ms, true_ms),
+                place,
+                demand.amounts,
+                process=process,
+                booked=True,
+                alone=len(booked) == 1,
+                epoch=epoch,
+            )
+            bucket.moves.append(move)
+            self._noted.add(id(demand.amounts))
+            self._begins[id(demand)] = demand, move
+            if len(booked) > 1 and before is not None and not credited:
+                self._check_untouched(demand, asked, true_ms, leads.get(id(demand.amounts), LEAD_MS))
+
+    def _check_untouched(self, demand: BookedDemand, asked: Asked, at_ms: int, lead_ms: float) -> None:
+        """Who waits for one bucket does not take from another one long before: meanwhile others can use that.
+
+        It is booked about as long before as it takes to have what is needed, or seemed to when it was asked.
+        """
+        assert asked.before is not None
+        terms, now_ms, alone_ms = stored_terms(asked.before), asked.written_ms, 0.0
+        for name, need in demand.amounts.items():
+            if name not in terms.rates:
+                return
+            alone_ms = max(alone_ms, slot_ms(level(terms, name, asked.before, now_ms), need, now_ms) - now_ms)
+        longest_ms = max(lead_ms, LEAD * alone_ms + LEAD_MS) + 2 * self._simulation.clock_error_ms
+        assert at_ms - now_ms <= longest_ms, (
+            f"{demand.account.key.partition} could give {dict(demand.amounts)} in {alone_ms} ms, "
+            f"and was booked for {at_ms - now_ms} ms later"
+        )
+
+
+class _Watched(SimpleNamespace):
+    """A writer whose sleeper is looked after: nobody sleeps past its slot."""
+
+    def __init__(self, writer: BucketWriter, at_ms: int) -> None:
+        async def sleep(seconds: float) -> None:
+            assert seconds * 1000 < at_ms - writer.world.now_ms() + 1, "somebody sleeps past its turn"
+            await writer.colour.sleep(seconds)
+
+        super().__init__(world=writer.world, colour=SimpleNamespace(sleep=sleep))
