@@ -22,6 +22,7 @@ class DegradedLease(Lease):
     def __init__(self, lease: Lease, amounts: Mapping[str, int]) -> None:
         super().__init__(lease._buckets, lease._entity_id, lease._resource)
         self._adjusted, self._settled = dict(amounts), True  # there is nothing to settle
+        self._on_error, self._waited_ms = lease._on_error, lease._waited_ms
 
     @property
     def degraded(self) -> bool:

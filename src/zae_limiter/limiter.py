@@ -161,7 +161,8 @@ class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):
           ``"refund"`` gives all of it back, ``"keep"`` nothing, ``"settle"`` stores what was noted so far.
           Without it a reader who leaves settles, and all else is a refund.
         - ``wait``: how many seconds to wait at most for one's turn, ``math.inf`` for as long as it takes.
-          Whoever asked first begins first, in all processes; a wait that would be longer is refused at once.
+          Whoever asked first begins first, in all processes. A wait that would be longer is refused: at once
+          where one bucket is asked, else as soon as that is known.
 
         Nothing is taken before the block is entered. The lease corrects the cost while the work goes on; a
         block that raises gets everything back. For work that fits no block, ``lease = await

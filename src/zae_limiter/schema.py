@@ -399,6 +399,11 @@ def booking_attributes(name: str) -> BookingAttributes:
     return BookingAttributes(f"b_{name}_bb", f"b_{name}_bh", f"b_{name}_bg")
 
 
+def is_booking(attribute: str) -> bool:
+    """Whether an attribute is one of these, be it of a limit that the bucket has not any more."""
+    return attribute.startswith("b_") and attribute.endswith(("_bb", "_bh", "_bg"))
+
+
 def forgiven(image: Item) -> dict[str, int]:
     """What cuts spared each limit of a bucket, where the next raise must not give it once more."""
     kept = image.get(FORGIVEN)

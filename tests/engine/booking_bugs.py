@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from zae_limiter.engine import booking
+from zae_limiter.engine import booking, set_aside
 from zae_limiter.engine.account import Account
 from zae_limiter.engine.posting import Posting
+from zae_limiter.engine.set_aside import GivenUp, GivingBack
 from zae_limiter.repository_protocol import NOTHING, Equal, Item, Update
 from zae_limiter.schema import BOOKED, booking_attributes, limit_attributes, pinned
 
-give_back, add = booking.give_back, booking._LimitTurns.add
+give_back, add = set_aside.give_back, booking._LimitTurns.add
 
 
-def _poured(account: Account, credit: Mapping[str, int], image: Item) -> Update:
+def _poured(account: Account, credit: Mapping[str, int], image: Item) -> GivingBack:
     amounts: dict[str, int] = {}
     for name, amount in credit.items():
         names = limit_attributes(name)
         amounts |= {names.tk: amount, names.tc: -amount}
-    return Update(account.key, amounts, NOTHING, tuple(pinned(image, BOOKED)))
+    return GivingBack(Update(account.key, amounts, NOTHING, tuple(pinned(image, BOOKED))), (), ())
 
 
-def refund_in_full(account: Account, posting: Posting, image: Item, now_ms: int) -> Update | None:
+def refund_in_full(
+    account: Account, posting: Posting, image: Item, now_ms: int, given_up: Sequence[GivenUp] = ()
+) -> GivingBack | None:
     """Who leaves the line gives everything back to those who come next."""
-    if posting.booking is None:
-        return give_back(account, posting, image, now_ms)
+    if posting.booking is None and not posting.turns:
+        return give_back(account, posting, image, now_ms, given_up)
     return _poured(account, posting.credit, image)
 
 
-def overtaking(account: Account, posting: Posting, image: Item, now_ms: int) -> Update | None:
+def overtaking(
+    account: Account, posting: Posting, image: Item, now_ms: int, given_up: Sequence[GivenUp] = ()
+) -> GivingBack | None:
     """What comes back is there for everybody at once."""
-    if posting.booking is not None:
-        return give_back(account, posting, image, now_ms)
+    if posting.booking is not None or posting.turns:
+        return give_back(account, posting, image, now_ms, given_up)
     return _poured(account, posting.credit, image)
 
 
@@ -51,9 +56,11 @@ def forget_how_high(shape: Any, name: str, high: int, *, known: bool, turned: bo
         shape.when.append(Equal(names.high, None))
 
 
+GIVING_BACK = "bucket_writes", "group_commit"
+
 BOOKING_BUGS: dict[str, dict[str, Any]] = {
-    "refunded_in_full": {"zae_limiter.engine.booking.give_back": refund_in_full},
-    "overtaking": {"zae_limiter.engine.booking.give_back": overtaking},
+    "refunded_in_full": {f"zae_limiter.engine.{place}.give_back": refund_in_full for place in GIVING_BACK},
+    "overtaking": {f"zae_limiter.engine.{place}.give_back": overtaking for place in GIVING_BACK},
     "not_cut_off": {"zae_limiter.engine.booking._LimitTurns.add": not_cut_off},
     "high_forgotten": {"zae_limiter.engine.booking._Shape._raise": forget_how_high},
 }

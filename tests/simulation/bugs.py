@@ -222,7 +222,10 @@ IN_LINE = tuple(
 
 BUGS: dict[str, dict[str, Any]] = {
     **BOOKING_BUGS,
-    "parent_booked_early": {"zae_limiter.engine.wait.LEAD": 10**6},
+    "parent_booked_early": {
+        "zae_limiter.engine.wait.LEAD_MS": 10**9,
+        "zae_limiter.engine.wait._can_give": lambda *_: False,
+    },
     "line_never_over": dict.fromkeys(IN_LINE, _is_booked),
     "parent_widened": {"zae_limiter.records.buckets.BucketRecords._family": _widened_family},
     "holds_believed": {

@@ -16,10 +16,11 @@ from tests.simulation.simulation import Process, Simulation
 from zae_limiter.engine.account import Account
 from zae_limiter.engine.bucket_view import shard_count
 from zae_limiter.engine.door import Call
-from zae_limiter.engine.group_commit import BucketWriter, Sending
+from zae_limiter.engine.group_commit import BucketWriter
 from zae_limiter.engine.law import Rate, accrued, balance, wait_ms
 from zae_limiter.engine.line import Lines, Ticket
 from zae_limiter.engine.posting import Order, Posting, merged
+from zae_limiter.engine.sending import Sending
 from zae_limiter.models import Limit
 from zae_limiter.repository_protocol import Backend, Item, Outcome, Write
 from zae_limiter.schema import (

@@ -176,7 +176,7 @@ class Process:
     @property
     def gone(self) -> bool:
         """Nothing of it will ever run again."""
-        return self.crashed or self.simulation.over
+        return self.crashed or self.simulation.over or self.simulation.ended
 
     def crash(self) -> None:
         self.crashed, self.died_ms = True, self.simulation.now_ms
@@ -282,8 +282,8 @@ class Simulation:
         self.in_flight = 0
         self.clock_error_ms = 0
         """By how much a clock may be wrong in this world."""
-        self.over = False
-        """It came to a bad end, and nothing goes on."""
+        self.over = self.ended = False
+        """It came to a bad end, and nothing goes on; or to any."""
         self.faults: Counter[str] = Counter()
         self.before_step: Callable[[], None] = lambda: None
         self._tasks: list[Task[Any]] = []
@@ -308,7 +308,7 @@ class Simulation:
         try:
             self._run(steps_max)
         finally:
-            self.over = bool(self._tasks)
+            self.over, self.ended = bool(self._tasks), True
             self.drop(lambda _: True)
             if collects:
                 gc.enable()

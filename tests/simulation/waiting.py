@@ -26,10 +26,11 @@ from zae_limiter.engine.law import Rate, accrued
 from zae_limiter.engine.posting import Posting
 from zae_limiter.engine.settle import Charge
 from zae_limiter.repository_protocol import Item, Key
+from zae_limiter.runtime.colour import ForkSafe
 from zae_limiter.schema import MOVED, bucket_limit_names, stored_rate
 
 WAITS_SECONDS = (0.5, 30.0, 3_600.0, float("inf"))
-LEAD, LEAD_MS = wait.LEAD, wait.LEAD_MS
+LEAD_MS = wait.LEAD_MS
 CROWD_AMOUNTS = ({"fast": 1}, {"fast": 1, "slow": 1}, {"fast": 4}, {"fast": 2})
 
 
@@ -224,11 +225,13 @@ class Waiting:
         book, sleep = wait._book, wait._sleep_until
         give_back: Callable[..., Coroutine[Any, Any, None]] = vars(wait)["give_back"]
 
-        async def booking(writer: BucketWriter, short: Sequence[wait._Wait], *given: Any) -> int:
+        async def booking(
+            writer: BucketWriter, short: Sequence[wait._Wait], *given: Any
+        ) -> tuple[int, list[BucketDemand]]:
             asked_ms = self._simulation.now_ms
-            at_ms = await book(writer, short, *given)
+            at_ms, rest = await book(writer, short, *given)
             self._note(writer, short, given[-1], at_ms, asked_ms)
-            return at_ms
+            return at_ms, rest
 
         async def giving_back(writer: BucketWriter, taken: Sequence[BucketDemand]) -> None:
             for demand in taken:
@@ -261,7 +264,7 @@ class Waiting:
     ) -> None:
         """Somebody has booked, and sleeps until its turn."""
         process, now_ms = writer._process, self._simulation.now_ms
-        leads = {id(demand.amounts): LEAD * wait_ms + LEAD_MS for demand, wait_ms in short}
+        leads = {id(demand.amounts): wait_ms + LEAD_MS for demand, wait_ms in short}
         for demand in booked:
             asked = self._asked.get(id(demand.amounts))
             bucket = self._buckets.get(demand.account.key)
@@ -299,7 +302,7 @@ class Waiting:
             if name not in terms.rates:
                 return
             alone_ms = max(alone_ms, slot_ms(level(terms, name, asked.before, now_ms), need, now_ms) - now_ms)
-        longest_ms = max(lead_ms, LEAD * alone_ms + LEAD_MS) + 2 * self._simulation.clock_error_ms
+        longest_ms = max(lead_ms, alone_ms + LEAD_MS) + 2 * self._simulation.clock_error_ms
         assert at_ms - now_ms <= longest_ms, (
             f"{demand.account.key.partition} could give {dict(demand.amounts)} in {alone_ms} ms, "
             f"and was booked for {at_ms - now_ms} ms later"
@@ -314,4 +317,6 @@ class _Watched(SimpleNamespace):
             assert seconds * 1000 < at_ms - writer.world.now_ms() + 1, "somebody sleeps past its turn"
             await writer.colour.sleep(seconds)
 
-        super().__init__(world=writer.world, colour=SimpleNamespace(sleep=sleep))
+        closing = SimpleNamespace(wait=sleep, given=False)  # nobody closes a store here
+        room = ForkSafe(lambda: SimpleNamespace(closing=closing))
+        super().__init__(world=writer.world, colour=writer.colour, waiting_room=room)

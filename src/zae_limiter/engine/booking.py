@@ -31,13 +31,11 @@ from ..repository_protocol import (
     Outcome,
     Update,
     Value,
-    apply,
 )
 from ..schema import (
     BOOKED,
     BOOKED_SINCE,
     HOLDS,
-    LIFE,
     booking_attributes,
     bucket_limit_names,
     is_deleted,
@@ -46,11 +44,11 @@ from ..schema import (
     pinned,
     stored_rate,
 )
-from .account import WRITE_MILLI, Account, Meter, Terms
-from .bucket_view import has_terms, level
+from .account import Account, Meter, Terms
+from .bucket_view import has_terms, in_line, level, tokens_of
 from .law import Level, gain
 from .lifetime import fill_ms, keep_alive
-from .posting import COUNT, Booking, Posting, measure
+from .posting import Booking, Posting, measure
 
 MARGIN_MS_MAX = 250
 """How long after its slot a booking may be shaped for, so that others who book meanwhile do not spoil it."""
@@ -76,6 +74,10 @@ class Turn(NamedTuple):
     """The limits that flow over until then, and at least how much of them there is."""
     slot_ms: int = 0
     """The slot, where ``at_ms`` is what the booking is shaped for."""
+    leaves: Mapping[str, int] = NOTHING
+    """The tokens that the booking leaves if nobody comes between."""
+    over_ms: int = 0
+    """When everybody else has had its turn in that case."""
 
 
 class _Stock:
@@ -222,7 +224,14 @@ class _Shape:
         alone = self.exact if len(postings) == 1 else ()
         before = {name: self.parts[name].stored for name in alone}
         found = {name: self._found(name) for name in self.full}
-        self.turns = [turn._replace(full=found, before=before) for turn in self.turns]
+        leaves = tokens_of(image)
+        for name, part in self.parts.items():
+            cut = part.at.tokens if name in self.exact else part.brim - part.taken
+            leaves[limit_attributes(name).tk] = cut if name in self.full else part.stored - part.taken
+        over_ms = number(image, BOOKED) if in_line(image, now_ms) else 0
+        self.turns = [
+            turn._replace(full=found, before=before, leaves=leaves, over_ms=over_ms) for turn in self.turns
+        ]
 
     def _found(self, name: str) -> int:
         """What there is at least of a limit that flows over, as the booking asks."""
@@ -358,7 +367,8 @@ def outcomes(postings: Sequence[Posting], given: Sequence[Turn], image: Item, no
 
 def booked(posting: Posting, turn: Turn, image: Item, now_ms: int, *, alone: bool = True) -> Booking:
     """How a need was booked that left this image: ``latest_ms`` is its slot."""
-    left = {name: number(image, limit_attributes(name).tk) for name in posting.need}
+    tokens = tokens_of(image)
+    over_ms = turn.over_ms if alone and tokens == turn.leaves else None
     # A limit that flows over was cut off as of a little later, so it is asked what it was before.
     asked = dict(image)
     for name, need in posting.need.items():
@@ -369,7 +379,8 @@ def booked(posting: Posting, turn: Turn, image: Item, now_ms: int, *, alone: boo
         at_ms = max(at_ms, turn.slot_ms)
     at_ms = min(at_ms, turn.at_ms)
     earliest_ms = 0 if posting.booking is None else posting.booking.earliest_ms
-    return Booking(max(at_ms, earliest_ms), left=left, drawn=turn.drawn, before=turn.before)
+    left = {**tokens, "rf": image.get("rf")}
+    return Booking(max(at_ms, earliest_ms), 0, left, turn.drawn, turn.before, over_ms)
 
 
 def slot_of(names: Mapping[str, int], image: Item, now_ms: int) -> int:
@@ -381,109 +392,3 @@ def slot_of(names: Mapping[str, int], image: Item, now_ms: int) -> int:
             at = Level(rate, number(image, limit_attributes(name).tk), number(image, "rf"))
             slots.append(now_ms + int(at.retry_after_ms(0, now_ms)))
     return max(slots)
-
-
-def give_back(account: Account, posting: Posting, image: Item, now_ms: int) -> Update | None:
-    """Give back while somebody waits: to those who book later, as much of it as the bucket could hold.
-
-    What was booked, and nobody has booked since, is given back as if it had not been: with its place.
-    """
-    credit = {n: amount for n, amount in posting.credit.items() if stored_rate(image, n) is not None}
-    if not credit:
-        return None
-    add: dict[str, int] = {limit_attributes(name).tc: -amount for name, amount in credit.items()}
-    when: list[Condition] = [*pinned(image, BOOKED_SINCE), *pinned(image, LIFE)]
-    set_: dict[str, Value] = {}
-    if account.meter is not Meter.NONE and COUNT.tk in image:
-        add[COUNT.tk], add[COUNT.tc] = -WRITE_MILLI, WRITE_MILLI
-    if posting.booking is not None and _is_last(posting.booking, credit, image, now_ms):
-        set_ = _undone(posting.booking, credit, image, now_ms)
-        when += [pin for attribute in set_ for pin in pinned(image, attribute)]
-        return Update(account.key, add, set_, tuple(when))
-    for name, amount in credit.items():
-        if for_all := set_aside(name, amount, image, now_ms, add, when):
-            add[limit_attributes(name).tk] = for_all
-    return Update(account.key, add, set_, tuple(when))
-
-
-def flow_over(name: str, brim: int, image: Item, set_: dict[str, Value], when: list[Condition]) -> int | None:
-    """Cut off what a limit holds beyond the brim together with what came back; returns what it holds then.
-
-    ``None`` if there is no such thing: nobody waits for it, nothing came back, or both have room.
-    """
-    tokens, back = limit_attributes(name).tk, booking_attributes(name).back
-    stored, aside = number(image, tokens), number(image, back)
-    if back not in image:
-        return None
-    if (room := brim - stored - aside) >= 0:
-        when += _within(name, room, image)
-        return None
-    found = min(stored, brim)
-    set_[back] = brim - found
-    when += [Equal(tokens, stored), Equal(back, aside)]
-    return found
-
-
-def _within(name: str, room: int, image: Item) -> tuple[Condition, Condition]:
-    """The conditions that a limit, and what came back to it, have together not grown by more than this."""
-    tokens, back = limit_attributes(name).tk, booking_attributes(name).back
-    stored, aside = number(image, tokens), number(image, back)
-    return AtMost(tokens, stored + room // 2), AtMost(back, aside + room - room // 2)
-
-
-def set_aside(
-    name: str, amount: int, image: Item, now_ms: int, add: dict[str, int], when: list[Condition]
-) -> int:
-    """Set aside what comes back to a limit that somebody waits for; returns what is there for all.
-
-    No more than there is room for now, and before everybody's turn.
-    """
-    names, rate = booking_attributes(name), stored_rate(image, name)
-    if names.high not in image or rate is None:
-        when.append(Equal(names.high, None))
-        return amount
-    brim = rate.capacity_milli - gain(rate, number(image, "rf"), now_ms)
-    room = brim - number(image, limit_attributes(name).tk) - number(image, names.back)
-    kept = min(amount, room, rate.capacity_milli - number(image, names.higher))
-    if kept > 0:
-        add |= {names.back: kept, names.high: kept, names.higher: kept}
-        when += [AtMost(names.higher, rate.capacity_milli - kept), *_within(name, room - kept, image)]
-    return 0
-
-
-def _is_last(booking: Booking, credit: Mapping[str, int], image: Item, now_ms: int) -> bool:
-    """Whether nobody has taken anything since a booking whose turn is still to come."""
-    left = {name: number(image, limit_attributes(name).tk) for name in credit}
-    return booking.latest_ms > now_ms and left == {name: booking.left.get(name) for name in credit}
-
-
-def _undone(booking: Booking, credit: Mapping[str, int], image: Item, now_ms: int) -> dict[str, Value]:
-    """What a bucket holds without its last booking."""
-    set_: dict[str, Value] = {}
-    for name, amount in credit.items():
-        tokens, back = limit_attributes(name).tk, booking_attributes(name).back
-        drawn = booking.drawn.get(name, 0)
-        set_[tokens] = booking.before.get(name, number(image, tokens) + amount - drawn)
-        if drawn:
-            set_[back] = number(image, back) + drawn
-    after = {**image, **set_}
-    waited_for = [name for name in bucket_limit_names(image) if booking_attributes(name).high in image]
-    over_ms = slot_of(dict.fromkeys(waited_for, 1), after, now_ms)
-    if over_ms < number(image, BOOKED):
-        set_[BOOKED] = over_ms
-    return set_
-
-
-def as_a_whole(write: Update, plain: Item, image: Item) -> Update:
-    """A write that was shaped for a bucket without its line, for the bucket whose line is over.
-
-    It puts back what was set aside, so it holds only for the very image.
-    """
-    done = apply(write, plain)
-    if not done.applied or done.item is None:
-        return write  # which says that there is no line, and is refused
-    names = dict.fromkeys((*image, *done.item))
-    changed = {name: done.item.get(name) for name in names if done.item.get(name) != image.get(name)}
-    asked = [getattr(condition, "attribute", "rf") for condition in write.when]
-    pins = [pin for name in dict.fromkeys((*asked, *changed)) for pin in pinned(image, name)]
-    return Update(write.key, NOTHING, changed, tuple(pins))

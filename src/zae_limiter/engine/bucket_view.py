@@ -21,6 +21,7 @@ from ..schema import (
     booking_attributes,
     bucket_limit_names,
     forgiven,
+    is_booking,
     limit_attributes,
     number,
     stored_rate,
@@ -181,9 +182,16 @@ def as_found(image: Item, now_ms: int) -> Item:
     return unbooked(image) if BOOKED in image and not in_line(image, now_ms) else image
 
 
+def tokens_of(image: Item) -> dict[str, int]:
+    """What a bucket stores of each of its limits."""
+    names = (limit_attributes(name).tk for name in bucket_limit_names(image))
+    return {tk: number(image, tk) for tk in names}
+
+
 def unbooked(image: Item) -> Item:
     """A bucket whose line is over as it would be without it: what came back meanwhile is there for all."""
-    plain = {name: value for name, value in image.items() if name not in (BOOKED, BOOKED_SINCE)}
+    ours = BOOKED, BOOKED_SINCE
+    plain = {name: value for name, value in image.items() if name not in ours and not is_booking(name)}
     origin_ms, over_ms = number(image, "rf"), number(image, BOOKED)
     for name in bucket_limit_names(image):
         tokens, rate, names = limit_attributes(name).tk, stored_rate(image, name), booking_attributes(name)
@@ -191,8 +199,6 @@ def unbooked(image: Item) -> Item:
         if rate is not None and back > 0:
             room = rate.capacity_milli - gain(rate, origin_ms, over_ms)
             plain[tokens] = max(stored, min(stored + back, room))
-        for attribute in names:
-            plain.pop(attribute, None)
     return plain
 
 

@@ -46,12 +46,12 @@ from ..schema import (
 )
 from . import booking
 from .account import WRITE_MILLI, WRITES, Account, Meter, Terms
-from .booking import as_a_whole
 from .bucket_view import has_terms, in_line, is_ahead, is_outdated, level, life_of, stored_terms, unbooked
 from .law import Rate
 from .lifetime import fill_ms, keep_alive, ttl_seconds
 from .posting import COUNT, Posting, believed, measure
 from .rebase import rebase
+from .set_aside import as_a_whole, flow_over, give_back, set_aside
 from .shares import SHARDS_MAX
 
 
@@ -62,7 +62,8 @@ def write_for(account: Account, posting: Posting, image: Item | None, now_ms: in
             write = write_for(account, posting, plain := unbooked(image), now_ms)
             return as_a_whole(write, plain, image) if type(write) is Update else write
         if posting.credit and not posting.need and not posting.debit:
-            return booking.give_back(account, posting, image, now_ms)
+            given = give_back(account, posting, image, now_ms)
+            return None if given is None else given.write
     if not posting.need and not posting.debit:
         return _give_back(account, posting.credit, image)
     if image is None:
@@ -123,9 +124,9 @@ def _spend(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
         add[counter] = taken - returned
         gained, brim, is_full, as_believed = believed(rate, tokens, stored, origin, now_ms, need)
         when.append(as_believed)
-        found = booking.flow_over(name, brim, image, set_, when) if BOOKED in image else None
+        found = flow_over(name, brim, image, set_, when) if BOOKED in image else None
         if returned and BOOKED in image:
-            returned = 0 if found is not None else booking.set_aside(name, returned, image, now_ms, add, when)
+            returned = 0 if found is not None else set_aside(name, returned, image, now_ms, add, when)
         if found is not None:
             left = set_[tokens] = found - taken
             if need > found + gained:

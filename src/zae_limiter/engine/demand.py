@@ -55,7 +55,7 @@ def unknown_limit(name: str, accounts: Sequence[Account]) -> ValidationError:
 class BookedDemand(BucketDemand):
     """One that was booked."""
 
-    booking: Booking
+    booking = Booking(0)
 
 
 def taken_from(demand: BucketDemand, outcome: Outcome) -> BucketDemand:

@@ -14,22 +14,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from ..exceptions import RateLimiterUnavailable
 from ..repository_protocol import Backend, Item, Key, Outcome, Write
-from ..runtime.colour import ForkSafe, Signal
+from ..runtime.colour import Colour, ForkSafe, Signal
 from ..runtime.world import World
-from ..schema import LIFE, is_deleted
+from ..schema import BOOKED, LIFE, is_deleted
 from .account import Account
 from .booking import Turn, outcomes, turns
-from .bucket_view import has_terms, is_ahead, is_outdated, is_overloaded, is_split, outlived
+from .bucket_view import has_terms, in_line, is_ahead, is_outdated, is_overloaded, is_split, outlived
 from .bucket_writes import fitting, write_for
 from .door import Call, write_each, write_together
 from .line import WITHDRAWN, Line, Lines, Ticket
 from .posting import Order, Posting, merged
 from .rebase import rebase
 from .seen_buckets import SeenBuckets
+from .sending import LATE, MOOT, Sending, interrupted, outcome_of, unknown
+from .set_aside import give_back
 
 logger = logging.getLogger("zae_limiter")
 
@@ -48,19 +49,16 @@ OVERDUE_CALLS = 1.5
 WRITE_ATTEMPTS_MAX = 16
 """How often a group is shaped anew for a bucket that changes under it."""
 
+CLOSING_SECONDS = 0.005
+"""How often whoever closes a store looks whether those who waited are gone."""
 
-MOOT = Outcome(True, None)
-"""The outcome of an order that needs no write, such as a refund to a limit that is gone."""
 
+class WaitingRoom:
+    """How many acquires wait for a turn, and how they are told that there will be none."""
 
-class Sending(NamedTuple):
-    """A group, those of it who go out now, and the write that carries out their orders, if it takes one."""
-
-    group: list[Ticket]
-    chosen: list[Ticket]
-    write: Write | None
-    turns: Sequence[Turn] = ()
-    """What those are believed to get who wait."""
+    def __init__(self, colour: Colour) -> None:
+        self.closing: Signal = colour.signal()
+        self.waiting = 0
 
 
 class BucketWriter(SeenBuckets):
@@ -76,6 +74,14 @@ class BucketWriter(SeenBuckets):
         self.degraded, self.told = 0, set[str]()
         """How often work went ahead unchecked, each time logged; what is set up wrong, as far as was told."""
         self._lines = ForkSafe(Lines)
+        self.waiting_room = ForkSafe(lambda: WaitingRoom(self.colour))
+
+    async def close(self) -> None:
+        """Wake those who wait, and give them the time of a call to give their places back."""
+        room, until_ms = self.waiting_room.get(), self.world.ticks_ms() + self.backend.capabilities.timeout_ms
+        room.closing.give()
+        while room.waiting and self.world.ticks_ms() < until_ms:
+            await self.colour.sleep(CLOSING_SECONDS)
 
     async def look(self, keys: Sequence[Key]) -> list[Item | None]:
         """Read buckets as they are now."""
@@ -362,7 +368,29 @@ class BucketWriter(SeenBuckets):
         image = self.images.get(account.key)
         if len(orders) > 1 or (image is not None and LIFE in image and outlived(account, image)):
             posting = merged([o.posting for o in orders if o.posting.need or not outlived(o.account, image)])
+        gives_up = posting.credit and (posting.booking or posting.turns)
+        if gives_up and image is not None and BOOKED in image and in_line(image, now_ms):
+            return self._giving_back(account, posting, image, now_ms)
         return write_for(account, posting, image, now_ms)
+
+    def _giving_back(self, account: Account, posting: Posting, image: Item, now_ms: int) -> Write | None:
+        """The write that gives bookings back, and those that were given up before and are the last then."""
+        given = give_back(account, posting, image, now_ms, self.given_up.get(account.key, ()))
+        if given is None:
+            return None
+        self.giving_back[account.key] = given
+        return given.write
+
+    async def tidy_up(self, account: Account) -> bool:
+        """Undo bookings of this process that were given up, if nobody is behind them any more."""
+        image, now_ms, given = self.image(account.key), self.world.now_ms(), None
+        if image is not None and in_line(image, now_ms):
+            given = give_back(account, Posting(), image, now_ms, self.given_up[account.key])
+        if given is None or not given.undone:
+            return False
+        self.giving_back[account.key] = given
+        (outcome,) = await write_each(self.backend, self, [given.write])
+        return outcome.applied
 
     def _refresh(self, account: Account, now_ms: int) -> Write | None:
         """The write that gives a bucket the numbers of its terms, if it has others, and a right origin."""
@@ -370,30 +398,6 @@ class BucketWriter(SeenBuckets):
         if image is None or not self.is_behind(account, now_ms):
             return None
         return rebase(account, Posting(), image, now_ms)
-
-
-def outcome_of(call: Call, place: int, error: BaseException) -> Outcome | None:
-    """What one write of an interrupted call came to; ``None`` if it is known to have done nothing."""
-    if call.replies is None:
-        return unknown(error) if call.asked else None
-    reply = call.replies[place]
-    return reply if reply.applied or reply.failure is not None else None
-
-
-def unknown(error: BaseException) -> Outcome:
-    """The outcome of an order whose write was out when something came in between."""
-    return Outcome(False, None, failure=RateLimiterUnavailable(f"interrupted by {error!r}", ambiguous=True))
-
-
-def interrupted(error: BaseException) -> Outcome:
-    """The outcome of an order whose write was not."""
-    return Outcome(False, None, failure=RateLimiterUnavailable(f"interrupted by {error!r}"))
-
-
-LATE = Outcome(
-    False, None, failure=RateLimiterUnavailable("no answer within the deadline of a call", ambiguous=True)
-)
-"""The outcome of an order that was still on its way when its time was over."""
 
 
 class Visit:

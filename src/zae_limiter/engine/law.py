@@ -102,6 +102,7 @@ class Level(NamedTuple):
     back_milli: int = 0
     """What came back for those who book later, and is there for all when everybody has had its turn."""
     over_ms: int = 0
+    """When everybody has had its turn."""
 
     def balance(self, now_ms: int) -> int:
         held = balance(self.rate, self.tokens_milli, self.origin_ms, now_ms)

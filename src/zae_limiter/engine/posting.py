@@ -25,12 +25,14 @@ class Booking(NamedTuple):
 
     latest_ms: int
     earliest_ms: int = 0
-    left: Mapping[str, int] = NOTHING
-    """What the booking left of each limit."""
+    left: Mapping[str, Value] = NOTHING
+    """What the booking left of each limit of the bucket, and since when these are counted."""
     drawn: Mapping[str, int] = NOTHING
     """What it took of that which had come back."""
     before: Mapping[str, int] = NOTHING
     """What it found of limits that would have flown over by then, and were cut off."""
+    over_ms: int | None = None
+    """When everybody else had had its turn, if that is known."""
 
 
 class Posting(NamedTuple):
@@ -50,7 +52,11 @@ class Posting(NamedTuple):
     booking: Booking | None = None
     """Somebody waits for the need, or gives back what was booked."""
     turns: tuple[Posting, ...] = ()
-    """The needs one after another, where somebody waits for them."""
+    """One after another, where somebody waits or gives up."""
+
+    def __repr__(self) -> str:
+        parts = (f"{name}={dict(part)}" for name, part in zip(self._fields, self[:3], strict=False) if part)
+        return f"Posting({', '.join(parts)})"
 
     @property
     def names(self) -> Iterable[str]:
@@ -67,10 +73,10 @@ class Order(NamedTuple):
 
     def goes_with(self, other: Order) -> bool:
         """Whether one write can carry out both: for those who wait, or for the others."""
-        waits = self.posting.booking is not None
-        if waits != (other.posting.booking is not None) or (
-            waits and not (self.posting.need and other.posting.need)
-        ):
+        one, two = self.posting, other.posting
+        if (one.booking is None) != (two.booking is None):
+            return False
+        if one.booking is not None and bool(one.need) != bool(two.need):
             return False
         return has_same_terms(self.account, other.account)
 
@@ -89,7 +95,7 @@ def merged(postings: Sequence[Posting]) -> Posting:
         for total, part in ((need, posting.need), (debit, posting.debit), (credit, posting.credit)):
             for name, amount in part.items():
                 total[name] = total.get(name, 0) + amount
-    turns = tuple(postings) if need and postings[0].booking is not None else ()
+    turns = tuple(postings) if postings and postings[0].booking is not None else ()
     return Posting(need, debit, credit, largest, hold, None, turns)
 
 

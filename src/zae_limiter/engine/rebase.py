@@ -22,11 +22,11 @@ from ..schema import (
     stored_rate,
 )
 from .account import Account, Meter
-from .booking import as_a_whole
 from .bucket_view import carry, in_line, is_ahead, is_renewed, unbooked
 from .law import Rate, gain, moved_origin
 from .lifetime import fill_ms, keep_alive
 from .posting import Posting, believed, measure
+from .set_aside import as_a_whole
 
 
 def rebase(account: Account, posting: Posting, image: Item, now_ms: int) -> Update:
@@ -55,6 +55,7 @@ def rebase(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
         if rate is None:
             if renewed:
                 set_.update(dict.fromkeys((*limit_attributes(name), *shard_attributes(name))))
+                set_.update(dict.fromkeys(booked for booked in booking_attributes(name) if booked in image))
                 continue
             assert before is not None, "every limit that a bucket holds has a rate"
             rate = before  # a limit that others bring along stays, and the origin moves for it too
@@ -96,6 +97,7 @@ class _Rebase:
         left = rate.capacity_milli - taken
         self.set[tokens], self.set[counter] = left - gain(rate, self.origin_ms, self.at_ms), taken
         self.when += pinned(self.image, tokens)
+        self.set |= dict.fromkeys(booked for booked in booking_attributes(name) if booked in self.image)
         if need > rate.capacity_milli:
             self.when.append(Absent())
         return left

@@ -8,26 +8,24 @@ that has come, so that meanwhile they are there for everybody. Who finds one of 
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from ..exceptions import RateLimiterUnavailable, RateLimitExceeded
+from ..exceptions import ClosedError, RateLimiterUnavailable, RateLimitExceeded
 from ..models import LimitStatus
-from .bucket_view import level, shard_count
+from .bucket_view import shard_count
 from .demand import BookedDemand, BucketDemand
 from .group_commit import BucketWriter
 from .holding import Holding
 from .posting import Booking
 from .settle import Charge, answered_for, give_back
+from .split import known_images, levels
 
 ROUNDS_MAX = 64
 """How often somebody begins anew because a bucket that could give had nothing left when its turn had come."""
 
-LEAD, LEAD_MS = 2, 1_000
-"""How long before a turn another bucket is booked for it: so many times its own wait, and so much more."""
-
-LEAVING_MAX = 1_000
-"""How often somebody who leaves lets others go first."""
+LEAD_MS = 1_000
+"""How much longer before a turn than it takes itself another bucket is looked at again."""
 
 NAP_SECONDS_MAX = 60.0
 """After which a sleeper looks at the clock, which may have been set."""
@@ -37,17 +35,28 @@ Take: TypeAlias = Callable[..., Awaitable[Charge[BucketDemand]]]
 
 async def wait_for(holding: Holding, demands: Sequence[BucketDemand], taking: Take) -> Charge[BucketDemand]:
     """Take every demand when its turn has come, or none if that is too late."""
+    room = holding._buckets.writer.waiting_room.get()
+    room.waiting += 1
+    try:
+        return await _wait_for(holding, demands, taking)
+    finally:
+        room.waiting -= 1
+
+
+async def _wait_for(holding: Holding, demands: Sequence[BucketDemand], taking: Take) -> Charge[BucketDemand]:
     writer = holding._buckets.writer
     assert holding._wait_ms is not None
     if holding._latest_ms is None:
         holding._latest_ms = writer.world.now_ms() + holding._wait_ms
     latest_ms, since_ms = holding._latest_ms, holding._latest_ms - holding._wait_ms
-    for _ in range(ROUNDS_MAX):
+    for attempt in range(ROUNDS_MAX):
         statuses: Sequence[LimitStatus] = ()
         short = [_Wait(demands[0], 0.0)]
         if len(demands) > 1:
             try:
-                return await taking(writer, demands)
+                taken = await taking(writer, demands)
+                holding._waited_ms = writer.world.now_ms() - since_ms if attempt else 0
+                return taken
             except RateLimitExceeded as refusal:
                 statuses = refusal.statuses
                 short = _short_of(demands, statuses)
@@ -55,12 +64,12 @@ async def wait_for(holding: Holding, demands: Sequence[BucketDemand], taking: Ta
         rest = [demand for demand in demands if demand not in waited_for]
         booked = answered_for(writer)
         try:
-            at_ms = await _book(writer, short, taking, latest_ms, booked)
+            at_ms, later = await _book(writer, short, taking, latest_ms, booked)
             if at_ms > writer.world.now_ms():
                 holding._waited_ms = at_ms - since_ms
             await _sleep_until(writer, at_ms)
             booked[:] = [BucketDemand(*demand) for demand in booked]  # its turn has come
-            if await _took_besides(writer, rest, taking, booked):
+            if await _took_besides(writer, [*rest, *later], taking, booked):
                 return booked
         except RateLimitExceeded as refusal:
             await give_back(writer, booked)
@@ -69,38 +78,14 @@ async def wait_for(holding: Holding, demands: Sequence[BucketDemand], taking: Ta
             del booked[:]
             raise
         except BaseException:
-            await writer.colour.finish(_leave(writer, booked))
+            await give_back(writer, booked)
             raise
         await give_back(writer, booked)
-    place = demands[0].account.key.partition
-    raise RateLimiterUnavailable(f"{place!r} had its turn {ROUNDS_MAX} times when another bucket was empty")
-
-
-async def _leave(writer: BucketWriter, booked: Charge[BucketDemand]) -> None:
-    """Give back what was booked, after those of this process who booked later and leave as well.
-
-    Each of them is the last then, and leaves the bucket as if it had not come.
-    """
-    mine = [it for it in booked if isinstance(it, BookedDemand)]
-    for it in mine:
-        writer.leaving.setdefault(it.account.key, []).append(it.booking.left)
-    try:
-        for _ in range(LEAVING_MAX):
-            await writer.colour.sleep(0)
-            if not any(_is_behind(other, it) for it in mine for other in writer.leaving[it.account.key]):
-                break
-        await give_back(writer, booked)
-    finally:
-        for it in mine:
-            writer.leaving[it.account.key].remove(it.booking.left)
-            if not writer.leaving[it.account.key]:
-                del writer.leaving[it.account.key]
-
-
-def _is_behind(left: Mapping[str, int], demand: BookedDemand) -> bool:
-    """Whether what somebody else has left shows that it booked later."""
-    mine = demand.booking.left
-    return any(left[name] < mine[name] for name in mine.keys() & left.keys())
+    places = " and ".join(repr(demand.account.key.partition) for demand in demands)
+    told = (
+        f"{places} did not have enough at the same time at {ROUNDS_MAX} turns; ask for less, or without wait"
+    )
+    raise RateLimiterUnavailable(told)
 
 
 async def _took_besides(
@@ -149,44 +134,63 @@ async def _book(
     taking: Take,
     latest_ms: int,
     booked: Charge[BucketDemand],
-) -> int:
-    """Book demands, all for the same instant, and return that.
+) -> tuple[int, list[BucketDemand]]:
+    """Book demands, all for the same instant; returns that, and whom to ask only then.
 
-    The longest wait is booked at once. The others, so that they are there for everybody meanwhile, are booked
-    when the turn is no further away than they take themselves.
+    The longest wait is booked at once. The others are looked at again shortly before, so that they are there
+    for everybody meanwhile: those that will not have enough are booked as well.
     """
-    at_ms, slots = 0, list[tuple[BucketDemand, BookedDemand]]()
-    for demand, wait_ms in short:
-        await _sleep_until(writer, at_ms - LEAD * math.ceil(min(wait_ms, at_ms)) - LEAD_MS)
-        part = await taking(writer, [demand], booking=Booking(latest_ms, at_ms))
-        at_ms = _turn_ms(part, at_ms)
-        slots += [(demand, given) for given in part if isinstance(given, BookedDemand)]
-        booked += part
-        del part[:]
-    for demand, given in slots:
-        slot_ms = max(given.booking.latest_ms, writer.world.now_ms())
-        if slot_ms < at_ms and _flows_over(writer, given, at_ms):
-            # What is debited before its work begins has made room for others, so it is booked again.
-            early = answered_for(writer, [given])
-            booked.remove(given)
-            await give_back(writer, early)
-            part = await taking(writer, [demand], booking=Booking(latest_ms, at_ms))
-            at_ms = _turn_ms(part, at_ms)
-            booked += part
-            del part[:]
+    (first, _), *others = short
+    at_ms, asked, rest = await _booked(writer, first, taking, Booking(latest_ms), booked), [first], []
+    for demand, wait_ms in others:
+        await _sleep_until(writer, at_ms - math.ceil(min(wait_ms, at_ms)) - LEAD_MS)
+        await writer.look([demand.account.key])
+        if _can_give(writer, demand, at_ms):
+            rest.append(demand)
+        else:
+            at_ms = await _booked(writer, demand, taking, Booking(latest_ms, at_ms), booked)
+            asked.append(demand)
+    for _ in range(ROUNDS_MAX):
+        early = [it for it in booked if isinstance(it, BookedDemand) and it.booking.latest_ms < at_ms]
+        if not early or at_ms <= writer.world.now_ms():
+            break
+        # What is debited before its work begins would make room for others, so it is booked again.
+        leaving = answered_for(writer, early)
+        booked[:] = [it for it in booked if it not in early]
+        await give_back(writer, leaving)
+        places = [it.account.whole_key for it in early]
+        for demand in asked:
+            if demand.account.whole_key in places:
+                at_ms = await _booked(writer, demand, taking, Booking(latest_ms, at_ms), booked)
+    return at_ms, rest
+
+
+async def _booked(
+    writer: BucketWriter,
+    demand: BucketDemand,
+    taking: Take,
+    booking: Booking,
+    booked: Charge[BucketDemand],
+) -> int:
+    """Book one demand; returns when it and those that it shall not be before have their turn."""
+    part = await taking(writer, [demand], booking=booking)
+    at_ms = _turn_ms(part, booking.earliest_ms)
+    booked += part
+    del part[:]
     return at_ms
+
+
+def _can_give(writer: BucketWriter, demand: BucketDemand, at_ms: int) -> bool:
+    """Whether a bucket is believed to have enough by then, if nobody else takes anything."""
+    account, now_ms = demand.account, writer.world.now_ms()
+    images = known_images(writer, account)
+    waits = [levels(account, images, n, now_ms).retry_after_ms(a, now_ms) for n, a in demand.amounts.items()]
+    return now_ms + max(waits) <= at_ms
 
 
 def _turn_ms(booked: Sequence[BucketDemand], at_ms: int) -> int:
     """When all have had their slots who were booked for an instant."""
     return max([at_ms, *(it.booking.latest_ms for it in booked if isinstance(it, BookedDemand))])
-
-
-def _flows_over(writer: BucketWriter, demand: BucketDemand, at_ms: int) -> bool:
-    """Whether a bucket is full by then."""
-    image = writer.image(demand.account.key)
-    levels = (level(demand.account.terms, name, image, at_ms) for name in demand.amounts)
-    return any(at.balance(at_ms) >= at.rate.capacity_milli for at in levels)
 
 
 async def _outwait_shards(
@@ -200,9 +204,13 @@ async def _outwait_shards(
 
 
 async def _sleep_until(writer: BucketWriter, at_ms: int) -> None:
-    world = writer.world
+    """Sleep until the turn has come, or until somebody closes the store."""
+    world, room = writer.world, writer.waiting_room.get()
     while (left_ms := at_ms - world.now_ms()) > 0:
         if world.nap is not None:
             world.nap(left_ms / 1000)
-            left_ms = 0
-        await writer.colour.sleep(min(left_ms / 1000, NAP_SECONDS_MAX))
+            await writer.colour.sleep(0)
+        else:
+            await room.closing.wait(min(left_ms / 1000, NAP_SECONDS_MAX))
+        if room.closing.given:
+            raise ClosedError("it was closed while this acquire waited for its turn")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import StrEnum
@@ -81,4 +82,5 @@ def wait_ms(seconds: float) -> int:
         raise ValidationError("wait", seconds, f"it must be a number; {WAIT_HINT}")
     if not seconds >= 0:
         raise ValidationError("wait", seconds, f"it must be 0 or more; {WAIT_HINT}")
-    return int(min(seconds, PERIOD_SECONDS_MAX) * 1000)
+    # What was told in seconds is a millisecond less if it is cut off.
+    return math.ceil(round(min(seconds, PERIOD_SECONDS_MAX) * 1000, 6))

@@ -76,6 +76,7 @@ class Connection:
         """Let go of the store, and let nobody take from it by what is remembered."""
         self.is_closed = True
         self.cache.invalidate_all()
+        await self.writer.close()
         await self.backend.close()
 
     @property
