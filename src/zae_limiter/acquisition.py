@@ -71,8 +71,8 @@ class Acquisition(Asked):
     def __del__(self) -> None:
         """Whoever forgets to enter it is limited by nothing."""
         if self._entered is False:
-            told = f"{self!r} took nothing: write `with limiter.acquire(…)`, `async with` in a coroutine"
-            warnings.warn(told, RuntimeWarning, stacklevel=2)
+            way_out = "`with limiter.acquire(…)`, `async with` in a coroutine; or `.open()`, there `await`"
+            warnings.warn(f"{self!r} took nothing: write {way_out}", RuntimeWarning, stacklevel=2)
 
     def entered_before(self) -> LeaseExpiredError:
         reason = "was entered before; call acquire again for another one"

@@ -182,8 +182,9 @@ class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):
             is_known = False
         policy = None if on_unavailable is None else OnUnavailable.of(on_unavailable)
         if not is_known:
-            if isinstance(entity_id, list | tuple) and (what is None or Demand in map(type, entity_id)):
-                demands = check_demands(entity_id, resource, consume, limits)
+            is_list = isinstance(who, list | tuple) and (what is None or Demand in map(type, who))
+            if is_list or isinstance(who, Demand):  # one without a list is told so
+                demands = check_demands(who, resource, consume, limits)
                 acquisition = joint_acquisition(self._repository, demands, policy, self._speculative)
                 acquisition._lease._on_error = None if on_error is None else OnError.of(on_error)
                 acquisition._lease._wait_ms = None if wait is None else wait_ms(wait)

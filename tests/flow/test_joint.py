@@ -228,6 +228,8 @@ async def test_demands_that_cannot_be_are_told_at_once(store: Store) -> None:
         limiter.acquire([one] * 51)
     with pytest.raises(ValidationError, match="pass a list of Demand"):
         limiter.acquire([one, "key"])  # type: ignore[list-item]
+    with pytest.raises(ValidationError, match="pass a list of Demand"):
+        limiter.acquire(one)  # type: ignore[call-overload]
     with pytest.raises(ValidationError, match="give all of them the same"):
         limiter.acquire([one, Demand("key", RESOURCE, {"rpm": 1}, [rpm(1)])])
     with pytest.raises(ValidationError, match="each Demand says its own"):
