@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import zae_limiter
+from zae_limiter.acquisition import Acquisition
+from zae_limiter.joint import JointAcquisition
+from zae_limiter.sync import SyncAcquisition
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "contract.md"
 
 CLASSES = (
-    *("RateLimiter", "SyncRateLimiter", "Lease", "SyncLease"),
+    *("RateLimiter", "SyncRateLimiter", "Lease", "SyncLease", "JointLease", "SyncJointLease"),
     *("Repository", "SyncRepository", "RepositoryBuilder", "SyncRepositoryBuilder"),
     *("StackManager", "SyncStackManager"),
 )
@@ -141,6 +144,10 @@ def page() -> str:
     for name in CLASSES:
         lines += ["", f"## {name}", "", "| name | how it is called |", "|---|---|"]
         lines += [f"| `{member}` | `{how}` |" for member, how in rows_of(name)]
+    lines += ["", "## What acquire returns", "", "| name | how it is called |", "|---|---|"]
+    for kind in (Acquisition, JointAcquisition, SyncAcquisition):
+        is_async = "async " if inspect.iscoroutinefunction(kind.open) else ""
+        lines.append(f"| `{kind.__name__}.open` | `{is_async}{signature_of(kind.open)}` |")
     lines += ["", "## Models, errors and other names", "", "| name | what it is made of |", "|---|---|"]
     rest = [name for name in zae_limiter.__all__ if name not in CLASSES and name != "__version__"]
     lines += [f"| `{name}` | `{model_row(name)}` |" for name in rest]

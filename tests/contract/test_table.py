@@ -152,7 +152,7 @@ def test_the_table_sees_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None
     """A name that vanishes changes the page."""
     monkeypatch.delattr(zae_limiter.Lease, "adjust")
     assert page() != PAGE.read_text(encoding="utf-8")
-    assert len(CLASSES) == 10
+    assert len(CLASSES) == 12
 
 
 def test_the_page_does_not_depend_on_the_process() -> None:
