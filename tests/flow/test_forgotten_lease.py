@@ -12,6 +12,7 @@ import pytest
 from tests.flow.clients import RESOURCE, Store
 from tests.flow.opening import LIMIT, opened, rest, sync_opened
 from tests.patience import PATIENCE_SECONDS
+from tests.stores import STORES
 from zae_limiter import Lease, SyncRateLimiter
 
 FORGOTTEN = r"<Lease of 'key' on 'api', consumed=.*, open> was forgotten: call its commit\(\) or cancel\(\)"
@@ -146,11 +147,10 @@ if HOW == "forked":
 """
 
 
+@pytest.mark.parametrize("url", [store for store in STORES if store != "memory"], indirect=True)
 @pytest.mark.parametrize("how", ["sync", "async", "forked"])
 def test_interpreter_that_ends_with_an_open_lease(url: str, how: str) -> None:
     """The process that took it settles it, or says that it is not, and tells; a forked child does neither."""
-    if url.startswith("memory"):
-        pytest.skip("ends with the process")
     command = [sys.executable, "-W", "default", "-c", ENDS, url, how]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True)
     with SyncRateLimiter.open(url) as limiter:

@@ -165,7 +165,12 @@ class Planted(NamedTuple):
 
 
 PLANTED = (
-    Planted("zae_limiter/engine/settle.py", "give_back", "Posting(credit=amounts)", "Posting(debit=amounts)"),
+    Planted(
+        "zae_limiter/engine/settle.py",
+        "give_back",
+        "Posting(credit=demand.amounts, booking=booking)",
+        "Posting(debit=demand.amounts)",
+    ),
     Planted(
         "zae_limiter/engine/settle.py",
         "_may_try_again",
@@ -185,7 +190,7 @@ PLANTED = (
     Planted(
         "zae_limiter/engine/holding.py", "Holding._take_in", "self._later += takes", "self._later = takes"
     ),
-    Planted("zae_limiter/engine/group_commit.py", "unknown", "ambiguous=True", "ambiguous=False"),
+    Planted("zae_limiter/engine/sending.py", "unknown", "ambiguous=True", "ambiguous=False"),
     Planted(
         "zae_limiter/engine/group_commit.py",
         "BucketWriter._fitting",
