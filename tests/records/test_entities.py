@@ -1,5 +1,6 @@
 """Entities: families, versions, metadata, deletion with everything that belongs to them."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,10 +15,10 @@ from zae_limiter import (
     EntityExistsError,
     EntityNotFoundError,
     RateLimiter,
+    Repository,
     ValidationError,
 )
-from zae_limiter.records import entities
-from zae_limiter.repository_protocol import Backend, Update
+from zae_limiter.repository_protocol import Backend, Delete, Update
 from zae_limiter.schema import entity_key
 
 
@@ -138,17 +139,73 @@ async def test_nobody_becomes_its_own_ancestor(store: Store, parent: str) -> Non
     assert [child.entity_id for child in await repository.get_children("a")] == ["b"]
 
 
-async def test_a_parent_may_have_only_so_many_ancestors(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The length of a chain is limited, so that one transaction can pin it."""
-    monkeypatch.setattr(entities, "ANCESTORS_MAX", 2)
+async def line(repository: Repository, *entity_ids: str) -> None:
+    """Entities, each the parent of the next."""
+    for above, entity_id in pairwise((None, *entity_ids)):
+        await repository.create_entity(str(entity_id), parent_id=above)
+
+
+async def test_a_family_has_eight_levels(store: Store) -> None:
+    """Nobody is made below the eighth, and the message shows who is above whom."""
     repository = await store.repository()
-    for entity_id, above in (("a", None), ("b", "a"), ("c", "b"), ("x", None)):
-        await repository.create_entity(entity_id, parent_id=above)
-    await repository.update_entity("x", parent_id="b")
-    with pytest.raises(ValidationError, match="2 or more ancestors"):
-        await repository.update_entity("x", parent_id="c")
+    await line(repository, *"abcdefgh")
+    shown = "'i' → 'h' → 'g' → 'f' → 'e' → 'd' → 'c' → 'b' → 'a'"
+    with pytest.raises(ValidationError, match=f"at most 8 levels, and this one would have more: {shown}"):
+        await repository.create_entity("i", parent_id="h")
+    assert await repository.get_entity("i") is None
+    assert await repository.get_children("h") == []
+    await repository.create_entity("i", parent_id="g")
+
+
+async def test_nobody_moves_where_its_family_would_be_too_deep(store: Store) -> None:
+    """Those below it come along, so they count; what is refused changes nothing."""
+    repository = await store.repository()
+    await line(repository, *"abcdef")
+    await line(repository, *"xyz")
+    await repository.create_entity("y2", parent_id="x")
+    shown = "'z' → 'y' → 'x' → 'f' → 'e' → 'd' → 'c' → 'b' → 'a'"
+    with pytest.raises(ValidationError, match=shown):
+        await repository.update_entity("x", parent_id="f")
+    await repository.update_entity("x", parent_id="e")
+    with pytest.raises(ValidationError, match="at most 8 levels"):
+        await repository.create_entity("zz", parent_id="z")
+    await repository.update_entity("x", parent_id=None)
+    await repository.create_entity("zz", parent_id="z")
+    with pytest.raises(ValidationError, match="'zz' → 'z' → 'y' → 'x' → 'e'"):
+        await repository.update_entity("x", parent_id="e")
+
+
+async def test_who_was_remembered_too_deep_is_looked_at_again(store: Store) -> None:
+    """Another process made room: what this one remembers refuses nobody."""
+    repository, other = await store.repository(), await store.repository()
+    await line(repository, *"abcdefgh")
+    with pytest.raises(ValidationError, match="at most 8 levels"):
+        await repository.create_entity("i", parent_id="h")
+    await other.update_entity("c", parent_id="a")
+    await repository.create_entity("i", parent_id="h")
+
+
+async def test_a_lost_parent_is_not_made_below_its_child(store: Store) -> None:
+    """Whose child names it, though its record is gone, would become its own ancestor."""
+    repository = await store.repository()
+    await line(repository, *"abc")
+    await store.open_backend().write_each([Delete(entity_key(repository.namespace_id, "a"))])
+    with pytest.raises(ValidationError, match="'a' would become its own ancestor: 'a' → 'c' → 'b' → 'a'"):
+        await repository.create_entity("a", parent_id="c")
+    await repository.create_entity("a")
+
+
+async def test_a_circle_that_is_stored_is_walked_once(store: Store) -> None:
+    """Nobody hangs because of it, and it can be taken apart."""
+    repository = await store.repository()
+    await line(repository, *"abc")
+    await store.open_backend().write_each(
+        [Update(entity_key(repository.namespace_id, "a"), set={"parent_id": "c"})]
+    )
+    await repository.create_entity("d", parent_id="b")
+    with pytest.raises(ValidationError, match="'b' would become its own ancestor"):
+        await repository.update_entity("b", parent_id="c")
+    await repository.update_entity("a", parent_id=None)
 
 
 async def test_children_are_counted_wherever_they_go(store: Store) -> None:

@@ -78,6 +78,17 @@ async def test_a_circle_closed_from_both_sides_is_refused(store: Store) -> None:
         await mine.update_entity("a", parent_id="b")
 
 
+async def test_a_circle_closed_from_three_sides_is_refused(store: Store) -> None:
+    """Also one that goes through somebody whom neither of the two names."""
+    mine, place, other = await meddled(store)
+    await mine.create_entity("b")
+    await mine.create_entity("a")
+    await mine.create_entity("c", parent_id="b")
+    place.acts = [lambda: other.update_entity("b", parent_id="a")]
+    with pytest.raises(ValidationError, match="'a' would become its own ancestor: 'a' → 'c' → 'b' → 'a'"):
+        await mine.update_entity("a", parent_id="c")
+
+
 async def test_updates_of_different_fields_both_count(store: Store) -> None:
     """The one that was overtaken looks again; with an expected version it is told."""
     mine, place, other = await meddled(store)

@@ -52,13 +52,12 @@ from ..schema import (
     starting,
     within_namespace,
 )
+from .ancestry import check_move, check_new
 from .audit import audited
 from .belongings import ATTEMPTS_MAX, bucket_keys, clear_out, has_belongings, mend_counts
 from .input import check_flag, check_metadata, check_name
 from .items import entity_item, entity_of
 from .scope import Scope, cursor_text, paged
-
-ANCESTORS_MAX = 32
 
 
 class _Unset(Enum):
@@ -86,6 +85,8 @@ async def create_entity(
     entity = Entity(entity_id, *said, created_at=iso_time(scope.world.now_ms()))
     details = {"name": entity.name, "parent_id": parent_id, "cascade": entity.cascade}
     await scope.check_namespace()
+    if parent_id is not None:
+        await check_new(scope, entity_id, parent_id)
     alive: tuple[Equal, ...] = (Equal("status", None),)
     for _ in range(ATTEMPTS_MAX):
         writes: list[Write] = [
@@ -154,7 +155,7 @@ async def update_entity(
         writes: list[Write] = [
             Update(key, set=entity_item(scope.namespace_id, after), when=unchanged),
             audited(scope, AuditAction.ENTITY_UPDATED, entity_id, principal, details=changes),
-            *await _moves(scope, before, after),
+            *await _moves(scope, item, before, after),
         ]
         outcomes = await scope.write_together(writes)
         if outcomes[0].applied:
@@ -218,13 +219,21 @@ def _count_child(scope: Scope, parent_id: str, change: int, *when: Equal) -> Upd
     return Update(entity_key(scope.namespace_id, parent_id), {"children": change}, when=(Exists(), *when))
 
 
-async def _moves(scope: Scope, before: Entity, after: Entity) -> list[Write]:
+async def _moves(scope: Scope, item: Item, before: Entity, after: Entity) -> list[Write]:
     """What a change of parent writes to the old family and the new one."""
     if after.parent_id == before.parent_id:
         return []
     writes: list[Write] = []
     if after.parent_id is not None:
-        writes += await _ancestry(scope, after.entity_id, after.parent_id)
+        has_children = number(item, "children") > 0
+        line = await check_move(scope, after.entity_id, after.parent_id, has_children=has_children)
+        if line[0].item is None:
+            raise EntityNotFoundError(after.parent_id, f"create it before its child {after.entity_id!r}")
+        for _, key, record in line:
+            if record is not None:  # pinned, so that nobody can close a circle meanwhile
+                as_read = *pinned(record, "version"), *pinned(record, "status")
+                counted = _count_child(scope, after.parent_id, 1, *as_read)
+                writes.append(Check(key, counted.when) if writes else counted)
     if before.parent_id is None:
         return writes
     left = _count_child(scope, before.parent_id, -1)
@@ -233,28 +242,6 @@ async def _moves(scope: Scope, before: Entity, after: Entity) -> list[Write]:
     # The old parent may be among the new ancestors, and a transaction names no key twice.
     pins = next((write.when for write in writes if write.key == left.key), left.when)
     return [*(write for write in writes if write.key != left.key), left._replace(when=pins)]
-
-
-async def _ancestry(scope: Scope, entity_id: str, parent_id: str) -> list[Write]:
-    """Writes that pin the new ancestors, so that no concurrent change can close a cycle."""
-    writes: list[Write] = []
-    ancestor_id: str | None = parent_id
-    while ancestor_id is not None:
-        if ancestor_id == entity_id:
-            raise ValidationError("parent_id", parent_id, f"{entity_id!r} would become its own ancestor")
-        if len(writes) == ANCESTORS_MAX:
-            raise ValidationError("parent_id", parent_id, f"it has {ANCESTORS_MAX} or more ancestors")
-        key = entity_key(scope.namespace_id, ancestor_id)
-        item = await scope.get(key)
-        if item is None or is_deleted(item):
-            if ancestor_id == parent_id:
-                raise EntityNotFoundError(parent_id, f"create it before its child {entity_id!r}")
-            break
-        pins = *pinned(item, "version"), *pinned(item, "status")
-        counted = _count_child(scope, parent_id, 1, *pins)
-        writes.append(Check(key, counted.when) if writes else counted)
-        ancestor_id = identifier(item.get("parent_id"))
-    return writes
 
 
 async def _tell_buckets(scope: Scope, entity: Entity) -> None:
