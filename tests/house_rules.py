@@ -30,8 +30,8 @@ LAYERS = (
     Layer("established", "established", "facts"),
     Layer(
         "facts",
-        "models models.* exceptions naming bucket version engine.law engine.law.* runtime.unentered"
-        " runtime.unentered.* runtime.current runtime.current.*",
+        "models models.* exceptions naming bucket version engine.law engine.law.* engine.level"
+        " engine.level.* runtime.unentered runtime.unentered.* runtime.current runtime.current.*",
         "established",
     ),
     Layer("colour", "runtime.colour runtime.colour.* runtime.kept runtime.kept.*"),

@@ -120,7 +120,8 @@ def rate_of(state: BucketState) -> Rate:
     if not isinstance(state, BucketState):
         raise ValidationError("state", state, "pass a BucketState")
     _check(tokens_milli=state.tokens_milli, last_refill_ms=state.last_refill_ms)
-    return _check_rate(Rate(state.capacity_milli, state.refill_amount_milli, state.refill_period_ms))
+    numbers = state.capacity_milli, state.refill_amount_milli, state.refill_period_ms
+    return _check_rate(Rate(*numbers, state.accrual))
 
 
 def _check_rate(rate: Rate) -> Rate:

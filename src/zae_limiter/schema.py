@@ -10,14 +10,14 @@ buckets and from resources to entities with limits of their own, GSI4 from a nam
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import NamedTuple, TypeGuard
 
 from .engine.law import Rate
 from .exceptions import ValidationError
-from .models import NUMBER_MAX, PERIOD_SECONDS_MAX, TOKENS_MAX, BucketState, Limit
+from .models import NUMBER_MAX, PERIOD_SECONDS_MAX, TOKENS_MAX, BucketState
+from .models.accruals import is_accrual
 from .naming import WCU, validate_entity_id, validate_resource
 from .repository_protocol import LAST, Equal, Item, Key, Query, Value
 
@@ -353,6 +353,25 @@ def limit_attributes(name: str) -> LimitAttributes:
     return LimitAttributes(f"b_{name}_tk", f"b_{name}_cp", f"b_{name}_ra", f"b_{name}_rp", f"b_{name}_tc")
 
 
+class KindAttributes(NamedTuple):
+    """What a bucket also keeps of a limit that is no plain rate."""
+
+    ac: str
+    """How it accrues, as text."""
+
+
+@lru_cache(4096)
+def kind_attributes(name: str) -> KindAttributes:
+    return KindAttributes(f"b_{name}_ac")
+
+
+def rate_attributes(name: str, rate: Rate) -> dict[str, Value]:
+    """The numbers of a limit as a bucket keeps them; of a plain rate nothing more."""
+    _, cp, ra, rp, _ = limit_attributes(name)
+    numbers: dict[str, Value] = dict(zip((cp, ra, rp), rate, strict=False))
+    return numbers if rate.accrual is None else {**numbers, kind_attributes(name).ac: rate.accrual}
+
+
 MOVED = "moved"
 """On a bucket that came from a table of an older shape: when, in milliseconds."""
 
@@ -446,7 +465,10 @@ def stored_rate(image: Item, name: str) -> Rate | None:
         and is_number(image.get(tk))
         and is_number(image.get(tc))
     ):
-        return Rate(capacity, amount, period)
+        accrual = image.get(kind_attributes(name).ac)
+        if accrual is None:
+            return Rate(capacity, amount, period)
+        return Rate(capacity, amount, period, accrual) if is_accrual(accrual) else None
     return None
 
 
@@ -457,32 +479,6 @@ def bucket_states(image: Item, at: BucketAddress | None = None) -> list[BucketSt
     states = []
     for name in bucket_limit_names(image):
         tk, cp, ra, rp, tc = (number(image, attribute) for attribute in limit_attributes(name))
-        whose = (at.entity_id, at.resource, name)
-        states.append(BucketState(*whose, tk, number(image, "rf"), cp, ra, rp, tc, at.shard_id))
+        whose, accrual = (at.entity_id, at.resource, name), text(image, kind_attributes(name).ac)
+        states.append(BucketState(*whose, tk, number(image, "rf"), cp, ra, rp, tc, at.shard_id, accrual))
     return states
-
-
-# Config. One item holds every limit of one level, in whole tokens and seconds.
-
-
-def config_attributes(limits: Iterable[Limit]) -> dict[str, Value]:
-    attributes: dict[str, Value] = {}
-    for limit in limits:
-        attributes[f"l_{limit.name}_cp"] = limit.capacity
-        attributes[f"l_{limit.name}_ra"] = limit.refill_amount
-        attributes[f"l_{limit.name}_rp"] = limit.refill_period_seconds
-    return attributes
-
-
-def configured_names(item: Item) -> list[str]:
-    """The limits that a config item says anything about."""
-    parts = ("_cp", "_ra", "_rp")
-    return sorted({a[2:-3] for a in item if a.startswith("l_") and a.endswith(parts) and len(a) > 5})
-
-
-def config_limits(item: Mapping[str, Value]) -> tuple[Limit, ...]:
-    """The limits of a config item, in the order of their names; malformed ones are an error."""
-    return tuple(
-        Limit(name, *(item.get(f"l_{name}_{field}") for field in ("cp", "ra", "rp")))  # type: ignore[arg-type]
-        for name in configured_names(item)
-    )

@@ -23,7 +23,7 @@ MODULES = [
 SHOWN = {
     "zae_limiter",
     "zae_limiter.limiter",
-    "zae_limiter.models",
+    "zae_limiter.models.limits",
     "zae_limiter.sync",
     "zae_limiter.testing.traffic",
 }

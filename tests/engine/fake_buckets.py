@@ -31,7 +31,7 @@ def account_of(entity_id: str = "e", /, ttl_fills: int = 0, **more: Any) -> Acco
 def image_of(a: int = 10_000, b: int = 10_000, /, **more: Any) -> dict[str, Any]:
     image: dict[str, Any] = {"rf": NOW, "cv": 1, "cascade": False}
     for name, tokens in (("a", a), ("b", b)):
-        image |= zip(limit_attributes(name), (tokens, *RATE, 0), strict=True)
+        image |= zip(limit_attributes(name), (tokens, *RATE[:3], 0), strict=True)
     return image | more
 
 

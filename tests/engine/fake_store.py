@@ -71,7 +71,7 @@ class Store(Wrapper):
 
 
 def image_of(a: int = 10_000, /, **more: Any) -> dict[str, Any]:
-    return {"rf": NOW, "cv": 1, **dict(zip(limit_attributes("a"), (a, *RATE, 0), strict=True)), **more}
+    return {"rf": NOW, "cv": 1, **dict(zip(limit_attributes("a"), (a, *RATE[:3], 0), strict=True)), **more}
 
 
 def account_of(key: Key = KEY, /, version: int | None = 1, rate: Rate = RATE, **more: Any) -> Account:

@@ -45,7 +45,7 @@ def account(*limits: Limit, version: int | None = 1, ttl_fills: int = 0) -> Acco
 
 def stored(name: str, limit: Limit, tokens_milli: int, consumed_milli: int = 0) -> dict[str, int]:
     rate = Rate.of(limit)
-    return dict(zip(limit_attributes(name), (tokens_milli, *rate, consumed_milli), strict=True))
+    return dict(zip(limit_attributes(name), (tokens_milli, *rate[:3], consumed_milli), strict=True))
 
 
 def bucket(origin_ms: int = NOW, version: int = 1, /, **limits: tuple[Limit, int]) -> dict[str, Any]:

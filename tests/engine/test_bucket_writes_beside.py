@@ -27,7 +27,7 @@ def account(limit: Limit, ttl_fills: int = 0, meter: Meter = Meter.NONE) -> Acco
 
 
 def bucket(tokens_milli: int) -> dict[str, Any]:
-    numbers = (tokens_milli, *Rate.of(A), 0)
+    numbers = (tokens_milli, *Rate.of(A)[:3], 0)
     return {"rf": NOW, "cv": 1, **dict(zip(limit_attributes("a"), numbers, strict=True))}
 
 
@@ -136,7 +136,7 @@ def test_new_numbers_of_the_same_version_move_the_origin(version: int, origin_ms
 def test_a_rebase_keeps_the_bucket_until_its_slowest_limit_is_full() -> None:
     """Of two limits one is full and the other lacks 60 s; three fills of the slower one are added."""
     terms = Terms.of([A, B], 2, ttl_fills=1)
-    image = bucket(10_000) | dict(zip(limit_attributes("b"), (40_000, *Rate.of(B), 0), strict=True))
+    image = bucket(10_000) | dict(zip(limit_attributes("b"), (40_000, *Rate.of(B)[:3], 0), strict=True))
     for limits in (terms, Terms(dict(reversed(terms.rates.items())), 2, 1)):
         renewed = account(A)._replace(terms=limits)
         write = rebase(renewed, Posting(), image | {"ttl": NOW // 1000 + 5}, NOW)
@@ -150,7 +150,7 @@ def test_a_rebase_keeps_the_bucket_until_its_slowest_limit_is_full() -> None:
 def counted(tokens_milli: int, writes_milli: int | None, **more: Any) -> dict[str, Any]:
     image = bucket(tokens_milli) | {"shard_count": 1} | more
     if writes_milli is not None:
-        image |= zip(limit_attributes("wcu"), (writes_milli, *WRITES, 0), strict=True)
+        image |= zip(limit_attributes("wcu"), (writes_milli, *WRITES[:3], 0), strict=True)
     return image
 
 
@@ -189,7 +189,11 @@ def test_a_count_that_only_counts_refuses_nobody() -> None:
 def test_a_bucket_without_a_count_gets_one() -> None:
     """It was made where nobody counted; two who see that at once do not both begin."""
     write = spent(Meter.LIMIT, counted(4_000, None), NOW)
-    assert [write.set[name] for name in limit_attributes("wcu")] == [WRITES.capacity_milli, *WRITES, 1_000]
+    assert [write.set[name] for name in limit_attributes("wcu")] == [
+        WRITES.capacity_milli,
+        *WRITES[:3],
+        1_000,
+    ]
     assert write.when[-2:] == (Equal("shard_count", 1), Equal("b_wcu_tk", None))
 
 
@@ -299,7 +303,7 @@ def test_a_bucket_lives_until_its_debts_are_paid_and_one_fill_longer(
 
 def test_a_bucket_is_prolonged_for_the_limit_that_takes_longest() -> None:
     """Whichever comes first."""
-    image = living(10_000, 1) | dict(zip(limit_attributes("b"), (-50_000, *Rate.of(B), 0), strict=True))
+    image = living(10_000, 1) | dict(zip(limit_attributes("b"), (-50_000, *Rate.of(B)[:3], 0), strict=True))
     for limits in ([A, B], [B, A]):
         write = prolong(Terms.of(limits, 1, 1), KEPT.key, image, NOW)
         assert write is not None

@@ -85,7 +85,7 @@ def images(draw: st.DrawFn) -> dict[str, Any]:
             st.integers(-3 * rate.capacity_milli, 2 * rate.capacity_milli) | st.just(rate.capacity_milli)
         )
         used = draw(st.integers(0, 10**6))
-        image |= dict(zip(limit_attributes(name), (held, *rate, used), strict=True))
+        image |= dict(zip(limit_attributes(name), (held, *rate[:3], used), strict=True))
         full_ms = max(
             full_ms, image["rf"] + retry_after_ms(rate, held, image["rf"], rate.capacity_milli, image["rf"])
         )
@@ -327,7 +327,7 @@ def test_a_bucket_with_a_foreign_ttl_disappears_full_too() -> None:
     """One process keeps buckets for a while, another for ever: neither may lose what the other spent."""
     rate = Rate(10_000, 1000, 1000)
     image = {"rf": NOW, "cv": 1, "ttl": NOW // 1000 + 1}
-    image |= dict(zip(limit_attributes("a"), (10_000, *rate, 0), strict=True))
+    image |= dict(zip(limit_attributes("a"), (10_000, *rate[:3], 0), strict=True))
     write = write_for(account(Terms({"a": rate})), Posting(need={"a": 10_000}), image, NOW)
     assert write is not None
     outcome = apply(write, image)

@@ -21,7 +21,7 @@ NOW = 1_700_000_000_000
 KEYS = [bucket_key("ns", "e", "r", shard_id) for shard_id in range(SHARDS_MAX)]
 A, B = Limit("a", 10, 1, 1), Limit("b", 1000, 7, 1)
 ACCOUNT = Account(KEYS[0], "ns", "e", "r", Terms.of([A, B], 1, 7), meter=Meter.COUNT)
-GAUGE = dict(zip(limit_attributes("wcu"), (WRITES.capacity_milli, *WRITES, 0), strict=True))
+GAUGE = dict(zip(limit_attributes("wcu"), (WRITES.capacity_milli, *WRITES[:3], 0), strict=True))
 
 Store = dict[Key, Item]
 
@@ -30,7 +30,7 @@ def bucket(*limits: Limit, **more: Any) -> dict[str, Any]:
     image: dict[str, Any] = {"rf": NOW, "cv": 1, "born": NOW, "shard_count": 1, **GAUGE}
     for limit in limits:
         rate = Rate.of(limit)
-        image |= zip(limit_attributes(limit.name), (rate.capacity_milli, *rate, 0), strict=True)
+        image |= zip(limit_attributes(limit.name), (rate.capacity_milli, *rate[:3], 0), strict=True)
     return {**image, **more}
 
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from zae_limiter.engine.law import Level, Rate, balance
+from zae_limiter.engine.law import Rate, balance
+from zae_limiter.engine.level import Level
 from zae_limiter.engine.shares import (
     SHARDS_MAX,
     Spread,
@@ -18,7 +19,7 @@ from zae_limiter.engine.shares import (
 
 NOW = 1_700_000_000_000
 PARTS = st.tuples(
-    st.builds(Rate, st.integers(1_000, 20_000), st.integers(1, 5_000), st.integers(1, 2_000)),
+    st.builds(Rate, st.integers(1_000, 20_000), st.integers(1, 5_000), st.integers(1, 2_000), st.none()),
     st.integers(-20_000, 25_000),
     st.integers(NOW - 3_000, NOW + 3_000),
 )

@@ -35,7 +35,9 @@ def buckets(draw: st.DrawFn) -> tuple[Terms, dict[str, Any]]:
         held = draw(
             st.integers(-2 * rate.capacity_milli, 2 * rate.capacity_milli) | st.just(rate.capacity_milli)
         )
-        image |= dict(zip(limit_attributes(name), (held, *rate, draw(st.integers(0, 10**6))), strict=True))
+        image |= dict(
+            zip(limit_attributes(name), (held, *rate[:3], draw(st.integers(0, 10**6))), strict=True)
+        )
     return terms, image
 
 

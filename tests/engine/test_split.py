@@ -41,7 +41,7 @@ def account(*limits: Limit) -> Account:
 def shard(shard_count: int = 1, /, origin_ms: int = NOW, **limits: tuple[Rate, int]) -> dict[str, Any]:
     image: dict[str, Any] = {"rf": origin_ms, "cv": 1, "shard_count": shard_count}
     for name, (rate, tokens_milli) in limits.items():
-        image |= zip(limit_attributes(name), (tokens_milli, *rate, 0), strict=True)
+        image |= zip(limit_attributes(name), (tokens_milli, *rate[:3], 0), strict=True)
     return image
 
 
@@ -85,7 +85,7 @@ def test_a_split_gives_half_of_everything_to_a_new_shard() -> None:
         "b_a_ra": 500,
         "b_a_sc": 2,
     }
-    writes = dict(zip(limit_attributes("wcu"), (WRITES.capacity_milli, *WRITES, 0), strict=True))
+    writes = dict(zip(limit_attributes("wcu"), (WRITES.capacity_milli, *WRITES[:3], 0), strict=True))
     assert put == Put(
         KEYS[1],
         {

@@ -310,7 +310,7 @@ def test_a_limit_polled_every_millisecond_admits_its_rate() -> None:
     limit, start_ms = Limit.per_minute("rpm", 35), ManualClock().now_ms
     rate, stored, origin_ms, passed = Rate.of(limit), limit.capacity_milli, start_ms, 0
     for now_ms in range(start_ms, start_ms + 200_001):
-        stored, origin_ms = refill_bucket(stored, origin_ms, now_ms, *rate)
+        stored, origin_ms = refill_bucket(stored, origin_ms, now_ms, *rate[:3])
         if stored >= 1000:
             stored, passed = stored - 1000, passed + 1
     assert passed == (limit.capacity_milli + accrued(limit, start_ms, start_ms + 200_000)) // 1000 == 151

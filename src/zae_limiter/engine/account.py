@@ -9,12 +9,12 @@ from typing import NamedTuple, Self
 
 from ..models import Limit
 from ..repository_protocol import Key, Value
-from ..schema import bucket_key, limit_attributes
+from ..schema import bucket_key, kind_attributes, limit_attributes, rate_attributes
 from .law import Rate
 
 
 class Slot(NamedTuple):
-    """One limit: its numbers, and where a bucket keeps it."""
+    """One limit: its numbers, and where a bucket keeps it. The period is 0 if it has another accrual."""
 
     capacity_milli: int
     amount_milli: int
@@ -41,6 +41,8 @@ class Terms:
     """A bucket without debts that is kept for so long is full a fill before it disappears."""
     said: Mapping[str, Value] = field(init=False, compare=False, repr=False)
     """What a bucket says that has these numbers."""
+    unsaid: frozenset[str] = field(init=False, compare=False, repr=False)
+    """What it does not say."""
     counted: tuple[str, ...] = field(init=False, compare=False, repr=False)
     """Where it has integers besides."""
     slots: Mapping[str, Slot] = field(init=False, compare=False, repr=False)
@@ -50,15 +52,16 @@ class Terms:
         said: dict[str, Value] = {} if self.version is None else {"cv": self.version}
         counted, slots = ["rf"] if self.version is None else ["rf", "cv"], {}
         for name, rate in self.rates.items():
-            names = limit_attributes(name)
-            said |= {names.cp: rate.capacity_milli, names.ra: rate.refill_amount_milli}
-            said[names.rp] = rate.refill_period_ms
+            names, (capacity, amount, period, accrual) = limit_attributes(name), rate
+            said |= rate_attributes(name, rate)
             counted += [names.tk, names.tc]
-            slots[name] = Slot(*rate, names.tk, names.tc)
+            slots[name] = Slot(capacity, amount, 0 if accrual else period, names.tk, names.tc)
+        plain = (name for name, rate in self.rates.items() if rate.accrual is None)
         worked_out = {
             "fill_ms": fill_ms,
             "lasting_ms": 2 * fill_ms,
             "said": said,
+            "unsaid": frozenset(kind_attributes(name).ac for name in plain),
             "counted": tuple(counted),
             "slots": slots,
         }

@@ -46,8 +46,9 @@ from ..schema import (
 )
 from .account import Account, Meter, Terms
 from .bucket_view import has_terms, in_line, level, tokens_of
-from .law import Level, gain
-from .lifetime import fill_ms, keep_alive
+from .law import fill_ms, gain
+from .level import Level
+from .lifetime import keep_alive
 from .posting import Booking, Posting, measure
 
 MARGIN_MS_MAX = 250

@@ -28,7 +28,8 @@ from ..schema import (
     text,
 )
 from .account import WRITE_MILLI, Account, Meter, Terms
-from .law import TOKEN_MILLI, Level, Rate, balance, floored, gain, is_cut
+from .law import TOKEN_MILLI, Rate, balance, floored, gain, is_cut
+from .level import Level
 from .shares import SHARDS_MAX, Spread
 
 
@@ -80,7 +81,7 @@ def _terms(rates: tuple[tuple[str, Rate], ...], version: int | None, ttl_fills: 
 
 def has_terms(image: Item, terms: Terms) -> bool:
     """Whether a bucket is whole, and its numbers and version are those of the terms."""
-    if not terms.said.items() <= image.items():
+    if not terms.said.items() <= image.items() or not terms.unsaid.isdisjoint(image):
         return False
     for attribute in terms.counted:
         value = image.get(attribute)
@@ -237,6 +238,5 @@ def put_back(image: Item | None, amounts: Mapping[str, int]) -> Item | None:
 
 @lru_cache(4096)
 def limit_of(name: str, rate: Rate) -> Limit:
-    return Limit(
-        name, rate.capacity_milli // 1000, rate.refill_amount_milli // 1000, rate.refill_period_ms // 1000
-    )
+    capacity, amount, period, accrual = rate
+    return Limit(name, capacity // 1000, amount // 1000, period // 1000, accrual)

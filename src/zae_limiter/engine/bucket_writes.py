@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..models import NUMBER_MAX
+from ..naming import WCU
 from ..repository_protocol import (
     NOTHING,
     Absent,
@@ -41,14 +42,15 @@ from ..schema import (
     limit_attributes,
     number,
     pinned,
+    rate_attributes,
     shard_attributes,
     stored_rate,
 )
 from . import booking
 from .account import WRITE_MILLI, WRITES, Account, Meter, Terms
 from .bucket_view import has_terms, in_line, is_ahead, is_outdated, level, life_of, stored_terms, unbooked
-from .law import Rate
-from .lifetime import fill_ms, keep_alive, ttl_seconds
+from .law import Rate, fill_ms, gain
+from .lifetime import keep_alive, ttl_seconds
 from .posting import COUNT, Posting, believed, measure
 from .rebase import rebase
 from .set_aside import as_a_whole, flow_over, give_back, set_aside
@@ -161,7 +163,12 @@ def spent(terms: Terms, needs: Mapping[str, int], image: Item, now_ms: int) -> d
         if name not in terms.slots:
             return None
         capacity, amount, period, tokens, counter = terms.slots[name]
-        gained = now_ms * amount // period - origin_ms * amount // period if now_ms > origin_ms else 0
+        if now_ms <= origin_ms:
+            gained = 0
+        elif period:
+            gained = now_ms * amount // period - origin_ms * amount // period
+        else:
+            gained = gain(terms.rates[name], origin_ms, now_ms)
         found = min(numbers[tokens] + gained, capacity)
         if found < need:
             return None
@@ -203,7 +210,7 @@ def _create(account: Account, posting: Posting, now_ms: int) -> Put:
         if need > rate.capacity_milli:
             when.append(Exists())  # it can never be admitted; the contradiction makes the store say so
         item[names.tk] = rate.capacity_milli - taken
-        item[names.cp], item[names.ra], item[names.rp] = rate
+        item |= rate_attributes(name, rate)
         item[names.tc] = taken
         full_in_ms = max(full_in_ms, fill_ms(rate, taken))
         if account.meter is not Meter.NONE and need * SHARDS_MAX > rate.capacity_milli:
@@ -211,7 +218,7 @@ def _create(account: Account, posting: Posting, now_ms: int) -> Put:
     if account.meter is not Meter.NONE:
         names = COUNT
         item[names.tk], item[names.tc] = WRITES.capacity_milli - WRITE_MILLI, WRITE_MILLI
-        item[names.cp], item[names.ra], item[names.rp] = WRITES
+        item |= rate_attributes(WCU, WRITES)
         item["born"] = now_ms  # tells the count of writes from that of an earlier bucket of this key
     if terms.ttl_fills:
         item["ttl"] = ttl_seconds(terms, now_ms, full_in_ms)

@@ -13,6 +13,7 @@ import math
 from typing import NamedTuple
 
 from ..models import Limit
+from ..models.accruals import STEP_MS_SPARE, steps_of
 
 TOKEN_MILLI = 1_000
 
@@ -23,19 +24,24 @@ class Rate(NamedTuple):
     capacity_milli: int
     refill_amount_milli: int
     refill_period_ms: int
+    accrual: str | None = None
+    """When the refill comes: spread over the period, or as a whole at the steps that this text names."""
 
     @classmethod
     def of(cls, limit: Limit) -> Rate:
-        return cls(limit.capacity_milli, limit.refill_amount_milli, limit.refill_period_ms)
+        numbers = limit.capacity_milli, limit.refill_amount_milli, limit.refill_period_ms
+        return cls(*numbers, limit.accrual)
 
     @property
     def fill_ms(self) -> int:
         """How long an empty bucket takes to fill, rounded up."""
-        return -(-self.capacity_milli * self.refill_period_ms // self.refill_amount_milli)
+        return fill_ms(self, self.capacity_milli)
 
 
 def accrued(rate: Rate, t_ms: int) -> int:
     """What the rate has brought since the epoch, in millitokens."""
+    if rate.accrual is not None:
+        return steps_of(rate.accrual).count(t_ms) * rate.refill_amount_milli
     return t_ms * rate.refill_amount_milli // rate.refill_period_ms
 
 
@@ -43,7 +49,9 @@ def gain(rate: Rate, origin_ms: int, now_ms: int) -> int:
     """What a bucket has gained since its origin; time never runs backwards."""
     if now_ms <= origin_ms:
         return 0
-    amount, period = rate.refill_amount_milli, rate.refill_period_ms
+    _, amount, period, accrual = rate
+    if accrual is not None:
+        return accrued(rate, now_ms) - accrued(rate, origin_ms)
     return now_ms * amount // period - origin_ms * amount // period
 
 
@@ -78,8 +86,18 @@ def wait_ms(rate: Rate, deficit_milli: int, now_ms: int) -> int:
     """The smallest wait in which at least ``deficit_milli`` accrues, exactly."""
     if deficit_milli <= 0:
         return 0
+    if rate.accrual is not None:
+        steps = steps_of(rate.accrual)
+        return steps.instant(steps.count(now_ms) - (-deficit_milli // rate.refill_amount_milli)) - now_ms
     target = accrued(rate, now_ms) + deficit_milli
     return -(-target * rate.refill_period_ms // rate.refill_amount_milli) - now_ms
+
+
+def fill_ms(rate: Rate, missing_milli: int) -> int:
+    """How long it takes at most until so much has accrued, whenever that begins."""
+    if rate.accrual is not None:
+        return max(0, -(-missing_milli // rate.refill_amount_milli)) * rate.refill_period_ms + STEP_MS_SPARE
+    return max(0, -(-missing_milli * rate.refill_period_ms // rate.refill_amount_milli))
 
 
 def retry_after_ms(rate: Rate, tokens_milli: int, origin_ms: int, need_milli: int, now_ms: int) -> float:
@@ -89,31 +107,3 @@ def retry_after_ms(rate: Rate, tokens_milli: int, origin_ms: int, need_milli: in
     start_ms = max(now_ms, origin_ms)  # a clock behind the origin sees no gain before the origin is reached
     deficit_milli = need_milli - balance(rate, tokens_milli, origin_ms, start_ms)
     return start_ms - now_ms + wait_ms(rate, deficit_milli, start_ms) if deficit_milli > 0 else 0
-
-
-class Level(NamedTuple):
-    """One limit of a bucket as its users see it: a rate, and what was stored when."""
-
-    rate: Rate
-    tokens_milli: int
-    origin_ms: int
-    cut_milli: int | None = None
-    """What a cut that is still to be carried out takes away."""
-    back_milli: int = 0
-    """What came back for those who book later, and is there for all when everybody has had its turn."""
-    over_ms: int = 0
-    """When everybody has had its turn."""
-
-    def balance(self, now_ms: int) -> int:
-        held = balance(self.rate, self.tokens_milli, self.origin_ms, now_ms)
-        if self.cut_milli is None:
-            return held
-        return floored(held, held + self.cut_milli, self.rate.capacity_milli)
-
-    def retry_after_ms(self, need_milli: int, now_ms: int) -> float:
-        rate, tokens, origin_ms = self.rate, self.tokens_milli, self.origin_ms
-        wait = retry_after_ms(rate, tokens, origin_ms, need_milli, now_ms)
-        if not self.back_milli:
-            return wait
-        whole = retry_after_ms(rate, tokens + self.back_milli, origin_ms, need_milli, now_ms)
-        return min(wait, max(whole, self.over_ms - now_ms))

@@ -8,7 +8,7 @@ from ..repository_protocol import NOTHING, Condition, Exists, Item, Key, Update,
 from ..schema import limit_attributes, number, pinned
 from .account import Terms
 from .bucket_view import has_terms, level
-from .law import Rate
+from .law import fill_ms
 
 
 def lasts(terms: Terms, image: Item, now_ms: int) -> bool:
@@ -57,8 +57,3 @@ def ttl_seconds(terms: Terms, now_ms: int, full_in_ms: int) -> int:
     """When a bucket may disappear that nobody uses, and that is full by then for a while."""
     idle_ms = terms.ttl_fills * terms.fill_ms
     return math.ceil((now_ms + max(idle_ms, full_in_ms + 3 * terms.fill_ms)) / 1000)
-
-
-def fill_ms(rate: Rate, missing_milli: int) -> int:
-    """How long it takes until so much has accrued."""
-    return max(0, -(-missing_milli * rate.refill_period_ms // rate.refill_amount_milli))

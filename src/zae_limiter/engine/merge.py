@@ -40,8 +40,8 @@ from ..schema import (
 )
 from .account import Account, Terms
 from .bucket_view import shard_count, still_forgiven
-from .law import Rate, gain, moved_origin
-from .lifetime import fill_ms, ttl_seconds
+from .law import Rate, fill_ms, gain, moved_origin
+from .lifetime import ttl_seconds
 from .posting import believed
 from .shares import halves
 from .split import spread_of, unchanged
@@ -85,7 +85,7 @@ def _fit(image: Item, child: Item) -> bool:
         return False
     for name in bucket_limit_names(child):
         kept, given = stored_rate(image, name), stored_rate(child, name)
-        if kept is None or given is None or kept.refill_period_ms != given.refill_period_ms:
+        if kept is None or given is None or kept[2:] != given[2:]:
             return False
         for one, other in zip(kept[:2], given[:2], strict=True):
             if halves(one + other) != (one, other):
@@ -120,7 +120,7 @@ def _elder(account: Account, shard_id: int, image: Item, child: Item, now_ms: in
         if given is not None:
             capacity = rate.capacity_milli + given.capacity_milli
             refill = rate.refill_amount_milli + given.refill_amount_milli
-            whole = Rate(capacity, refill, rate.refill_period_ms)
+            whole = rate._replace(capacity_milli=capacity, refill_amount_milli=refill)
             held = number(child, names.tk) + gain(given, number(child, "rf"), at_ms)
             moved = min(given.capacity_milli, held)
             owed += still_forgiven(child, name, at_ms)

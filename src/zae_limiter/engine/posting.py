@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..models import NUMBER_MAX
 from ..naming import WCU
 from ..repository_protocol import NOTHING, AtLeast, AtMost, Condition, Equal, Item, Value
-from ..schema import limit_attributes, number, pinned, shard_attributes, stored_rate
+from ..schema import limit_attributes, number, pinned, rate_attributes, shard_attributes, stored_rate
 from .account import WRITE_MILLI, WRITES, Account, Meter
 from .bucket_view import has_same_terms, shard_count
 from .law import Rate, gain
@@ -17,7 +17,7 @@ from .shares import SHARDS_MAX
 COUNT = limit_attributes(WCU)
 """Where a bucket counts the writes to itself."""
 
-_COUNTS = dict(zip((COUNT.cp, COUNT.ra, COUNT.rp), WRITES, strict=True))
+_COUNTS = rate_attributes(WCU, WRITES)
 
 
 class Booking(NamedTuple):
@@ -153,7 +153,7 @@ def measure(
         pins = _pinned_count(account, image)
     if rate is None or type(stored) is not int:
         set_[names.tk], set_[names.tc] = WRITES.capacity_milli, WRITE_MILLI
-        set_[names.cp], set_[names.ra], set_[names.rp] = WRITES
+        set_ |= _COUNTS
         return (*pins, *pinned(image, names.tk))
     # A thousand a second are one a millisecond, for which nobody has to be asked.
     gained = max(0, at_ms - origin_ms) * 1000 if rate is WRITES else gain(rate, origin_ms, at_ms)

@@ -15,16 +15,18 @@ from ..schema import (
     booking_attributes,
     bucket_limit_names,
     forgiven,
+    kind_attributes,
     limit_attributes,
     number,
     pinned,
+    rate_attributes,
     shard_attributes,
     stored_rate,
 )
 from .account import Account, Meter
 from .bucket_view import carry, in_line, is_ahead, is_renewed, unbooked
-from .law import Rate, gain, moved_origin
-from .lifetime import fill_ms, keep_alive
+from .law import Rate, fill_ms, gain, moved_origin
+from .lifetime import keep_alive
 from .posting import Posting, believed, measure
 from .set_aside import as_a_whole
 
@@ -55,13 +57,14 @@ def rebase(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
         if rate is None:
             if renewed:
                 set_.update(dict.fromkeys((*limit_attributes(name), *shard_attributes(name))))
-                set_.update(dict.fromkeys(booked for booked in booking_attributes(name) if booked in image))
+                kept = (*kind_attributes(name), *booking_attributes(name))
+                set_.update(dict.fromkeys(attribute for attribute in kept if attribute in image))
                 continue
             assert before is not None, "every limit that a bucket holds has a rate"
             rate = before  # a limit that others bring along stays, and the origin moves for it too
         left = change.joining(name, rate) if before is None else change.carried(name, before, rate)
-        names = limit_attributes(name)
-        set_[names.cp], set_[names.ra], set_[names.rp] = rate
+        set_.update(dict.fromkeys(attribute for attribute in kind_attributes(name) if attribute in image))
+        set_ |= rate_attributes(name, rate)
         if change.waits and (booked := booking_attributes(name)).high in image:
             # How full it gets by these numbers nobody knows: nothing more comes back to it for now.
             set_[booked.high] = set_[booked.higher] = rate.capacity_milli

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from .law import Level, Rate
+from .law import Rate
+from .level import Level
 
 SHARDS_MAX = 32
 
@@ -31,10 +32,9 @@ def halves(amount: int) -> tuple[int, int]:
 
 def share_rate(rate: Rate, shard_id: int, count: int) -> Rate:
     """One shard's part of a limit."""
-    return Rate(
-        share(rate.capacity_milli, shard_id, count),
-        share(rate.refill_amount_milli, shard_id, count),
-        rate.refill_period_ms,
+    return rate._replace(
+        capacity_milli=share(rate.capacity_milli, shard_id, count),
+        refill_amount_milli=share(rate.refill_amount_milli, shard_id, count),
     )
 
 

@@ -37,6 +37,7 @@ from ..schema import (
     limit_attributes,
     number,
     pinned,
+    rate_attributes,
     shard_attributes,
     stored_rate,
 )
@@ -44,7 +45,8 @@ from .account import WRITES, Account, Meter, Terms
 from .bucket_view import in_shards, level, shard_count, still_forgiven
 from .door import write_together
 from .group_commit import BucketWriter
-from .law import Level, Rate, gain, moved_origin
+from .law import gain, moved_origin
+from .level import Level
 from .posting import believed
 from .shares import (
     SHARDS_MAX,
@@ -257,19 +259,15 @@ def split(
         if spread_of(image, name) == count and target.get(name, 1) > count:
             kept_capacity, new_capacity = halves(rate.capacity_milli)
             kept_refill, new_refill = halves(rate.refill_amount_milli)
-            kept = Rate(kept_capacity, kept_refill, rate.refill_period_ms)
+            kept = rate._replace(capacity_milli=kept_capacity, refill_amount_milli=kept_refill)
+            given = rate._replace(capacity_milli=new_capacity, refill_amount_milli=new_refill)
             moved = min(rate.capacity_milli, stored + gained) * new_capacity // rate.capacity_milli
             set_[names.cp], set_[names.ra], set_[shard_attributes(name).sc] = (
                 kept_capacity,
                 kept_refill,
                 count * 2,
             )
-            made |= {
-                names.tk: moved,
-                names.cp: new_capacity,
-                names.ra: new_refill,
-                names.rp: rate.refill_period_ms,
-            }
+            made |= {names.tk: moved, **rate_attributes(name, given)}
             made |= {names.tc: 0, shard_attributes(name).sc: count * 2}
             made[shard_attributes(name).mx] = image.get(shard_attributes(name).mx)
         counted = gain(kept, origin_after, at_ms)
@@ -301,12 +299,11 @@ def _spared(image: Item, made: Item, at_ms: int) -> tuple[Value, Value]:
 
 
 def _new_shard(account: Account, shard_id: int, image: Item, at_ms: int) -> dict[str, Value]:
-    names = limit_attributes(WCU)
+    names, gauge = limit_attributes(WCU), rate_attributes(WCU, WRITES)
     made: dict[str, Value] = {name: image.get(name) for name in ("cv", "cascade", "parent_id", LIFE)}
     made |= {"entity_id": account.entity_id, "resource": account.resource, "rf": at_ms}
     made |= {"born": max(at_ms, number(image, BURIED) + 1), BURIED: image.get(BURIED)}
-    made |= {"shard_count": shard_count(image) * 2, names.tk: WRITES.capacity_milli, names.tc: 0}
-    made[names.cp], made[names.ra], made[names.rp] = WRITES
+    made |= {"shard_count": shard_count(image) * 2, names.tk: WRITES.capacity_milli, names.tc: 0, **gauge}
     return made | bucket_entries(account.namespace_id, account.entity_id, account.resource, shard_id)
 
 

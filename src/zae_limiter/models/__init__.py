@@ -7,13 +7,12 @@ conversions stand here and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Self
 
 from ..established import AsMapping
-from ..exceptions import ValidationError, shown
-from ..naming import validate_limit_name
+from ..exceptions import ValidationError
 from .checks import NUMBER_MAX as NUMBER_MAX
 from .checks import PERIOD_SECONDS_MAX as PERIOD_SECONDS_MAX
 from .checks import TOKENS_MAX as TOKENS_MAX
@@ -21,6 +20,7 @@ from .checks import Choice
 from .checks import check_count as check_count
 from .checks import check_mapping as check_mapping
 from .deployments import LimiterInfo, StackOptions, Status, VersionRecord
+from .limits import Limit
 from .usage import EntityCapacity, ResourceCapacity, UsageSnapshot, UsageSummary, UsageWindow
 
 __all__ = [
@@ -43,98 +43,6 @@ class OnUnavailable(Choice):
     @classmethod
     def of(cls, value: OnUnavailable | str) -> OnUnavailable:
         return cls.chosen("on_unavailable", value)
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """A token bucket: it holds ``capacity`` and gains ``refill_amount`` every ``refill_period_seconds``.
-
-    >>> Limit.per_minute("rpm", 60)
-    Limit(name='rpm', capacity=60, refill_amount=60, refill_period_seconds=60)
-    >>> Limit.per_second("rps", 10, burst=50).capacity
-    50
-    """
-
-    name: str
-    capacity: int
-    refill_amount: int
-    refill_period_seconds: int
-
-    def __post_init__(self) -> None:
-        validate_limit_name(self.name)
-        check_count(f"capacity of {self.name!r}", self.capacity, TOKENS_MAX)
-        check_count(f"refill_amount of {self.name!r}", self.refill_amount, TOKENS_MAX)
-        check_count(f"refill_period_seconds of {self.name!r}", self.refill_period_seconds, PERIOD_SECONDS_MAX)
-
-    @classmethod
-    def per_second(cls, name: str, rate: int, burst: int | None = None) -> Self:
-        """``rate`` tokens a second, in a bucket that holds ``burst``, or ``rate`` if no burst is given."""
-        return cls._per(name, rate, burst, 1)
-
-    @classmethod
-    def per_minute(cls, name: str, rate: int, burst: int | None = None) -> Self:
-        """``rate`` tokens a minute, in a bucket that holds ``burst``, or ``rate`` if no burst is given."""
-        return cls._per(name, rate, burst, 60)
-
-    @classmethod
-    def per_hour(cls, name: str, rate: int, burst: int | None = None) -> Self:
-        """``rate`` tokens a hour, in a bucket that holds ``burst``, or ``rate`` if no burst is given."""
-        return cls._per(name, rate, burst, 3600)
-
-    @classmethod
-    def per_day(cls, name: str, rate: int, burst: int | None = None) -> Self:
-        """``rate`` tokens a day, in a bucket that holds ``burst``, or ``rate`` if no burst is given."""
-        return cls._per(name, rate, burst, 86400)
-
-    @classmethod
-    def custom(cls, name: str, capacity: int, refill_amount: int, refill_period_seconds: int) -> Self:
-        """A bucket of any numbers, such as 10 tokens every 90 seconds."""
-        return cls(name, capacity, refill_amount, refill_period_seconds)
-
-    @classmethod
-    def from_bucket_state(cls, state: BucketState) -> Self:
-        """The limit that a stored bucket was filled by."""
-        amount, period = state.refill_amount_milli // 1000, state.refill_period_ms // 1000
-        return cls(state.limit_name, state.capacity_milli // 1000, amount, period)
-
-    @classmethod
-    def _per(cls, name: str, rate: int, burst: int | None, seconds: int) -> Self:
-        return cls(name, rate if burst is None else burst, rate, seconds)
-
-    @property
-    def refill_rate(self) -> float:
-        """Tokens per second."""
-        return self.refill_amount / self.refill_period_seconds
-
-    @property
-    def capacity_milli(self) -> int:
-        """The capacity in millitokens."""
-        return self.capacity * 1000
-
-    @property
-    def refill_amount_milli(self) -> int:
-        """The refill in millitokens."""
-        return self.refill_amount * 1000
-
-    @property
-    def refill_period_ms(self) -> int:
-        """The period in milliseconds."""
-        return self.refill_period_seconds * 1000
-
-    def to_dict(self) -> dict[str, Any]:
-        """The limit as plain JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The limit that ``to_dict`` told."""
-        names = [one.name for one in fields(cls)]
-        given = check_mapping("limit", data, f"pass a mapping of {', '.join(names)}")
-        if missing := [name for name in names if name not in given]:
-            raise ValidationError("limit", given, f"{', '.join(missing)} missing")
-        if unknown := sorted(shown(key).strip("'") for key in given if key not in names):
-            raise ValidationError("limit", given, f"unknown keys {', '.join(unknown)}")
-        return cls(**given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +78,7 @@ class BucketState:
     refill_period_ms: int
     total_consumed_milli: int = 0
     shard_id: int = 0
+    accrual: str | None = None
 
     @property
     def limit(self) -> Limit:
@@ -190,7 +99,8 @@ class BucketState:
     def from_limit(cls, entity_id: str, resource: str, limit: Limit, now_ms: int) -> Self:
         """A full bucket of this limit."""
         capacity, amount, period = limit.capacity_milli, limit.refill_amount_milli, limit.refill_period_ms
-        return cls(entity_id, resource, limit.name, capacity, now_ms, capacity, amount, period)
+        numbers = capacity, now_ms, capacity, amount, period
+        return cls(entity_id, resource, limit.name, *numbers, accrual=limit.accrual)
 
 
 @dataclass(frozen=True, slots=True)

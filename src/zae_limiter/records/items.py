@@ -9,7 +9,7 @@ count as no limit.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
@@ -35,8 +35,6 @@ from ..repository_protocol import Item, Key, Value
 from ..schema import (
     INDEXES,
     audit_key,
-    config_attributes,
-    config_limits,
     entity_key,
     gsi1_pk_parent,
     gsi1_sk_child,
@@ -61,7 +59,32 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Enum) else dict(value) if isinstance(value, Mapping) else value
 
 
-# Config.
+# Config. One item holds every limit of one level, in whole tokens and seconds.
+
+
+def config_attributes(limits: Iterable[Limit]) -> dict[str, Value]:
+    attributes: dict[str, Value] = {}
+    for limit in limits:
+        attributes[f"l_{limit.name}_cp"] = limit.capacity
+        attributes[f"l_{limit.name}_ra"] = limit.refill_amount
+        attributes[f"l_{limit.name}_rp"] = limit.refill_period_seconds
+        kind = {"ac": limit.accrual}
+        attributes |= {f"l_{limit.name}_{part}": said for part, said in kind.items() if said is not None}
+    return attributes
+
+
+def configured_names(item: Item) -> list[str]:
+    """The limits that a config item says anything about."""
+    parts = ("_cp", "_ra", "_rp")
+    return sorted({a[2:-3] for a in item if a.startswith("l_") and a.endswith(parts) and len(a) > 5})
+
+
+def config_limits(item: Mapping[str, Value]) -> tuple[Limit, ...]:
+    """The limits of a config item, in the order of their names; malformed ones are an error."""
+    return tuple(
+        Limit(name, *(item.get(f"l_{name}_{field}") for field in ("cp", "ra", "rp", "ac")))  # type: ignore[arg-type]
+        for name in configured_names(item)
+    )
 
 
 def config_item(config: LimiterConfig) -> dict[str, Value]:
@@ -86,7 +109,7 @@ def readable_config(item: Item) -> LimiterConfig:
 
 
 _SETTING = re.compile(
-    r"l_.+_(?:cp|ra|rp)|on_unavailable|auto_update|strict_version|config_version|born|resource|entity_id|ttl"
+    r"l_.+_(?:cp|ra|rp|ac)|on_unavailable|auto_update|strict_version|config_version|born|resource|entity_id|ttl"
     r"|GSI[1-4][PS]K",
     re.DOTALL,
 )

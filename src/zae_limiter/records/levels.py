@@ -24,7 +24,6 @@ from ..schema import (
     RESOURCE_AUDIT,
     SYSTEM_AUDIT,
     bucket_key,
-    configured_names,
     entity_config_key,
     entity_key,
     gsi3_pk_entity_config,
@@ -37,7 +36,7 @@ from ..schema import (
 )
 from .audit import audited
 from .belongings import bucket_keys, clear_out, count_entity_config, mend_counts
-from .items import check_settings, config_item, readable_config, unknown_settings
+from .items import check_settings, config_item, configured_names, readable_config, unknown_settings
 from .resolution import least_version, level_keys
 from .scope import Scope
 

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 from ...engine.account import WRITES, Account
 from ...engine.bucket_view import stored_terms
 from ...engine.bucket_writes import write_for
-from ...engine.law import Rate, accrued, balance
-from ...engine.lifetime import fill_ms
+from ...engine.law import Rate, accrued, balance, fill_ms
 from ...engine.merge import TTL_FILLS
 from ...engine.posting import Posting
 from ...exceptions import ValidationError
@@ -28,7 +27,15 @@ from ...naming import WCU, validate_limit_name
 from ...records.entities import family_of
 from ...records.resolution import level_keys, resolve
 from ...repository_protocol import Absent, Condition, Delete, Equal, Exists, Item, Key, Put, Update, Value
-from ...schema import MOVED, bucket_entries, bucket_key, entity_key, limit_attributes, number
+from ...schema import (
+    MOVED,
+    bucket_entries,
+    bucket_key,
+    entity_key,
+    limit_attributes,
+    number,
+    rate_attributes,
+)
 from .moving import Context, Group, Move, Translation, mark, moved, pins, superseded, unchanged
 from .shapes import SUPERSEDED, OldRecord, fields
 
@@ -156,7 +163,7 @@ def _numbers(parts: Iterable[Part], origin_ms: int) -> dict[str, Value]:
         names = limit_attributes(part.name)
         # More than full is no more than full, and numbers stay small.
         item[names.tk] = min(part.rate.capacity_milli, part.tokens_at(origin_ms))
-        item[names.cp], item[names.ra], item[names.rp] = part.rate
+        item |= rate_attributes(part.name, part.rate)
         item[names.tc] = part.consumed_milli
     return item
 
@@ -267,7 +274,7 @@ def missing_of_share(part: Part, count: int, now_ms: int) -> int:
 
     One that holds more than its share was not used since there were fewer shards: its share was larger.
     """
-    capacity, amount, period = part.rate
+    capacity, amount, period, _ = part.rate
     shares = count
     while shares > 1 and part.tokens_milli > capacity // shares:
         shares //= 2

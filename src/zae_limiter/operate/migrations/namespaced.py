@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterator
 
 from ...exceptions import ValidationError
 from ...naming import WCU, validate_entity_id, validate_limit_name, validate_resource
-from ...records.items import unknown_settings
+from ...records.items import config_limits, unknown_settings
 from ...records.levels import check_level_resource
 from ...repository_protocol import Item, Row
-from ...schema import REGISTRY, config_limits, is_number, parse_bucket_pk
+from ...schema import REGISTRY, is_number, parse_bucket_pk
 from .shapes import Finding, Found, Kind, OldRecord, read_key, usage_place
 
 _PARTITION = re.compile(r"([^/#]+)/([A-Z_]+)#(.*)", re.DOTALL)
