@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from .engine import holding
+from .engine.demand import seats_of
 from .exceptions import LeaseExpiredError, RateLimiterUnavailable
 from .lease import Lease
 from .models.checks import named_amounts, needs_milli
@@ -121,9 +122,9 @@ class Acquisition(Asked):
             lease._buckets.writer.refunds_lost -= 1
         if before:  # by its commit or cancel
             return False
-        return bool(lease._adjusted) or (
-            kind is not None and lease._gives_back(failed=kind is not GeneratorExit)
-        )
+        if lease._adjusted or (kind is not None and lease._gives_back(failed=kind is not GeneratorExit)):
+            return True
+        return bool(lease._later) and bool(seats_of(lease._later))
 
     async def __aexit__(
         self,

@@ -18,7 +18,7 @@ from .engine.demand import unknown_limit
 from .engine.holding import Holding, _noting, logger
 from .engine.remaining import statuses_of
 from .engine.settle import cost_of
-from .exceptions import LeaseExpiredError, RateLimiterUnavailable, shown
+from .exceptions import LeaseExpiredError, RateLimiterUnavailable, ValidationError, shown
 from .models import TOKENS_MAX, OnUnavailable, check_count
 from .models.checks import named_amounts, needs_milli
 from .models.leases import LeaseStatus, OnError
@@ -159,6 +159,9 @@ class Lease(Holding, Current):
                 raise error.after_work(self._entity_id, self._resource) from error.__cause__
 
     def _check_known(self, name: str) -> None:
+        if any(name in account.terms.seats for account in self._accounts):
+            told = "it counts who is at work, not what that costs: it is given back when the lease ends"
+            raise ValidationError("limit name", name, told)
         if any(name in account.terms.rates for account in self._accounts):
             return
         if not any(name in take.amounts for take in self._later):

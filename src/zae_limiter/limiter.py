@@ -108,6 +108,11 @@ class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):
         """How often work went ahead unchecked, by ``on_unavailable``; each time was logged."""
         return self._repository.writer.degraded
 
+    @property
+    def seats_lost(self) -> int:
+        """How many seats of limits of concurrency could not be renewed in time; each was logged."""
+        return self._repository.writer.renewals.lost
+
     def __repr__(self) -> str:
         where = f"{type(self).__name__} of namespace {self._repository.namespace_name!r}"
         return f"<{where}, degraded={self.degraded}, refunds_lost={self.refunds_lost}>"

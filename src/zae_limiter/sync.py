@@ -380,6 +380,11 @@ class SyncRateLimiter(LimiterForms, Limiting[Decorator]):
         return self._async.refunds_lost
 
     @property
+    def seats_lost(self) -> int:
+        """See ``RateLimiter.seats_lost``."""
+        return self._async.seats_lost
+
+    @property
     def degraded(self) -> int:
         """See ``RateLimiter.degraded``."""
         return self._async.degraded

@@ -250,6 +250,7 @@ def bucket_levels(
                 **({"shard": shard} if by_shard else {"shards": len(shards)}),
                 "available": sum(held) // 1000,
                 "capacity": sum(one.capacity_milli for one in shards) // 1000,
+                **({"held": shards[0].held} if shards[0].held is not None else {}),
                 "full_in_seconds": max(waits_ms) / 1000,
                 "total_consumed": sum(one.total_consumed_milli for one in shards) // 1000,
             }
@@ -263,9 +264,13 @@ def _buckets_table(rows: list[dict[str, Any]]) -> RenderableType:
         return Group()
     out = console()
     shards = [name for name in ("shard", "shards") if any(row.get(name, 1) != 1 for row in rows)]
-    numbers = (*shards, "available", "capacity", "full in")
+    held = ["held"] if any("held" in row for row in rows) else []
+    numbers = (*shards, "available", "capacity", *held, "full in")
     columns = ["resource", "limit", *numbers]
-    texts = [[str(row[name]) for name in columns[:-1]] + [f"{row['full_in_seconds']:.1f} s"] for row in rows]
+    texts = [
+        [str(row.get(name, "")) for name in columns[:-1]] + [f"{row['full_in_seconds']:.1f} s"]
+        for row in rows
+    ]
     taken = sum(max(map(len, column)) + COLUMN_GAP for column in zip(columns, *texts, strict=True))
     levels = _levels([(row["available"], row["capacity"]) for row in rows], out.width - taken, ink(out))
     at = columns.index("available")

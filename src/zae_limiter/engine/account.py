@@ -8,6 +8,7 @@ from enum import Enum
 from typing import NamedTuple, Self
 
 from ..models import Limit
+from ..models.accruals import CONCURRENT
 from ..repository_protocol import Key, Value
 from ..schema import bucket_key, kind_attributes, limit_attributes, rate_attributes
 from .law import Rate
@@ -46,6 +47,8 @@ class Terms:
     counted: tuple[str, ...] = field(init=False, compare=False, repr=False)
     """Where it has integers besides."""
     slots: Mapping[str, Slot] = field(init=False, compare=False, repr=False)
+    seats: frozenset[str] = field(init=False, compare=False, repr=False)
+    """The limits that count who is at work; they have no slot."""
 
     def __post_init__(self) -> None:
         fill_ms = max((rate.fill_ms for rate in self.rates.values()), default=0)
@@ -55,7 +58,8 @@ class Terms:
             names, (capacity, amount, period, accrual) = limit_attributes(name), rate
             said |= rate_attributes(name, rate)
             counted += [names.tk, names.tc]
-            slots[name] = Slot(capacity, amount, 0 if accrual else period, names.tk, names.tc)
+            if accrual != CONCURRENT:
+                slots[name] = Slot(capacity, amount, 0 if accrual else period, names.tk, names.tc)
         plain = (name for name, rate in self.rates.items() if rate.accrual is None)
         worked_out = {
             "fill_ms": fill_ms,
@@ -64,6 +68,7 @@ class Terms:
             "unsaid": frozenset(kind_attributes(name).ac for name in plain),
             "counted": tuple(counted),
             "slots": slots,
+            "seats": frozenset(self.rates.keys() - slots.keys()),
         }
         for attribute, value in worked_out.items():
             object.__setattr__(self, attribute, value)

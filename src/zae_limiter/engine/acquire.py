@@ -99,6 +99,7 @@ async def acquire_in_line(
             if writer.refusals and whole._wait_ms is None and (refusal := remembered(writer, demands)):
                 raise refusal
             is_whole = is_lone and image is not None and image.get("shard_count", 1) == 1
+            is_whole = is_whole and (not plan.seats or plan.seats.isdisjoint(needs))
             if is_whole and is_first and whole._speculative and attempt == 1 and whole._wait_ms is None:
                 if await _took_alone(whole, demands[0], plan):
                     return

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ..models import NUMBER_MAX, Limit, LimitStatus
+from ..models.accruals import CONCURRENT
 from ..naming import WCU
 from ..repository_protocol import Item
 from ..runtime.world import AHEAD_MS_MAX
@@ -30,6 +31,7 @@ from ..schema import (
 from .account import WRITE_MILLI, Account, Meter, Terms
 from .law import TOKEN_MILLI, Rate, balance, floored, gain, is_cut
 from .level import Level
+from .seats import level_of, vacated
 from .shares import SHARDS_MAX, Spread
 
 
@@ -59,6 +61,8 @@ def carry(before: Rate, after: Rate, spared_milli: int) -> Carry:
     taken off the next raise, lest callers who disagree about the limits make tokens by turns.
     """
     difference = after.capacity_milli - before.capacity_milli
+    if after.accrual == CONCURRENT:  # who is at work stays there, and nobody comes before enough have left
+        return Carry(difference, False, 0)
     made_up = min(spared_milli, max(0, difference))
     return Carry(difference - made_up, is_cut(before, after), spared_milli - made_up)
 
@@ -154,7 +158,9 @@ def level(terms: Terms, name: str, image: Item | None, now_ms: int) -> Level:
     """A limit of the bucket under these terms, as the next write would find it."""
     rate = terms.rates[name]
     before = None if image is None else stored_rate(image, name)
-    if image is None or before is None:
+    if image is not None and rate.accrual == CONCURRENT:
+        return level_of(rate, before, image, name, now_ms)
+    if image is None or before is None or before.accrual == CONCURRENT:
         return Level(rate, rate.capacity_milli, now_ms)
     waits = False
     if BOOKED in image:
@@ -179,8 +185,9 @@ def in_line(image: Item, now_ms: int) -> bool:
 
 
 def as_found(image: Item, now_ms: int) -> Item:
-    """A bucket as the next write finds it: without a line that is over."""
-    return unbooked(image) if BOOKED in image and not in_line(image, now_ms) else image
+    """A bucket as the next write finds it: without a line that is over, and seats that lapsed."""
+    image = unbooked(image) if BOOKED in image and not in_line(image, now_ms) else image
+    return vacated(image, stored_terms(image).seats, now_ms)
 
 
 def tokens_of(image: Item) -> dict[str, int]:

@@ -53,12 +53,16 @@ from .law import Rate, fill_ms, gain
 from .lifetime import keep_alive, ttl_seconds
 from .posting import COUNT, Posting, believed, measure
 from .rebase import rebase
+from .seating import with_seats
+from .seats import is_counted, take_off
 from .set_aside import as_a_whole, flow_over, give_back, set_aside
 from .shares import SHARDS_MAX
 
 
 def write_for(account: Account, posting: Posting, image: Item | None, now_ms: int) -> Write | None:
     """The write that carries out a posting on a bucket last seen as ``image``; ``None`` if it is moot."""
+    if posting.seats:
+        return with_seats(write_for, account, posting, image, now_ms)
     if image is not None and BOOKED in image:
         if not in_line(image, now_ms):
             write = write_for(account, posting, plain := unbooked(image), now_ms)
@@ -88,12 +92,14 @@ def fitting(postings: Sequence[Posting], terms: Terms, image: Item | None, now_m
     if any(posting.booking for posting in postings):
         return [turn.fits for turn in booking.schedule(postings, terms, image, now_ms)]
     left: dict[str, int] = {}
+    held: dict[tuple[str, int], int] = {}
     fits = []
     for posting in postings:
         for name in posting.need:
             if name not in left:
                 left[name] = level(terms, name, image, now_ms).balance(now_ms)
         fit = all(left[name] >= amount for name, amount in posting.need.items())
+        fit = fit and (not posting.seats or take_off(posting.seats, image, held))
         fits.append(fit)
         if fit:
             for name, amount in posting.need.items():
@@ -180,7 +186,7 @@ def spent(terms: Terms, needs: Mapping[str, int], image: Item, now_ms: int) -> d
 def _charge(account: Account, posting: Posting, image: Item, now_ms: int) -> Update | None:
     """Take after the fact, under the numbers that the bucket has by now."""
     terms = stored_terms(image, account.terms.ttl_fills)
-    debit, credit = ({n: a for n, a in part.items() if n in terms.rates} for part in posting[1:3])
+    debit, credit = ({n: a for n, a in part.items() if n in terms.slots} for part in posting[1:3])
     if not debit and not credit:
         return None
     return _spend(account._replace(terms=terms), Posting(NOTHING, debit, credit), image, now_ms)
@@ -255,7 +261,7 @@ def _give_back(account: Account, credit: Mapping[str, int], image: Item | None) 
     kept = {
         name: amount
         for name, amount in credit.items()
-        if image is None or stored_rate(image, name) is not None
+        if image is None or ((rate := stored_rate(image, name)) is not None and not is_counted(rate))
     }
     if not kept:
         return None

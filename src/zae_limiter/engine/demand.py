@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..exceptions import ValidationError
 from ..repository_protocol import Outcome
+from ..runtime.colour import Signal
 from .account import Account
 from .booking import Booked
 from .bucket_view import life_of
-from .posting import Booking
+from .posting import Booking, Order, Posting
+from .seats import SeatMove, until
 
 
 class BucketDemand(NamedTuple):
@@ -52,6 +54,87 @@ def unknown_limit(name: str, accounts: Sequence[Account]) -> ValidationError:
     return ValidationError("limit name", name, f"{entity_id!r} has no such limit on {resource!r}; {has}")
 
 
+class Seat:
+    """Some seats that a lease holds of one bucket, and until when; whoever renews them moves that."""
+
+    __slots__ = ("__weakref__", "account", "count", "is_lost", "is_over", "moving", "name", "until")
+
+    def __init__(self, account: Account, name: str, held_until: int, count: int) -> None:
+        self.account, self.name, self.until, self.count = account, name, held_until, count
+        self.is_over = self.is_lost = False
+        """Whether its lease has ended, or nobody can tell any more where it is."""
+        self.moving: Signal | None = None
+        """Given when the renewal is done that is under way."""
+
+    def back(self, *, is_refund: bool = False) -> SeatMove:
+        return SeatMove(self.name, self.until, -self.count, is_refund)
+
+
+class SeatedDemand(BucketDemand):
+    """One that takes seats."""
+
+    seats: tuple[Seat, ...] = ()
+
+    @property
+    def taking(self) -> tuple[SeatMove, ...]:
+        """The moves that take them."""
+        return tuple(SeatMove(seat.name, seat.until, seat.count) for seat in self.seats)
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        """What it takes besides."""
+        names = {seat.name for seat in self.seats}
+        return {name: amount for name, amount in self.amounts.items() if name not in names}
+
+
+def seated(demand: BucketDemand, now_ms: int) -> BucketDemand:
+    """A demand with the seats that it takes, if it does."""
+    account, amounts = demand
+    if account.terms.seats.isdisjoint(amounts):
+        return demand
+    return _with_seats(
+        demand,
+        tuple(
+            Seat(account, name, until(account.terms.rates[name], now_ms), amounts[name] // 1000)
+            for name in amounts
+            if name in account.terms.seats
+        ),
+    )
+
+
+def order_of(demand: BucketDemand, posting: Posting) -> Order:
+    """The order that takes a demand, like a posting else."""
+    taking = demand.taking if isinstance(demand, SeatedDemand) else ()
+    return Order(demand.account, posting._replace(need=demand.amounts, seats=taking))
+
+
+def share_of(demand: BucketDemand, amounts: Mapping[str, int]) -> BucketDemand:
+    """A part of a demand that was taken, as one that somebody answers for."""
+    share = BucketDemand(demand.account, amounts)
+    if not isinstance(demand, SeatedDemand):
+        return share
+    seats = (
+        Seat(seat.account, seat.name, seat.until, amounts[seat.name] // 1000)
+        for seat in demand.seats
+        if seat.name in amounts
+    )
+    return _with_seats(share, tuple(seats))
+
+
+def _with_seats(demand: BucketDemand, seats: tuple[Seat, ...]) -> BucketDemand:
+    if not seats:
+        return demand
+    with_seats = SeatedDemand(*demand)
+    with_seats.seats = seats
+    return with_seats
+
+
+def seats_of(takes: Iterable[Take]) -> list[Seat]:
+    """The seats that were taken, whoever gave them."""
+    demands = (demand for take in takes for demand in take.demands)
+    return [seat for demand in demands if isinstance(demand, SeatedDemand) for seat in demand.seats]
+
+
 class BookedDemand(BucketDemand):
     """One that was booked."""
 
@@ -66,4 +149,10 @@ def taken_from(demand: BucketDemand, outcome: Outcome) -> BucketDemand:
         booked.booking = outcome.booking
         return booked
     account = demand.account
-    return demand if account.life == life else BucketDemand(account._replace(life=life), demand.amounts)
+    if account.life == life:
+        return demand
+    account = account._replace(life=life)
+    taken = BucketDemand(account, demand.amounts)
+    if isinstance(demand, SeatedDemand):
+        return _with_seats(taken, tuple(Seat(account, s.name, s.until, s.count) for s in demand.seats))
+    return taken

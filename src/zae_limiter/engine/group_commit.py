@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 
 from ..exceptions import RateLimiterUnavailable
 from ..repository_protocol import Backend, Item, Key, Outcome, Write
-from ..runtime.colour import Colour, ForkSafe, Signal
+from ..runtime.colour import ForkSafe, Signal
 from ..runtime.world import World
 from ..schema import BOOKED, LIFE, is_deleted
 from .account import Account
@@ -28,9 +28,11 @@ from .door import Call, write_each, write_together
 from .line import WITHDRAWN, Line, Lines, Ticket
 from .posting import Order, Posting, merged
 from .rebase import rebase
+from .renewal import Renewals
 from .seen_buckets import SeenBuckets
 from .sending import LATE, MOOT, Sending, interrupted, outcome_of, unknown
 from .set_aside import give_back
+from .waiting_room import SeatLine, WaitingRoom
 
 logger = logging.getLogger("zae_limiter")
 
@@ -53,14 +55,6 @@ CLOSING_SECONDS = 0.005
 """How often whoever closes a store looks whether those who waited are gone."""
 
 
-class WaitingRoom:
-    """How many acquires wait for a turn, and how they are told that there will be none."""
-
-    def __init__(self, colour: Colour) -> None:
-        self.closing: Signal = colour.signal()
-        self.waiting = 0
-
-
 class BucketWriter(SeenBuckets):
     """Shapes, groups and sends the writes of one process, and remembers what it sees of the buckets."""
 
@@ -73,13 +67,15 @@ class BucketWriter(SeenBuckets):
         """How many refunds and settlements could not be stored, each of them logged."""
         self.degraded, self.told = 0, set[str]()
         """How often work went ahead unchecked, each time logged; what is set up wrong, as far as was told."""
-        self._lines = ForkSafe(Lines)
-        self.waiting_room = ForkSafe(lambda: WaitingRoom(self.colour))
+        self._lines, self.waiting_room = ForkSafe(Lines), ForkSafe(lambda: WaitingRoom(self.colour))
+        self.renewals, self.seat_line = Renewals(self), SeatLine()
 
     async def close(self) -> None:
         """Wake those who wait, and give them the time of a call to give their places back."""
         room, until_ms = self.waiting_room.get(), self.world.ticks_ms() + self.backend.capabilities.timeout_ms
+        self.renewals.close()
         room.closing.give()
+        self.seat_line.stir()
         while room.waiting and self.world.ticks_ms() < until_ms:
             await self.colour.sleep(CLOSING_SECONDS)
 
@@ -99,7 +95,7 @@ class BucketWriter(SeenBuckets):
         outcomes.
         """
         for account, posting in orders if self.refusals else ():
-            if posting.credit:
+            if posting.credit or posting.seats:
                 self.refusals.pop(account.whole_key, None)
         visit = Visit(self, orders, binding=binding)
         try:

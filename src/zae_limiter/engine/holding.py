@@ -21,12 +21,12 @@ from ..models.leases import OnError
 from ..repository_protocol import NOTHING, Item
 from ..runtime.colour import ForkSafe, at_fork
 from .account import Account
-from .demand import BucketDemand, Take
+from .demand import BucketDemand, Take, seats_of
 from .group_commit import BucketWriter
 from .plan import Plan
 from .posting import Order
 from .remaining import UNSEEN, Seen
-from .settle import Charge, answered_for, give_back, settle, settlement
+from .settle import Charge, answered_for, give_back, rest, seats_back, settle, settlement
 
 logger = logging.getLogger("zae_limiter")
 
@@ -150,9 +150,14 @@ class Holding:
         with _noting.get():
             if self._abandoned:
                 return False
+            seats = seats_of(takes)
+            if seats and self._settled:  # nobody would give them back
+                return False
             self._later += takes
             del taken[:]
-            return True
+        for seat in seats:
+            self._buckets.writer.renewals.add(seat)
+        return True
 
     def _add(self, changes: Mapping[str, int]) -> None:
         with _noting.get():
@@ -168,12 +173,18 @@ class Holding:
 
     async def _finish(self, state: str = "") -> None:
         """Store the net adjustment."""
-        writer = self._buckets.writer
+        writer, seats = self._buckets.writer, seats_of(self._later) if self._later else ()
+        interruption = await rest(writer, seats) if seats else None
         with _noting.get():
             orders = Charge(writer.lose, self._settlement())
+            if seats:
+                orders[:] = seats_back(orders, seats)
             if not self._is_first(state):
                 del orders[:]
-        for failure in await settle(writer, orders):
+        failures = await settle(writer, orders)
+        if interruption is not None:
+            raise interruption
+        for failure in failures if self._adjusted else ():  # a seat comes back by itself
             raise failure
 
     async def _abandon(self) -> None:
@@ -231,6 +242,7 @@ class Holding:
                 self._counted = True
                 self._lost()
             is_back = is_held and not self._in_block and self._gives_back(failed=False)
+            is_back = is_back or (is_held and not self._in_block and bool(seats_of(self._later)))
             try:
                 if is_back or (self._adjusted and not self._settled):
                     self._buckets.writer.colour.carry_out(self._leave_behind(), self._lost)

@@ -13,7 +13,7 @@ import math
 from typing import NamedTuple
 
 from ..models import Limit
-from ..models.accruals import STEP_MS_SPARE, steps_of
+from ..models.accruals import CONCURRENT, STEP_MS_SPARE, steps_of
 
 TOKEN_MILLI = 1_000
 
@@ -87,6 +87,8 @@ def wait_ms(rate: Rate, deficit_milli: int, now_ms: int) -> int:
     if deficit_milli <= 0:
         return 0
     if rate.accrual is not None:
+        if rate.accrual == CONCURRENT:
+            return fill_ms(rate, deficit_milli)
         steps = steps_of(rate.accrual)
         return steps.instant(steps.count(now_ms) - (-deficit_milli // rate.refill_amount_milli)) - now_ms
     target = accrued(rate, now_ms) + deficit_milli
@@ -96,6 +98,8 @@ def wait_ms(rate: Rate, deficit_milli: int, now_ms: int) -> int:
 def fill_ms(rate: Rate, missing_milli: int) -> int:
     """How long it takes at most until so much has accrued, whenever that begins."""
     if rate.accrual is not None:
+        if rate.accrual == CONCURRENT:  # what nobody renews is back by then
+            return -(-rate.refill_period_ms * 9 // 8) if missing_milli > 0 else 0
         return max(0, -(-missing_milli // rate.refill_amount_milli)) * rate.refill_period_ms + STEP_MS_SPARE
     return max(0, -(-missing_milli * rate.refill_period_ms // rate.refill_amount_milli))
 

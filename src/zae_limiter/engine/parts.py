@@ -14,7 +14,7 @@ from typing import TypeAlias
 from ..exceptions import RateLimitExceeded
 from ..repository_protocol import Item
 from .account import Account
-from .demand import BucketDemand, Take, demand_on, demands_on
+from .demand import BucketDemand, Take, demand_on, demands_on, share_of
 from .holding import Buckets, Holding
 from .plan import Plan
 from .remaining import seen_now
@@ -53,15 +53,15 @@ def shared_out(
     """
     if len(parts) == 1:
         return (Take(plans[0].accounts, parts[0][1], (*taken,)),)
-    left = [(account, dict(amounts)) for account, amounts in taken]
+    left = [(demand, dict(demand.amounts)) for demand in taken]
     takes = []
     for (_, needs), plan in zip(parts, plans, strict=True):
         demands: list[BucketDemand] = []
         for account in plan.accounts:
             owed = dict(needs)
             for giver, amounts in left:
-                if giver.whole_key == account.whole_key and (share := _claimed(owed, amounts)):
-                    demands.append(BucketDemand(giver, share))
+                if giver.account.whole_key == account.whole_key and (share := _claimed(owed, amounts)):
+                    demands.append(share_of(giver, share))
         if any(all(name not in demand.amounts for demand in demands) for name in needs):
             return ()
         if needs:

@@ -28,6 +28,7 @@ class Plan:
         "names",
         "on_unavailable",
         "records",
+        "seats",
         "withdrawals",
     )
 
@@ -47,6 +48,8 @@ class Plan:
         """The limits that somebody of the family has."""
         self.is_swappable = len(accounts) == 1 and accounts[0].meter is Meter.NONE
         """Whether there is one bucket, and nobody counts the writes to it: a store may replace it at once."""
+        self.seats = frozenset(name for account in accounts for name in account.terms.seats)
+        """Those of them that count who is at work."""
         self.expires_ms = self.withdrawals = -1.0
         self.image: Item | None = None
         """The image of the entity's bucket that was last found to be plain."""

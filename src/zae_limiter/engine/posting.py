@@ -12,6 +12,7 @@ from ..schema import limit_attributes, number, pinned, rate_attributes, shard_at
 from .account import WRITE_MILLI, WRITES, Account, Meter
 from .bucket_view import has_same_terms, shard_count
 from .law import Rate, gain
+from .seats import SeatMove
 from .shares import SHARDS_MAX
 
 COUNT = limit_attributes(WCU)
@@ -53,9 +54,13 @@ class Posting(NamedTuple):
     """Somebody waits for the need, or gives back what was booked."""
     turns: tuple[Posting, ...] = ()
     """One after another, where somebody waits or gives up."""
+    seats: tuple[SeatMove, ...] = ()
+    """Seats that are taken, which are needs too, given back or renewed."""
 
     def __repr__(self) -> str:
-        parts = (f"{name}={dict(part)}" for name, part in zip(self._fields, self[:3], strict=False) if part)
+        parts = [f"{name}={dict(part)}" for name, part in zip(self._fields, self[:3], strict=False) if part]
+        if back := {move.name: -move.amount for move in self.seats if move.amount < 0}:
+            parts.append(f"seats={back}")
         return f"Posting({', '.join(parts)})"
 
     @property
@@ -78,6 +83,8 @@ class Order(NamedTuple):
             return False
         if one.booking is not None and bool(one.need) != bool(two.need):
             return False
+        if (one.seats or two.seats) and any(move.later for move in (*one.seats, *two.seats)):
+            return False  # whoever renews is told whether it did
         return has_same_terms(self.account, other.account)
 
 
@@ -96,7 +103,8 @@ def merged(postings: Sequence[Posting]) -> Posting:
             for name, amount in part.items():
                 total[name] = total.get(name, 0) + amount
     turns = tuple(postings) if postings and postings[0].booking is not None else ()
-    return Posting(need, debit, credit, largest, hold, None, turns)
+    seats = tuple(move for posting in postings for move in posting.seats)
+    return Posting(need, debit, credit, largest, hold, None, turns, seats)
 
 
 class Belief(NamedTuple):

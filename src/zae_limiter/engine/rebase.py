@@ -25,9 +25,10 @@ from ..schema import (
 )
 from .account import Account, Meter
 from .bucket_view import carry, in_line, is_ahead, is_renewed, unbooked
-from .law import Rate, fill_ms, gain, moved_origin
+from .law import TOKEN_MILLI, Rate, fill_ms, gain, moved_origin
 from .lifetime import keep_alive
 from .posting import Posting, believed, measure
+from .seats import is_counted, places
 from .set_aside import as_a_whole
 
 
@@ -62,7 +63,10 @@ def rebase(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
                 continue
             assert before is not None, "every limit that a bucket holds has a rate"
             rate = before  # a limit that others bring along stays, and the origin moves for it too
-        left = change.joining(name, rate) if before is None else change.carried(name, before, rate)
+        if before is None or is_counted(before) != is_counted(rate):
+            left = change.joining(name, rate, is_new=before is None)
+        else:
+            left = change.carried(name, before, rate)
         set_.update(dict.fromkeys(attribute for attribute in kind_attributes(name) if attribute in image))
         set_ |= rate_attributes(name, rate)
         if change.waits and (booked := booking_attributes(name)).high in image:
@@ -92,18 +96,34 @@ class _Rebase:
         self.set: dict[str, Value] = {}
         self.when: list[Condition] = []
 
-    def joining(self, name: str, rate: Rate) -> int:
-        """A limit that the bucket did not have starts full; returns what is left of it."""
+    def joining(self, name: str, rate: Rate, *, is_new: bool) -> int:
+        """A limit that the bucket did not have, or had as one of seats, starts full; returns what is left.
+
+        Seats may still be held from when it had them before.
+        """
         need = self.posting.need.get(name, 0)
         taken = need + self.posting.debit.get(name, 0)
         tokens, _, _, _, counter = limit_attributes(name)
-        left = rate.capacity_milli - taken
-        self.set[tokens], self.set[counter] = left - gain(rate, self.origin_ms, self.at_ms), taken
+        found = rate.capacity_milli - (self._seated(name) if is_counted(rate) else 0)
+        left = found - taken
+        self.set[tokens] = left - gain(rate, self.origin_ms, self.at_ms)
+        if is_new:
+            self.set[counter] = taken
+        else:
+            self.add[counter] = taken
         self.when += pinned(self.image, tokens)
         self.set |= dict.fromkeys(booked for booked in booking_attributes(name) if booked in self.image)
-        if need > rate.capacity_milli:
+        if need > found:
             self.when.append(Absent())
         return left
+
+    def _seated(self, name: str) -> int:
+        """What is taken of a limit by those who hold seats of it from before."""
+        for place in (there := places(self.image, name)):
+            self.when.append(Equal(place.attribute, place.value))
+            if place.is_over(self.at_ms):
+                self.set[place.attribute] = None
+        return sum(place.taken for place in there if not place.is_over(self.at_ms)) * TOKEN_MILLI
 
     def carried(self, name: str, before: Rate, rate: Rate) -> int:
         """A limit whose numbers change, or its origin only; returns what is left of it."""

@@ -18,7 +18,9 @@ from .split import are_known, known_images, levels, shard_account, shard_keys
 
 def remembered(writer: BucketWriter, demands: Sequence[BucketDemand]) -> RateLimitExceeded | None:
     """The refusal that a bucket's last one calls for, if that was a moment ago."""
-    lately = [demand for demand in demands if _refused_lately(writer, demand.account)]
+    # Seats come back at any time, from whichever process: the store is asked for them every time.
+    asked = [demand for demand in demands if demand.account.terms.seats.isdisjoint(demand.amounts)]
+    lately = [demand for demand in asked if _refused_lately(writer, demand.account)]
     if not lately:
         return None
     now_ms = writer.world.now_ms()

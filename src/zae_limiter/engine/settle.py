@@ -14,11 +14,12 @@ from ..exceptions import RateLimiterUnavailable
 from ..repository_protocol import Item, Key, Outcome
 from .account import Account
 from .bucket_view import stored_terms
-from .demand import BookedDemand, BucketDemand, Take
+from .demand import BookedDemand, BucketDemand, Seat, SeatedDemand, Take
 from .door import write_each
 from .group_commit import BucketWriter
 from .lifetime import lasts, prolong
 from .posting import Order, Posting, merged
+from .seats import take_off
 from .shares import parent_of
 
 T = TypeVar("T")
@@ -30,6 +31,9 @@ logger = logging.getLogger("zae_limiter")
 
 SETTLE_ATTEMPTS_MAX = 64
 """How often refunds, and debits after the fact, are tried anew because their bucket would not hold still."""
+
+RENEWAL_CALLS = 2
+"""For how many times the deadline of a call whoever ends a lease waits for a renewal that is under way."""
 
 RESEND_ATTEMPTS_MAX = 8
 """How often these are sent that did not get through; a store repeats what it can by itself."""
@@ -60,14 +64,46 @@ def answered_for(writer: BucketWriter, demands: Iterable[BucketDemand] = ()) -> 
 
 async def give_back(writer: BucketWriter, taken: Sequence[BucketDemand]) -> None:
     """Refund demands, each to the item that it was taken from, and answer for that."""
+    interruption = await rest(writer, seats) if (seats := _seats_in(taken)) else None
     credits: dict[Debtor, Order] = {}
     for demand in taken:
-        booking = demand.booking if isinstance(demand, BookedDemand) else None
-        enter(credits, demand.account, Posting(credit=demand.amounts, booking=booking))
+        posting = Posting(credit=demand.amounts)
+        if isinstance(demand, BookedDemand):
+            posting = posting._replace(booking=demand.booking)
+        elif isinstance(demand, SeatedDemand):
+            back = tuple(seat.back(is_refund=True) for seat in demand.seats if not seat.is_lost)
+            posting = Posting(credit=demand.tokens, seats=back)
+        enter(credits, demand.account, posting)
     orders = Charge(writer.lose, credits.values())
     if isinstance(taken, Charge):
         del taken[:]
     await settle(writer, orders)
+    if interruption is not None:
+        raise interruption
+
+
+def _seats_in(taken: Sequence[BucketDemand]) -> list[Seat]:
+    return [seat for demand in taken if isinstance(demand, SeatedDemand) for seat in demand.seats]
+
+
+async def rest(writer: BucketWriter, seats: Sequence[Seat]) -> BaseException | None:
+    """Let nobody renew seats any more, and wait for whoever does just now; returns what came meanwhile."""
+    moving = [seat.moving for seat in seats if writer.renewals.end(seat) and seat.moving is not None]
+    interruption: BaseException | None = None
+    for signal in moving:
+        wait = signal.wait(RENEWAL_CALLS * writer.backend.capabilities.timeout_ms / 1000)
+        _, interrupted = await writer.colour.finish(wait)
+        interruption = interruption or interrupted
+    return interruption
+
+
+def seats_back(orders: list[Order], seats: Sequence[Seat]) -> list[Order]:
+    """Orders that also give seats back: the work is done, and was counted."""
+    owed = {(order.account.key, order.account.life): order for order in orders}
+    for seat in seats:
+        if not seat.is_lost:
+            enter(owed, seat.account, Posting(seats=(seat.back(),)))
+    return list(owed.values())
 
 
 def cost_of(taken: Sequence[Take], adjusted: Mapping[str, int]) -> dict[str, int]:
@@ -96,7 +132,7 @@ def settlement(
             next((take.accounts for take in taken if name in take.amounts), accounts) if tokens > 0 else ()
         )
         for account in payers:
-            if name in account.terms.rates:
+            if name in account.terms.slots:
                 held = [d.account for take in taken for d in take.demands]
                 known = [a for a in held if a.entity_id == account.entity_id and name in a.terms.rates]
                 enter(orders, next(iter(known), account), Posting(debit={name: tokens * 1000}))
@@ -155,7 +191,7 @@ async def settle(writer: BucketWriter, orders: Sequence[Order]) -> list[RateLimi
                 astray += [_with_elder(order)] if order.account.shard_id else []
                 continue
             if in_time and _may_try_again(outcome, attempt):
-                again.append(order)
+                again += _still_owed(order, outcome)
             elif not outcome.applied:
                 lost.append(outcome.failure or _contended(order))
                 writer.refunds_lost += 1
@@ -164,6 +200,8 @@ async def settle(writer: BucketWriter, orders: Sequence[Order]) -> list[RateLimi
                 )
             elif order.posting.debit and outcome.item is not None:
                 charged.append((order.account, outcome.item))
+            if outcome.applied and order.posting.seats:
+                writer.seat_line.stir(order.account.key)
         owed[:] = again
     for account, image in charged:
         _, interruption = await writer.colour.finish(_keep_alive(writer, account, image))
@@ -196,6 +234,18 @@ async def _posted(
         late = RateLimiterUnavailable("no answer within the deadline of a call", ambiguous=True)
         return [Outcome(False, None, failure=late) for _ in orders], interruption
     return posted[0], interruption or posted[1]
+
+
+def _still_owed(order: Order, outcome: Outcome) -> list[Order]:
+    """What is left of an order once seats are taken off it that somebody else has got meanwhile."""
+    posting, left = order.posting, dict[tuple[str, int], int]()
+    if not posting.seats or outcome.item is None:
+        return [order]
+    there = tuple(move for move in posting.seats if take_off([move], outcome.item, left))
+    if there == posting.seats:
+        return [order]
+    posting = posting._replace(seats=there)
+    return [order._replace(posting=posting)] if there or posting.debit or posting.credit else []
 
 
 def _may_try_again(outcome: Outcome, attempt: int) -> bool:

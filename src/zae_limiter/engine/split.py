@@ -42,7 +42,7 @@ from ..schema import (
     stored_rate,
 )
 from .account import WRITES, Account, Meter, Terms
-from .bucket_view import in_shards, level, shard_count, still_forgiven
+from .bucket_view import in_shards, level, shard_count, still_forgiven, stored_terms
 from .door import write_together
 from .group_commit import BucketWriter
 from .law import gain, moved_origin
@@ -197,7 +197,7 @@ async def gather(
 def doubled(first: Item) -> dict[str, int] | None:
     """How far each limit is spread when shard 0 is split once more; ``None`` if that would not help."""
     count = shard_count(first)
-    if count * 2 > SHARDS_MAX:
+    if count * 2 > SHARDS_MAX or stored_terms(first).seats:  # who is at work is counted in one place
         return None
     target = {}
     for name in bucket_limit_names(first):

@@ -16,7 +16,7 @@ from ..schema import is_deleted
 from .account import Account
 from .bucket_view import is_outdated, is_overloaded, is_split, shard_count
 from .bucket_writes import fitting
-from .demand import BucketDemand, demand_on, taken_from, unknown_limit
+from .demand import BucketDemand, demand_on, order_of, seated, taken_from, unknown_limit
 from .group_commit import BucketWriter
 from .posting import Booking, Order, Posting
 from .refusal import refusal_of, waiting_status
@@ -127,7 +127,8 @@ class _Taking:
         placed = []
         for at in self.owed:
             account, amounts = self._demands[at]
-            placed.append((at, BucketDemand(await place(self._writer, account, amounts), amounts)))
+            demand = BucketDemand(await place(self._writer, account, amounts), amounts)
+            placed.append((at, seated(demand, self._writer.world.now_ms())))
         refused = []
         for part in [placed] if self.together else self._in_turn(placed):
             if refused := await self._take(part, read_first=read_first):
@@ -220,9 +221,10 @@ class _Taking:
         now_ms, writer = self._writer.world.now_ms(), self._writer
         doubted: list[tuple[int, BucketDemand]] = []
         trusted: list[tuple[int, BucketDemand]] = []
-        for at, (account, amounts) in placed:
+        for at, demand in placed:
+            account, amounts = demand
             (fits,) = fitting([Posting(amounts)], account.terms, writer.image(account.key), now_ms)
-            (trusted if fits else doubted).append((at, BucketDemand(account, amounts)))
+            (trusted if fits else doubted).append((at, demand))
         return [part for part in (doubted, trusted) if part]
 
     async def _take(
@@ -233,7 +235,7 @@ class _Taking:
         alone = len(self._demands) == 1 or (self.together and len(placed) == len(self._demands))
         hold = 0 if alone else self._hold([demand.account for _, demand in placed])
         posting = Posting(hold=hold, booking=self._booking)
-        orders = [Order(demand.account, posting._replace(need=demand.amounts)) for _, demand in placed]
+        orders = [order_of(demand, posting) for _, demand in placed]
         if self.together:
             outcomes, interruption = await writer.post_together(orders, read_first=read_first)
         else:
@@ -300,8 +302,9 @@ class _Taking:
         """Take a demand from several shards at once."""
         held = [account for account, _ in parts[:1]]
         hold = self._hold(held) if len(self._demands) > 1 else 0
-        placed = [(at, BucketDemand(*part)) for part in parts]
-        orders = [Order(account, Posting(amounts, hold=hold)) for account, amounts in parts]
+        now_ms = self._writer.world.now_ms()
+        placed = [(at, seated(BucketDemand(*part), now_ms)) for part in parts]
+        orders = [order_of(demand, Posting(hold=hold)) for _, demand in placed]
         outcomes, interruption = await self._writer.post_together(orders)
         try:
             self._note(placed, outcomes)

@@ -18,6 +18,7 @@ from .demand import BookedDemand, BucketDemand
 from .group_commit import BucketWriter
 from .holding import Holding
 from .posting import Booking
+from .seat_wait import wait_for_seats
 from .settle import Charge, answered_for, give_back
 from .split import known_images, levels
 
@@ -38,6 +39,8 @@ async def wait_for(holding: Holding, demands: Sequence[BucketDemand], taking: Ta
     room = holding._buckets.writer.waiting_room.get()
     room.waiting += 1
     try:
+        if any(not demand.account.terms.seats.isdisjoint(demand.amounts) for demand in demands):
+            return await wait_for_seats(holding, demands, taking)
         return await _wait_for(holding, demands, taking)
     finally:
         room.waiting -= 1

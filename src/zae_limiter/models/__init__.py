@@ -13,8 +13,10 @@ from typing import Any, Self
 
 from ..established import AsMapping
 from ..exceptions import ValidationError
+from .accruals import CONCURRENT
 from .checks import NUMBER_MAX as NUMBER_MAX
 from .checks import PERIOD_SECONDS_MAX as PERIOD_SECONDS_MAX
+from .checks import SEATS_MAX as SEATS_MAX
 from .checks import TOKENS_MAX as TOKENS_MAX
 from .checks import Choice
 from .checks import check_count as check_count
@@ -94,6 +96,12 @@ class BucketState:
     def capacity(self) -> int:
         """The capacity in whole tokens."""
         return self.capacity_milli // 1000
+
+    @property
+    def held(self) -> int | None:
+        """How many seats of a limit of concurrency are held; ``None`` for any other limit."""
+        is_counted = self.accrual == CONCURRENT
+        return (self.capacity_milli - self.tokens_milli) // 1000 if is_counted else None
 
     @classmethod
     def from_limit(cls, entity_id: str, resource: str, limit: Limit, now_ms: int) -> Self:

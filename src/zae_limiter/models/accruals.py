@@ -12,6 +12,9 @@ from typing import Protocol, TypeGuard
 
 from ..exceptions import ValidationError
 
+CONCURRENT = "concurrent"
+"""No steps at all: what is taken comes back when its holder gives it back, or is not heard of any more."""
+
 STEP_MS_SPARE = 86_400_000
 """A change of a zone's clock makes a period longer by no more than this."""
 
@@ -26,9 +29,21 @@ class Steps(Protocol):
         """The first instant at which so many are counted."""
 
 
+class _NoSteps:
+    """Of a limit that nothing is added to as time passes."""
+
+    def count(self, t_ms: int) -> int:  # noqa: ARG002 - none, whenever
+        return 0
+
+    def instant(self, number: int) -> int:
+        raise AssertionError(f"step {number} of a limit that has none")
+
+
 @lru_cache(4096)
 def steps_of(accrual: str) -> Steps:
     """The steps that a text names."""
+    if accrual == CONCURRENT:
+        return _NoSteps()
     raise ValidationError("accrual", accrual, "nobody knows it; leave it out for a plain rate")
 
 

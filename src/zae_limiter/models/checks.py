@@ -18,6 +18,12 @@ NUMBER_MAX = 10**27
 
 PERIOD_SECONDS_MAX = 10 * 366 * 24 * 3600
 
+SEATS_MAX = 99_999
+"""The most that may be at work at once: a bucket keeps how many there are and until when in one number."""
+
+HOLD_SECONDS_MAX = 86_400
+"""The longest that a seat is held for somebody who is not heard of; who goes on for longer renews it."""
+
 
 class Choice(StrEnum):
     """Some words, one of which a caller chooses."""

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ..exceptions import ValidationError, shown
 from ..naming import validate_limit_name
-from .accruals import check_accrual
-from .checks import PERIOD_SECONDS_MAX, TOKENS_MAX, check_count, check_mapping
+from .accruals import CONCURRENT, check_accrual
+from .checks import HOLD_SECONDS_MAX, PERIOD_SECONDS_MAX, SEATS_MAX, TOKENS_MAX, check_count, check_mapping
+from .durations import seconds_of
 
 if TYPE_CHECKING:
     from . import BucketState
@@ -39,6 +40,10 @@ class Limit:
         check_count(f"refill_period_seconds of {self.name!r}", self.refill_period_seconds, PERIOD_SECONDS_MAX)
         if self.accrual is not None:
             check_accrual(f"accrual of {self.name!r}", self.accrual)
+        if self.accrual == CONCURRENT:
+            check_count(f"capacity of {self.name!r}", self.capacity, SEATS_MAX)
+            check_count(f"hold of {self.name!r}, in seconds,", self.refill_period_seconds, HOLD_SECONDS_MAX)
+            check_count(f"refill_amount of {self.name!r}", self.refill_amount, self.capacity, self.capacity)
 
     def __repr__(self) -> str:
         return f"Limit({', '.join(f'{name}={value!r}' for name, value in self.to_dict().items())})"
@@ -62,6 +67,18 @@ class Limit:
     def per_day(cls, name: str, rate: int, burst: int | None = None) -> Self:
         """``rate`` tokens a day, in a bucket that holds ``burst``, or ``rate`` if no burst is given."""
         return cls._per(name, rate, burst, 86400)
+
+    @classmethod
+    def concurrent(cls, name: str, capacity: int, hold: str | int = "5m") -> Self:
+        """At most ``capacity`` at work at once: each lease takes a seat, and gives it back when it ends.
+
+        The seat of somebody who crashed is free again after ``hold``, a text such as ``"5m"`` or seconds;
+        work that takes longer renews it by itself.
+
+        >>> Limit.concurrent("parallel", 10, hold="30s")
+        Limit(name='parallel', capacity=10, refill_amount=10, refill_period_seconds=30, accrual='concurrent')
+        """
+        return cls(name, capacity, capacity, seconds_of(f"hold of {shown(name)}", hold), CONCURRENT)
 
     @classmethod
     def custom(cls, name: str, capacity: int, refill_amount: int, refill_period_seconds: int) -> Self:

@@ -14,9 +14,9 @@ from typing import overload
 
 from ..engine.account import Account, Meter, Terms
 from ..engine.bucket_view import as_found, has_family, is_outdated, life_of, shard_count
-from ..engine.demand import demands_on
+from ..engine.demand import BucketDemand, demands_on, order_of, seated
 from ..engine.plan import Plan
-from ..engine.posting import Order, Posting
+from ..engine.posting import Posting
 from ..engine.split import shard_keys
 from ..exceptions import NoLimitsError, RateLimiterUnavailable, RateLimitExceeded
 from ..models import BucketState, Limit, OnUnavailable, check_count, check_limits
@@ -186,8 +186,9 @@ class BucketRecords:
         needs = needs_milli(consume)
         await self.notice_changes()
         account = (await self.plan(entity_id, resource, given, needs)).accounts[0]
-        demands_on([account], needs)
-        (outcome,), interruption = await self.writer.post([Order(account, Posting(need=needs))])
+        demand = next(iter(demands_on([account], needs)), BucketDemand(account, needs))
+        order = order_of(seated(demand, self._world.now_ms()), Posting())
+        (outcome,), interruption = await self.writer.post([order])
         if interruption is not None:
             raise interruption
         return outcome
@@ -311,7 +312,9 @@ class BucketRecords:
         else:
             fills = 0 if resolved.source in LASTING else ttl_fills
             terms = Terms.of(resolved.limits or (), resolved.version, fills)
-        meter = Meter.LIMIT if self._backend.capabilities.hot_partitions else Meter.NONE
+        # Who is at work is counted in one item, however often that is written.
+        meter = Meter.COUNT if terms.seats else Meter.LIMIT
+        meter = meter if self._backend.capabilities.hot_partitions else Meter.NONE
         life = life_of(self.writer.image(key))
         account = Account(
             key, self._namespace_id, entity_id, resource, terms, *family_of(entity), meter, life=life

@@ -65,6 +65,9 @@ class Signal(Protocol):
 class Blocking:
     """How coroutines wait for each other where nothing ever suspends: several calls take a thread each."""
 
+    home: Callable[[], Hashable] | None = None
+    """What connections and timers cannot leave: the process."""
+
     def __init__(self) -> None:
         self._threads = ForkSafe(lambda: ThreadPoolExecutor(THREADS_MAX, "zae-limiter"))
         # Of their own, lest calls that wait for others take the threads these would run in.
@@ -108,6 +111,18 @@ class Blocking:
             in_thread_of_its_own(functools.partial(run_sync, coroutine), lost)
         else:
             run_sync(coroutine)
+
+    def later(self, seconds: float, work: Callable[[], Work[None]]) -> Callable[[], None]:
+        """Run a coroutine after this long, for nobody who waits; returns how to call it off."""
+        off = threading.Event()
+
+        def run() -> None:
+            if not off.wait(min(seconds, threading.TIMEOUT_MAX)):
+                run_sync(work())
+
+        with contextlib.suppress(RuntimeError):  # the interpreter is going down
+            threading.Thread(target=run, name="zae-limiter-later", daemon=True).start()
+        return off.set
 
     def signal(self) -> Signal:
         """A new signal that nobody has given yet."""
@@ -215,7 +230,7 @@ class _StandIn:
 class Asyncio:
     """The same where coroutines suspend on the running event loop."""
 
-    home: Callable[[], Hashable] = staticmethod(asyncio.get_running_loop)
+    home: Callable[[], Hashable] | None = staticmethod(asyncio.get_running_loop)
     """What connections and futures cannot leave, for ``ForkSafe``."""
 
     async def together(self, coroutines: Sequence[Work[T]]) -> list[T]:
@@ -257,6 +272,12 @@ class Asyncio:
             in_thread_of_its_own(rest.in_a_loop_of_its_own, lost)
         else:
             rest.in_a_loop_of_its_own()
+
+    def later(self, seconds: float, work: Callable[[], Work[None]]) -> Callable[[], None]:
+        loop = running_loop()
+        if loop is None:  # somebody steps a coroutine by hand
+            return _nothing
+        return loop.call_later(seconds, lambda: keep_running(loop, work())).cancel
 
     def signal(self) -> Signal:
         return _LoopSignal()

@@ -1,0 +1,99 @@
+"""Waiting for a seat: in the order of asking within a process, and holding nothing meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import pytest
+
+from tests.flow.clients import RESOURCE, Client, Store
+from tests.flow.test_concurrency import LIMITS, NEED
+from tests.flow.waiting_room import on_a_loop
+from tests.patience import PATIENCE_SECONDS
+from zae_limiter import ClosedError, RateLimiter, RateLimitExceeded, Repository
+
+
+async def waiting_limiter(store: Store) -> RateLimiter:
+    """A client in real time, whose waiters wait for one another."""
+    wrap = on_a_loop if store.name == "memory" else lambda backend: backend
+    repository = await Repository.over(wrap(store.open_backend()))
+    store.clients.append(Client(RateLimiter(repository), None, None))  # type: ignore[arg-type]
+    return RateLimiter(repository)
+
+
+async def test_waiting_for_a_seat(store: Store) -> None:
+    """Whoever of a process asked first sits first, woken by who leaves, and all have had their turn."""
+    limiter, began, at_work, most = await waiting_limiter(store), list[int](), 0, 0
+
+    async def work(number: int) -> None:
+        nonlocal at_work, most
+        async with limiter.acquire("key", RESOURCE, NEED, LIMITS, wait=math.inf) as lease:
+            began.append(number)
+            at_work += 1
+            most = max(most, at_work)
+            await asyncio.sleep(0.01)
+            at_work -= 1
+        assert number < 3 or lease.waited_ms > 0
+
+    await (await limiter.acquire("key", RESOURCE, NEED, LIMITS)).commit()
+    tasks = []
+    for number in range(12):
+        tasks.append(asyncio.create_task(work(number)))
+        await asyncio.sleep(0)
+    await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE_SECONDS)
+    assert began == list(range(12))
+    assert most <= 3
+    assert await limiter.available("key", RESOURCE, LIMITS) == {"parallel": 3, "rpm": 87}
+
+
+async def test_waiting_for_a_seat_that_does_not_come(store: Store) -> None:
+    """Nothing is held meanwhile; when the time is over it is refused, and so is who can never have it."""
+    limiter = await waiting_limiter(store)
+    leases = [await limiter.acquire("key", RESOURCE, NEED, LIMITS) for _ in range(3)]
+    with pytest.raises(RateLimitExceeded) as caught:
+        await limiter.acquire("key", RESOURCE, NEED, LIMITS, wait=0.1)
+    assert [status.limit_name for status in caught.value.violations] == ["parallel"]
+    assert await limiter.available("key", RESOURCE, LIMITS) == {"parallel": 0, "rpm": 97}
+    for need in ({"parallel": 4}, {"parallel": 1, "rpm": 101}):
+        with pytest.raises(RateLimitExceeded):
+            await limiter.acquire("key", RESOURCE, need, LIMITS, wait=math.inf)
+    for lease in leases:
+        await lease.commit()
+
+
+async def test_waiting_for_a_seat_of_another_process(store: Store) -> None:
+    """Who waits looks again by itself: nobody in its process tells."""
+    limiter, other = await waiting_limiter(store), await waiting_limiter(store)
+    leases = [await other.acquire("key", RESOURCE, NEED, LIMITS) for _ in range(3)]
+    waiting = asyncio.create_task(limiter.acquire("key", RESOURCE, NEED, LIMITS, wait=math.inf).open())
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    await leases.pop().commit()
+    lease = await asyncio.wait_for(waiting, PATIENCE_SECONDS)
+    for one in (*leases, lease):
+        await one.commit()
+
+
+async def test_closed_while_somebody_waits_for_a_seat(store: Store) -> None:
+    """It is told at once; and whoever is cancelled leaves the line to the next."""
+    limiter = await waiting_limiter(store)
+    leases = [await limiter.acquire("key", RESOURCE, NEED, LIMITS) for _ in range(3)]
+    first, second, third = (
+        asyncio.create_task(limiter.acquire("key", RESOURCE, NEED, LIMITS, wait=math.inf).open())
+        for _ in range(3)
+    )
+    await asyncio.sleep(0.05)
+    first.cancel()
+    await asyncio.wait([first])
+    await leases.pop().commit()
+    await (await asyncio.wait_for(second, PATIENCE_SECONDS)).commit()
+    await (await asyncio.wait_for(third, PATIENCE_SECONDS)).commit()
+    leases.append(await limiter.acquire("key", RESOURCE, NEED, LIMITS))
+    last = asyncio.create_task(limiter.acquire("key", RESOURCE, NEED, LIMITS, wait=math.inf).open())
+    await asyncio.sleep(0.05)
+    await limiter.close()
+    with pytest.raises(ClosedError):
+        await asyncio.wait_for(last, PATIENCE_SECONDS)
+    for lease in leases:
+        lease._ended = True
