@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from tests.simulation.bugs import BUGS, planted
 from tests.simulation.rivals import Rivals
+from tests.simulation.seating import Seating
 from tests.simulation.theorem import Scenario
 
 CHUNK = 50
@@ -40,6 +41,9 @@ def simulate(seed: int, bug: str | None = None, *, waits: bool = True) -> Scenar
             scenario = Scenario(seed, waits=waits)
             scenario.run()
             Rivals(seed).run()
+            seating = Seating(seed)
+            seating.run()
+            scenario.simulation.faults += seating.simulation.faults
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)

@@ -11,7 +11,8 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from tests.simulation.simulation import Network, Process, Simulation, pause
+from tests.simulation.parking import pause
+from tests.simulation.simulation import Network, Process, Simulation
 from zae_limiter.exceptions import NamespaceNotFoundError, NamespaceStateError, RateLimiterUnavailable
 from zae_limiter.models import Limit, UsageWindow
 from zae_limiter.repository import Repository

@@ -21,6 +21,9 @@ from zae_limiter.engine.merge import merge
 from zae_limiter.engine.parts import Part
 from zae_limiter.engine.plan import Plan
 from zae_limiter.engine.posting import Posting
+from zae_limiter.engine.renewal import Renewals
+from zae_limiter.engine.seating import with_seats
+from zae_limiter.engine.seats import TICK_MS, Place
 from zae_limiter.engine.settle import give_back
 from zae_limiter.engine.split import split
 from zae_limiter.exceptions import RateLimiterUnavailable
@@ -42,7 +45,7 @@ from zae_limiter.repository_protocol import (
     Write,
 )
 from zae_limiter.runtime.world import StoreClock
-from zae_limiter.schema import BOOKED
+from zae_limiter.schema import BOOKED, limit_attributes
 
 look, leave = StoreClock._look, Acquisition.__aexit__
 refuse_older_shape = versions._refuse_older_shape
@@ -220,8 +223,38 @@ IN_LINE = tuple(
     f"zae_limiter.engine.{module}.in_line" for module in ("bucket_view", "bucket_writes", "rebase")
 )
 
+
+def _seat_back_twice(*given: Any) -> Write | None:
+    """A seat that is given back and counts as two."""
+    write, posting = with_seats(*given), given[2]
+    back = {limit_attributes(m.name).tk for m in posting.seats if m.amount < 0 and m.later is None}
+    if not isinstance(write, Update):
+        return write
+    return write._replace(add={a: n + (1_000 if a in back else 0) for a, n in write.add.items()})
+
+
+def _over_too_early(place: Place, now_ms: int) -> bool:
+    """A seat that others get before its holder had a chance to renew it."""
+    return place.until * TICK_MS <= now_ms + 6_000
+
+
+def _seats_forgotten(orders: Any, seats: Any) -> Any:
+    """A lease that ends and keeps its seats."""
+    del seats
+    return orders
+
+
+async def _nothing_renewed(_: Renewals) -> float:
+    """Nobody looks after those who work for long."""
+    return math.inf
+
+
 BUGS: dict[str, dict[str, Any]] = {
     **BOOKING_BUGS,
+    "seat_back_twice": {"zae_limiter.engine.bucket_writes.with_seats": _seat_back_twice},
+    "seat_over_too_early": {"zae_limiter.engine.seats.Place.is_over": _over_too_early},
+    "seats_forgotten": {"zae_limiter.engine.holding.seats_back": _seats_forgotten},
+    "seats_not_renewed": {"zae_limiter.engine.renewal.Renewals.renew": _nothing_renewed},
     "parent_booked_early": {
         "zae_limiter.engine.wait.LEAD_MS": 10**9,
         "zae_limiter.engine.wait._can_give": lambda *_: False,

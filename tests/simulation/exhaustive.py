@@ -25,8 +25,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from tests.simulation.ideal import Intent, Judge, WatchedWriter
+from tests.simulation.parking import Cancelled
 from tests.simulation.search import Act, Explorer, Line, Place, Redundant, Search, Stop, stop_of
-from tests.simulation.simulation import Cancelled, Process, Task
+from tests.simulation.simulation import Process, Task
 from tests.simulation.waiting import Waiting
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.backends.shelf import Shelf

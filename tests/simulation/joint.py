@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from tests.simulation.parking import Cancelled, pause
 from tests.simulation.readers import Reader
-from tests.simulation.simulation import Cancelled, pause
 from zae_limiter.exceptions import RateLimiterUnavailable, RateLimitExceeded
 from zae_limiter.joint import JointLease
 from zae_limiter.limiter import RateLimiter

@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from tests.simulation.actors import SETTINGS, Timed, idle
-from tests.simulation.simulation import Cancelled, Process, Simulation
+from tests.simulation.parking import Cancelled
+from tests.simulation.simulation import Process, Simulation
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.engine.law import Rate, balance
 from zae_limiter.exceptions import IncompatibleSchemaError, RateLimiterUnavailable

@@ -7,7 +7,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-from tests.simulation.simulation import Cancelled
+from tests.simulation.parking import Cancelled
 from zae_limiter.acquisition import Acquisition
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.lease import Lease

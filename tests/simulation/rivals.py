@@ -12,7 +12,8 @@ from dataclasses import replace
 from unittest import mock
 
 from tests.simulation.ideal import WatchedWriter
-from tests.simulation.simulation import Network, Process, Simulation, pause
+from tests.simulation.parking import pause
+from tests.simulation.simulation import Network, Process, Simulation
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.engine.account import Account, Terms
 from zae_limiter.engine.split import doubled, split

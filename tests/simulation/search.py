@@ -16,7 +16,8 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, 
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
-from tests.simulation.simulation import Cancelled, Nap, Perform, Process, Simulation, Task, Way
+from tests.simulation.parking import Cancelled, Nap
+from tests.simulation.simulation import Perform, Process, Simulation, Task, Way
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.repository_protocol import (
     Backend,

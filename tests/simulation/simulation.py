@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from tests.simulation.parking import Cancelled, Nap, Parked, SimSignal, pause
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.repository_protocol import Backend, Changes, Item, Key, Outcome, Query, Swap, Update, Write
 from zae_limiter.runtime.colour import Blocking, Signal
@@ -34,48 +35,13 @@ COLLECT_EVERY = 100
 """After how many steps garbage is collected: at any other time it would depend on what ran before."""
 
 
-class Cancelled(BaseException):
-    """Thrown into a task that is cancelled."""
-
-
-class SimSignal:
-    """A signal that parks the task which waits for it."""
-
-    def __init__(self) -> None:
-        self.given = False
-
-    def give(self) -> None:
-        self.given = True
-
-    async def wait(self, seconds: float | None = None) -> None:
-        if not self.given:
-            await _Park(self, seconds)
-
-
-class Nap(SimSignal):
-    """A signal that nobody gives: whoever waits for it sleeps."""
-
-
-class _Park:
-    def __init__(self, signal: SimSignal | None = None, seconds: float | None = None) -> None:
-        self.signal, self.seconds = signal, seconds
-
-    def __await__(self) -> Generator[_Park, None, None]:
-        yield self
-
-
-async def pause() -> None:
-    """Let anything else happen first."""
-    await _Park()
-
-
 class Task(Generic[T]):
     """A coroutine that the simulation steps."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, T], process: Process | None) -> None:
         self.coroutine, self.process = coroutine, process
         self.done = SimSignal()
-        self.waiting = _Park()
+        self.waiting = Parked()
         self.until_ms: float = math.inf
         self.to_throw: BaseException | None = None
         self.error: BaseException | None = None
@@ -229,6 +195,14 @@ class SimColour(Blocking):
         else:
             self._process.spawn(coroutine)
 
+    def later(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+        async def run() -> None:
+            await Nap().wait(seconds)
+            await work()
+
+        task = self._process.spawn(run())
+        return lambda: self._process.simulation.drop(lambda other: other is task)
+
     async def sleep(self, seconds: float) -> None:
         await (Nap().wait(seconds) if seconds else pause())
 
@@ -247,7 +221,7 @@ class _Kept(Generic[T]):
     ) -> None:
         self._process, self._coroutine, self._error = process, coroutine, error
 
-    def __await__(self) -> Generator[_Park, None, T]:
+    def __await__(self) -> Generator[Parked, None, T]:
         coroutine, error = self._coroutine, self._error
         while True:
             try:

@@ -35,8 +35,9 @@ from tests.simulation.final_checks import (
 from tests.simulation.ideal import Intent, Judge, WatchedWriter, Whole
 from tests.simulation.joint import AMOUNTS, JointAttempt
 from tests.simulation.older import USAGE, Estate, Heritage, migrate
+from tests.simulation.parking import Cancelled, pause
 from tests.simulation.readers import Opener, Reader, Steps
-from tests.simulation.simulation import Cancelled, Network, Process, Simulation, pause
+from tests.simulation.simulation import Network, Process, Simulation
 from tests.simulation.waiting import CROWD_AMOUNTS, WAITS_SECONDS, Waiting
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.engine.bucket_view import shard_count
