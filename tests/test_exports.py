@@ -34,6 +34,7 @@ NOT_EXPORTED: dict[str, str] = {
     "needs_milli": "input check, for the package's own modules",
     "wait_ms": "input check, for the package's own modules",
     "check_count": "input check, for the package's own modules",
+    "check_flag": "used where callers pass flags",
     "check_mapping": "input check, for the package's own modules",
     "is_limits": "input check, for the package's own modules",
     "check_limits": "input check, for the package's own modules",

@@ -468,7 +468,7 @@ def stored_rate(image: Item, name: str) -> Rate | None:
         accrual = image.get(kind_attributes(name).ac)
         if accrual is None:
             return Rate(capacity, amount, period)
-        return Rate(capacity, amount, period, accrual) if is_accrual(accrual) else None
+        return Rate(capacity, amount, period, accrual) if is_accrual(accrual, period) else None
     return None
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tests.quotas import quota
 from zae_limiter.engine.account import Account, Terms
 from zae_limiter.engine.bucket_view import has_terms, is_outdated, level
 from zae_limiter.engine.bucket_writes import fitting, write_for
@@ -25,6 +26,7 @@ from zae_limiter.schema import (
     forgiven,
     limit_attributes,
     number,
+    rate_attributes,
     stored_rate,
 )
 
@@ -37,6 +39,11 @@ rates = st.builds(
     tokens,
     tokens,
     st.sampled_from((1, 7, 60, 3600, 86_400)) | st.integers(1, 10**8),
+) | st.builds(
+    quota,
+    tokens.map(lambda tokens: tokens * 1000),
+    tokens.map(lambda tokens: tokens * 1000),
+    st.sampled_from(("hour@UTC", "month@Europe/Berlin", "cron(*/7 * * * *)@UTC")),
 )
 versions = st.none() | st.integers(0, 3)
 NAMES = ("a", "b", "a_tk")
@@ -85,7 +92,8 @@ def images(draw: st.DrawFn) -> dict[str, Any]:
             st.integers(-3 * rate.capacity_milli, 2 * rate.capacity_milli) | st.just(rate.capacity_milli)
         )
         used = draw(st.integers(0, 10**6))
-        image |= dict(zip(limit_attributes(name), (held, *rate[:3], used), strict=True))
+        names = limit_attributes(name)
+        image |= {names.tk: held, names.tc: used, **rate_attributes(name, rate)}
         full_ms = max(
             full_ms, image["rf"] + retry_after_ms(rate, held, image["rf"], rate.capacity_milli, image["rf"])
         )

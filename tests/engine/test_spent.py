@@ -6,13 +6,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.engine.fake_store import NOW, RATE
+from tests.quotas import quota
 from zae_limiter.engine.account import Account, Terms
 from zae_limiter.engine.bucket_view import is_ahead
 from zae_limiter.engine.bucket_writes import spent, write_for
 from zae_limiter.engine.law import Rate
 from zae_limiter.engine.posting import Posting
 from zae_limiter.repository_protocol import apply
-from zae_limiter.schema import bucket_key, limit_attributes
+from zae_limiter.schema import bucket_key, limit_attributes, rate_attributes
 
 NAMES = ("a", "b", "a_tk")
 
@@ -21,6 +22,11 @@ rates = st.builds(
     st.integers(1, 50),
     st.integers(1, 100),
     st.integers(1, 3600),
+) | st.builds(
+    quota,
+    st.integers(1, 50).map(lambda tokens: tokens * 1000),
+    st.integers(1, 100).map(lambda tokens: tokens * 1000),
+    st.sampled_from(("hour@UTC", "day@Asia/Kathmandu", "cron(*/7 * * * *)@UTC")),
 )
 
 
@@ -35,9 +41,8 @@ def buckets(draw: st.DrawFn) -> tuple[Terms, dict[str, Any]]:
         held = draw(
             st.integers(-2 * rate.capacity_milli, 2 * rate.capacity_milli) | st.just(rate.capacity_milli)
         )
-        image |= dict(
-            zip(limit_attributes(name), (held, *rate[:3], draw(st.integers(0, 10**6))), strict=True)
-        )
+        names, used = limit_attributes(name), draw(st.integers(0, 10**6))
+        image |= {names.tk: held, names.tc: used, **rate_attributes(name, rate)}
     return terms, image
 
 

@@ -34,7 +34,13 @@ VALIDATORS = {name: value for name, value in vars(naming).items() if name.starts
 CONSTRUCTORS: dict[str, Callable[..., Any]] = {
     "Limit": Limit,
     "Limit.per_second": Limit.per_second,
-    "Limit.per_day": Limit.per_day,
+    "Limit.per_day": lambda name, rate, burst, calendar, tz: Limit.per_day(
+        name, rate, burst, calendar=calendar, tz=tz
+    ),
+    "Limit.per_month": lambda name, amount, burst, tz, unit: Limit.per_month(
+        name, amount, burst, tz=tz, unit=unit
+    ),
+    "Limit.cron": lambda name, amount, expression, tz: Limit.cron(name, amount, expression, tz=tz),
     "Limit.from_dict": Limit.from_dict,
     "LimiterConfig": LimiterConfig,
     "OnUnavailable.of": OnUnavailable.of,

@@ -46,6 +46,12 @@ def check_count(field_name: str, value: int, value_max: int, value_min: int = 1)
     return value
 
 
+def check_flag(field_name: str, value: bool) -> bool:
+    if not isinstance(value, bool):
+        raise ValidationError(field_name, value, "use True or False")
+    return value
+
+
 def check_mapping(field_name: str, value: Mapping[Any, Any], reason: str) -> dict[Any, Any]:
     """A mapping as it is at this moment, whatever it says of itself later."""
     if isinstance(value, Mapping):

@@ -8,9 +8,19 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ..exceptions import ValidationError, shown
 from ..naming import validate_limit_name
-from .accruals import CONCURRENT, check_accrual
-from .checks import HOLD_SECONDS_MAX, PERIOD_SECONDS_MAX, SEATS_MAX, TOKENS_MAX, check_count, check_mapping
+from . import accruals
+from .accruals import CONCURRENT
+from .checks import (
+    HOLD_SECONDS_MAX,
+    PERIOD_SECONDS_MAX,
+    SEATS_MAX,
+    TOKENS_MAX,
+    check_count,
+    check_flag,
+    check_mapping,
+)
 from .durations import seconds_of
+from .money import check_unit
 
 if TYPE_CHECKING:
     from . import BucketState
@@ -19,6 +29,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, repr=False)
 class Limit:
     """A token bucket: it holds ``capacity`` and gains ``refill_amount`` every ``refill_period_seconds``.
+
+    With an ``accrual`` it is a quota: it gains the amount as a whole, when a period of the calendar begins.
 
     >>> Limit.per_minute("rpm", 60)
     Limit(name='rpm', capacity=60, refill_amount=60, refill_period_seconds=60)
@@ -32,6 +44,8 @@ class Limit:
     refill_period_seconds: int
     accrual: str | None = None
     """When the refill comes as a whole, as text; ``None`` if it is spread over the period."""
+    unit: str | None = None
+    """What is counted, if that is money: ``usd_micro`` for millionths of a dollar."""
 
     def __post_init__(self) -> None:
         validate_limit_name(self.name)
@@ -39,11 +53,13 @@ class Limit:
         check_count(f"refill_amount of {self.name!r}", self.refill_amount, TOKENS_MAX)
         check_count(f"refill_period_seconds of {self.name!r}", self.refill_period_seconds, PERIOD_SECONDS_MAX)
         if self.accrual is not None:
-            check_accrual(f"accrual of {self.name!r}", self.accrual)
+            accruals.check_accrual(f"accrual of {self.name!r}", self.accrual, self.refill_period_seconds)
         if self.accrual == CONCURRENT:
             check_count(f"capacity of {self.name!r}", self.capacity, SEATS_MAX)
             check_count(f"hold of {self.name!r}, in seconds,", self.refill_period_seconds, HOLD_SECONDS_MAX)
             check_count(f"refill_amount of {self.name!r}", self.refill_amount, self.capacity, self.capacity)
+        if self.unit is not None:
+            check_unit(f"unit of {self.name!r}", self.unit)
 
     def __repr__(self) -> str:
         return f"Limit({', '.join(f'{name}={value!r}' for name, value in self.to_dict().items())})"
@@ -59,14 +75,83 @@ class Limit:
         return cls._per(name, rate, burst, 60)
 
     @classmethod
-    def per_hour(cls, name: str, rate: int, burst: int | None = None) -> Self:
-        """``rate`` tokens a hour, in a bucket that holds ``burst``, or ``rate`` if no burst is given."""
-        return cls._per(name, rate, burst, 3600)
+    def per_hour(
+        cls,
+        name: str,
+        rate: int,
+        burst: int | None = None,
+        *,
+        calendar: bool = False,
+        tz: str | None = None,
+        unit: str | None = None,
+    ) -> Self:
+        """``rate`` tokens a hour, in a bucket that holds ``burst``, or ``rate`` if no burst is given.
+
+        With ``calendar`` they come as a whole, when an hour begins in the time zone.
+        """
+        return cls._per_hour_or_day("hour", name, rate, burst, calendar, tz, unit)
 
     @classmethod
-    def per_day(cls, name: str, rate: int, burst: int | None = None) -> Self:
-        """``rate`` tokens a day, in a bucket that holds ``burst``, or ``rate`` if no burst is given."""
-        return cls._per(name, rate, burst, 86400)
+    def per_day(
+        cls,
+        name: str,
+        rate: int,
+        burst: int | None = None,
+        *,
+        calendar: bool = False,
+        tz: str | None = None,
+        unit: str | None = None,
+    ) -> Self:
+        """``rate`` tokens a day, in a bucket that holds ``burst``, or ``rate`` if no burst is given.
+
+        With ``calendar`` they come as a whole, when a day begins in the time zone.
+        """
+        return cls._per_hour_or_day("day", name, rate, burst, calendar, tz, unit)
+
+    @classmethod
+    def per_week(
+        cls, name: str, amount: int, burst: int | None = None, *, tz: str = "UTC", unit: str | None = None
+    ) -> Self:
+        """``amount`` tokens for each week, which begins on Monday in the time zone."""
+        return cls._quota(name, amount, burst, accruals.calendar("week", tz), unit)
+
+    @classmethod
+    def per_month(
+        cls, name: str, amount: int, burst: int | None = None, *, tz: str = "UTC", unit: str | None = None
+    ) -> Self:
+        """``amount`` tokens for each calendar month of the time zone.
+
+        What was not used is gone when the next begins; a ``burst`` above the amount is what can be saved up.
+
+        >>> Limit.per_month("usd", 100_000_000, tz="Europe/Berlin", unit="usd_micro").accrual
+        'month@Europe/Berlin'
+        """
+        return cls._quota(name, amount, burst, accruals.calendar("month", tz), unit)
+
+    @classmethod
+    def per_year(
+        cls, name: str, amount: int, burst: int | None = None, *, tz: str = "UTC", unit: str | None = None
+    ) -> Self:
+        """``amount`` tokens for each calendar year of the time zone."""
+        return cls._quota(name, amount, burst, accruals.calendar("year", tz), unit)
+
+    @classmethod
+    def cron(
+        cls,
+        name: str,
+        amount: int,
+        expression: str,
+        burst: int | None = None,
+        *,
+        tz: str = "UTC",
+        unit: str | None = None,
+    ) -> Self:
+        """``amount`` tokens each time that the wall clock of the zone shows what the five fields say.
+
+        >>> Limit.cron("reports", 20, "0 6 * * mon", tz="Europe/Berlin").refill_period_seconds
+        604800
+        """
+        return cls._quota(name, amount, burst, accruals.cron(expression, tz), unit)
 
     @classmethod
     def concurrent(cls, name: str, capacity: int, hold: str | int = "5m") -> Self:
@@ -94,6 +179,22 @@ class Limit:
     @classmethod
     def _per(cls, name: str, rate: int, burst: int | None, seconds: int) -> Self:
         return cls(name, rate if burst is None else burst, rate, seconds)
+
+    @classmethod
+    def _per_hour_or_day(cls, period: str, *given: Any) -> Self:
+        name, rate, burst, calendar, tz, unit = given
+        check_flag("calendar", calendar)
+        if calendar:
+            return cls._quota(name, rate, burst, accruals.calendar(period, "UTC" if tz is None else tz), unit)
+        if tz is not None:
+            raise ValidationError("tz", tz, "a plain rate has no time zone; pass calendar=True for a quota")
+        return cls(name, rate if burst is None else burst, rate, accruals.PERIODS[period][1], unit=unit)
+
+    @classmethod
+    def _quota(cls, name: str, amount: int, burst: int | None, accrual: str, unit: str | None) -> Self:
+        accruals.checked_seconds(f"accrual of {shown(name)}", accrual)
+        seconds = accruals.period_seconds(accrual)
+        return cls(name, amount if burst is None else burst, amount, seconds, accrual, unit)
 
     @property
     def refill_rate(self) -> float:

@@ -13,6 +13,7 @@ from ..engine.bucket_view import as_found
 from ..engine.law import balance
 from ..exceptions import ValidationError
 from ..models import BucketState, EntityCapacity, ResourceCapacity
+from ..models.checks import check_flag
 from ..naming import validate_entity_id, validate_limit_name, validate_resource
 from ..repository_protocol import Item, Outcome, Query, Write
 from ..schema import (
@@ -29,7 +30,7 @@ from ..schema import (
     text,
 )
 from .buckets import check_shard
-from .input import check_flag, check_writes
+from .input import check_writes
 from .scope import Scope
 
 EVERY_LIMIT = ""

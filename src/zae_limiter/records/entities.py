@@ -24,6 +24,7 @@ from ..exceptions import (
     ValidationError,
 )
 from ..models import NUMBER_MAX, AuditAction, Entity, check_count
+from ..models.checks import check_flag
 from ..naming import validate_entity_id, validate_parent_id
 from ..repository_protocol import (
     Absent,
@@ -55,7 +56,7 @@ from ..schema import (
 from .ancestry import check_move, check_new
 from .audit import audited
 from .belongings import ATTEMPTS_MAX, bucket_keys, clear_out, has_belongings, mend_counts
-from .input import check_flag, check_metadata, check_name
+from .input import check_metadata, check_name
 from .items import entity_item, entity_of
 from .scope import Scope, cursor_text, paged
 

@@ -52,12 +52,6 @@ def check_name(name: str | None) -> str | None:
     return _storable("name", name)
 
 
-def check_flag(field: str, value: bool) -> bool:
-    if not isinstance(value, bool):
-        raise ValidationError(field, value, "use True or False")
-    return value
-
-
 def check_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     """Metadata as plain JSON data."""
     if metadata is None:

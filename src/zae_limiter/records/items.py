@@ -68,7 +68,7 @@ def config_attributes(limits: Iterable[Limit]) -> dict[str, Value]:
         attributes[f"l_{limit.name}_cp"] = limit.capacity
         attributes[f"l_{limit.name}_ra"] = limit.refill_amount
         attributes[f"l_{limit.name}_rp"] = limit.refill_period_seconds
-        kind = {"ac": limit.accrual}
+        kind = {"ac": limit.accrual, "un": limit.unit}
         attributes |= {f"l_{limit.name}_{part}": said for part, said in kind.items() if said is not None}
     return attributes
 
@@ -82,7 +82,7 @@ def configured_names(item: Item) -> list[str]:
 def config_limits(item: Mapping[str, Value]) -> tuple[Limit, ...]:
     """The limits of a config item, in the order of their names; malformed ones are an error."""
     return tuple(
-        Limit(name, *(item.get(f"l_{name}_{field}") for field in ("cp", "ra", "rp", "ac")))  # type: ignore[arg-type]
+        Limit(name, *(item.get(f"l_{name}_{field}") for field in ("cp", "ra", "rp", "ac", "un")))  # type: ignore[arg-type]
         for name in configured_names(item)
     )
 
@@ -109,7 +109,7 @@ def readable_config(item: Item) -> LimiterConfig:
 
 
 _SETTING = re.compile(
-    r"l_.+_(?:cp|ra|rp|ac)|on_unavailable|auto_update|strict_version|config_version|born|resource|entity_id|ttl"
+    r"l_.+_(?:cp|ra|rp|ac|un)|on_unavailable|auto_update|strict_version|config_version|born|resource|entity_id|ttl"
     r"|GSI[1-4][PS]K",
     re.DOTALL,
 )

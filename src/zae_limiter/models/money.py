@@ -1,0 +1,52 @@
+"""Amounts as people read them: money where a limit counts millionths of a currency, else plain numbers."""
+
+from __future__ import annotations
+
+import re
+
+from ..exceptions import ValidationError
+
+MICRO = 1_000_000
+SIGNS = {"USD": "$", "EUR": "€", "GBP": "£", "JPY": "¥"}
+
+_UNIT = re.compile(r"([a-z]{3})_micro")
+
+
+def check_unit(field_name: str, unit: str) -> str:
+    """A unit of money: millionths of a currency, by its three letters."""
+    if isinstance(unit, str) and _UNIT.fullmatch(unit):
+        return unit
+    raise ValidationError(
+        field_name, unit, "use millionths of a currency, such as 'usd_micro', or leave it out"
+    )
+
+
+def currency_of(unit: str) -> str:
+    """``USD`` for ``usd_micro``."""
+    return unit.removesuffix("_micro").upper()
+
+
+def unit_of(currency: str) -> str:
+    """``usd_micro`` for ``USD``."""
+    return f"{currency.lower()}_micro"
+
+
+def decimal(amount: int, *, grouped: bool = False) -> str:
+    """Millionths as a number of currency units, with at least two decimals and as many as it needs."""
+    whole, rest = divmod(abs(amount), MICRO)
+    decimals = f"{rest:06}".rstrip("0").ljust(2, "0")
+    return f"{'-' if amount < 0 else ''}{whole:{',' if grouped else ''}}.{decimals}"
+
+
+def shown_amount(amount: int, unit: str | None = None) -> str:
+    """An amount of a limit for a reader.
+
+    >>> shown_amount(1_250_000, "usd_micro"), shown_amount(-1, "chf_micro"), shown_amount(1_250_000)
+    ('$1.25', '-0.000001 CHF', '1250000')
+    """
+    if unit is None:
+        return str(amount)
+    currency, text = currency_of(unit), decimal(amount, grouped=True)
+    if currency not in SIGNS:
+        return f"{text} {currency}"
+    return f"-{SIGNS[currency]}{text[1:]}" if amount < 0 else f"{SIGNS[currency]}{text}"

@@ -1,0 +1,106 @@
+"""Calendar quotas on every store: back at the boundary, to the millisecond."""
+
+import pytest
+
+from tests.flow.clients import RESOURCE, Client, Store
+from tests.quotas import instant
+from zae_limiter import Limit, RateLimitExceeded, SyncRateLimiter
+
+MONTH = Limit.per_month("usd", 100, tz="Europe/Berlin")
+DAY = Limit.per_day("usd", 100, calendar=True, tz="Europe/Berlin")
+
+
+async def with_limits(store: Store, *limits: Limit) -> Client:
+    client = await store.client()
+    await client.repository.set_resource_defaults(RESOURCE, list(limits))
+    return client
+
+
+@pytest.mark.parametrize(
+    ("limit", "now", "boundary"),
+    [
+        (MONTH, "2026-03-29T02:00Z", "2026-03-31T22:00Z"),
+        (
+            Limit.per_day("usd", 100, calendar=True, tz="Europe/Berlin"),
+            "2026-10-24T23:00Z",
+            "2026-10-25T23:00Z",
+        ),
+        (Limit.per_week("usd", 100, tz="America/New_York"), "2026-03-07T12:00Z", "2026-03-09T04:00Z"),
+        (Limit.cron("usd", 100, "0 6 * * 1", tz="Europe/Berlin"), "2026-03-24T05:00Z", "2026-03-30T04:00Z"),
+    ],
+    ids=lambda value: value.accrual if isinstance(value, Limit) else None,
+)
+async def test_a_quota_is_full_again_at_the_boundary(
+    store: Store, limit: Limit, now: str, boundary: str
+) -> None:
+    """A refusal names the boundary; a millisecond before it nothing is admitted, at it everything."""
+    store.clock.now_ms = instant(now)
+    client = await with_limits(store, limit)
+    await client.take("user", {"usd": 60})
+    await client.take("user", {"usd": 40})
+    refused = await client.refused("user", {"usd": 1})
+    assert round(refused.retry_after_seconds * 1000) == instant(boundary) - instant(now)
+    store.clock.now_ms = instant(boundary) - 1
+    for other in (client, await store.client()):
+        assert (await other.refused("user", {"usd": 1})).retry_after_seconds == 0.001
+    store.clock.now_ms += 1
+    await client.take("user", {"usd": 100})
+    assert (await client.refused("user", {"usd": 1})).retry_after_seconds > 86_000
+
+
+async def test_a_quota_and_a_rate_share_a_bucket(store: Store) -> None:
+    """Each goes by its own accrual, and both must admit."""
+    store.clock.now_ms = instant("2026-02-28T22:59:59Z")
+    client = await with_limits(store, MONTH, Limit.per_second("rps", 10))
+    await client.take("user", {"usd": 95, "rps": 10})
+    refused = await client.refused("user", {"usd": 1, "rps": 10})
+    assert [status.limit_name for status in refused.violations] == ["rps"]
+    store.clock.advance(1)
+    await client.take("user", {"usd": 100, "rps": 10})
+
+
+async def test_what_is_given_back_does_not_outlast_the_period(store: Store) -> None:
+    """A settlement that comes after the boundary makes no more than a full quota."""
+    store.clock.now_ms = instant("2026-02-28T22:00Z")
+    client = await with_limits(store, MONTH)
+    async with client.limiter.acquire("user", RESOURCE, {"usd": 80}) as lease:
+        store.clock.now_ms = instant("2026-03-01T00:00Z")
+        await lease.adjust({"usd": -70})
+    assert await client.limiter.available("user", RESOURCE) == {"usd": 100}
+
+
+async def test_what_was_owed_is_taken_from_the_next_period(store: Store) -> None:
+    """Work that cost more than there was leaves debt, which the next period pays."""
+    store.clock.now_ms = instant("2026-02-28T22:00Z")
+    client = await with_limits(store, MONTH)
+    async with client.limiter.acquire("user", RESOURCE, {"usd": 80}) as lease:
+        await lease.adjust({"usd": 50})
+    store.clock.now_ms = instant("2026-03-01T00:00Z")
+    assert await client.limiter.available("user", RESOURCE) == {"usd": 70}
+
+
+async def test_a_rate_becomes_a_quota_and_back(store: Store) -> None:
+    """A change of the kind alone is a change of limits: what was used stays used."""
+    store.clock.now_ms = instant("2026-01-15T12:00Z")
+    client = await with_limits(store, MONTH)
+    plain = Limit("usd", 100, 100, MONTH.refill_period_seconds)
+    for limit, left in ((plain, 90), (MONTH, 80), (plain, 70)):
+        await client.take("user", {"usd": 10}, limit)
+        states = await client.repository.get_bucket("user", RESOURCE)
+        assert [(one.limit, one.tokens) for one in states] == [(limit, left)]
+
+
+async def test_a_level_keeps_its_quota(store: Store) -> None:
+    """It is stored, read back by others, and told by what explains limits."""
+    client = await store.client()
+    await client.repository.set_limits("user", [MONTH], RESOURCE)
+    other = await store.client()
+    assert list(await other.repository.get_limits("user", RESOURCE)) == [MONTH]
+    assert Limit.from_dict(MONTH.to_dict()) == MONTH
+
+
+def test_a_sync_limiter_has_quotas_too(sync_limiter: SyncRateLimiter) -> None:
+    with sync_limiter.acquire("user", RESOURCE, {"usd": 100}, [MONTH]):
+        pass
+    with pytest.raises(RateLimitExceeded), sync_limiter.acquire("user", RESOURCE, {"usd": 1}, [MONTH]):
+        pass
