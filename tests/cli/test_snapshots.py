@@ -34,7 +34,7 @@ ERRORS = {
     "option-first": "--store sqlite:///limits.db entity list",
     "option-second": "entity --json list",
     "limit-grammar": "entity set-limits user-1 -l rpm",
-    "limit-unit": "entity set-limits user-1 -l rpm:60/week",
+    "limit-unit": "entity set-limits user-1 -l rpm:60/fortnight",
     "limit-twice": "entity set-limits user-1 -l rpm:60 -l rpm:70",
     "bad-entity-id": "entity show user#1",
     "bad-resource": "resource get-defaults gpt#4",

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from tests import names
 from zae_limiter import Limit, LimiterConfig, OnUnavailable
 from zae_limiter.models import PERIOD_SECONDS_MAX, TOKENS_MAX
+from zae_limiter.models.accruals import period_seconds
 from zae_limiter.operate.manifest import LevelAddress, Manifest
 
 RESOURCES = ("gpt-4", "gpt-4.1", "openai/o1:mini", "on", "limits", "/v1/chat", "$x", "🦄")
@@ -12,11 +13,17 @@ ENTITIES = ("user-1", "007", "null", "a:b@c.d", "1e3", "2024-01-01", "capacity",
 NAMES = ("rpm", "tpm", "y", "capacity", "t.p-m_1")
 
 tokens = st.sampled_from((1, 60, 1_000_000, TOKENS_MAX)) | st.integers(1, TOKENS_MAX)
+calendars = st.sampled_from(("month@Europe/Berlin", "day@UTC", "cron(0 6 * * 1)@America/New_York")).map(
+    lambda accrual: (period_seconds(accrual), accrual)
+)
+units = st.sampled_from((None, "usd_micro"))
 limits = st.builds(
     lambda found: tuple(Limit(name, *numbers) for name, numbers in sorted(found.items())),
     st.dictionaries(
         st.sampled_from(NAMES),
-        st.tuples(tokens, tokens, st.sampled_from((1, 60)) | st.integers(1, PERIOD_SECONDS_MAX)),
+        st.tuples(tokens, tokens, st.sampled_from((1, 60)) | st.integers(1, PERIOD_SECONDS_MAX))
+        | st.builds(lambda *given: (*given[:2], *given[2], given[3]), tokens, tokens, calendars, units)
+        | st.integers(1, 100).map(lambda seats: (seats, seats, 300, "concurrent")),
         max_size=3,
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from shlex import quote
 from typing import Any
 
@@ -14,6 +14,7 @@ from ..bucket import rate_of
 from ..engine.law import balance, wait_ms
 from ..exceptions import EntityNotFoundError, InfrastructureError, InvalidNameError
 from ..models import BucketState, Entity, Limit
+from ..models.money import shown_amount
 from ..naming import DEFAULT_RESOURCE
 from ..records.belongings import has_belongings, resources_with_own_limits
 from ..runtime.colour import run_sync
@@ -222,7 +223,7 @@ def buckets(session: Session, entity_id: str, resource: str | None, by_shard: bo
     """
     states = session.repository.get_buckets(entity_id, resource)
     rows = bucket_levels(states, session.connection.world.now_ms(), by_shard=by_shard)
-    session.output.show(rows, lambda: _buckets_table(rows))
+    session.output.show(rows, lambda: _buckets_table(rows, _units(session, entity_id, rows)))
     if not rows:
         of_resource = "" if resource is None else f" for {resource!r}"
         session.output.remark(f"{entity_id!r} has no buckets{of_resource} yet")
@@ -258,7 +259,16 @@ def bucket_levels(
     return rows
 
 
-def _buckets_table(rows: list[dict[str, Any]]) -> RenderableType:
+def _units(session: Session, entity_id: str, rows: list[dict[str, Any]]) -> dict[tuple[str, str], str | None]:
+    """What limits of resources count, where that is money: the level that applies says it, no bucket does."""
+    units: dict[tuple[str, str], str | None] = {}
+    for resource in dict.fromkeys(row["resource"] for row in rows):
+        limits, _, _ = session.repository.resolve_limits(entity_id, resource)
+        units |= {(resource, limit.name): limit.unit for limit in limits or ()}
+    return units
+
+
+def _buckets_table(rows: list[dict[str, Any]], units: Mapping[tuple[str, str], str | None]) -> RenderableType:
     """The levels as bars; how many shards there are is told where there are several."""
     if not rows:
         return Group()
@@ -267,10 +277,12 @@ def _buckets_table(rows: list[dict[str, Any]]) -> RenderableType:
     held = ["held"] if any("held" in row for row in rows) else []
     numbers = (*shards, "available", "capacity", *held, "full in")
     columns = ["resource", "limit", *numbers]
-    texts = [
-        [str(row.get(name, "")) for name in columns[:-1]] + [f"{row['full_in_seconds']:.1f} s"]
-        for row in rows
-    ]
+    texts = []
+    for row in rows:
+        unit = units.get((row["resource"], row["limit"]))
+        amounts = {name: shown_amount(row[name], unit) for name in ("available", "capacity")}
+        shown = {name: str(row.get(name, "")) for name in columns[:-1]} | amounts
+        texts.append([*shown.values(), f"{row['full_in_seconds']:.1f} s"])
     taken = sum(max(map(len, column)) + COLUMN_GAP for column in zip(columns, *texts, strict=True))
     levels = _levels([(row["available"], row["capacity"]) for row in rows], out.width - taken, ink(out))
     at = columns.index("available")

@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ..models.explanation import ExplainedBucket, Explanation
+from ..models.money import shown_amount
 from .nouns import verb
 from .output import grid, plain, printable, record
 from .session import Session, limit_texts, with_existing
@@ -104,5 +105,6 @@ def _applying(found: Explanation) -> RenderableType:
         for limit in bucket.winner.limits if bucket.winner else ():
             rate = limit_texts([limit]).removeprefix(f"{limit.name}:")
             binds = "binds" if found.binding[limit.name] == bucket.entity_id else ""
-            rows.append((limit.name, bucket.entity_id, rate, bucket.available[limit.name], binds))
+            left = shown_amount(bucket.available[limit.name], limit.unit)
+            rows.append((limit.name, bucket.entity_id, rate, left, binds))
     return grid(["limit", "of", "rate", "available", "now"], sorted(rows), numbers=("available",))

@@ -1,8 +1,10 @@
-"""How limits are written on a command line: ``NAME:RATE[/UNIT][:BURST]``. Pure.
+"""How limits are written on a command line: ``NAME:RATE[/UNIT[@ZONE]][:BURST]``. Pure.
 
 ``rpm:60`` is 60 a minute with a burst of 60; ``rps:10/sec:50`` is 10 a second with a burst of 50.
-``tpm:1.5M/min`` and ``tpm:10_000`` are large numbers. What the grammar cannot say, such as 5 every 30
-seconds, is said in JSON.
+``tpm:1.5M/min`` and ``tpm:10_000`` are large numbers. A unit with a time zone is a calendar quota:
+``usd:100/month@Europe/Berlin``, ``runs:5/day@UTC``, ``runs:5/cron(0 6 * * 1)@UTC``; weeks, months and years
+always are. ``jobs:10/concurrent(5m)`` is ten at once, ``usd:99.50USD/month`` is money. What the grammar
+cannot say, such as 5 every 30 seconds, is said in JSON.
 """
 
 from __future__ import annotations
@@ -13,16 +15,27 @@ from typing import Any
 
 from ..exceptions import ValidationError, shown
 from ..models import Limit, check_limits
+from ..models.accruals import CONCURRENT, PERIODS, calendar, cron, period_seconds
+from ..models.durations import seconds_of, written
+from ..models.money import MICRO, currency_of, decimal, unit_of
 
 SECONDS = {"sec": 1, "min": 60, "hour": 3600, "day": 86400}
 UNITS = {seconds: unit for unit, seconds in SECONDS.items()}
 ALSO = {"second": "sec", "s": "sec", "minute": "min", "m": "min", "h": "hour", "d": "day"}
 """Other words for units, as people write them."""
 
-_LIMIT = re.compile(r"(?P<name>[^:/]+):(?P<rate>[^:/]+)(?:/(?P<unit>[^:/]+))?(?::(?P<burst>[^:/]+))?")
-_RULE = "write NAME:RATE[/sec|/min|/hour|/day][:BURST], such as rpm:60 or tokens:1000/sec:5000"
+_LIMIT = re.compile(
+    r"(?P<name>[^:/]+):(?P<rate>[^:/]+)"
+    r"(?:/(?P<unit>cron\((?P<cron>[^():]+)\)|concurrent\((?P<hold>[^():/]+)\)|[^:/@]+)(?:@(?P<zone>[^:@]+))?)?"
+    r"(?::(?P<burst>[^:/]+))?"
+)
+_RULE = (
+    "write NAME:RATE[/sec|min|hour|day|week|month|year[@ZONE]][:BURST], such as rpm:60, tokens:1000/sec:5000 "
+    "or usd:100/month@Europe/Berlin"
+)
 _PLAIN = re.compile(r"[0-9]{1,19}|[0-9]{1,3}(?:_[0-9]{3}){1,6}")
 _TIMES = re.compile(r"([0-9]{1,16})(?:\.([0-9]{1,6}))?([kM])")
+_MONEY = re.compile(r"([0-9]{1,16})(?:\.([0-9]{1,6}))?([A-Z]{3})")
 _FACTORS = {"k": 1_000, "M": 1_000_000}
 
 
@@ -33,27 +46,53 @@ def parse_limit(text: str) -> Limit:
     Limit(name='rps', capacity=50, refill_amount=10, refill_period_seconds=1)
     >>> parse_limit("tpm:1.5k/minute").capacity
     1500
+    >>> parse_limit("usd:99.50USD/month@Europe/Berlin").accrual
+    'month@Europe/Berlin'
     """
     found = _LIMIT.fullmatch(text)
     if found is None:
         raise ValidationError("limit", text, _RULE)
-    unit = ALSO.get(found["unit"], found["unit"] or "min")
+    seconds, accrual = _period(found, text)
+    rate, unit = _amount(found["rate"], text)
+    burst, other = (rate, unit) if found["burst"] is None else _amount(found["burst"], text)
+    if other != unit:
+        raise ValidationError("limit", text, "its rate and its burst are of different units")
+    return Limit(found["name"], burst, rate, seconds, accrual, unit)
+
+
+def _period(found: re.Match[str], text: str) -> tuple[int, str | None]:
+    """How long a period is, and the text of its calendar if it has one."""
+    unit, zone = ALSO.get(found["unit"], found["unit"] or "min"), found["zone"]
+    try:
+        if found["hold"] is not None and zone is None:
+            return seconds_of("hold", found["hold"]), CONCURRENT
+        if found["cron"] is not None:
+            accrual = cron(found["cron"], zone or "UTC")
+            return period_seconds(accrual), accrual
+        if unit in PERIODS and (zone is not None or unit not in SECONDS):
+            return PERIODS[unit][1], calendar(unit, zone or "UTC")
+    except ValidationError as error:
+        raise ValidationError("limit", text, f"{error.field} {shown(error.value)}: {error.reason}") from None
     if unit not in SECONDS:
-        raise ValidationError("limit", text, f"{shown(unit)} is no unit; use {', '.join(SECONDS)}")
-    rate = _number(found["rate"], text)
-    burst = rate if found["burst"] is None else _number(found["burst"], text)
-    return Limit(found["name"], burst, rate, SECONDS[unit])
+        known = dict.fromkeys((*SECONDS, *PERIODS))
+        raise ValidationError("limit", text, f"{shown(unit)} is no unit; use {', '.join(known)}")
+    if zone is not None:
+        reason = f"{shown(unit)} has no time zone; use one with {', '.join(PERIODS)}"
+        raise ValidationError("limit", text, reason)
+    return SECONDS[unit], None
 
 
-def _number(word: str, text: str) -> int:
-    """A whole number; ``k`` and ``M`` mean thousands and millions, and nothing else is understood."""
+def _amount(word: str, text: str) -> tuple[int, str | None]:
+    """A whole number, or money in millionths; ``k`` and ``M`` mean thousands and millions."""
     if _PLAIN.fullmatch(word):
-        return int(word)
+        return int(word), None
+    if (money := _MONEY.fullmatch(word)) is not None:
+        return int(money[1]) * MICRO + int((money[2] or "").ljust(6, "0")), unit_of(money[3])
     if (found := _TIMES.fullmatch(word)) is not None:
         millionths = int(found[1] + (found[2] or "").ljust(6, "0"))
         number, rest = divmod(millionths * _FACTORS[found[3]], 1_000_000)
         if not rest:
-            return number
+            return number, None
     raise ValidationError(
         "limit", text, f"{shown(word)} is no whole number; write it as 60, 10_000, 10k or 1.5M"
     )
@@ -65,9 +104,15 @@ def limit_text(limit: Limit) -> str:
     >>> limit_text(Limit.per_second("rps", 10, burst=50))
     'rps:10/sec:50'
     """
-    period = limit.refill_period_seconds
-    burst = "" if limit.capacity == limit.refill_amount else f":{limit.capacity}"
-    return f"{limit.name}:{limit.refill_amount}/{UNITS.get(period, f'{period}s')}{burst}"
+    seconds, unit = limit.refill_period_seconds, limit.unit
+    rate, capacity = (
+        str(amount) if unit is None else f"{decimal(amount)}{currency_of(unit)}"
+        for amount in (limit.refill_amount, limit.capacity)
+    )
+    period = UNITS.get(seconds, f"{seconds}s") if limit.accrual is None else limit.accrual
+    if limit.accrual == CONCURRENT:
+        period = f"{CONCURRENT}({written(seconds)})"
+    return f"{limit.name}:{rate}/{period}{'' if capacity == rate else f':{capacity}'}"
 
 
 def parse_limits_json(text: str) -> tuple[Limit, ...]:

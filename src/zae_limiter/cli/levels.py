@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from ..models import Limit, LimiterConfig, OnUnavailable
+from ..models.money import shown_amount
 from .errors import NOT_FOUND, Failure
 from .grammar import limit_text, parse_limits_json
 from .nouns import Noun, option, together
@@ -170,7 +171,13 @@ def limits_table(limits: Sequence[Limit]) -> Table:
     return grid(
         ["limit", "capacity", "refill", "every", "as an option"],
         [
-            (o.name, o.capacity, o.refill_amount, f"{o.refill_period_seconds} s", f"-l {limit_text(o)}")
+            (
+                o.name,
+                shown_amount(o.capacity, o.unit),
+                shown_amount(o.refill_amount, o.unit),
+                o.accrual or f"{o.refill_period_seconds} s",
+                f"-l {quote(limit_text(o))}",
+            )
             for o in limits
         ],
         numbers=("capacity", "refill", "every"),

@@ -11,7 +11,7 @@ import math
 import os
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import click
@@ -21,6 +21,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from ..models import Limit
 from ..visualization.bars import ASCII, BLOCKS, Ink
 
 WIDTH_WITHOUT_TERMINAL = 120
@@ -166,8 +167,10 @@ def printable(text: str) -> str:
 
 def plain(data: Any) -> Any:
     """Data as JSON can say it; a wait that never ends is null."""
-    if is_dataclass(data) and not isinstance(data, type):
-        data = asdict(data)
+    if isinstance(data, Limit):
+        data = data.to_dict()
+    elif is_dataclass(data) and not isinstance(data, type):
+        data = {one.name: getattr(data, one.name) for one in fields(data)}
     if isinstance(data, Mapping):
         return {str(key): plain(value) for key, value in data.items()}
     if isinstance(data, list | tuple):

@@ -1,8 +1,9 @@
 """The grammar of a manifest: from a tree to what it wants, or to everything that is wrong with it.
 
-``refill_amount`` is the capacity unless it is given, ``refill_period`` is 60 seconds. A level has
-limits, a policy, or both; ``docs/limits-file.md`` shows a whole manifest. Reading goes on after a mistake, so
-that all of them are told at once.
+``refill_amount`` is the capacity unless it is given, ``refill_period`` is 60 seconds. A calendar quota has a
+``period`` instead, and a ``tz`` unless that is UTC; ``unit`` says that a limit counts money. What limits how
+many are at work at once has a ``hold``. A level has limits, a policy, or both; ``docs/limits-file.md`` shows
+a whole manifest. Reading goes on after a mistake, so that all of them are told at once.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -24,6 +26,9 @@ from ...models import (
     OnUnavailable,
     check_count,
 )
+from ...models.accruals import PERIODS, calendar, check_period, check_zone, period_seconds
+from ...models.durations import seconds_of, written
+from ...models.money import check_unit
 from ...naming import validate_entity_id, validate_limit_name, validate_namespace, validate_resource
 from ...records.levels import check_level_resource
 from .model import LevelAddress, Manifest, ManifestError, Problem
@@ -32,7 +37,7 @@ from .tree import MAPPING, WORD, Node, read_json, read_yaml
 LEVELS_MAX = 200_000
 """With aliases a short text can name very many levels."""
 
-REFILL_PERIOD_SECONDS = 60
+LIMIT_FIELDS = ("capacity", "refill_amount", "refill_period", "period", "tz", "unit", "hold")
 
 _NUMBER = re.compile(r"0|[1-9][0-9]*(?:_[0-9]+)*")
 
@@ -122,17 +127,55 @@ class _Reader:
         self.levels[address] = LimiterConfig(tuple(limits), policy)
 
     def _limit(self, tree: Node, path: KeyPath, name: str) -> Limit | None:
-        fields = self._fields(tree, path, ("capacity", "refill_amount", "refill_period"))
+        fields = self._fields(tree, path, LIMIT_FIELDS)
         if "capacity" not in fields:
             if _is_known(tree, fields):
                 self._wrong(tree, path, "its capacity is missing")
             return None
         capacity = self._number(fields, "capacity", path, TOKENS_MAX)
+        if "hold" in fields:
+            return self._concurrent(fields, path, name, capacity)
         amount = self._number(fields, "refill_amount", path, TOKENS_MAX, capacity)
-        period = self._number(fields, "refill_period", path, PERIOD_SECONDS_MAX, REFILL_PERIOD_SECONDS)
-        if capacity is None or amount is None or period is None:
+        period, accrual = self._number(fields, "refill_period", path, PERIOD_SECONDS_MAX, 60), None
+        if "period" in fields or "tz" in fields:
+            period, accrual = self._calendar(fields, path) or (None, None)
+        unit = None
+        if "unit" in fields:
+            unit = self._checked(fields["unit"], (*path, "unit"), partial(check_unit, "unit"))
+        if capacity is None or amount is None or period is None or (unit is None and "unit" in fields):
             return None
-        return Limit(name, capacity, amount, period)
+        return Limit(name, capacity, amount, period, accrual, unit)
+
+    def _concurrent(self, fields: Fields, path: KeyPath, name: str, capacity: int | None) -> Limit | None:
+        """How many may be at work at once, and for how long a seat is held that nobody gives back."""
+        for other in fields.keys() - {"capacity", "hold"}:
+            self._wrong(fields[other], (*path, other), "a limit with a hold has nothing but its capacity")
+        hold = self._checked(fields["hold"], (*path, "hold"), _checked_hold)
+        if capacity is None or hold is None or len(fields) > len({"capacity", "hold"}):
+            return None
+        try:
+            return Limit.concurrent(name, capacity, hold)
+        except ValidationError as error:
+            self._wrong(fields["hold"], path, f"{error.field} {error.value}: {error.reason}")
+            return None
+
+    def _calendar(self, fields: Fields, path: KeyPath) -> tuple[int, str] | None:
+        """A calendar period in a time zone: how long its longest is, and its text."""
+        if "period" not in fields:
+            self._wrong(fields["tz"], (*path, "tz"), f"a zone needs a period: {_either(tuple(PERIODS))}")
+            return None
+        if "refill_period" in fields:
+            message = "a calendar period has its own length; leave refill_period out"
+            self._wrong(fields["refill_period"], (*path, "refill_period"), message)
+            return None
+        tz = "UTC"
+        if "tz" in fields:
+            found = self._checked(fields["tz"], (*path, "tz"), check_zone)
+            if found is None:
+                return None
+            tz = found
+        period = self._checked(fields["period"], (*path, "period"), check_period)
+        return None if period is None else (period_seconds(calendar(period, tz)), calendar(period, tz))
 
     def _number(
         self, fields: Fields, key: str, path: KeyPath, value_max: int, default: int | None = None
@@ -208,6 +251,10 @@ class _Reader:
 
     def _wrong(self, tree: Node, path: KeyPath, message: str) -> None:
         self.problems.append(Problem(tree.line, tree.column, path, message))
+
+
+def _checked_hold(text: str) -> str:
+    return written(seconds_of("hold", int(text) if text.isdecimal() and len(text) < 12 else text))
 
 
 def _is_known(tree: Node, fields: Fields) -> bool:

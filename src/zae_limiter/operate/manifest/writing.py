@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...models import Limit, LimiterConfig
+from ...models.accruals import CONCURRENT, period_and_zone
+from ...models.durations import written
 from .model import Manifest
 
 _SAFE = re.compile(r"[A-Za-z_][A-Za-z0-9_./\-]*(?::[A-Za-z0-9_./\-]+)*")
@@ -69,9 +71,15 @@ def _level_data(config: LimiterConfig) -> dict[str, Any]:
     return {**policy, **limits}
 
 
-def _limit_data(limit: Limit) -> dict[str, int]:
-    numbers = (limit.capacity, limit.refill_amount, limit.refill_period_seconds)
-    return dict(zip(("capacity", "refill_amount", "refill_period"), numbers, strict=True))
+def _limit_data(limit: Limit) -> dict[str, Any]:
+    if limit.accrual == CONCURRENT:
+        return {"capacity": limit.capacity, "hold": written(limit.refill_period_seconds)}
+    data: dict[str, Any] = {"capacity": limit.capacity, "refill_amount": limit.refill_amount}
+    if limit.accrual is None:
+        data["refill_period"] = limit.refill_period_seconds
+    else:
+        data["period"], data["tz"] = period_and_zone(limit.accrual)
+    return data if limit.unit is None else {**data, "unit": limit.unit}
 
 
 def _lines(data: Mapping[str, Any], indent: str = "") -> Iterator[str]:
@@ -85,5 +93,6 @@ def _lines(data: Mapping[str, Any], indent: str = "") -> Iterator[str]:
             yield from _lines(value, f"{indent}  ")
 
 
-def _flow(numbers: Mapping[str, int]) -> str:
-    return f"{{{', '.join(f'{name}: {number}' for name, number in numbers.items())}}}"
+def _flow(said: Mapping[str, Any]) -> str:
+    texts = {name: quoted(value) if isinstance(value, str) else value for name, value in said.items()}
+    return f"{{{', '.join(f'{name}: {value}' for name, value in texts.items())}}}"
