@@ -100,3 +100,19 @@ def test_what_programs_with_limits_of_their_own_have_left(run: Run, limiter: Syn
     said = run("explain", "alice", "gpt-4").stderr
     assert "with limits= have left in the bucket of 'alice': 57 rpm\n" in said
     assert data_of(run, "explain", "alice", "gpt-4")["buckets"][0]["available"] == {"rpm": 57}
+
+
+def test_seats_that_are_held(run: Run, limiter: SyncRateLimiter) -> None:
+    """Of a limit of concurrency it is told how many are at work, here and beside the buckets."""
+    done(run, "resource", "set-defaults", "gpt-4", "-l", "parallel:3/concurrent(5m)", "-l", "rpm:60")
+    lease = limiter.acquire("alice", "gpt-4", {"parallel": 2}).open()
+    shown = run("explain", "alice", "gpt-4").stdout
+    assert "3/concurrent(5m)" in shown
+    assert "binds, 2 of 3 held" in shown
+    assert data_of(run, "explain", "alice", "gpt-4")["buckets"][0]["available"]["parallel"] == 1
+    rows = {row["limit"]: row for row in data_of(run, "entity", "buckets", "alice")}
+    assert (rows["parallel"]["held"], "held" in rows["rpm"]) == (2, False)
+    table = run("entity", "buckets", "alice").stdout
+    assert "held" in table
+    lease.commit()
+    assert data_of(run, "entity", "buckets", "alice")[0]["held"] == 0

@@ -16,12 +16,13 @@ import pytest
 
 from tests.dynamodb.tables import make_table, session
 from tests.engines import dynamodb_local
-from zae_limiter import Demand, Limit, RateLimitExceeded, SyncRateLimiter, SyncRepository
+from zae_limiter import Demand, Limit, RateLimitExceeded, SyncLease, SyncRateLimiter, SyncRepository
 from zae_limiter.backends.dynamodb import DynamoDBBackend
 from zae_limiter.backends.dynamodb.boto import Access, BotocoreTransport
 from zae_limiter.backends.dynamodb.expressions import Payload, Request, fields_of
 from zae_limiter.backends.dynamodb.retries import Calls
 from zae_limiter.backends.dynamodb.transport import ServiceError
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.testing import ManualClock, RecordingBackend
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "costs.md"
@@ -160,6 +161,7 @@ def costs() -> dict[str, Cost]:
     found.append(measured("cascade, cold process", late := fresh(), lambda: late.take("child")))
     found += joint_costs(fresh())
     found += waiting_costs(fresh())
+    found += seat_costs(fresh(), clock)
     limiter, repository = late.limiter, late.repository
     found.append(measured("available", late, lambda: limiter.available("user", RESOURCE)))
     found.append(measured("create_entity", late, lambda: repository.create_entity("user")))
@@ -201,6 +203,33 @@ def joint_costs(client: Client) -> list[Cost]:
         measured("two resources at once, refused again within a second", client, refused),
         measured("two children of a parent at once, warm", client, lambda: take(siblings)),
     ]
+
+
+def seat_costs(client: Client, clock: ManualClock) -> list[Cost]:
+    """Leases of a limit of concurrency beside the others; long ones are renewed by a timer."""
+    limits = [*LIMITS, Limit.concurrent("parallel", 2, hold="40s")]
+    needs = {"rpm": 1, "tpm": 100, "parallel": 1}
+
+    def take() -> SyncLease:
+        return client.limiter.acquire("seated", RESOURCE, needs, limits).open()
+
+    def refused() -> None:
+        with pytest.raises(RateLimitExceeded):
+            take()
+
+    def renew() -> None:
+        run_sync(client.repository._async.writer.renewals.renew())
+
+    take().commit()
+    leases: list[SyncLease] = []
+    found = [measured("acquire with a seat, warm", client, lambda: leases.append(take()))]
+    leases.append(take())
+    found.append(measured("no seat is free, refused", client, refused))
+    clock.advance(20)
+    found.append(measured("two leases that go on, renewed", client, renew))
+    found.append(measured("the end of a lease with a seat", client, leases[0].commit))
+    leases[1].commit()
+    return found
 
 
 def interrupted(seconds: float) -> None:
@@ -255,6 +284,10 @@ BUDGET = [
     ("wait for one's turn", 1, "1 UpdateItem", 1.0),
     ("wait that would be too long, refused", 1, "1 UpdateItem", 1.0),
     ("wait that is given up", 2, "2 UpdateItem", 2.0),
+    ("acquire with a seat, warm", 1, "1 UpdateItem", 1.0),
+    ("no seat is free, refused", 1, "1 UpdateItem", 1.0),
+    ("two leases that go on, renewed", 1, "1 UpdateItem", 1.0),
+    ("the end of a lease with a seat", 1, "1 UpdateItem", 1.0),
 ]
 
 
@@ -309,3 +342,23 @@ def test_how_many_limits_fit_into_one_write_unit() -> None:
         if client.wire.units["WCU"] == 1.0:
             fitting = count
     assert f"up to {fitting} limits" in DOCS.read_text()
+
+
+def test_how_many_limits_fit_beside_seats() -> None:
+    """The same with a limit of concurrency among them that is always busy, so that it has all its places."""
+    table = make_table()
+    clock = clock_of(table)
+    client = Client(table, clock)
+    fitting = 0
+    for count in range(1, 10):
+        limits = [Limit.per_minute(f"limit-{n:02}", 10_000_000) for n in range(count)]
+        limits.append(Limit.concurrent("parallel", 100, hold="80s"))
+        amounts = {limit.name: 1 for limit in limits}
+        for _ in range(12):
+            with client.limiter.acquire(f"project-{count:05}", RESOURCE, amounts, limits):
+                clock.advance(10)
+        client.wire.units.clear()
+        client.limiter.acquire(f"project-{count:05}", RESOURCE, amounts, limits).open().commit()
+        if client.wire.units["WCU"] == 2.0:
+            fitting = count
+    assert f"up to {fitting} rates beside it" in DOCS.read_text()

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from zae_limiter.engine.account import Account, Meter, Terms
 from zae_limiter.engine.bucket_writes import write_for
 from zae_limiter.engine.posting import Posting
+from zae_limiter.engine.seats import place_attributes
 from zae_limiter.models import (
     AuditAction,
     AuditEvent,
@@ -145,6 +146,7 @@ def _bucket() -> tuple[Key, Item]:
     item = {"hold_{place}" if name in HOLDS else name: value for name, value in write.item.items()}
     item[FORGIVEN] = {}  # which a bucket gets only when callers disagree
     item |= dict.fromkeys((BOOKED, BOOKED_SINCE, *booking_attributes(LIMIT.name)), 0)  # while somebody waits
+    item[f"{place_attributes(LIMIT.name)[0][:-1]}{{place}}"] = 0  # of a limit of concurrency
     item[LIFE] = ""  # which it gets only when its entity was deleted before
     return Key(key.partition.removesuffix("0") + "{shard}", key.sort), item
 

@@ -6,6 +6,7 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from ..models.accruals import CONCURRENT
 from ..models.explanation import ExplainedBucket, Explanation
 from ..models.money import shown_amount
 from .nouns import verb
@@ -105,6 +106,9 @@ def _applying(found: Explanation) -> RenderableType:
         for limit in bucket.winner.limits if bucket.winner else ():
             rate = limit_texts([limit]).removeprefix(f"{limit.name}:")
             binds = "binds" if found.binding[limit.name] == bucket.entity_id else ""
+            if limit.accrual == CONCURRENT:
+                held = f"{limit.capacity - bucket.available[limit.name]} of {limit.capacity} held"
+                binds = f"{binds}, {held}" if binds else held
             left = shown_amount(bucket.available[limit.name], limit.unit)
             rows.append((limit.name, bucket.entity_id, rate, left, binds))
     return grid(["limit", "of", "rate", "available", "now"], sorted(rows), numbers=("available",))
