@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.quotas import quota
 from zae_limiter.engine.account import Account, Terms
 from zae_limiter.engine.booking import Booked, outcomes, schedule, slot_ms, turns
 from zae_limiter.engine.bucket_view import has_terms, is_outdated, level, life_of, outlived
@@ -31,6 +32,7 @@ CAPACITIES, REFILLS, PERIODS_MS = (
     (1_000, 5_000, 10_000, 60_000),
     (333, 1_000, 7_000, 60_000),
 )
+QUOTAS = ("cron(* * * * *)@UTC", "cron(*/3 * * * *)@Europe/Berlin", "hour@Asia/Kathmandu")
 FOR_EVER_MS = 10**15
 
 
@@ -97,6 +99,7 @@ class Traits:
     debits: float = 0.0
     changes: float = 0.0
     deletions: float = 0.0
+    quotas: float = 0.0
     returned: float | None = None
 
 
@@ -124,6 +127,8 @@ class BookedWorld:
 
     def _rate(self) -> Rate:
         choice = self.rng.choice
+        if self.traits.quotas and self.rng.random() < self.traits.quotas:
+            return quota(choice(CAPACITIES), choice(REFILLS), choice(QUOTAS))
         return Rate(choice(CAPACITIES), choice(REFILLS), choice(PERIODS_MS))
 
     def push(self, at_ms: int, what: str, about: Any = None) -> None:

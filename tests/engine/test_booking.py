@@ -24,6 +24,8 @@ KINDS = {
     "debits after the fact": Traits(debits=0.3),
     "changes of limits": Traits(changes=0.03),
     "deletions": Traits(deletions=0.02),
+    "quotas": Traits(quotas=0.6, debits=0.1),
+    "quotas that change": Traits(quotas=0.6, changes=0.03),
 }
 
 
