@@ -296,6 +296,7 @@ class DegradedJointLease(DegradedLease, JointLease):
             for name, need in asked.needs.items()
         }
         self._on_error, self._adjusted, self._settled = lease._on_error, noted, True
+        self._waited_ms = lease._waited_ms
 
     def _having(self, parts: Sequence[LeasePart], name: str) -> Sequence[LeasePart]:
         """Nobody can be asked who has such a limit, and nobody is charged."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from zae_limiter.engine import booking, set_aside
 from zae_limiter.engine.account import Account
+from zae_limiter.engine.bucket_view import Standing
 from zae_limiter.engine.posting import Posting
-from zae_limiter.engine.set_aside import GivenUp, GivingBack
+from zae_limiter.engine.set_aside import NOTHING_GIVEN_UP, GivenUp, GivingBack
 from zae_limiter.repository_protocol import NOTHING, Equal, Item, Update
 from zae_limiter.schema import BOOKED, booking_attributes, limit_attributes, pinned
 
@@ -24,7 +25,11 @@ def _poured(account: Account, credit: Mapping[str, int], image: Item) -> GivingB
 
 
 def refund_in_full(
-    account: Account, posting: Posting, image: Item, now_ms: int, given_up: Sequence[GivenUp] = ()
+    account: Account,
+    posting: Posting,
+    image: Item,
+    now_ms: int,
+    given_up: Mapping[Standing, GivenUp] = NOTHING_GIVEN_UP,
 ) -> GivingBack | None:
     """Who leaves the line gives everything back to those who come next."""
     if posting.booking is None and not posting.turns:
@@ -33,7 +38,11 @@ def refund_in_full(
 
 
 def overtaking(
-    account: Account, posting: Posting, image: Item, now_ms: int, given_up: Sequence[GivenUp] = ()
+    account: Account,
+    posting: Posting,
+    image: Item,
+    now_ms: int,
+    given_up: Mapping[Standing, GivenUp] = NOTHING_GIVEN_UP,
 ) -> GivingBack | None:
     """What comes back is there for everybody at once."""
     if posting.booking is not None or posting.turns:
@@ -56,7 +65,7 @@ def forget_how_high(shape: Any, name: str, high: int, *, known: bool, turned: bo
         shape.when.append(Equal(names.high, None))
 
 
-GIVING_BACK = "bucket_writes", "group_commit"
+GIVING_BACK = "bucket_writes", "given_up"
 
 BOOKING_BUGS: dict[str, dict[str, Any]] = {
     "refunded_in_full": {f"zae_limiter.engine.{place}.give_back": refund_in_full for place in GIVING_BACK},

@@ -2,6 +2,7 @@
 
 import heapq
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -10,11 +11,13 @@ from tests.engine.booking_worlds import FOR_EVER_MS, BookedWorld, Tin, Traits
 from tests.simulation.bugs import planted
 from zae_limiter.engine.account import Account, Terms
 from zae_limiter.engine.booking import Booked, outcomes, schedule, turns
+from zae_limiter.engine.bucket_view import level
 from zae_limiter.engine.bucket_writes import fitting, write_for
+from zae_limiter.engine.given_up import GivenUpBookings
 from zae_limiter.engine.law import Rate, accrued
-from zae_limiter.engine.posting import Booking, Posting
+from zae_limiter.engine.posting import Booking, Posting, merged
+from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.repository_protocol import Item, Key, Outcome, apply
-from zae_limiter.schema import booking_attributes, limit_attributes, number
 
 NOW = 1_700_000_000_000
 WORLDS = 30
@@ -67,6 +70,29 @@ class Bucket:
         assert isinstance(outcome, Booked)
         return outcome.booking
 
+    def book_all(self, postings: Sequence[Posting], now_ms: int) -> list[Booking]:
+        """Book several by one write."""
+        assert self.item is not None
+        whole = merged(postings) if len(postings) > 1 else postings[0]
+        write = write_for(self.account, whole, self.item, now_ms)
+        given = turns(self.account, postings, self.item, now_ms)
+        assert write is not None
+        done = apply(write, self.item)
+        assert done.applied, f"{write} was refused by {self.item}"
+        self.item = done.item
+        assert done.item is not None
+        told = outcomes(postings, given, done.item, now_ms)
+        return [outcome.booking for outcome in told if isinstance(outcome, Booked)]
+
+    def give_back(self, posting: Posting, given_up: GivenUpBookings, now_ms: int) -> None:
+        assert self.item is not None
+        given = given_up.giving_back(self.account, posting, self.item, now_ms)
+        assert given is not None
+        done = apply(given.write, self.item)
+        assert done.applied
+        given_up.learn(given.write, done, now_ms)
+        self.item = done.item
+
 
 def furnished(rng: random.Random) -> tuple[Bucket, int]:
     """A bucket that some wait for, and the time."""
@@ -85,11 +111,14 @@ def furnished(rng: random.Random) -> tuple[Bucket, int]:
     return bucket, now_ms
 
 
-def test_cancellation_of_the_last_gives_its_place_back() -> None:
-    """Who cancels and was the last to book leaves a bucket as if it had not come: its place is free again.
+def standings(bucket: Bucket, item: Item, now_ms: int) -> dict[str, tuple[int, int]]:
+    """What there is of each limit, and what came back to it, as the next write finds it."""
+    found = {name: level(bucket.account.terms, name, item, now_ms) for name in bucket.account.terms.rates}
+    return {name: (at.tokens_milli, at.back_milli) for name, at in found.items()}
 
-    Only what a limit would have lost by flowing over until then may be lost, if others wait for it, too.
-    """
+
+def test_cancellation_of_the_last_gives_its_place_back() -> None:
+    """Who cancels and was the last to book leaves a bucket as if it had not come: its place is free again."""
     undone = 0
     for seed in range(300):
         rng = random.Random(seed)
@@ -103,16 +132,86 @@ def test_cancellation_of_the_last_gives_its_place_back() -> None:
         undone += 1
         left_ms = rng.randrange(now_ms, booked.latest_ms)
         bucket.post(Posting(credit=need, booking=booked), left_ms)
-        after = bucket.item or {}
-        for name in need:
-            tokens, names = limit_attributes(name).tk, booking_attributes(name)
-            found, left = number(before, tokens), number(after, tokens)
-            assert left == found or (left < found and names.high in before), f"seed {seed}"
-            assert number(after, names.back) <= number(before, names.back), f"seed {seed}"
+        there = standings(bucket, bucket.item or {}, now_ms)
+        assert there == standings(bucket, before, now_ms), f"seed {seed}"
         again = bucket.book(left_ms, **need)
         assert again is not None
         assert again.latest_ms == booked.latest_ms, f"seed {seed}: {again} in the place of {booked}"
     assert undone > 100
+
+
+def test_all_who_give_up_leave_nothing_behind() -> None:
+    """Whoever booked, one by one or several in one write: when all have given up, nobody has ever asked.
+
+    That is so in whatever order they leave, and also if a limit that they need besides flows over until then.
+    """
+    left = 0
+    for seed in range(300):
+        rng, given_up = random.Random(seed), GivenUpBookings()
+        bucket, now_ms = furnished(rng)
+        before, leaving = bucket.item or {}, list[Posting]()
+        for _ in range(rng.randint(1, 4)):
+            needs = [
+                {name: rng.randint(1, 5_000) for name in bucket.account.terms.rates if rng.random() < 0.8}
+                or {"a": 1_000}
+                for _ in range(rng.randint(1, 3))
+            ]
+            postings = [Posting(need, booking=Booking(FOR_EVER_MS)) for need in needs]
+            leaving += [
+                Posting(credit=n, booking=b)
+                for n, b in zip(needs, bucket.book_all(postings, now_ms), strict=True)
+            ]
+        if any(it.booking is None or it.booking.latest_ms <= now_ms for it in leaving):
+            continue
+        rng.shuffle(leaving)
+        for posting in leaving:
+            bucket.give_back(posting, given_up, now_ms)
+        left += len(leaving)
+        there = standings(bucket, bucket.item or {}, now_ms)
+        assert there == standings(bucket, before, now_ms), f"seed {seed}"
+        assert bucket.account.key not in given_up
+    assert left > 300
+
+
+def in_line_behind() -> tuple[Bucket, GivenUpBookings, Posting]:
+    """An empty bucket, a booking that was given up while another one was behind it, and that other one."""
+    bucket, given_up = Bucket(a=Rate(1_000, 1_000, 3_000)), GivenUpBookings()
+    bucket.post(Posting({"a": 1_000}), NOW)
+    first, second = (bucket.book(NOW, a=1_000) for _ in range(2))
+    bucket.give_back(Posting(credit={"a": 1_000}, booking=first), given_up, NOW)
+    return bucket, given_up, Posting(credit={"a": 1_000}, booking=second)
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_what_may_have_been_undone_is_not_undone_again(is_lost: bool) -> None:
+    """After a lost reply nobody knows whether a place was given back, so whoever got it since keeps it."""
+    bucket, given_up, leaving = in_line_behind()
+    given = given_up.giving_back(bucket.account, leaving, bucket.item or {}, NOW)
+    assert given is not None
+    assert len(given.undone) == 2
+    done = apply(given.write, bucket.item)
+    failure = RateLimiterUnavailable("the reply is lost", ambiguous=True)
+    given_up.learn(given.write, Outcome(False, None, failure=failure) if is_lost else done, NOW)
+    bucket.item = done.item
+    assert bucket.book(NOW, a=1_000) is not None, "who is in the place of the first"
+    assert bucket.item is not None
+    again = given_up.giving_back(bucket.account, Posting(), bucket.item, NOW)
+    assert again is None or again.undone == []
+
+
+def test_what_was_not_undone_is_undone_later() -> None:
+    """A write that the store refuses, or that surely did not reach it, has undone nothing."""
+    for failure in (None, RateLimiterUnavailable("it is gone")):
+        bucket, given_up, leaving = in_line_behind()
+        given = given_up.giving_back(bucket.account, leaving, bucket.item or {}, NOW)
+        assert given is not None
+        meanwhile = given_up.giving_back(bucket.account, leaving, bucket.item or {}, NOW)
+        assert meanwhile is not None
+        assert len(meanwhile.undone) == 1, "the other one is for the write that is under way"
+        given_up.learn(meanwhile.write, Outcome(False, None, failure=failure), NOW)
+        given_up.learn(given.write, Outcome(False, bucket.item, failure=failure), NOW)
+        bucket.give_back(leaving, given_up, NOW)
+        assert standings(bucket, bucket.item or {}, NOW) == {"a": (0, 0)}
 
 
 def test_refused_wait_is_told_to_the_millisecond() -> None:

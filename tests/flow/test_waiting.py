@@ -7,6 +7,7 @@ import asyncio
 import dataclasses
 import math
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from tests.flow.clients import RESOURCE, Store, rpm
 from tests.flow.opening import rest
-from tests.flow.waiting_room import LIMIT, Room, stored
+from tests.flow.waiting_room import LIMIT, Room, on_a_loop, stored
 from tests.stores import STORES
 from zae_limiter import (
     Limit,
@@ -25,7 +26,9 @@ from zae_limiter import (
     ValidationError,
 )
 from zae_limiter.backends.memory import MemoryBackend
+from zae_limiter.repository_protocol import Backend, Item, Key
 from zae_limiter.testing import ManualClock, RecordingBackend
+from zae_limiter.testing.stores import Wrapper
 
 JOBS = 100
 TWENTY = Limit.per_second("rps", 20)
@@ -270,6 +273,56 @@ async def test_all_are_cancelled(store: Store) -> None:
     await room.until(5.5)
     assert await store.left("key") == 5
     assert client.limiter.refunds_lost == 0
+
+
+async def test_cancelled_with_a_limit_that_flows_over(store: Store) -> None:
+    """Who waited for a slow limit and needs a fast one besides has taken nothing of either if it gives up."""
+    room = Room(store)
+    client, limits = await room.client(), [rpm(100, 5, 1), Limit("slow", 1, 1, 60)]
+    await client.take("key", {"rpm": 90, "slow": 1}, *limits)
+    both = {"limits": limits, "consume": {"rpm": 1, "slow": 1}}
+    waiters = [await room.join(client, **both) for _ in range(4)]
+    assert (await client.limiter.available("key", RESOURCE, limits))["slow"] == -4
+    for waiter in (waiters[1], waiters[0], waiters[3], waiters[2]):
+        await waiter.cancel()
+    assert await client.limiter.available("key", RESOURCE, limits) == {"rpm": 10, "slow": 0}
+
+
+async def test_limits_that_changed(store: Store) -> None:
+    """Who waits for a bucket that still has other numbers gives it the new ones, and books: three writes."""
+    room, made = Room(store), list[RecordingBackend]()
+    world = dataclasses.replace(store.clock.world, nap=room._nap)
+
+    def recorded(backend: Backend) -> Backend:
+        made.append(RecordingBackend(on_a_loop(backend) if store.name == "memory" else backend))
+        return made[-1]
+
+    client = await store.client(world=world, wrap=recorded)
+    await client.take("key", {"rpm": 2}, LIMIT)
+    made[0].calls.clear()
+    waiter = await room.join(client, limits=[rpm(3, 1, 1)], amount=2)
+    await waiter.cancel()
+    assert [verb for verb, _ in made[0].calls].count("write_each") <= 4
+
+
+async def test_time_counts_from_the_call(store: Store) -> None:
+    """What a slow store needs before anybody can book is part of the wait."""
+    room, late = Room(store), 0.4
+
+    class Slow(Wrapper):
+        async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
+            nonlocal late
+            store.clock.advance(seconds=late)
+            late = 0
+            return await super().batch_get(keys)
+
+    client = await store.client(world=store.clock.world, wrap=Slow)
+    late = 0.4
+    await (await room.client()).take("key", {"rpm": 2}, LIMIT)
+    with pytest.raises(RateLimitExceeded) as refused:
+        async with client.limiter.acquire("key", RESOURCE, {"rpm": 1}, [LIMIT], wait=0.8):
+            pass
+    assert refused.value.retry_after_seconds == 0.6
 
 
 async def test_timeout(store: Store) -> None:

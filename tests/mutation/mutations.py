@@ -168,7 +168,7 @@ PLANTED = (
     Planted(
         "zae_limiter/engine/settle.py",
         "give_back",
-        "Posting(credit=demand.amounts, booking=booking)",
+        "Posting(credit=demand.amounts)",
         "Posting(debit=demand.amounts)",
     ),
     Planted(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -227,3 +228,19 @@ def test_who_is_cancelled_within_a_time_takes_the_work_along(run: Run) -> None:
         assert work.steps == ["begun", "CancelledError"]
 
     run(story())
+
+
+def test_signal_keeps_nobody_who_has_left(run: Run) -> None:
+    """Who waited in vain, was cancelled, or came when it was given already, leaves nothing in the signal."""
+
+    async def main() -> None:
+        signal = COLOUR.signal()
+        tasks = [asyncio.create_task(signal.wait(seconds)) for seconds in (0, 0, None)]
+        tasks[2].cancel()
+        await asyncio.wait(tasks)
+        signal.give()
+        await signal.wait()
+        left = [it for it in gc.get_referents(signal, *gc.get_referents(signal)) if asyncio.isfuture(it)]
+        assert left == []
+
+    run(main())

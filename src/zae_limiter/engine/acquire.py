@@ -72,7 +72,8 @@ async def acquire_in_line(
     ``whole`` answers for what is taken. It is the one part that there is, unless several are one acquire.
     """
     buckets, writer = whole._buckets, whole._buckets.writer
-    whole._wait_ms = whole._wait_ms if is_first else None
+    whole._wait_ms = wait_ms = whole._wait_ms if is_first else None
+    whole._latest_ms = None if wait_ms is None else writer.world.now_ms() + wait_ms
     if writer.backend.changes is not None:
         await buckets.notice_changes()
     for attempt in range(1, PLANS_MAX + 1):
@@ -96,11 +97,11 @@ async def acquire_in_line(
         elif not (demands := asked_of(parts, plans)):
             return
         try:
-            if writer.refusals and whole._wait_ms is None and (refusal := remembered(writer, demands)):
+            if writer.refusals and wait_ms is None and (refusal := remembered(writer, demands)):
                 raise refusal
             is_whole = is_lone and image is not None and image.get("shard_count", 1) == 1
             is_whole = is_whole and (not plan.seats or plan.seats.isdisjoint(needs))
-            if is_whole and is_first and whole._speculative and attempt == 1 and whole._wait_ms is None:
+            if is_whole and is_first and whole._speculative and attempt == 1 and wait_ms is None:
                 if await _took_alone(whole, demands[0], plan):
                     return
             elif await took(whole, parts, plans, demands):
@@ -117,9 +118,9 @@ async def _took_alone(holding: Holding, demand: BucketDemand, plan: Plan) -> boo
     writer, (account, needs) = holding._buckets.writer, demand
     order = Order(account, Posting(needs))
     outcome, interruption = await writer.post_one(order)
+    image = None if outcome is None else outcome.item
     if outcome is not None and outcome.applied:
         holding._taken_alone = needs  # before anything is called, after which a signal handler could raise
-        image = outcome.item
         if interruption is None and image is not None and has_family(image, account):
             if LIFE in image or account.life is not None:
                 later = (Take(holding._accounts, needs, (taken_from(demand, outcome),)),)
@@ -134,7 +135,6 @@ async def _took_alone(holding: Holding, demand: BucketDemand, plan: Plan) -> boo
     if outcome is not None and outcome.failure is not None:
         writer.count_unsure([order], [outcome])
         raise outcome.failure
-    image = None if outcome is None else outcome.item
     if outcome is not None and outcome.applied:
         await holding._buckets.notice_families([account])
     elif image is not None and plan.suits(image, writer.world.now_ms()) and not is_split(account, image):

@@ -45,7 +45,7 @@ from ..schema import (
     stored_rate,
 )
 from .account import Account, Meter, Terms
-from .bucket_view import has_terms, in_line, level, tokens_of
+from .bucket_view import as_found, has_terms, in_line, level, standing, tokens_of
 from .law import fill_ms, gain
 from .level import Level
 from .lifetime import keep_alive
@@ -70,7 +70,9 @@ class Turn(NamedTuple):
     drawn: Mapping[str, int] = NOTHING
     """What it takes of that which came back."""
     before: Mapping[str, int] = NOTHING
-    """What is there of limits that flow over until then, where that is known for sure."""
+    """What is stored before of limits that are cut off, for they flow over until then."""
+    gone: Mapping[str, int] = NOTHING
+    """What these lose of that which came back, by what is taken and by what flows over."""
     full: Mapping[str, int] = NOTHING
     """The limits that flow over until then, and at least how much of them there is."""
     slot_ms: int = 0
@@ -149,7 +151,7 @@ def turns(account: Account, postings: Sequence[Posting], image: Item | None, now
     """What those get whose bookings are written now: no later than at the instants these are shaped for."""
     if image is None or is_deleted(image) or not has_terms(image, account.terms):
         return [Turn(True, now_ms)] * len(postings)
-    return _shape(account, postings, image, now_ms).turns
+    return _shape(account, postings, as_found(image, now_ms), now_ms).turns
 
 
 def _shape(account: Account, postings: Sequence[Posting], image: Item, now_ms: int) -> _Shape:
@@ -177,8 +179,12 @@ class _LimitTurns:
         self.least, self.brim = -(10**30), 10**30
         self.least_at_slot = self.least
 
-    def add(self, need: int, drawn: int, slot_ms: int, at_ms: int, *, waits: bool) -> None:
-        """One turn more, with its slot, and shaped for an instant."""
+    def add(self, need: int, drawn: int, slot_ms: int, at_ms: int, *, waits: bool) -> tuple[int, int]:
+        """One turn more, with its slot, and shaped for an instant.
+
+        Returns what was stored before it, and how much less there is afterwards of what had come back.
+        """
+        before, back = self.at.tokens, self.at.back
         capacity, gained = self.at.rate.capacity_milli, self.at.gained(at_ms)
         self.brim = min(self.brim, capacity - gained - (self.stored_back - self.drawn) + self.taken)
         if waits:
@@ -189,6 +195,7 @@ class _LimitTurns:
         self.drawn += drawn
         self.least = max(self.least, self.taken - gained)
         self.least_at_slot = max(self.least_at_slot, self.taken - self.at.gained(slot_ms))
+        return before, back - self.at.back
 
 
 class _Shape:
@@ -209,30 +216,33 @@ class _Shape:
         self.is_waiting, self.until_ms = False, now_ms
         self.turns: list[Turn] = []
         self.total: dict[str, int] = {}
+        found: list[dict[str, tuple[int, int]]] = []
         for posting, slot in zip(postings, slots, strict=True):
             waits = slot.at_ms > now_ms
             latest_ms = slot.at_ms if posting.booking is None else posting.booking.latest_ms
             at_ms = min(slot.at_ms + margin_ms, latest_ms) if waits else now_ms
             self.is_waiting, self.until_ms = self.is_waiting or waits, max(self.until_ms, at_ms)
             self.turns.append(slot._replace(at_ms=at_ms, slot_ms=slot.at_ms))
+            found.append({})
             for name, need in posting.need.items():
                 if name not in self.parts:
                     self.parts[name] = _LimitTurns(_Stock(level(terms, name, image, now_ms)))
-                self.parts[name].add(need, slot.drawn.get(name, 0), slot.at_ms, at_ms, waits=waits)
+                taken = need, slot.drawn.get(name, 0), slot.at_ms, at_ms
+                found[-1][name] = self.parts[name].add(*taken, waits=waits)
                 self.total[name] = self.total.get(name, 0) + need
         self.full = {name for name, part in self.parts.items() if part.stored > part.brim}
         self.exact = {name for name in self.full if self._is_exact(name)}
-        alone = self.exact if len(postings) == 1 else ()
-        before = {name: self.parts[name].stored for name in alone}
-        found = {name: self._found(name) for name in self.full}
         leaves = tokens_of(image)
         for name, part in self.parts.items():
             cut = part.at.tokens if name in self.exact else part.brim - part.taken
             leaves[limit_attributes(name).tk] = cut if name in self.full else part.stored - part.taken
         over_ms = number(image, BOOKED) if in_line(image, now_ms) else 0
-        self.turns = [
-            turn._replace(full=found, before=before, leaves=leaves, over_ms=over_ms) for turn in self.turns
-        ]
+        full = {name: self._found(name) for name in self.full}
+        for place, (turn, each) in enumerate(zip(self.turns, found, strict=True)):
+            sure = {name: it for name, it in each.items() if name in self.exact}
+            before, gone = ({name: it[part] for name, it in sure.items()} for part in (0, 1))
+            told = turn._replace(full=full | before, before=before, gone=gone)
+            self.turns[place] = told._replace(leaves=leaves, over_ms=over_ms)
 
     def _found(self, name: str) -> int:
         """What there is at least of a limit that flows over, as the booking asks."""
@@ -240,11 +250,11 @@ class _Shape:
         return part.stored if name in self.exact else max(part.brim + 1, part.least_at_slot)
 
     def _is_exact(self, name: str) -> bool:
-        """Whether a limit that flows over is cut off only if it is just what was seen."""
-        is_first = (
-            self.is_waiting and len(self.turns) == 1 and booking_attributes(name).high not in self.image
-        )
-        return is_first or self.parts[name].stored_back > 0
+        """Whether a limit that flows over is cut off only if it is just what was seen.
+
+        Who waits may give up: then what was there before has to be known, for it is there again.
+        """
+        return self.is_waiting or self.parts[name].stored_back > 0
 
     def update(self, posting: Posting) -> Update:
         image, terms = self.image, self.account.terms
@@ -353,16 +363,14 @@ def outcomes(postings: Sequence[Posting], given: Sequence[Turn], image: Item, no
 
     Each gets the image that it would have left by itself: that one tells its slot.
     """
-    later: dict[str, int] = {}
-    told: list[Outcome] = []
+    left, told = dict(image), list[Outcome]()
     for posting, turn in zip(reversed(postings), reversed(given), strict=True):
-        tokens = {tk: number(image, tk) + amount for tk, amount in later.items()}
-        outcome = Booked(True, {**image, **tokens})
-        outcome.booking = booked(posting, turn, {**image, **tokens}, now_ms, alone=len(postings) == 1)
+        outcome = Booked(True, dict(left))
+        outcome.booking = booked(posting, turn, left, now_ms, alone=len(postings) == 1)
         told.append(outcome)
         for name, need in posting.need.items():
             tk = limit_attributes(name).tk
-            later[tk] = later.get(tk, 0) + need - turn.drawn.get(name, 0)
+            left[tk] = turn.before.get(name, number(left, tk) + need - turn.drawn.get(name, 0))
     return told[::-1]
 
 
@@ -380,8 +388,8 @@ def booked(posting: Posting, turn: Turn, image: Item, now_ms: int, *, alone: boo
         at_ms = max(at_ms, turn.slot_ms)
     at_ms = min(at_ms, turn.at_ms)
     earliest_ms = 0 if posting.booking is None else posting.booking.earliest_ms
-    left = {**tokens, "rf": image.get("rf")}
-    return Booking(max(at_ms, earliest_ms), 0, left, turn.drawn, turn.before, over_ms)
+    drawn = {**turn.drawn, **turn.gone}
+    return Booking(max(at_ms, earliest_ms), 0, standing(image), drawn, turn.before, over_ms)
 
 
 def slot_of(names: Mapping[str, int], image: Item, now_ms: int) -> int:

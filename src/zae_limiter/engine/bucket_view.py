@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ..models import NUMBER_MAX, Limit, LimitStatus
 from ..models.accruals import CONCURRENT
@@ -33,6 +33,9 @@ from .law import TOKEN_MILLI, Rate, balance, floored, gain, is_cut
 from .level import Level
 from .seats import level_of, vacated
 from .shares import SHARDS_MAX, Spread
+
+Standing: TypeAlias = frozenset[tuple[str, int]]
+"""What a bucket stores of each limit, and since when these are counted."""
 
 
 class Carry(NamedTuple):
@@ -194,6 +197,11 @@ def tokens_of(image: Item) -> dict[str, int]:
     """What a bucket stores of each of its limits."""
     names = (limit_attributes(name).tk for name in bucket_limit_names(image))
     return {tk: number(image, tk) for tk in names}
+
+
+def standing(image: Item) -> Standing:
+    """Where a bucket stands: only bookings and what undoes them move it while somebody waits."""
+    return frozenset({**tokens_of(image), "rf": number(image, "rf")}.items())
 
 
 def unbooked(image: Item) -> Item:

@@ -31,7 +31,6 @@ from .rebase import rebase
 from .renewal import Renewals
 from .seen_buckets import SeenBuckets
 from .sending import LATE, MOOT, Sending, interrupted, outcome_of, unknown
-from .set_aside import give_back
 from .waiting_room import SeatLine, WaitingRoom
 
 logger = logging.getLogger("zae_limiter")
@@ -343,6 +342,8 @@ class BucketWriter(SeenBuckets):
         account, image = orders[0].account, outcome.item
         postings = [order.posting for order in orders]
         misled = is_outdated(account.terms, image) or is_split(account, image)
+        if postings[0].booking is not None and self.is_behind(account, sent_ms):
+            return [not posting.need for posting in postings]  # only what has the right numbers can be booked
         if misled or is_overloaded(account, image, sent_ms):
             fits = [not posting.need for posting in postings]
         else:
@@ -366,25 +367,18 @@ class BucketWriter(SeenBuckets):
             posting = merged([o.posting for o in orders if o.posting.need or not outlived(o.account, image)])
         gives_up = posting.credit and (posting.booking or posting.turns)
         if gives_up and image is not None and BOOKED in image and in_line(image, now_ms):
-            return self._giving_back(account, posting, image, now_ms)
+            given = self.given_up.get().giving_back(account, posting, image, now_ms)
+            return None if given is None else given.write
         return write_for(account, posting, image, now_ms)
-
-    def _giving_back(self, account: Account, posting: Posting, image: Item, now_ms: int) -> Write | None:
-        """The write that gives bookings back, and those that were given up before and are the last then."""
-        given = give_back(account, posting, image, now_ms, self.given_up.get(account.key, ()))
-        if given is None:
-            return None
-        self.giving_back[account.key] = given
-        return given.write
 
     async def tidy_up(self, account: Account) -> bool:
         """Undo bookings of this process that were given up, if nobody is behind them any more."""
-        image, now_ms, given = self.image(account.key), self.world.now_ms(), None
-        if image is not None and in_line(image, now_ms):
-            given = give_back(account, Posting(), image, now_ms, self.given_up[account.key])
+        image, now_ms = self.image(account.key), self.world.now_ms()
+        if image is None or not in_line(image, now_ms):
+            return False
+        given = self.given_up.get().giving_back(account, Posting(), image, now_ms)
         if given is None or not given.undone:
             return False
-        self.giving_back[account.key] = given
         (outcome,) = await write_each(self.backend, self, [given.write])
         return outcome.applied
 

@@ -10,7 +10,7 @@ from ..naming import WCU
 from ..repository_protocol import NOTHING, AtLeast, AtMost, Condition, Equal, Item, Value
 from ..schema import limit_attributes, number, pinned, rate_attributes, shard_attributes, stored_rate
 from .account import WRITE_MILLI, WRITES, Account, Meter
-from .bucket_view import has_same_terms, shard_count
+from .bucket_view import Standing, has_same_terms, shard_count
 from .law import Rate, gain
 from .seats import SeatMove
 from .shares import SHARDS_MAX
@@ -26,10 +26,10 @@ class Booking(NamedTuple):
 
     latest_ms: int
     earliest_ms: int = 0
-    left: Mapping[str, Value] = NOTHING
-    """What the booking left of each limit of the bucket, and since when these are counted."""
+    left: Standing = frozenset()
+    """Where the booking left the bucket."""
     drawn: Mapping[str, int] = NOTHING
-    """What it took of that which had come back."""
+    """How much less there is since of that which had come back."""
     before: Mapping[str, int] = NOTHING
     """What it found of limits that would have flown over by then, and were cut off."""
     over_ms: int | None = None

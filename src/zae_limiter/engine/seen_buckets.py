@@ -14,7 +14,7 @@ from ..repository_protocol import Item, Key, Outcome, Update, Write
 from ..runtime.colour import LAST_WORDS_SECONDS, ForkSafe, taken
 from ..runtime.world import AHEAD_MS_MAX, World
 from ..schema import HOLDS, number
-from .set_aside import GivenUp, GivingBack
+from .given_up import GivenUpBookings, Giving
 
 logger = logging.getLogger("zae_limiter")
 
@@ -22,9 +22,6 @@ REFUSAL_MS_MAX = 1_000
 """How long a refusal answers equal and larger demands without asking the store again."""
 
 REFUSALS_MAX = 10_000
-
-GIVEN_UP_MAX = 10_000
-"""How many bookings of a bucket are remembered that could not be undone."""
 
 HOLD_MS = 100
 """How long tokens that another process took together with some of another bucket may only be held."""
@@ -60,9 +57,8 @@ class SeenBuckets:
         self._holds: OrderedDict[Key, tuple[frozenset[int], float]] = OrderedDict()
         """Which holds of others were last seen on a bucket that refused, and since when."""
         self._holders = ForkSafe(Holders)
-        self.giving_back: dict[Key, GivingBack] = {}
-        """What the write does about bookings that is under way to a bucket."""
-        self._given_up = ForkSafe(dict[Key, list[GivenUp]])
+        self._giving: Giving = {}
+        self.given_up = ForkSafe(lambda: GivenUpBookings(self._giving))
 
     def knows(self, key: Key) -> bool:
         """Whether this process has ever seen the bucket, be it missing."""
@@ -84,8 +80,8 @@ class SeenBuckets:
 
     def learn(self, write: Write, outcome: Outcome) -> None:
         """Note what the reply to a write says of its bucket."""
-        if self.giving_back:
-            self._note_bookings(write, outcome)
+        if self._giving:
+            self.given_up.get().learn(write, outcome, self.world.now_ms())
         if outcome.failure is not None:
             return
         if outcome.applied and type(write) is Update and "rf" in write.set:
@@ -101,24 +97,6 @@ class SeenBuckets:
                 images.popitem(last=False)
         elif outcome.applied:
             self.forget(write.key)  # a transaction does not show what it left behind
-
-    @property
-    def given_up(self) -> dict[Key, list[GivenUp]]:
-        """Bookings that nobody wants any more and others booked behind, by bucket."""
-        return self._given_up.get()
-
-    def _note_bookings(self, write: Write, outcome: Outcome) -> None:
-        """Note which bookings a write has undone, and which are left for later."""
-        given = self.giving_back.get(write.key)
-        if given is None or given.write is not write:
-            return
-        del self.giving_back[write.key]
-        if outcome.applied:
-            now_ms, left = self.world.now_ms(), [*self.given_up.pop(write.key, ()), *given.left]
-            undone = {id(it) for it in given.undone}
-            left = [it for it in left if id(it) not in undone and it.booking.latest_ms > now_ms]
-            if left:
-                self.given_up[write.key] = left[-GIVEN_UP_MAX:]
 
     def note_refusal(self, key: Key) -> None:
         """The store refused somebody for want of tokens, and the images show it."""

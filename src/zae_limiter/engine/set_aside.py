@@ -21,7 +21,7 @@ from ..schema import (
     stored_rate,
 )
 from .account import WRITE_MILLI, Account, Meter
-from .bucket_view import tokens_of
+from .bucket_view import Standing, standing, tokens_of
 from .law import gain
 from .posting import COUNT, Booking, Posting
 
@@ -34,6 +34,9 @@ class GivenUp(NamedTuple):
     kept: Mapping[str, int] = NOTHING
 
 
+NOTHING_GIVEN_UP: Mapping[Standing, GivenUp] = {}
+
+
 class GivingBack(NamedTuple):
     """The write that gives something back while somebody waits, and what it does about bookings."""
 
@@ -44,12 +47,16 @@ class GivingBack(NamedTuple):
 
 
 def give_back(
-    account: Account, posting: Posting, image: Item, now_ms: int, given_up: Sequence[GivenUp] = ()
+    account: Account,
+    posting: Posting,
+    image: Item,
+    now_ms: int,
+    given_up: Mapping[Standing, GivenUp] = NOTHING_GIVEN_UP,
 ) -> GivingBack | None:
     """Give back while somebody waits: to those who book later, as much of it as the bucket could hold.
 
     What was booked, and nobody has booked since, is given back as if it had not been: with its place. So are
-    bookings that were ``given_up`` before, once those behind them are gone.
+    bookings that were ``given_up`` before, by where they left the bucket, once those behind them are gone.
     """
     credit = {n: amount for n, amount in posting.credit.items() if stored_rate(image, n) is not None}
     own = [GivenUp(p.booking, p.credit) for p in posting.turns or (posting,) if p.booking is not None]
@@ -59,7 +66,7 @@ def give_back(
     if account.meter is not Meter.NONE and COUNT.tk in image:
         add[COUNT.tk], add[COUNT.tc] = -WRITE_MILLI, WRITE_MILLI
     when: list[Condition] = [*pinned(image, BOOKED_SINCE), *pinned(image, LIFE)]
-    after, undone = _undo(image, [*own, *given_up], now_ms)
+    after, undone = _undo(image, own, given_up, now_ms)
     left, gone = [], {id(it) for it in undone}
     for it in own:
         if id(it) not in gone:
@@ -79,15 +86,18 @@ def give_back(
     return GivingBack(Update(account.key, add, NOTHING, tuple(when)), (), left)
 
 
-def _undo(image: Item, given_up: Sequence[GivenUp], now_ms: int) -> tuple[dict[str, Value], list[GivenUp]]:
+def _undo(
+    image: Item, own: Sequence[GivenUp], given_up: Mapping[Standing, GivenUp], now_ms: int
+) -> tuple[dict[str, Value], list[GivenUp]]:
     """A bucket without the bookings that were the last of it, the last one first; and which these are."""
     after, undone = dict(image), list[GivenUp]()
-    there = {**tokens_of(after), "rf": after.get("rf")}
-    for it in sorted(given_up, key=lambda it: sum(n for n in it.booking.left.values() if type(n) is int)):
-        booking = it.booking
-        if booking.latest_ms <= now_ms or there != booking.left:
-            continue
-        set_: dict[str, Value] = {}
+    leaving = {it.booking.left: it for it in own}
+    for _ in range(len(own) + len(given_up)):
+        there = standing(after)
+        it = leaving.get(there) or given_up.get(there)
+        if it is None or it.booking.latest_ms <= now_ms:
+            break
+        booking, set_ = it.booking, dict[str, Value]()
         for name, amount in it.credit.items():
             tokens, back = limit_attributes(name).tk, booking_attributes(name).back
             drawn = booking.drawn.get(name, 0)
@@ -95,9 +105,8 @@ def _undo(image: Item, given_up: Sequence[GivenUp], now_ms: int) -> tuple[dict[s
             if drawn or it.kept.get(name):
                 set_[back] = number(after, back) + drawn - it.kept.get(name, 0)
         if any(number(set_, attribute) < 0 for attribute in set_ if attribute.endswith("_bb")):
-            continue  # what was set aside of it is somebody's by now
+            break  # what was set aside of it is somebody's by now
         after |= set_
-        there = {**tokens_of(after), "rf": after.get("rf")}
         if booking.over_ms is not None:
             after[BOOKED] = max(booking.over_ms, now_ms)
         undone.append(it)

@@ -286,7 +286,7 @@ class _Taking:
         if is_overloaded(shard, image, writer.world.now_ms()):
             self._demands[at] = demand._replace(account=await relieve(writer, demand.account, shard))
             return True
-        if shard.key in writer.given_up and await writer.tidy_up(shard):
+        if shard.key in writer.given_up.get() and await writer.tidy_up(shard):
             return True
         was_behind = writer.is_behind(shard, writer.world.now_ms())
         await writer.bring_up_to_date(shard)

@@ -49,9 +49,9 @@ async def wait_for(holding: Holding, demands: Sequence[BucketDemand], taking: Ta
 async def _wait_for(holding: Holding, demands: Sequence[BucketDemand], taking: Take) -> Charge[BucketDemand]:
     writer = holding._buckets.writer
     assert holding._wait_ms is not None
-    if holding._latest_ms is None:
-        holding._latest_ms = writer.world.now_ms() + holding._wait_ms
+    assert holding._latest_ms is not None
     latest_ms, since_ms = holding._latest_ms, holding._latest_ms - holding._wait_ms
+    refused: RateLimitExceeded | None = None
     for attempt in range(ROUNDS_MAX):
         statuses: Sequence[LimitStatus] = ()
         short = [_Wait(demands[0], 0.0)]
@@ -72,7 +72,8 @@ async def _wait_for(holding: Holding, demands: Sequence[BucketDemand], taking: T
                 holding._waited_ms = at_ms - since_ms
             await _sleep_until(writer, at_ms)
             booked[:] = [BucketDemand(*demand) for demand in booked]  # its turn has come
-            if await _took_besides(writer, [*rest, *later], taking, booked):
+            refused = await _refused_besides(writer, [*rest, *later], taking, booked)
+            if refused is None:
                 return booked
         except RateLimitExceeded as refusal:
             await give_back(writer, booked)
@@ -84,26 +85,25 @@ async def _wait_for(holding: Holding, demands: Sequence[BucketDemand], taking: T
             await give_back(writer, booked)
             raise
         await give_back(writer, booked)
+    if refused is not None:
+        raise refused
     places = " and ".join(repr(demand.account.key.partition) for demand in demands)
-    told = (
-        f"{places} did not have enough at the same time at {ROUNDS_MAX} turns; ask for less, or without wait"
-    )
-    raise RateLimiterUnavailable(told)
+    raise RateLimiterUnavailable(f"{places} would not hold still at {ROUNDS_MAX} turns")
 
 
-async def _took_besides(
+async def _refused_besides(
     writer: BucketWriter, demands: Sequence[BucketDemand], taking: Take, booked: Charge[BucketDemand]
-) -> bool:
-    """Take from the buckets that could give when others had to be waited for; false if they cannot now."""
+) -> RateLimitExceeded | None:
+    """Take from the buckets that could give when others had to be waited for, unless they refuse now."""
     if not demands:
-        return True
+        return None
     try:
         taken = await taking(writer, demands)
-    except RateLimitExceeded:
-        return False
+    except RateLimitExceeded as refusal:
+        return refusal
     booked += taken
     del taken[:]
-    return True
+    return None
 
 
 class _Wait(NamedTuple):

@@ -298,12 +298,12 @@ class _LoopSignal:
 
     def __init__(self) -> None:
         self.given = False
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: dict[asyncio.Future[None], None] = {}
 
     def give(self) -> None:
         self.given = True
         here = running_loop()
-        for waiter in self._waiters:
+        for waiter in tuple(self._waiters):
             loop = waiter.get_loop()
             if loop is here:
                 _stir(waiter)
@@ -314,13 +314,15 @@ class _LoopSignal:
     async def wait(self, seconds: float | None = None) -> None:
         loop = asyncio.get_running_loop()
         waiter = loop.create_future()
-        self._waiters.append(waiter)
-        if self.given:  # asked after it stands among those who wait, for another thread may give it any time
-            return
-        timer = None if seconds is None else loop.call_later(seconds, _stir, waiter)
+        timer = None
+        self._waiters[waiter] = None
         try:
+            if self.given:  # asked only now, for another thread may give it any time
+                return
+            timer = None if seconds is None else loop.call_later(seconds, _stir, waiter)
             await waiter
         finally:
+            self._waiters.pop(waiter, None)  # for a signal may outlive many who wait
             if timer is not None:
                 timer.cancel()
 
