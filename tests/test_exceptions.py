@@ -31,11 +31,14 @@ from zae_limiter.exceptions import (
     NamespaceNotFoundError,
     NamespaceStateError,
     NoLimitsError,
+    PermissionDenied,
     RateLimitError,
     RateLimiterUnavailable,
     RateLimitExceeded,
+    ResourceDisabled,
     StackAlreadyExistsError,
     StackOperationError,
+    SwitchedOff,
     ValidationError,
     VersionError,
     VersionMismatchError,
@@ -52,7 +55,8 @@ TREE: dict[type[Exception], set[type[Exception]]] = {
         ClosedError,
         ValidationError,
     },
-    RateLimitError: {RateLimitExceeded, LeaseExpiredError},
+    RateLimitError: {RateLimitExceeded, SwitchedOff, LeaseExpiredError},
+    SwitchedOff: {ResourceDisabled, PermissionDenied},
     InfrastructureError: {
         RateLimiterUnavailable,
         StackOperationError,
@@ -81,6 +85,10 @@ EVERY: list[ZAELimiterError] = [
     RateLimitExceeded([status(), status("rpm", 0.0)]),
     RateLimitExceeded([status(wait=math.inf, requested=101)]),
     LeaseExpiredError("user-1", "gpt-4"),
+    SwitchedOff("user-1", "gpt-4", "maintenance", "system"),
+    ResourceDisabled("user-1", "gpt-4", "maintenance", "resource"),
+    PermissionDenied("user-1", "gpt-4", "unpaid", "entity_default"),
+    PermissionDenied("user-1", "gpt-4", "unpaid", "entity", "team-1"),
     InfrastructureError("said"),
     RateLimiterUnavailable("said"),
     RateLimiterUnavailable("said", ambiguous=True),
@@ -291,3 +299,20 @@ def test_milliseconds_are_never_too_few(wait: float) -> None:
     """Whatever seconds a status holds, the milliseconds cover them."""
     wait_ms = RateLimitExceeded([status(wait=wait)]).as_dict()["retry_after_ms"]
     assert wait_ms / 1000 >= wait > (wait_ms - 2) / 1000
+
+
+def test_what_is_off_is_told_in_a_public_form_that_names_nobody() -> None:
+    """The reason is for whoever is off; that a parent is, and why, is not for its children."""
+    off = [one for one in EVERY if isinstance(one, SwitchedOff)]
+    assert [str(one) for one in off] == [
+        "'gpt-4' is disabled at the level 'system': maintenance",
+        "'gpt-4' is disabled at the level 'resource': maintenance",
+        "'user-1' is disabled: unpaid",
+        "'team-1', which 'user-1' is charged to, is disabled on 'gpt-4': unpaid",
+    ]
+    public = [json.dumps(one.public_dict()) for one in off]
+    assert not any(name in told for told in public for name in ("user-1", "team-1"))
+    assert ["unpaid" in told for told in public] == [False, False, True, False]
+    full = [one.as_dict() for one in off]
+    assert {one["entity_id"] for one in full} == {"user-1"}
+    assert full[-1]["denied_id"] == "team-1"

@@ -21,6 +21,7 @@ from .models import *
 from .models.demand import Demand
 from .models.explanation import ExplainedBucket, ExplainedLevel, Explanation
 from .models.leases import LeaseStatus, OnError
+from .models.switches import Bypass, Switch
 from .repository import Repository
 from .runtime.world import World
 from .settings import Settings
@@ -34,18 +35,19 @@ __version__ = client_version()
 
 __all__ = [
     "AcquireOptions", "AuditAction", "AuditEvent", "Availability", "BackendCapabilities", "BucketState",
-    "CacheStats", "ClosedError", "ConfigSource", "DamagedRecordError", "Demand", "Entity", "EntityCapacity",
-    "EntityConflictError", "EntityError", "EntityExistsError", "EntityNotFoundError", "ExplainedBucket",
-    "ExplainedLevel", "Explanation", "IncompatibleSchemaError", "InfrastructureError",
+    "Bypass", "CacheStats", "ClosedError", "ConfigSource", "DamagedRecordError", "Demand", "Entity",
+    "EntityCapacity", "EntityConflictError", "EntityError", "EntityExistsError", "EntityNotFoundError",
+    "ExplainedBucket", "ExplainedLevel", "Explanation", "IncompatibleSchemaError", "InfrastructureError",
     "InfrastructureNotFoundError", "InvalidIdentifierError", "InvalidNameError", "JointLease", "Lease",
     "LeaseExpiredError", "LeasePart", "LeaseStatus", "Limit", "LimitName", "LimitStatus", "LimiterConfig",
     "LimiterInfo", "Namespace", "NamespaceNotFoundError", "NamespaceStateError", "NamespaceStatus",
-    "NoLimitsError", "OnError", "OnUnavailable", "RateLimitError", "RateLimitExceeded", "RateLimiter",
-    "RateLimiterUnavailable", "Repository", "RepositoryBuilder", "ResourceCapacity", "Settings",
-    "StackAlreadyExistsError", "StackManager", "StackOperationError", "StackOptions", "Status",
-    "SyncJointLease", "SyncLease", "SyncRateLimiter", "SyncRepository", "SyncRepositoryBuilder",
-    "SyncStackManager", "UsageSnapshot", "UsageSummary", "UsageWindow", "ValidationError", "VersionError",
-    "VersionMismatchError", "VersionRecord", "World", "ZAELimiterError", "__version__", "limited",
+    "NoLimitsError", "OnError", "OnUnavailable", "PermissionDenied", "RateLimitError", "RateLimitExceeded",
+    "RateLimiter", "RateLimiterUnavailable", "Repository", "RepositoryBuilder", "ResourceCapacity",
+    "ResourceDisabled", "Settings", "StackAlreadyExistsError", "StackManager", "StackOperationError",
+    "StackOptions", "Status", "Switch", "SwitchedOff", "SyncJointLease", "SyncLease", "SyncRateLimiter",
+    "SyncRepository", "SyncRepositoryBuilder", "SyncStackManager", "UsageSnapshot", "UsageSummary",
+    "UsageWindow", "ValidationError", "VersionError", "VersionMismatchError", "VersionRecord", "World",
+    "ZAELimiterError", "__version__", "limited",
 ]  # fmt: skip
 
 

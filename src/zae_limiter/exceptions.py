@@ -2,7 +2,8 @@
 
     ZAELimiterError: RateLimitError, InfrastructureError, EntityError, VersionError, ClosedError,
         ValidationError
-    RateLimitError: RateLimitExceeded, LeaseExpiredError
+    RateLimitError: RateLimitExceeded, SwitchedOff, LeaseExpiredError
+    SwitchedOff: ResourceDisabled, PermissionDenied
     InfrastructureError: RateLimiterUnavailable, StackOperationError, StackAlreadyExistsError,
         InfrastructureNotFoundError, NamespaceNotFoundError, NamespaceStateError, DamagedRecordError
     EntityError: EntityNotFoundError, EntityExistsError, EntityConflictError
@@ -30,9 +31,9 @@ __all__ = [
     "ClosedError", "DamagedRecordError", "EntityConflictError", "EntityError", "EntityExistsError",
     "EntityNotFoundError", "IncompatibleSchemaError", "InfrastructureError", "InfrastructureNotFoundError",
     "InvalidIdentifierError", "InvalidNameError", "LeaseExpiredError", "NamespaceNotFoundError",
-    "NamespaceStateError", "NoLimitsError", "RateLimitError", "RateLimitExceeded", "RateLimiterUnavailable",
-    "StackAlreadyExistsError", "StackOperationError", "ValidationError", "VersionError",
-    "VersionMismatchError", "ZAELimiterError",
+    "NamespaceStateError", "NoLimitsError", "PermissionDenied", "RateLimitError", "RateLimitExceeded",
+    "RateLimiterUnavailable", "ResourceDisabled", "StackAlreadyExistsError", "StackOperationError",
+    "SwitchedOff", "ValidationError", "VersionError", "VersionMismatchError", "ZAELimiterError",
 ]  # fmt: skip
 
 RETRY_NEVER_HEADER_SECONDS = 365 * 24 * 3600
@@ -128,6 +129,70 @@ class RateLimitExceeded(RateLimitError):
             return f"{never}its capacity is {worst.limit.capacity}"
         tenths = math.ceil(worst.retry_after_seconds * 10 - 1e-6)
         return f"{head} Retry after {tenths / 10:.1f}s"
+
+
+class SwitchedOff(RateLimitError):
+    """Somebody has switched off what was asked for; nothing was consumed, and waiting does not help.
+
+    ``entity_id`` asked for the ``resource``; ``level`` says where the switch is, ``reason`` why it is off.
+    Whoever asked is shown ``public_dict``; ``as_dict`` and the message are for logs.
+    """
+
+    error = "disabled"
+
+    def __init__(self, entity_id: str, resource: str, reason: str, level: str) -> None:
+        self.entity_id, self.resource, self.reason, self.level = entity_id, resource, reason, level
+        super().__init__(self._message())
+
+    def _message(self) -> str:
+        return f"{self.resource!r} is disabled at the level {str(self.level)!r}: {self.reason}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """All that is known, for logs."""
+        told = {"error": self.error, "message": str(self), "entity_id": self.entity_id}
+        return told | {"resource": self.resource, "reason": self.reason, "level": str(self.level)}
+
+    def public_dict(self) -> dict[str, Any]:
+        """A body for an HTTP response: the resource and the reason, and nobody's name."""
+        message = f"{self.resource} is disabled: {self.reason}"
+        return {"error": self.error, "message": message, "resource": self.resource, "reason": self.reason}
+
+
+class ResourceDisabled(SwitchedOff):
+    """The resource, or everything, is off for everybody: an HTTP 503."""
+
+    error = "resource_disabled"
+
+
+class PermissionDenied(SwitchedOff):
+    """An entity is off, on this resource or on all: an HTTP 403.
+
+    ``denied_id`` is who is off: whoever asked, or a parent that it is charged to.
+    """
+
+    error = "permission_denied"
+
+    def __init__(
+        self, entity_id: str, resource: str, reason: str, level: str, denied_id: str | None = None
+    ) -> None:
+        self.denied_id = entity_id if denied_id is None else denied_id
+        super().__init__(entity_id, resource, reason, level)
+
+    def _message(self) -> str:
+        asked = "" if self.denied_id == self.entity_id else f", which {self.entity_id!r} is charged to,"
+        where = "" if self.level == "entity_default" else f" on {self.resource!r}"
+        return f"{self.denied_id!r}{asked} is disabled{where}: {self.reason}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """All that is known, for logs."""
+        return super().as_dict() | {"denied_id": self.denied_id}
+
+    def public_dict(self) -> dict[str, Any]:
+        """A body for an HTTP 403; why a parent is off is told to that parent only."""
+        told = {"error": self.error, "message": f"{self.resource} may not be used", "resource": self.resource}
+        if self.denied_id != self.entity_id:
+            return told
+        return told | {"message": f"{told['message']}: {self.reason}", "reason": self.reason}
 
 
 class LeaseExpiredError(RateLimitError):

@@ -170,6 +170,11 @@ class JointLease(Lease):
         return total
 
     @property
+    def bypassed(self) -> bool:
+        """True when switches let all of its work go past the limits; ``parts`` tell them apart."""
+        return all(part.bypassed for part in self.parts)
+
+    @property
     def statuses(self) -> tuple[LeaseStatus, ...]:
         """What was left in all of its buckets: see ``Lease.statuses``."""
         return self._statuses_of(self._saw)

@@ -38,6 +38,11 @@ class Lease(Holding, Current):
         return False
 
     @property
+    def bypassed(self) -> bool:
+        """True when a switch let the work go past the limits, counted or not."""
+        return bool(self._accounts) and self._accounts[0].bypass is not None
+
+    @property
     def consumed(self) -> dict[str, int]:
         """What this lease has cost so far, adjustments included."""
         return cost_of(self._taken(), self._adjusted)
@@ -175,6 +180,7 @@ class Lease(Holding, Current):
         buckets.writer.let_through(what, error)
 
     def _is_blocked(self) -> bool:
+        self._buckets.check_switches_when_down(self._entity_id, self._resource)
         policy = self._policy or self._on_unavailable
         policy = policy or self._buckets.policy_when_down(self._entity_id, self._resource)
         return policy is OnUnavailable.BLOCK

@@ -13,7 +13,7 @@ from .backends import open_backend, store_world
 from .exceptions import InfrastructureError, NamespaceNotFoundError, RateLimiterUnavailable, without_secrets
 from .models import BackendCapabilities, StackOptions
 from .naming import validate_namespace
-from .records import audit, capacity, config, entities, namespaces, usage, versions
+from .records import audit, capacity, config, entities, namespaces, switching, usage, versions
 from .records.buckets import BucketRecords
 from .records.connection import Connection, Options
 from .records.items import namespace_item
@@ -206,6 +206,9 @@ class Repository(BucketRecords):
     list_resources_with_entity_configs = scoped(config.list_resources_with_entity_configs)
     get_config = scoped(config.get_config)
     set_config = scoped(config.set_config)
+    disable = scoped(switching.disable)
+    enable = scoped(switching.enable)
+    bypass = scoped(switching.bypass)
     batch_get_configs = scoped(config.batch_get_configs)
     resolve_limits = scoped(config.resolve_limits)
     invalidate_config_cache = scoped(config.invalidate_config_cache)

@@ -54,6 +54,11 @@ class SyncLease(Current):
         return self._async.degraded
 
     @property
+    def bypassed(self) -> bool:
+        """See ``Lease.bypassed``."""
+        return self._async.bypassed
+
+    @property
     def waited_ms(self) -> int:
         """See ``Lease.waited_ms``."""
         return self._async.waited_ms
@@ -270,6 +275,9 @@ class SyncRepository:
     list_resources_with_entity_configs = blocking(Repository.list_resources_with_entity_configs)
     get_config = blocking(Repository.get_config)
     set_config = blocking(Repository.set_config)
+    disable = blocking(Repository.disable)
+    enable = blocking(Repository.enable)
+    bypass = blocking(Repository.bypass)
     batch_get_configs = blocking(Repository.batch_get_configs)
     resolve_limits = blocking(Repository.resolve_limits)
     explain = blocking(Repository.explain)
@@ -447,6 +455,9 @@ class SyncRateLimiter(LimiterForms, Limiting[Decorator]):
     list_resources_with_entity_configs = blocking(RateLimiter.list_resources_with_entity_configs)
     get_config = blocking(RateLimiter.get_config)
     set_config = blocking(RateLimiter.set_config)
+    disable = blocking(RateLimiter.disable)
+    enable = blocking(RateLimiter.enable)
+    bypass = blocking(RateLimiter.bypass)
     resolve_limits = blocking(RateLimiter.resolve_limits)
     explain = blocking(RateLimiter.explain)
     invalidate_config_cache = plain(RateLimiter.invalidate_config_cache)

@@ -90,6 +90,8 @@ def test_a_plan_is_shown_and_changes_nothing(run: Run, file: Path, limiter: Sync
     assert data["changes"][1]["after"] == {
         "limits": [{"name": "rpm", "capacity": 30, "refill_amount": 30, "refill_period_seconds": 60}],
         "on_unavailable": "allow",
+        "disabled": None,
+        "bypass": None,
     }
     assert data["changes"][0]["after"] is None
     assert SyncStoredLimits(limiter.repository).export() == before

@@ -27,7 +27,7 @@ CLASSES = (
 INTERNAL = {
     *("colour", "writer", "plan", "renewed", "notice_changes", "plans"),
     *("is_moved", "is_moved_by_now", "moved", "notice_families"),
-    "policy_when_down",
+    *("policy_when_down", "check_switches_when_down"),
 }
 """Public by spelling, for the package's own modules."""
 

@@ -19,7 +19,8 @@ from tests.quotas import quota
 from zae_limiter.engine.account import Account, Terms
 from zae_limiter.engine.booking import Booked, outcomes, schedule, slot_ms, turns
 from zae_limiter.engine.bucket_view import has_terms, is_outdated, level, life_of, outlived
-from zae_limiter.engine.bucket_writes import fitting, write_for
+from zae_limiter.engine.bucket_writes import write_for
+from zae_limiter.engine.fitting import fitting
 from zae_limiter.engine.law import Rate, accrued, floored, is_cut
 from zae_limiter.engine.posting import Booking, Posting, merged
 from zae_limiter.engine.rebase import rebase

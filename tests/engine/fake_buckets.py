@@ -138,6 +138,9 @@ class FakeBuckets(Wrapper):
         self.asked += [f"family of {account.entity_id}" for account in moved]
         self.is_moved = False
 
+    def check_switches_when_down(self, entity_id: str, resource: str) -> None:
+        assert (entity_id, resource) == ("e", "r")
+
     def policy_when_down(self, entity_id: str, resource: str) -> OnUnavailable:
         assert (entity_id, resource) == ("e", "r")
         return self.when_down

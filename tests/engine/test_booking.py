@@ -12,7 +12,8 @@ from tests.simulation.bugs import planted
 from zae_limiter.engine.account import Account, Terms
 from zae_limiter.engine.booking import Booked, outcomes, schedule, turns
 from zae_limiter.engine.bucket_view import level
-from zae_limiter.engine.bucket_writes import fitting, write_for
+from zae_limiter.engine.bucket_writes import write_for
+from zae_limiter.engine.fitting import fitting
 from zae_limiter.engine.given_up import GivenUpBookings
 from zae_limiter.engine.law import Rate, accrued
 from zae_limiter.engine.posting import Booking, Posting, merged

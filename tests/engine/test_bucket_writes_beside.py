@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from zae_limiter.engine.account import WRITES, Account, Meter, Terms
-from zae_limiter.engine.bucket_writes import fitting, write_for
+from zae_limiter.engine.bucket_writes import write_for
+from zae_limiter.engine.fitting import fitting
 from zae_limiter.engine.law import Rate
 from zae_limiter.engine.lifetime import lasts, prolong
 from zae_limiter.engine.posting import Posting, merged

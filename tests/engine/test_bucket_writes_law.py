@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from tests.quotas import quota
 from zae_limiter.engine.account import Account, Terms
 from zae_limiter.engine.bucket_view import has_terms, is_outdated, level
-from zae_limiter.engine.bucket_writes import fitting, write_for
+from zae_limiter.engine.bucket_writes import write_for
+from zae_limiter.engine.fitting import fitting
 from zae_limiter.engine.law import Rate, balance, gain, retry_after_ms
 from zae_limiter.engine.lifetime import lasts, prolong
 from zae_limiter.engine.posting import Posting, merged

@@ -9,9 +9,10 @@ from tests.engine.fake_store import NOW, RATE
 from tests.quotas import quota
 from zae_limiter.engine.account import Account, Terms
 from zae_limiter.engine.bucket_view import is_ahead
-from zae_limiter.engine.bucket_writes import spent, write_for
+from zae_limiter.engine.bucket_writes import write_for
 from zae_limiter.engine.law import Rate
 from zae_limiter.engine.posting import Posting
+from zae_limiter.engine.spent import spent
 from zae_limiter.repository_protocol import apply
 from zae_limiter.schema import bucket_key, limit_attributes, rate_attributes
 

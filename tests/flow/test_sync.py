@@ -55,7 +55,7 @@ TWINS: list[tuple[type, type]] = [
 
 SEAMS = {
     *("colour", "is_moved", "is_moved_by_now", "moved", "notice_changes", "notice_families"),
-    *("plan", "policy_when_down", "renewed"),
+    *("check_switches_when_down", "plan", "policy_when_down", "renewed"),
 }
 """What the layers of the package ask of a repository; users have no business with it."""
 

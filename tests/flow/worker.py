@@ -10,7 +10,7 @@ import threading
 import time
 from typing import NoReturn
 
-from zae_limiter import Limit, RateLimitExceeded, SyncRateLimiter
+from zae_limiter import Limit, RateLimitExceeded, SwitchedOff, SyncRateLimiter
 
 RESOURCE = "api"
 CHILD_SECONDS_MAX = 300
@@ -109,5 +109,16 @@ def change(url: str, entity_id: str, capacity: str) -> None:
             limiter.set_resource_defaults(RESOURCE, limits)
 
 
+def ask(url: str) -> None:
+    """Acquire once for every line that comes, and say what became of it."""
+    with SyncRateLimiter.open(url) as limiter:
+        for _ in sys.stdin:
+            try:
+                with limiter.acquire("key", RESOURCE, {"rpm": 1}):
+                    say("admitted")
+            except SwitchedOff as refusal:
+                say(refusal.error, refusal.reason)
+
+
 if __name__ == "__main__":
-    {"spend": spend, "fork": fork, "change": change}[sys.argv[1]](*sys.argv[2:])
+    {"spend": spend, "fork": fork, "change": change, "ask": ask}[sys.argv[1]](*sys.argv[2:])

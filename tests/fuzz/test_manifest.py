@@ -77,7 +77,18 @@ yaml_texts = st.one_of(
 )
 keys = st.one_of(
     st.sampled_from(
-        ["namespace", "system", "resources", "entities", "limits", "on_unavailable", "capacity", "rpm"]
+        [
+            "namespace",
+            "system",
+            "resources",
+            "entities",
+            "limits",
+            "on_unavailable",
+            "capacity",
+            "rpm",
+            "disabled",
+            "bypass",
+        ]
     ),
     st.sampled_from(["refill_amount", "refill_period", "gpt-4", "user-1", "_default_", "wcu", "<<"]),
     texts,

@@ -1,5 +1,7 @@
 """Wanted and stored make a plan: nothing here touches a store."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -82,7 +84,7 @@ def test_a_plan_leads_to_what_is_wanted(
 @given(levels, levels)
 def test_a_level_keeps_what_a_manifest_cannot_say(before: LimiterConfig, wanted: LimiterConfig) -> None:
     """The rest of the level stays as it is, and a level that is right already is left."""
-    held = LimiterConfig(before.limits, before.on_unavailable, False, True, 5)
+    held = replace(before, auto_update=False, strict_version=True, config_version=5)
     after = revised(held, wanted)
     if after is None:
         assert says_the_same(before, wanted)

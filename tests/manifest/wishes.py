@@ -3,10 +3,11 @@
 from hypothesis import strategies as st
 
 from tests import names
-from zae_limiter import Limit, LimiterConfig, OnUnavailable
+from zae_limiter import Bypass, Limit, LimiterConfig, OnUnavailable
 from zae_limiter.models import PERIOD_SECONDS_MAX, TOKENS_MAX
 from zae_limiter.models.accruals import period_seconds
 from zae_limiter.operate.manifest import LevelAddress, Manifest
+from zae_limiter.records.levels import governs
 
 RESOURCES = ("gpt-4", "gpt-4.1", "openai/o1:mini", "on", "limits", "/v1/chat", "$x", "🦄")
 ENTITIES = ("user-1", "007", "null", "a:b@c.d", "1e3", "2024-01-01", "capacity", "auth0|a b", "~", "<<", "🦄")
@@ -28,7 +29,14 @@ limits = st.builds(
     ),
 )
 policies = st.none() | st.sampled_from(OnUnavailable)
-levels = st.builds(LimiterConfig, limits, policies).filter(lambda c: c.limits or c.on_unavailable is not None)
+reasons = st.sampled_from(("maintenance until 15:00", "false", "on", "no: #1", " spaced ", "\u00fc"))
+switches = st.fixed_dictionaries({}) | st.one_of(
+    st.fixed_dictionaries({"disabled": reasons | st.just(False)}),
+    st.fixed_dictionaries({"bypass": st.sampled_from(Bypass)}),
+)
+levels = st.builds(
+    lambda limits, policy, switch: LimiterConfig(limits, policy, **switch), limits, policies, switches
+).filter(governs)
 resources = st.sampled_from(RESOURCES) | names.resources
 entities = st.sampled_from(ENTITIES) | names.entities
 places = (

@@ -14,8 +14,9 @@ from zae_limiter.acquisition import Acquisition
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.config_cache import ConfigCache
 from zae_limiter.engine.account import Account
-from zae_limiter.engine.bucket_writes import fitting, spent, write_for
+from zae_limiter.engine.bucket_writes import write_for
 from zae_limiter.engine.demand import BucketDemand, Take, demands_on
+from zae_limiter.engine.fitting import fitting
 from zae_limiter.engine.group_commit import BucketWriter
 from zae_limiter.engine.merge import merge
 from zae_limiter.engine.parts import Part
@@ -25,6 +26,7 @@ from zae_limiter.engine.renewal import Renewals
 from zae_limiter.engine.seating import with_seats
 from zae_limiter.engine.seats import TICK_MS, Place
 from zae_limiter.engine.settle import give_back
+from zae_limiter.engine.spent import spent
 from zae_limiter.engine.split import split
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.lease import Lease

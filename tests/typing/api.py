@@ -57,6 +57,18 @@ class Tighter(Limit):
 assert_type(Tighter.per_second("rps", 1), Tighter)
 
 
+async def switch_async(repository: Repository) -> None:
+    assert_type(await repository.disable(resource="r", reason="maintenance"), None)
+    assert_type(await repository.enable(resource="r"), bool)
+    assert_type(await repository.bypass(entity_id="e", counted=False), None)
+
+
+def switch_sync(repository: SyncRepository) -> None:
+    assert_type(repository.disable(resource="r", reason="maintenance"), None)
+    assert_type(repository.enable(resource="r"), bool)
+    assert_type(repository.bypass(entity_id="e", counted=False), None)
+
+
 async def use_async(repository: Repository) -> None:
     """The async API: what is awaited and what is not."""
     limiter = RateLimiter(repository, speculative_writes=False)

@@ -25,6 +25,7 @@ from .nouns import Noun
 from .session import STORE_IN_USE
 from .spellings import teach
 from .status import check, list_, status, version
+from .switches import bypass, disable, enable
 from .table import table
 from .upgrade import upgrade
 from .usage import usage
@@ -65,7 +66,8 @@ def program() -> None:
 
 
 for command in (
-    *(aggregate, audit, cfn_template, check, completion, config, delete, demo, deploy, entity, explain),
+    *(aggregate, audit, bypass, cfn_template, check, completion, config, delete, demo, deploy, disable),
+    *(enable, entity, explain),
     *(
         lambda_export,
         limits,

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from ..engine.switches import OWN
 from ..models.accruals import CONCURRENT
 from ..models.explanation import ExplainedBucket, Explanation
 from ..models.money import shown_amount
 from .nouns import verb
 from .output import grid, plain, printable, record
 from .session import Session, limit_texts, with_existing
+from .switches import switch_text
 
 NAMES_MAX = 10
 """How many names a sentence takes."""
@@ -46,7 +50,7 @@ def explain(session: Session, entity_id: str, resource: str) -> None:
 
 def _reasons(found: Explanation) -> list[str]:
     """What is to be known beside the numbers."""
-    said = []
+    said = _switches(found)
     if not any(bucket.winner for bucket in found.buckets):
         said.append(
             f"no level has limits for {found.entity_id!r} on {found.resource!r}, so an acquire fails; "
@@ -75,6 +79,26 @@ def _reasons(found: Explanation) -> list[str]:
     return said
 
 
+def _switches(found: Explanation) -> list[str]:
+    """What switches mean for an acquire, and how the one that refuses is undone."""
+    if found.off is not None and (switch := found.off.switch) is not None:
+        named = {"--entity": found.off.entity_id} if switch.level in OWN else {}
+        named |= {"--resource": found.resource} if switch.level in ("entity", "resource") else {}
+        options = "".join(f" {option} {quote(value)}" for option, value in named.items())
+        whose = f"{found.off.entity_id!r} is" if switch.level in OWN else "it is"
+        return [
+            f"an acquire is refused, because {whose} disabled ({LEVELS[switch.level]}): {switch.disabled}; "
+            f"undo that with: zae-limiter enable{options}"
+        ]
+    bypassed = [one for one in found.buckets if one.switch is not None and one.switch.bypass is not None]
+    return [
+        f"the limits of {one.entity_id!r} refuse nothing, because it is bypassed, {one.switch.bypass} "
+        f"({LEVELS[one.switch.level]})"
+        for one in bypassed
+        if one.switch is not None
+    ]
+
+
 def _shown(found: Explanation) -> RenderableType:
     policy = LEVELS.get(found.on_unavailable_source or "", "no level says; the program's own setting")
     cascades = found.parent_id is not None and found.cascade
@@ -96,8 +120,11 @@ def _levels(bucket: ExplainedBucket) -> RenderableType:
     for one in bucket.levels:
         outcome = "overruled" if bucket.winner is not None and one.limits else "has none"
         outcome = "wins" if one.wins else outcome
-        rows.append((LEVELS[one.source], limit_texts(one.limits) or None, one.on_unavailable, outcome))
-    return grid(["level", "limits", "on unavailable", "so"], rows)
+        row = LEVELS[one.source], limit_texts(one.limits) or None, one.on_unavailable
+        rows.append((*row, switch_text(one.disabled, one.bypass) or None, outcome))
+    if not any(row[3] for row in rows):  # most have never heard of switches
+        return grid(["level", "limits", "on unavailable", "so"], [(*row[:3], row[4]) for row in rows])
+    return grid(["level", "limits", "on unavailable", "switch", "so"], rows)
 
 
 def _applying(found: Explanation) -> RenderableType:

@@ -23,6 +23,7 @@ from ..operate.manifest import (
     to_json,
     to_yaml,
 )
+from ..operate.manifest.model import SETTINGS, settings_of
 from ..operate.manifest.template import HANDLER, template, to_text
 from ..operate.manifest.writing import level_lines
 from .errors import DIFFERENT, NOT_FOUND, Failure
@@ -194,7 +195,7 @@ def plan_data(session: Session, plan: ManifestPlan) -> dict[str, Any]:
 
     def level(config: LimiterConfig | None) -> dict[str, Any] | None:
         data = config_data(config)
-        return None if config is None else {name: data[name] for name in ("limits", "on_unavailable")}
+        return None if config is None else {name: data[name] for name in ("limits", *SETTINGS)}
 
     changes = [
         {
@@ -224,11 +225,11 @@ def plan_table(plan: ManifestPlan) -> Table:
 
 
 def _values(config: LimiterConfig | None) -> dict[str, str]:
-    """The policy and the limits of a level, each as the command line writes it."""
+    """The settings and the limits of a level, each as the command line writes it."""
     if config is None:
         return {}
-    policy = {} if config.on_unavailable is None else {"on_unavailable": config.on_unavailable.value}
-    return policy | {one.name: limit_text(one).removeprefix(f"{one.name}:") for one in config.limits}
+    settings = {name: value or "false" for name, value in settings_of(config).items()}
+    return settings | {one.name: limit_text(one).removeprefix(f"{one.name}:") for one in config.limits}
 
 
 def diff_text(plan: ManifestPlan, namespace: str, file: str) -> Text:

@@ -9,6 +9,7 @@ from typing import NamedTuple, Self
 
 from ..models import Limit
 from ..models.accruals import CONCURRENT
+from ..models.switches import Bypass, Switch
 from ..repository_protocol import Key, Value
 from ..schema import bucket_key, kind_attributes, limit_attributes, rate_attributes
 from .law import Rate
@@ -22,6 +23,8 @@ class Slot(NamedTuple):
     period_ms: int
     tokens: str
     counter: str
+    least_milli: int = 0
+    """What a take leaves at least; of a soft limit, for which that is debt, it takes no more than that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +33,20 @@ class Terms:
 
     ``version`` is ``None`` for limits that the caller brought along: they change numbers, but not
     what the stored configuration says. ``ttl_fills`` is how many times the longest time to fill an
-    idle bucket is kept; 0 keeps it for ever.
+    idle bucket is kept; 0 keeps it for ever. A limit that is ``soft`` refuses nothing: what is taken of it
+    leaves debt, but none beyond a capacity. A bucket does not know which are.
     """
 
     rates: Mapping[str, Rate]
     version: int | None = None
     ttl_fills: int = 0
+    soft: frozenset[str] = frozenset()
+    seen: int | None = field(default=None, compare=False)
+    """Of the stored configuration, where that is not what the limits come from."""
     fill_ms: int = field(init=False, compare=False, repr=False)
     """How long the slowest limit takes to fill, 0 if there is none."""
     lasting_ms: int = field(init=False, compare=False, repr=False)
-    """A bucket without debts that is kept for so long is full a fill before it disappears."""
+    """A bucket that is kept for so long is full a fill before it disappears, after whatever is taken."""
     said: Mapping[str, Value] = field(init=False, compare=False, repr=False)
     """What a bucket says that has these numbers."""
     unsaid: frozenset[str] = field(init=False, compare=False, repr=False)
@@ -59,11 +66,12 @@ class Terms:
             said |= rate_attributes(name, rate)
             counted += [names.tk, names.tc]
             if accrual != CONCURRENT:
-                slots[name] = Slot(capacity, amount, 0 if accrual else period, names.tk, names.tc)
+                least = -capacity if name in self.soft else 0
+                slots[name] = Slot(capacity, amount, 0 if accrual else period, names.tk, names.tc, least)
         plain = (name for name, rate in self.rates.items() if rate.accrual is None)
         worked_out = {
             "fill_ms": fill_ms,
-            "lasting_ms": 2 * fill_ms,
+            "lasting_ms": (3 if self.soft else 2) * fill_ms,
             "said": said,
             "unsaid": frozenset(kind_attributes(name).ac for name in plain),
             "counted": tuple(counted),
@@ -109,6 +117,15 @@ class Account(NamedTuple):
     """How many shards there were when the shares in ``terms`` were cut."""
     life: str | None = None
     """Since which deletion of the entity the bucket is there from which was taken; "" if nobody knows."""
+    switch: Switch | None = None
+    """What the levels say that apply, if one of them has a switch."""
+    bypass: Bypass | None = None
+    """Whether it is charged past its limits, or not at all."""
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it is charged at all."""
+        return self.bypass is not Bypass.UNCOUNTED
 
     @property
     def whole_key(self) -> Key:

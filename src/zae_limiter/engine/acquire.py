@@ -14,15 +14,16 @@ from ..exceptions import RateLimiterUnavailable, RateLimitExceeded
 from ..repository_protocol import NOTHING, Item
 from ..schema import LIFE
 from .bucket_view import has_family, is_split
-from .bucket_writes import spent
 from .demand import BucketDemand, Take, taken_from
 from .door import swap_at_once
 from .holding import Holding
-from .parts import Part, asked_of, moved_by_now, took
+from .parts import Part, asked_of, moved_by_now, took, uncharged
 from .plan import Plan
 from .posting import Order, Posting
 from .refusal import remembered
 from .settle import answered_for, give_back
+from .spent import spent
+from .switches import Rethrown
 
 PLANS_MAX = 8
 """How often an acquire is planned anew because its entity was given another family meanwhile."""
@@ -89,12 +90,11 @@ async def acquire_in_line(
             plans.append(plan)
             seen.append(writer.images.get(plan.key))
         (holding, needs), plan, image = parts[0], plans[0], seen[0]
-        is_lone = (
-            holding is whole and len(plan.accounts) == 1 and bool(needs) and plan.names.issuperset(needs)
-        )
-        if is_lone:
+        is_lone = holding is whole and len(plan.accounts) == 1 and bool(needs) and plan.is_counted
+        if is_lone := is_lone and plan.names.issuperset(needs):
             demands = [BucketDemand(plan.accounts[0], needs)]
         elif not (demands := asked_of(parts, plans)):
+            whole._take_in(uncharged(parts, plans), answered_for(writer))
             return
         try:
             if writer.refusals and wait_ms is None and (refusal := remembered(writer, demands)):
@@ -110,6 +110,8 @@ async def acquire_in_line(
             refusal.entity_id = holding._entity_id
             if attempt == PLANS_MAX or not await moved_by_now(buckets, plans, refusal, seen):
                 raise
+        except Rethrown:
+            continue
     raise RateLimiterUnavailable(f"the family of {whole._entity_id!r} changed {PLANS_MAX} times meanwhile")
 
 

@@ -120,9 +120,10 @@ def has_same_terms(one: Account, other: Account) -> bool:
 
 def is_outdated(terms: Terms, image: Item | None) -> bool:
     """Whether somebody has already used this bucket under a newer configuration."""
-    if terms.version is None or image is None or image.get("cv") == terms.version:
+    version = terms.seen if terms.version is None else terms.version
+    if version is None or image is None or image.get("cv") == version:
         return False
-    return number(image, "cv") > terms.version
+    return number(image, "cv") > version
 
 
 def is_ahead(image: Item, now_ms: int) -> bool:
@@ -230,7 +231,7 @@ def still_forgiven(image: Item, name: str, now_ms: int) -> int:
 
 def status(account: Account, name: str, need_milli: int, at: Level | Spread, now_ms: int) -> LimitStatus:
     """What a demand finds at one limit of a whole bucket."""
-    wait_ms = at.retry_after_ms(need_milli, now_ms)
+    wait_ms = 0 if name in account.terms.soft else at.retry_after_ms(need_milli, now_ms)
     return LimitStatus(
         account.entity_id,
         account.resource,

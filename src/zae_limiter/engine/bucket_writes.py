@@ -12,7 +12,7 @@ that corrects it. When the numbers of a bucket change it is *rebased* by the sam
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from ..models import NUMBER_MAX
 from ..naming import WCU
@@ -47,16 +47,17 @@ from ..schema import (
     stored_rate,
 )
 from . import booking
-from .account import WRITE_MILLI, WRITES, Account, Meter, Terms
-from .bucket_view import has_terms, in_line, is_ahead, is_outdated, level, life_of, stored_terms, unbooked
-from .law import Rate, fill_ms, gain
+from .account import WRITE_MILLI, WRITES, Account, Meter
+from .bucket_view import has_terms, in_line, is_ahead, is_outdated, life_of, stored_terms, unbooked
+from .law import Rate, fill_ms
 from .lifetime import keep_alive, ttl_seconds
 from .posting import COUNT, Posting, believed, measure
 from .rebase import rebase
 from .seating import with_seats
-from .seats import is_counted, take_off
+from .seats import is_counted
 from .set_aside import as_a_whole, flow_over, give_back, set_aside
 from .shares import SHARDS_MAX
+from .soft import floor, least
 
 
 def write_for(account: Account, posting: Posting, image: Item | None, now_ms: int) -> Write | None:
@@ -87,26 +88,6 @@ def write_for(account: Account, posting: Posting, image: Item | None, now_ms: in
     return rebase(account, posting, image, now_ms)
 
 
-def fitting(postings: Sequence[Posting], terms: Terms, image: Item | None, now_ms: int) -> list[bool]:
-    """Which postings a bucket can take, one after another; what is not asked for always fits."""
-    if any(posting.booking for posting in postings):
-        return [turn.fits for turn in booking.schedule(postings, terms, image, now_ms)]
-    left: dict[str, int] = {}
-    held: dict[tuple[str, int], int] = {}
-    fits = []
-    for posting in postings:
-        for name in posting.need:
-            if name not in left:
-                left[name] = level(terms, name, image, now_ms).balance(now_ms)
-        fit = all(left[name] >= amount for name, amount in posting.need.items())
-        fit = fit and (not posting.seats or take_off(posting.seats, image, held))
-        fits.append(fit)
-        if fit:
-            for name, amount in posting.need.items():
-                left[name] -= amount
-    return fits
-
-
 def _spend(account: Account, posting: Posting, image: Item, now_ms: int) -> Update:
     """Take from a bucket that has the numbers of its terms: spend or top, limit by limit."""
     numbers: Mapping[str, int] = image  # type: ignore[assignment]  # as far as the terms name them
@@ -129,6 +110,7 @@ def _spend(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
         rate, (tokens, _, _, _, counter) = terms.rates[name], limit_attributes(name)
         stored, need = numbers[tokens], need_by_name.get(name, 0)
         taken, returned = need + debit.get(name, 0), credit.get(name, 0)
+        is_soft, need = need > 0 and name in terms.soft, 0 if name in terms.soft else need
         add[counter] = taken - returned
         gained, brim, is_full, as_believed = believed(rate, tokens, stored, origin, now_ms, need)
         when.append(as_believed)
@@ -150,37 +132,23 @@ def _spend(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
             add[tokens] = returned - taken
             if need:
                 when.append(AtLeast(tokens, need - gained))
+        if is_soft and BOOKED not in image and not is_counted(rate):  # what is booked is owed by others
+            left = floor(tokens, left, -rate.capacity_milli - gained, stored, add, set_, when)
         missing.append((rate, brim - left))
     ttl = image.get("ttl")
-    if debit or type(ttl) is not int or ttl * 1000 < now_ms + terms.lasting_ms or not terms.ttl_fills:
+    if (
+        debit
+        or (terms.soft and BOOKED in image)
+        or type(ttl) is not int
+        or ttl * 1000 < now_ms + terms.lasting_ms
+        or not terms.ttl_fills
+    ):
         # What takes no more than there is leaves a bucket that is full again within a fill.
         full_in_ms = max(fill_ms(rate, amount) for rate, amount in missing)
         when += keep_alive(terms, image, set_, now_ms, full_in_ms)
     if account.meter is not Meter.NONE:
         when += measure(account, posting, image, add, set_, origin, now_ms)
     return Update(account.key, add, set_, tuple(when))
-
-
-def spent(terms: Terms, needs: Mapping[str, int], image: Item, now_ms: int) -> dict[str, int] | None:
-    """What ``_spend`` would leave of a bucket that is exactly its image; ``None`` if it does not fit."""
-    numbers: Mapping[str, int] = image  # type: ignore[assignment]  # as far as the terms name them
-    origin_ms, changed = numbers["rf"], {}
-    for name, need in needs.items():
-        if name not in terms.slots:
-            return None
-        capacity, amount, period, tokens, counter = terms.slots[name]
-        if now_ms <= origin_ms:
-            gained = 0
-        elif period:
-            gained = now_ms * amount // period - origin_ms * amount // period
-        else:
-            gained = gain(terms.rates[name], origin_ms, now_ms)
-        found = min(numbers[tokens] + gained, capacity)
-        if found < need:
-            return None
-        changed[tokens] = found - gained - need
-        changed[counter] = numbers[counter] + need
-    return changed
 
 
 def _charge(account: Account, posting: Posting, image: Item, now_ms: int) -> Update | None:
@@ -213,12 +181,15 @@ def _create(account: Account, posting: Posting, now_ms: int) -> Put:
         names = limit_attributes(name)
         need = posting.need.get(name, 0)
         taken = need + posting.debit.get(name, 0)
+        left = rate.capacity_milli - taken
+        if name in terms.soft:
+            left, need = max(left, least(rate)), 0
         if need > rate.capacity_milli:
             when.append(Exists())  # it can never be admitted; the contradiction makes the store say so
-        item[names.tk] = rate.capacity_milli - taken
+        item[names.tk] = left
         item |= rate_attributes(name, rate)
         item[names.tc] = taken
-        full_in_ms = max(full_in_ms, fill_ms(rate, taken))
+        full_in_ms = max(full_in_ms, fill_ms(rate, rate.capacity_milli - left))
         if account.meter is not Meter.NONE and need * SHARDS_MAX > rate.capacity_milli:
             item[shard_attributes(name).mx] = (posting.largest or posting.need).get(name)
     if account.meter is not Meter.NONE:

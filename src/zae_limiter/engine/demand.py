@@ -34,7 +34,9 @@ class Take(NamedTuple):
 
 
 def demand_on(account: Account, amounts: Mapping[str, int]) -> BucketDemand | None:
-    """What can be asked of an account: the limits it has, if any."""
+    """What can be asked of an account: the limits it has, if any, unless it is not charged."""
+    if account.bypass is not None and not account.is_counted:
+        return None
     known = {name: amount for name, amount in amounts.items() if name in account.terms.rates}
     return BucketDemand(account, known) if known else None
 
@@ -45,6 +47,26 @@ def demands_on(accounts: Sequence[Account], amounts: Mapping[str, int]) -> list[
         if not any(name in account.terms.rates for account in accounts):
             raise unknown_limit(name, accounts)
     return [demand for account in accounts if (demand := demand_on(account, amounts)) is not None]
+
+
+def hard_and_soft(demands: Sequence[BucketDemand]) -> tuple[list[BucketDemand], list[BucketDemand]]:
+    """What a bucket may refuse of some demands, and what it only counts."""
+    both: tuple[list[BucketDemand], list[BucketDemand]] = [], []
+    for account, amounts in demands:
+        for part, is_soft in zip(both, (False, True), strict=True):
+            some = {name: n for name, n in amounts.items() if (name in account.terms.soft) is is_soft}
+            if some:
+                part.append(BucketDemand(account, some))
+    return both
+
+
+def by_bucket(demands: Sequence[BucketDemand]) -> list[BucketDemand]:
+    """Demands on several limits of one bucket as one, for a store changes an item once at a time."""
+    accounts = {demand.account.key: demand.account for demand in demands}
+    amounts: dict[object, dict[str, int]] = {key: {} for key in accounts}
+    for demand in demands:
+        amounts[demand.account.key] |= demand.amounts
+    return [BucketDemand(account, amounts[key]) for key, account in accounts.items()]
 
 
 def unknown_limit(name: str, accounts: Sequence[Account]) -> ValidationError:

@@ -23,8 +23,9 @@ from ..schema import BOOKED, LIFE, is_deleted
 from .account import Account
 from .booking import Turn, outcomes, turns
 from .bucket_view import has_terms, in_line, is_ahead, is_outdated, is_overloaded, is_split, outlived
-from .bucket_writes import fitting, write_for
+from .bucket_writes import write_for
 from .door import Call, write_each, write_together
+from .fitting import fitting
 from .line import WITHDRAWN, Line, Lines, Ticket
 from .posting import Order, Posting, merged
 from .rebase import rebase

@@ -77,6 +77,8 @@ class Buckets(Protocol):
 
     def policy_when_down(self, entity_id: str, resource: str) -> OnUnavailable: ...
 
+    def check_switches_when_down(self, entity_id: str, resource: str) -> None: ...
+
 
 class Holding:
     """What was taken for somebody on one resource, and what became of it since. Amounts are by limit name."""

@@ -18,7 +18,7 @@ from .demand import BucketDemand, Take, demand_on, demands_on, share_of
 from .holding import Buckets, Holding
 from .plan import Plan
 from .remaining import seen_now
-from .settle import give_back
+from .settle import Charge, give_back
 from .take import take
 from .wait import wait_for
 
@@ -62,11 +62,18 @@ def shared_out(
             for giver, amounts in left:
                 if giver.account.whole_key == account.whole_key and (share := _claimed(owed, amounts)):
                     demands.append(share_of(giver, share))
-        if any(all(name not in demand.amounts for demand in demands) for name in needs):
+        charged = {name for account in plan.accounts if account.is_counted for name in account.terms.rates}
+        if any(all(name not in demand.amounts for demand in demands) for name in charged.intersection(needs)):
             return ()
         if needs:
             takes.append(Take(plan.accounts, needs, (*demands,)))
     return (*takes,)
+
+
+def uncharged(parts: Sequence[Part], plans: Sequence[Plan]) -> tuple[Take, ...]:
+    """What parts have had of nobody, because all whom it could be charged to are bypassed without a trace."""
+    pairs = zip(parts, plans, strict=True)
+    return tuple(Take(plan.accounts, needs, ()) for (_, needs), plan in pairs if needs)
 
 
 def _claimed(owed: dict[str, int], amounts: dict[str, int]) -> dict[str, int]:
@@ -89,6 +96,8 @@ async def took(
     buckets, writer = whole._buckets, whole._buckets.writer
     taking = functools.partial(take, renew=buckets.renewed, speculative=whole._speculative, refused=refused)
     taken = await (taking(writer, demands) if whole._wait_ms is None else wait_for(whole, demands, taking))
+    if whole._waited_ms:
+        await _check_switches(whole, parts, taken)
     shards = [demand.account for demand in taken]
     moved = [account for plan in plans for account in buckets.moved(plan.accounts[0], shards)]
     if not moved and (takes := shared_out(parts, plans, taken)) and whole._take_in(takes, taken):
@@ -99,6 +108,19 @@ async def took(
         whole._check_open()
     await buckets.notice_families(moved)
     return False
+
+
+async def _check_switches(whole: Holding, parts: Sequence[Part], taken: Charge[BucketDemand]) -> None:
+    """Begin no work that was switched off while it waited; the tokens go back."""
+    try:
+        await whole._buckets.notice_changes()
+        for holding, needs in parts:
+            await whole._buckets.plan(holding._entity_id, holding._resource, holding._given, needs)
+    except GeneratorExit:  # a coroutine that is thrown away may not await any more
+        raise
+    except BaseException:
+        await give_back(whole._buckets.writer, taken)
+        raise
 
 
 async def moved_by_now(

@@ -23,6 +23,7 @@ class Plan:
         "expires_ms",
         "given",
         "image",
+        "is_counted",
         "is_swappable",
         "key",
         "names",
@@ -46,7 +47,9 @@ class Plan:
         self.key = accounts[0].key
         self.names = frozenset(name for account in accounts for name in account.terms.rates)
         """The limits that somebody of the family has."""
-        self.is_swappable = len(accounts) == 1 and accounts[0].meter is Meter.NONE
+        self.is_counted = any(account.is_counted for account in accounts)
+        """Whether there is somebody to charge."""
+        self.is_swappable = len(accounts) == 1 and accounts[0].meter is Meter.NONE and self.is_counted
         """Whether there is one bucket, and nobody counts the writes to it: a store may replace it at once."""
         self.seats = frozenset(name for account in accounts for name in account.terms.seats)
         """Those of them that count who is at work."""
@@ -67,7 +70,7 @@ class Plan:
         fresh = ticks_ms < self.expires_ms and self.cache.withdrawals == self.withdrawals
         if not (fresh or self.is_fresh(ticks_ms)) or not self.names.issuperset(needed):
             return False
-        for account in self.accounts:
+        for account in self.accounts if self.is_counted else ():
             image = seen.images.get(account.key)
             if image is None:
                 if account.key not in seen.images:

@@ -148,7 +148,7 @@ def measure(
     it fails a demand only when writes are exhausted.
     """
     for name, need in (posting.largest or posting.need).items():
-        if need * SHARDS_MAX > account.terms.rates[name].capacity_milli:
+        if need * SHARDS_MAX > account.terms.rates[name].capacity_milli and name not in account.terms.soft:
             largest = shard_attributes(name).mx
             if need > number(image, largest):
                 set_[largest] = need

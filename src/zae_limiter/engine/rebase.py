@@ -30,6 +30,7 @@ from .lifetime import keep_alive
 from .posting import Posting, believed, measure
 from .seats import is_counted, places
 from .set_aside import as_a_whole
+from .soft import least
 
 
 def rebase(account: Account, posting: Posting, image: Item, now_ms: int) -> Update:
@@ -46,7 +47,7 @@ def rebase(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
     renewed, ahead = is_renewed(terms, image), is_ahead(image, now_ms)
     at_ms = now_ms if ahead else max(now_ms, origin)
     origin_after = at_ms if renewed or ahead else moved_origin(origin, at_ms)
-    change = _Rebase(image, at_ms, origin_after, renewed, posting)
+    change = _Rebase(image, at_ms, origin_after, renewed, posting, terms.soft)
     change.when += [Exists(), *pinned(image, "rf"), *pinned(image, BOOKED_SINCE), *pinned(image, "cv")]
     set_ = change.set
     set_["rf"] = change.origin_ms
@@ -86,8 +87,17 @@ def rebase(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
 class _Rebase:
     """A change of a bucket's numbers in the making, as of an instant: what each limit adds to the write."""
 
-    def __init__(self, image: Item, at_ms: int, origin_ms: int, renewed: bool, posting: Posting) -> None:
+    def __init__(
+        self,
+        image: Item,
+        at_ms: int,
+        origin_ms: int,
+        renewed: bool,
+        posting: Posting,
+        soft: frozenset[str],
+    ) -> None:
         self.image, self.at_ms, self.origin_ms, self.posting = image, at_ms, origin_ms, posting
+        self.soft = soft
         self.forgiven = {} if renewed else forgiven(image)
         self.renewed, self.waits = renewed, in_line(image, at_ms)
         self.spared: dict[str, Value] = {}
@@ -106,6 +116,8 @@ class _Rebase:
         tokens, _, _, _, counter = limit_attributes(name)
         found = rate.capacity_milli - (self._seated(name) if is_counted(rate) else 0)
         left = found - taken
+        if name in self.soft:
+            left, need = max(left, least(rate)), 0
         self.set[tokens] = left - gain(rate, self.origin_ms, self.at_ms)
         if is_new:
             self.set[counter] = taken
@@ -129,6 +141,7 @@ class _Rebase:
         """A limit whose numbers change, or its origin only; returns what is left of it."""
         need, credit = self.posting.need.get(name, 0), self.posting.credit.get(name, 0)
         taken = need + self.posting.debit.get(name, 0)
+        is_soft, need = need > 0 and name in self.soft, 0 if name in self.soft else need
         tokens, _, _, _, counter = limit_attributes(name)
         stored, origin_ms = number(self.image, tokens), number(self.image, "rf")
         # Whether a need fits at all is for the new numbers to say.
@@ -146,6 +159,7 @@ class _Rebase:
         if full:
             found = change.found(before.capacity_milli, rate.capacity_milli)
             left = min(rate.capacity_milli, found - taken + credit)
+            left = max(left, least(rate)) if is_soft and not self.waits else left
             self.set[tokens] = left - counted
             self.when.append(as_believed)
             if need > found:
@@ -157,17 +171,19 @@ class _Rebase:
         spared = 0 if need else found - held - change.shift_milli  # where a need fits, nothing is spared
         left = held + change.shift_milli + spared - taken + credit
         self._spare(name, change.spared_milli + spared)
-        if spared:
+        sinks = is_soft and not self.waits and left < least(rate)
+        left = least(rate) if sinks else left
+        if spared or sinks:
             self.set[tokens] = left - counted
             self.when.append(Equal(tokens, stored))
             return left
         self.add[tokens] = left - counted - stored
         self.when.append(as_believed)
-        least = [need - change.shift_milli] if need else []
+        leasts = [need - change.shift_milli] if need else []
         if change.is_cut:
-            least.append(change.least(rate.capacity_milli))
-        if least:
-            self.when.append(AtLeast(tokens, max(least) - gained))
+            leasts.append(change.least(rate.capacity_milli))
+        if leasts:
+            self.when.append(AtLeast(tokens, max(leasts) - gained))
         return left
 
     def _spare(self, name: str, spared_milli: int) -> None:

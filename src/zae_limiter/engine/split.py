@@ -58,6 +58,7 @@ from .shares import (
     share_rate,
     splits_further,
 )
+from .soft import hard
 
 
 def spread_of(image: Item, name: str) -> int:
@@ -77,7 +78,7 @@ def shard_account(account: Account, shard_id: int, image: Item | None) -> Accoun
     }
     return account._replace(
         key=account.shard_key(shard_id),
-        terms=Terms(rates, account.terms.version),
+        terms=Terms(rates, account.terms.version, soft=account.terms.soft),
         shard_id=shard_id,
         shard_count=count,
     )
@@ -190,7 +191,9 @@ async def gather(
         }
         for shard in shards
     ]
-    parts = gathered(amounts, balances)
+    parts = gathered(hard(account.terms, amounts), balances)
+    if parts:  # the first shard holds every limit, and of a soft one any shard has enough
+        parts[0] |= {name: amount for name, amount in amounts.items() if name in account.terms.soft}
     return [(shard, part) for shard, part in zip(shards, parts or (), strict=False) if part]
 
 

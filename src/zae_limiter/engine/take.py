@@ -15,8 +15,8 @@ from ..repository_protocol import Key, Outcome
 from ..schema import is_deleted
 from .account import Account
 from .bucket_view import is_outdated, is_overloaded, is_split, shard_count
-from .bucket_writes import fitting
 from .demand import BucketDemand, demand_on, order_of, seated, taken_from, unknown_limit
+from .fitting import fitting
 from .group_commit import BucketWriter
 from .posting import Booking, Order, Posting
 from .refusal import refusal_of, waiting_status

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 from ..exceptions import ClosedError, RateLimiterUnavailable, RateLimitExceeded
 from ..models import LimitStatus
 from .bucket_view import shard_count
-from .demand import BookedDemand, BucketDemand
+from .demand import BookedDemand, BucketDemand, by_bucket, hard_and_soft
 from .group_commit import BucketWriter
 from .holding import Holding
 from .posting import Booking
@@ -52,19 +52,20 @@ async def _wait_for(holding: Holding, demands: Sequence[BucketDemand], taking: T
     assert holding._latest_ms is not None
     latest_ms, since_ms = holding._latest_ms, holding._latest_ms - holding._wait_ms
     refused: RateLimitExceeded | None = None
+    everything, (demands, soft) = demands, hard_and_soft(demands)
     for attempt in range(ROUNDS_MAX):
         statuses: Sequence[LimitStatus] = ()
-        short = [_Wait(demands[0], 0.0)]
-        if len(demands) > 1:
+        short = [_Wait(demands[0], 0.0)] if demands else []
+        if len(demands) != 1 or soft:
             try:
-                taken = await taking(writer, demands)
+                taken = await taking(writer, everything)
                 holding._waited_ms = writer.world.now_ms() - since_ms if attempt else 0
                 return taken
             except RateLimitExceeded as refusal:
                 statuses = refusal.statuses
                 short = _short_of(demands, statuses)
         waited_for = [it.demand for it in short]
-        rest = [demand for demand in demands if demand not in waited_for]
+        rest = [*(demand for demand in demands if demand not in waited_for), *soft]
         booked = answered_for(writer)
         try:
             at_ms, later = await _book(writer, short, taking, latest_ms, booked)
@@ -72,7 +73,7 @@ async def _wait_for(holding: Holding, demands: Sequence[BucketDemand], taking: T
                 holding._waited_ms = at_ms - since_ms
             await _sleep_until(writer, at_ms)
             booked[:] = [BucketDemand(*demand) for demand in booked]  # its turn has come
-            refused = await _refused_besides(writer, [*rest, *later], taking, booked)
+            refused = await _refused_besides(writer, by_bucket([*rest, *later]), taking, booked)
             if refused is None:
                 return booked
         except RateLimitExceeded as refusal:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from ..established import AsMapping
 from ..exceptions import ValidationError
@@ -23,6 +23,8 @@ from .checks import check_count as check_count
 from .checks import check_mapping as check_mapping
 from .deployments import LimiterInfo, StackOptions, Status, VersionRecord
 from .limits import Limit
+from .switches import Bypass as Bypass
+from .switches import check_disabled
 from .usage import EntityCapacity, ResourceCapacity, UsageSnapshot, UsageSummary, UsageWindow
 
 __all__ = [
@@ -231,6 +233,9 @@ class AuditAction(StrEnum):
     ENTITY_DELETED = "entity_deleted"
     LIMITS_SET = "limits_set"
     LIMITS_DELETED = "limits_deleted"
+    DISABLED = "disabled"
+    ENABLED = "enabled"
+    BYPASSED = "bypassed"
     ENTITY_PARENT_CHANGED = "entity_parent_changed"
     """Written by older versions; here it is an update."""
     BUCKET_RESET = "bucket_reset"
@@ -321,7 +326,9 @@ class ConfigSource(StrEnum):
 class LimiterConfig:
     """What one level of configuration says; ``None`` means that it says nothing of a field.
 
-    ``auto_update`` and ``strict_version`` exist at the system level only.
+    ``auto_update`` and ``strict_version`` exist at the system level only. ``disabled`` is the reason why
+    nobody may acquire, ``False`` where acquires go by the limits whatever broader levels say; ``bypass`` lets
+    all of them pass, ``"counted"`` or ``"uncounted"``. A level has one of the two, or neither.
     """
 
     limits: tuple[Limit, ...] = ()
@@ -329,15 +336,25 @@ class LimiterConfig:
     auto_update: bool | None = None
     strict_version: bool | None = None
     config_version: int = 0
+    disabled: str | Literal[False] | None = None
+    bypass: Bypass | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "limits", _listed(self.limits))
+        if self.bypass is not None:
+            object.__setattr__(self, "bypass", Bypass.of(self.bypass))
+        check_disabled(self.disabled, self.bypass)
         if self.on_unavailable is not None:
             object.__setattr__(self, "on_unavailable", OnUnavailable.of(self.on_unavailable))
         for name in ("auto_update", "strict_version"):
             if not isinstance(getattr(self, name), bool | None):
                 raise ValidationError(name, getattr(self, name), "use True, False or None")
         check_count("config_version", self.config_version, NUMBER_MAX, 0)
+
+    @property
+    def has_switch(self) -> bool:
+        """Whether it says that something is on, off, or past the limits."""
+        return self.disabled is not None or self.bypass is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
-from . import ConfigSource, Limit, OnUnavailable
+from . import Bypass, ConfigSource, Limit, OnUnavailable
+from .switches import Switch
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +18,8 @@ class ExplainedLevel:
     limits: tuple[Limit, ...]
     on_unavailable: OnUnavailable | None
     wins: bool
+    disabled: str | Literal[False] | None = None
+    bypass: Bypass | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,8 @@ class ExplainedBucket:
     levels: tuple[ExplainedLevel, ...]
     available: Mapping[str, int]
     change_binds_seconds: float
+    switch: Switch | None = None
+    """The switch that decides here, with its level; a parent's has a say only at the levels of its own."""
 
     @property
     def winner(self) -> ExplainedLevel | None:
@@ -55,6 +61,11 @@ class Explanation:
     on_unavailable: OnUnavailable
     on_unavailable_source: ConfigSource | None
     grandparent_id: str | None = None
+
+    @property
+    def off(self) -> ExplainedBucket | None:
+        """Whose switch refuses an acquire; ``None`` if nobody's does."""
+        return next((one for one in self.buckets if one.switch is not None and one.switch.disabled), None)
 
     @property
     def binding(self) -> dict[str, str]:

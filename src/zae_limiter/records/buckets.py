@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import overload
 
 from ..engine.account import Account, Meter, Terms
@@ -18,6 +19,7 @@ from ..engine.demand import BucketDemand, demands_on, order_of, seated
 from ..engine.plan import Plan
 from ..engine.posting import Posting
 from ..engine.split import shard_keys
+from ..engine.switches import Rethrown, bypassed, obeyed, off
 from ..exceptions import NoLimitsError, RateLimiterUnavailable, RateLimitExceeded
 from ..models import BucketState, Limit, OnUnavailable, check_count, check_limits
 from ..models.checks import needs_milli
@@ -69,13 +71,43 @@ class BucketRecords:
             return plan
         # A bucket that is about to be made is not made from what may have been deleted meanwhile.
         fresh = self._is_missing(entity_id, resource)
-        accounts, resolved = await self._family(entity_id, resource, limits, fresh=fresh)
+        accounts, resolved = await self._charged(entity_id, resource, limits, fresh=fresh)
         if not _has_limits(accounts) or not _knows_all(accounts, needed):
-            accounts, resolved = await self._family(entity_id, resource, limits, fresh=True)
+            accounts, resolved = await self._charged(entity_id, resource, limits, fresh=True)
         if not _has_limits(accounts):
             raise NoLimitsError(entity_id, resource)
         policy = resolved.on_unavailable or self._connection.options.on_unavailable
-        return self._keep_plan(tuple(accounts), policy, limits)
+        return self._keep_plan(accounts, policy, limits)
+
+    async def _charged(
+        self, entity_id: str, resource: str, limits: Sequence[Limit] | None, *, fresh: bool
+    ) -> tuple[tuple[Account, ...], Resolved]:
+        """The family as its switches let it be charged.
+
+        Where nobody tells of changes, that it is off is believed for as long as a refusal, and read then.
+        """
+        tells, key = self._connection.tells_changes, bucket_key(self._namespace_id, entity_id, resource)
+        if fresh and self.writer.refused_lately(key):
+            obeyed((await self._family(entity_id, resource, limits))[0])
+        accounts, resolved = await self._family(entity_id, resource, limits, fresh=fresh)
+        if not tells and off(accounts) is not None and not self.writer.refused_lately(key):
+            with suppress(RateLimiterUnavailable):  # then it is off as far as anybody knows
+                if not fresh:
+                    accounts, resolved = await self._family(entity_id, resource, limits, fresh=True)
+                self.writer.note_refusal(key)
+        return obeyed(accounts), resolved
+
+    def check_switches_when_down(self, entity_id: str, resource: str) -> None:
+        """Raise if somebody is switched off by what this process remembers, for when nothing can be read."""
+        cache, accounts = self._connection.cache, list[Account]()
+        asked: str | None = entity_id
+        while asked is not None and len(accounts) < 2:
+            known = [
+                None if e is None else e.item for e in map(cache.last_known, self._records(asked, resource))
+            ]
+            accounts.append(self._account_of(asked, resource, None, known)[0])
+            asked = accounts[-1].parent_id if accounts[-1].cascade else None
+        obeyed(accounts)
 
     async def _family(
         self, entity_id: str, resource: str, limits: Sequence[Limit] | None, *, fresh: bool = False
@@ -131,8 +163,13 @@ class BucketRecords:
         return (nsid_key(self._namespace_id), owner, *self._levels(entity_id, resource))
 
     async def renewed(self, account: Account) -> Account:
-        """The account under the configuration as it is stored now."""
-        return (await self._fresh(account.entity_id, account.resource, None))[0]
+        """The account under the configuration as it is stored now; raises if it has another switch."""
+        renewed, _ = await self._fresh(account.entity_id, account.resource, None)
+        if renewed.switch != account.switch:
+            raise Rethrown
+        if account.terms.version is None:  # limits that were brought along stay
+            return account._replace(terms=replace(account.terms, seen=renewed.terms.version))
+        return bypassed(renewed, {account.bypass})
 
     @overload
     async def get_bucket(self, entity_id: str, resource: str) -> list[BucketState]: ...
@@ -304,11 +341,22 @@ class BucketRecords:
     ) -> tuple[Account, Resolved]:
         key = bucket_key(self._namespace_id, entity_id, resource)
         keys = self._records(entity_id, resource)
-        space, entity, *levels = await self._connection.fetch(keys, [key], fresh=fresh)
-        check_alive(self._namespace_name, space)
+        known = await self._connection.fetch(keys, [key], fresh=fresh)
+        check_alive(self._namespace_name, known[0])
+        return self._account_of(entity_id, resource, limits, known)
+
+    def _account_of(
+        self,
+        entity_id: str,
+        resource: str,
+        limits: Sequence[Limit] | None,
+        known: Sequence[Item | None],
+    ) -> tuple[Account, Resolved]:
+        """The account that some records make: those of ``_records``, in that order."""
+        key, (_, entity, *levels) = bucket_key(self._namespace_id, entity_id, resource), known
         resolved, ttl_fills = resolve(levels), self._connection.options.bucket_ttl_multiplier
         if limits is not None:
-            terms = Terms.of(limits, None, ttl_fills)
+            terms = replace(Terms.of(limits, None, ttl_fills), seen=resolved.version)
         else:
             fills = 0 if resolved.source in LASTING else ttl_fills
             terms = Terms.of(resolved.limits or (), resolved.version, fills)
@@ -317,7 +365,15 @@ class BucketRecords:
         meter = meter if self._backend.capabilities.hot_partitions else Meter.NONE
         life = life_of(self.writer.image(key))
         account = Account(
-            key, self._namespace_id, entity_id, resource, terms, *family_of(entity), meter, life=life
+            key,
+            self._namespace_id,
+            entity_id,
+            resource,
+            terms,
+            *family_of(entity),
+            meter,
+            life=life,
+            switch=resolved.switch,
         )
         return account, resolved
 

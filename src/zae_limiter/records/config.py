@@ -47,7 +47,7 @@ async def get_system_defaults(scope: Scope) -> tuple[list[Limit], OnUnavailable 
 
 
 async def delete_system_defaults(scope: Scope, principal: str | None = None) -> bool:
-    """Delete what the system level says; returns whether it said anything."""
+    """Delete what the system level says, but for its switch; returns whether it said anything."""
     return await _delete_config(scope, "system", principal)
 
 
@@ -68,7 +68,7 @@ async def get_resource_defaults(scope: Scope, resource: str) -> list[Limit]:
 
 
 async def delete_resource_defaults(scope: Scope, resource: str, principal: str | None = None) -> bool:
-    """Delete what a resource's level says; returns whether it said anything."""
+    """Delete what a resource's level says, but for its switch; returns whether it said anything."""
     return await _delete_config(scope, "resource", principal, resource=resource)
 
 
@@ -98,7 +98,10 @@ async def get_limits(scope: Scope, entity_id: str, resource: str = DEFAULT_RESOU
 async def delete_limits(
     scope: Scope, entity_id: str, resource: str = DEFAULT_RESOURCE, principal: str | None = None
 ) -> bool:
-    """Delete the entity's own limits, for one resource or for all; returns whether there were any."""
+    """Delete the entity's own limits, for one resource or for all; returns whether there were any.
+
+    A switch stays where it is.
+    """
     return await _delete_config(scope, "entity", principal, entity_id, resource)
 
 
@@ -237,8 +240,12 @@ async def set_policy(scope: Scope, policy: OnUnavailable) -> None:
 async def _delete_config(
     scope: Scope, level: str, principal: str | None, entity_id: str | None = None, resource: str | None = None
 ) -> bool:
-    at = level_at(scope, level, entity_id, resource)
-    return await change_level(scope, at, lambda *_: LimiterConfig(), principal)
+    def revised(before: LimiterConfig, _: str | None) -> LimiterConfig | None:
+        kept = LimiterConfig(disabled=before.disabled, bypass=before.bypass)
+        nothing = before.has_switch and kept == replace(before, config_version=0)
+        return None if nothing else kept  # a switch is thrown by those who throw switches
+
+    return await change_level(scope, level_at(scope, level, entity_id, resource), revised, principal)
 
 
 async def _of_resources(scope: Scope, sort: str) -> dict[str, Item]:

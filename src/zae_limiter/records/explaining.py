@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from ..engine.account import Account
 from ..engine.bucket_view import level, stored_terms
 from ..engine.split import levels, survey
+from ..engine.switches import say_of
 from ..models.explanation import ExplainedBucket, ExplainedLevel, Explanation
 from ..repository_protocol import Item
 from ..schema import is_deleted
-from .items import limits_of, policy_of
+from .items import limits_of, policy_of, switch_of
 from .resolution import LASTING, SOURCES, level_keys, resolve
 from .scope import Scope
 
@@ -27,7 +28,7 @@ async def explanation(scope: Scope, accounts: Sequence[Account]) -> Explanation:
         resource,
         first.parent_id,
         first.cascade,
-        tuple(_explained(scope, *one) for one in zip(accounts, stored, images, strict=True)),
+        tuple(_explained(scope, first, *one) for one in zip(accounts, stored, images, strict=True)),
         resolved.on_unavailable or scope.connection.options.on_unavailable,
         resolved.policy_source,
         _grandparent(accounts),
@@ -35,7 +36,11 @@ async def explanation(scope: Scope, accounts: Sequence[Account]) -> Explanation:
 
 
 def _explained(
-    scope: Scope, account: Account, stored: Sequence[Item | None], images: Sequence[Item | None]
+    scope: Scope,
+    first: Account,
+    account: Account,
+    stored: Sequence[Item | None],
+    images: Sequence[Item | None],
 ) -> ExplainedBucket:
     now_ms, source = scope.world.now_ms(), resolve(stored).source
     there = {name: levels(account, images, name, now_ms).balance(now_ms) for name in account.terms.rates}
@@ -43,11 +48,18 @@ def _explained(
     return ExplainedBucket(
         account.entity_id,
         tuple(
-            ExplainedLevel(at, limits_of(item or {}, str(at)), policy_of(item or {}), at is source)
+            ExplainedLevel(
+                at,
+                limits_of(item or {}, str(at)),
+                policy_of(item or {}),
+                at is source,
+                **switch_of(item or {}, str(at)),
+            )
             for at, item in zip(SOURCES, stored, strict=True)
         ),
         {name: milli // 1000 for name, milli in (there or _brought_along(images, now_ms)).items()},
         0 if at_once else scope.connection.options.config_cache_ttl_seconds,
+        say_of(account, first),
     )
 
 

@@ -20,6 +20,7 @@ from ..exceptions import DamagedRecordError, ValidationError, shown
 from ..models import (
     AuditAction,
     AuditEvent,
+    Bypass,
     Entity,
     Limit,
     LimiterConfig,
@@ -30,6 +31,7 @@ from ..models import (
     UsageWindow,
     VersionRecord,
 )
+from ..models.switches import check_disabled
 from ..naming import validate_namespace, validate_namespace_id
 from ..repository_protocol import Item, Key, Value
 from ..schema import (
@@ -89,7 +91,8 @@ def config_limits(item: Mapping[str, Value]) -> tuple[Limit, ...]:
 
 def config_item(config: LimiterConfig) -> dict[str, Value]:
     attributes = _fields_of(config)
-    return config_attributes(attributes.pop("limits")) | attributes
+    # Where older versions say `disabled` they mean something else by some values.
+    return config_attributes(attributes.pop("limits")) | {"off": attributes.pop("disabled")} | attributes
 
 
 CHANGES_MAX = 10**15
@@ -98,18 +101,21 @@ CHANGES_MAX = 10**15
 
 def config_of(item: Item) -> LimiterConfig:
     """What a level says as a whole."""
-    return LimiterConfig(limits=limits_of(item, "limits"), **_settings_of(item))
+    return LimiterConfig(limits=limits_of(item, "limits"), **_settings_of(item), **switch_of(item, "switch"))
 
 
 def readable_config(item: Item) -> LimiterConfig:
     """What a level says as far as it can be read, for those who replace it."""
     with suppress(DamagedRecordError):
         return config_of(item)
+    with suppress(DamagedRecordError):
+        return LimiterConfig(**_settings_of(item), **switch_of(item, "switch"))
     return LimiterConfig(**_settings_of(item))
 
 
 _SETTING = re.compile(
-    r"l_.+_(?:cp|ra|rp|ac|un)|on_unavailable|auto_update|strict_version|config_version|born|resource|entity_id|ttl"
+    r"l_.+_(?:cp|ra|rp|ac|un)|on_unavailable|off|bypass|auto_update|strict_version|config_version|born|resource"
+    r"|entity_id|ttl"
     r"|GSI[1-4][PS]K",
     re.DOTALL,
 )
@@ -164,6 +170,17 @@ def policy_of(item: Item) -> OnUnavailable | None:
     with suppress(ValidationError):
         return OnUnavailable.of(item.get("on_unavailable"))  # type: ignore[arg-type]  # which is checked
     return None
+
+
+def switch_of(item: Item, record: str) -> dict[str, Any]:
+    """What a level says of its switch; one that cannot be read must not count as on."""
+    disabled, bypass = item.get("off"), item.get("bypass")
+    try:
+        said = {} if bypass is None else {"bypass": Bypass.of(bypass)}  # type: ignore[arg-type]
+        check_disabled(disabled, said.get("bypass"))  # type: ignore[arg-type]  # which is checked
+    except ValidationError as error:
+        raise DamagedRecordError(record, f"{error}; enable, disable or bypass it again") from error
+    return said if disabled is None else {"disabled": disabled}
 
 
 def changes_of(item: Item) -> int:

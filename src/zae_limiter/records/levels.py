@@ -5,8 +5,8 @@ audit event. A level that is deleted leaves an empty record with its count behin
 of the levels which matter to a bucket never fall: a bucket that has seen more of them tells a client
 that its cache is old.
 
-``born`` names the audit event by which a level came to have limits or a policy. It tells what was made
-from what was made, deleted and made again by somebody else.
+``born`` names the audit event by which a level came to have limits, a policy or a switch. It tells what was
+made from what was made, deleted and made again by somebody else.
 """
 
 from __future__ import annotations
@@ -110,9 +110,8 @@ async def change_level(
         was_listed = says_anything(said) or bool(configured_names(before))
         if not listed and not was_listed and not any(unknown_settings(before)):
             return False
-        action = AuditAction.LIMITS_SET if listed else AuditAction.LIMITS_DELETED
         told = _told(config) if listed else None
-        audit = audited(scope, action, at.audit_id, principal, at.resource, told)
+        audit = audited(scope, _action(said, config), at.audit_id, principal, at.resource, told)
         made, gone = not governs(said) and governs(config), governs(said) and not governs(config)
         born = text(audit.item, "event_id") if made else None if gone else born
         item = config_item(config) | {"born": born} | _level_entries(scope, at, listed=listed)
@@ -187,13 +186,27 @@ def check_level_resource(resource: str) -> str:
 
 def says_anything(config: LimiterConfig) -> bool:
     """Whether a level is more than the count that a deletion left."""
-    fields = (config.on_unavailable, config.auto_update, config.strict_version)
-    return bool(config.limits) or any(value is not None for value in fields)
+    return governs(config) or config.auto_update is not None or config.strict_version is not None
 
 
 def governs(config: LimiterConfig) -> bool:
-    """Whether a level has limits or a policy, which is what it is there for."""
-    return bool(config.limits) or config.on_unavailable is not None
+    """Whether a level has limits, a policy or a switch, which is what it is there for."""
+    return bool(config.limits) or config.on_unavailable is not None or config.has_switch
+
+
+def _action(before: LimiterConfig, after: LimiterConfig) -> AuditAction:
+    """What somebody did to a level: to its switch, if that is all that is different, or to its limits."""
+    if replace(before, **_switched(after)) != replace(after, config_version=before.config_version):
+        return AuditAction.LIMITS_SET if says_anything(after) else AuditAction.LIMITS_DELETED
+    if _switched(before) == _switched(after):
+        return AuditAction.LIMITS_SET
+    if after.bypass is not None:
+        return AuditAction.BYPASSED
+    return AuditAction.DISABLED if after.disabled else AuditAction.ENABLED
+
+
+def _switched(config: LimiterConfig) -> dict[str, Any]:
+    return {"disabled": config.disabled, "bypass": config.bypass}
 
 
 def _told(config: LimiterConfig) -> dict[str, Any]:
@@ -202,6 +215,8 @@ def _told(config: LimiterConfig) -> dict[str, Any]:
         "on_unavailable": config.on_unavailable and config.on_unavailable.value,
         "auto_update": config.auto_update,
         "strict_version": config.strict_version,
+        "disabled": config.disabled,
+        "bypass": config.bypass and config.bypass.value,
     }
     told = {name: value for name, value in fields.items() if value is not None}
     return {"limits": [limit.to_dict() for limit in config.limits], **told}

@@ -2,7 +2,7 @@
 
 Four levels are looked at in this order: the entity's own limits for the resource, the entity's own
 for every resource, the resource's, the system's. The first level that has limits wins whole;
-``on_unavailable`` is taken from the first level that says anything about it.
+``on_unavailable`` is taken from the first level that says anything about it, and so is the switch.
 
 Each level counts its own changes, deletions included. Their sum grows with every change that could
 matter to a bucket, so of two views of the levels the one with the larger sum has seen more. Views
@@ -18,15 +18,17 @@ from zlib import crc32
 
 from ..exceptions import DamagedRecordError
 from ..models import ConfigSource, Limit, OnUnavailable
+from ..models.switches import Switch
 from ..naming import DEFAULT_RESOURCE
 from ..repository_protocol import Item, Key
 from ..schema import entity_config_key, is_number, resource_config_key, system_config_key
-from .items import changes_of, check_settings, limits_of, policy_of
+from .items import changes_of, check_settings, limits_of, policy_of, switch_of
 
 SOURCES = (ConfigSource.ENTITY, ConfigSource.ENTITY_DEFAULT, ConfigSource.RESOURCE, ConfigSource.SYSTEM)
 LASTING = frozenset({ConfigSource.ENTITY, ConfigSource.ENTITY_DEFAULT})
 """Levels that make the limits the entity's own."""
 FINGERPRINTS = 1_000_000
+SWITCHES = frozenset({"off", "bypass"})
 
 
 class Resolved(NamedTuple):
@@ -36,6 +38,8 @@ class Resolved(NamedTuple):
     version: int
     policy_source: ConfigSource | None = None
     """The level that says what to do when the store is down."""
+    switch: Switch | None = None
+    """The switch that decides, with its level; ``None`` if there is none at any."""
 
 
 def level_keys(namespace_id: str, entity_id: str, resource: str) -> tuple[Key, ...]:
@@ -50,7 +54,7 @@ def level_keys(namespace_id: str, entity_id: str, resource: str) -> tuple[Key, .
 
 def resolve(items: Sequence[Item | None]) -> Resolved:
     """What the records of the four levels say together."""
-    limits, on_unavailable, source, policy_source, counts = None, None, None, None, []
+    limits, on_unavailable, source, policy_source, switch, counts = None, None, None, None, None, list[int]()
     for level, item in zip(SOURCES, items, strict=True):
         said = item or {}
         counts.append(changes_of(said))
@@ -62,7 +66,9 @@ def resolve(items: Sequence[Item | None]) -> Resolved:
             raise DamagedRecordError(f"level {level.value!r}", "it is no configuration; set or delete it")
         if on_unavailable is None and (policy := policy_of(said)) is not None:
             on_unavailable, policy_source = policy, level
-    return Resolved(limits, on_unavailable, source, combined_version(counts), policy_source)
+        if switch is None and (said.keys() & SWITCHES):
+            switch = Switch(level, **switch_of(said, f"switch of the level {level.value!r}"))
+    return Resolved(limits, on_unavailable, source, combined_version(counts), policy_source, switch)
 
 
 def least_version(items: Sequence[Item | None]) -> int:

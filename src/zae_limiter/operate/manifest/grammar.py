@@ -2,8 +2,9 @@
 
 ``refill_amount`` is the capacity unless it is given, ``refill_period`` is 60 seconds. A calendar quota has a
 ``period`` instead, and a ``tz`` unless that is UTC; ``unit`` says that a limit counts money. What limits how
-many are at work at once has a ``hold``. A level has limits, a policy, or both; ``docs/limits-file.md`` shows
-a whole manifest. Reading goes on after a mistake, so that all of them are told at once.
+many are at work at once has a ``hold``. A level has limits, a policy, a switch, or several of them;
+``docs/limits-file.md`` shows a whole manifest. Reading goes on after a mistake, so that all of them are told
+at once.
 """
 
 from __future__ import annotations
@@ -14,24 +15,27 @@ from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from ...exceptions import ValidationError
 from ...models import (
     LIMITS_MAX,
     PERIOD_SECONDS_MAX,
     TOKENS_MAX,
+    Bypass,
     Limit,
     LimiterConfig,
     OnUnavailable,
     check_count,
 )
 from ...models.accruals import PERIODS, calendar, check_period, check_zone, period_seconds
+from ...models.checks import Choice
 from ...models.durations import seconds_of, written
 from ...models.money import check_unit
+from ...models.switches import check_reason
 from ...naming import validate_entity_id, validate_limit_name, validate_namespace, validate_resource
 from ...records.levels import check_level_resource
-from .model import LevelAddress, Manifest, ManifestError, Problem
+from .model import SETTINGS, LevelAddress, Manifest, ManifestError, Problem
 from .tree import MAPPING, WORD, Node, read_json, read_yaml
 
 LEVELS_MAX = 200_000
@@ -39,6 +43,7 @@ LEVELS_MAX = 200_000
 
 LIMIT_FIELDS = ("capacity", "refill_amount", "refill_period", "period", "tz", "unit", "hold")
 
+_CHOICES: dict[str, type[Choice]] = {"on_unavailable": OnUnavailable, "bypass": Bypass}
 _NUMBER = re.compile(r"0|[1-9][0-9]*(?:_[0-9]+)*")
 
 KeyPath: TypeAlias = tuple[str, ...]
@@ -110,21 +115,27 @@ class _Reader:
             self._level(value, at, LevelAddress("entity", entity_id, name))
 
     def _level(self, tree: Node, path: KeyPath, address: LevelAddress) -> None:
-        fields = self._fields(tree, path, ("limits", "on_unavailable"))
+        fields = self._fields(tree, path, ("limits", *SETTINGS))
         named = self._named(fields, path, "limits", validate_limit_name)
         read = [self._limit(value, at, name) for name, value, at in named]
         limits = sorted((limit for limit in read if limit is not None), key=lambda limit: limit.name)
-        policy = None
-        if "on_unavailable" in fields:
-            policy = self._policy(fields["on_unavailable"], (*path, "on_unavailable"))
-        elif _is_known(tree, fields) and not _has_names(fields.get("limits")):
-            self._wrong(tree, path, "it says nothing; give it limits or on_unavailable, or remove it")
+        if (
+            fields.keys().isdisjoint(SETTINGS)
+            and _is_known(tree, fields)
+            and not _has_names(fields.get("limits"))
+        ):
+            self._wrong(tree, path, f"it says nothing; give it limits, {_either(SETTINGS)}, or remove it")
+        policy, bypass = (self._chosen(fields, path, *one) for one in _CHOICES.items())
+        disabled = self._disabled(fields, path)
+        if disabled is not None and bypass is not None:
+            self._wrong(fields["bypass"], (*path, "bypass"), "a level has one switch: disabled or bypass")
+            bypass = None
         if len(limits) > LIMITS_MAX:
             self._wrong(fields["limits"], (*path, "limits"), f"one level has at most {LIMITS_MAX} limits")
         if len(self.levels) == LEVELS_MAX:
             self._wrong(tree, path, f"a manifest has at most {LEVELS_MAX} levels")
             raise _Enough
-        self.levels[address] = LimiterConfig(tuple(limits), policy)
+        self.levels[address] = LimiterConfig(tuple(limits), policy, disabled=disabled, bypass=bypass)
 
     def _limit(self, tree: Node, path: KeyPath, name: str) -> Limit | None:
         fields = self._fields(tree, path, LIMIT_FIELDS)
@@ -194,12 +205,33 @@ class _Reader:
             self._wrong(tree, (*path, key), f"{error.reason}, not {digits[:40]}")
             return None
 
-    def _policy(self, tree: Node, path: KeyPath) -> OnUnavailable | None:
-        choices = [policy.value for policy in OnUnavailable]
+    def _chosen(self, fields: Fields, path: KeyPath, key: str, words: type[Choice]) -> Any:
+        """One of some words, if the field is there."""
+        if key not in fields:
+            return None
+        tree, choices = fields[key], [word.value for word in words]
         if tree.kind == WORD and tree.text in choices:
-            return OnUnavailable(tree.text)
-        self._wrong(tree, path, f"use {_either(choices)}, not {tree}{_did_you_mean(tree.text, choices)}")
+            return words(tree.text)
+        told = f"use {_either(choices)}, not {tree}{_did_you_mean(tree.text, choices)}"
+        self._wrong(tree, (*path, key), told)
         return None
+
+    def _disabled(self, fields: Fields, path: KeyPath) -> str | Literal[False] | None:
+        """Why a level is off; ``false`` if it is on whatever broader levels say."""
+        if "disabled" not in fields:
+            return None
+        tree, at = fields["disabled"], (*path, "disabled")
+        if tree.kind == WORD and tree.plain and tree.text in ("false", "False", "FALSE"):
+            return False
+        if tree.kind != WORD or tree.is_nothing or (tree.plain and tree.text in ("true", "True", "TRUE")):
+            told = f"give the reason as text, or false where it is on in any case, not {_shown(tree)}"
+            self._wrong(tree, at, told)
+            return None
+        try:
+            return check_reason(tree.text)
+        except ValidationError as error:
+            self._wrong(tree, at, error.reason)
+            return None
 
     def _fields(self, tree: Node, path: KeyPath, allowed: Sequence[str]) -> Fields:
         """The values of a mapping whose keys are known; the first of several counts."""

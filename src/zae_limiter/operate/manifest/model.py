@@ -1,9 +1,9 @@
 """What a manifest wants, what is stored, and the difference between them, as values.
 
-A manifest maps the addresses of levels to what these are to say: limits and a policy, and nothing else a
-level may hold. A level is compared and changed as a whole. One that the file names becomes what the file
-says; one that it does not name is deleted if the life that it leads was given to it by an apply, and left
-alone otherwise.
+A manifest maps the addresses of levels to what these are to say: limits, a policy and a switch, and nothing
+else a level may hold. A level is compared and changed as a whole. One that the file names becomes what the
+file says; one that it does not name is deleted if the life that it leads was given to it by an apply, and
+left alone otherwise.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LevelAddress(NamedTuple):
 
 
 class StoredLevel(NamedTuple):
-    """What a level says now, and the event that gave it limits or a policy."""
+    """What a level says now, and the event that gave it limits, a policy or a switch."""
 
     config: LimiterConfig
     born: str | None = None
@@ -67,7 +67,7 @@ class Action(StrEnum):
 
 
 class LevelChange(NamedTuple):
-    """A level before and after; ``None`` where it has neither limits nor a policy."""
+    """A level before and after; ``None`` where it has neither limits nor a policy nor a switch."""
 
     action: Action
     address: LevelAddress
@@ -135,16 +135,26 @@ def plan(
     return ManifestPlan(tuple(changes), unchanged, lapsed)
 
 
+SETTINGS = ("on_unavailable", "disabled", "bypass")
+"""What a manifest says of a level besides its limits."""
+
+
+def settings_of(config: LimiterConfig) -> dict[str, Any]:
+    """What a level says besides its limits: words, or ``False`` for a switch that is on."""
+    said = {name: getattr(config, name) for name in SETTINGS}
+    return {name: value and str(value) for name, value in said.items() if value is not None}
+
+
 def says_the_same(one: LimiterConfig, other: LimiterConfig) -> bool:
-    """Whether two levels have the same limits and policy, whatever else they hold."""
-    return set(one.limits) == set(other.limits) and one.on_unavailable == other.on_unavailable
+    """Whether two levels have the same limits, policy and switch, whatever else they hold."""
+    return set(one.limits) == set(other.limits) and settings_of(one) == settings_of(other)
 
 
 def revised(before: LimiterConfig, wanted: LimiterConfig) -> LimiterConfig | None:
     """A level that says what is wanted and keeps the rest; ``None`` if it does already."""
     if says_the_same(before, wanted):
         return None
-    return replace(before, limits=wanted.limits, on_unavailable=wanted.on_unavailable)
+    return replace(before, limits=wanted.limits, **{name: getattr(wanted, name) for name in SETTINGS})
 
 
 class Problem(NamedTuple):

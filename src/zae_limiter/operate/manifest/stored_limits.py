@@ -72,7 +72,7 @@ class StoredLimits:
     async def export(self) -> Manifest:
         """A manifest of everything that is stored; applying it changes nothing."""
         stored = sorted((await self._everything()).items(), key=lambda found: found[0].order)
-        levels = {at: LimiterConfig(said.config.limits, said.config.on_unavailable) for at, said in stored}
+        levels = {at: revised(LimiterConfig(), said.config) or LimiterConfig() for at, said in stored}
         return Manifest(levels, self._repository.namespace_name)
 
     async def _perform(self, change: LevelChange, principal: str | None) -> bool:
@@ -102,7 +102,7 @@ class StoredLimits:
         return found
 
     async def _levels(self, addresses: Iterable[LevelAddress]) -> dict[LevelAddress, StoredLevel]:
-        """What some levels say; those that have no limits and no policy are left out."""
+        """What some levels say; those that have no limits, no policy and no switch are left out."""
         found: dict[LevelAddress, StoredLevel] = {}
         wanted = list(addresses)
         for at in range(0, len(wanted), READ_MAX):
@@ -115,7 +115,7 @@ class StoredLimits:
         return found
 
     async def _everything(self) -> dict[LevelAddress, StoredLevel]:
-        """Every level of the namespace that has limits or a policy."""
+        """Every level of the namespace that has limits, a policy or a switch."""
         repository = self._repository
         resources = await repository.list_resources_with_defaults()
         found = await self._levels(

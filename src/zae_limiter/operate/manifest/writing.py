@@ -14,7 +14,7 @@ from typing import Any
 from ...models import Limit, LimiterConfig
 from ...models.accruals import CONCURRENT, period_and_zone
 from ...models.durations import written
-from .model import Manifest
+from .model import Manifest, settings_of
 
 _SAFE = re.compile(r"[A-Za-z_][A-Za-z0-9_./\-]*(?::[A-Za-z0-9_./\-]+)*")
 _WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
@@ -47,9 +47,9 @@ def to_json(manifest: Manifest, *, ascii_only: bool = False) -> str:
 
 
 def level_lines(config: LimiterConfig) -> list[str]:
-    """What one level says, a line for its policy and for each limit."""
-    policy = [] if config.on_unavailable is None else [f"on_unavailable: {config.on_unavailable.value}"]
-    return policy + [f"{quoted(limit.name)}: {_flow(_limit_data(limit))}" for limit in config.limits]
+    """What one level says, a line for each setting and for each limit."""
+    settings = [f"{name}: {_word(value)}" for name, value in settings_of(config).items()]
+    return settings + [f"{quoted(limit.name)}: {_flow(_limit_data(limit))}" for limit in config.limits]
 
 
 def quoted(name: str) -> str:
@@ -64,11 +64,14 @@ def quoted(name: str) -> str:
     return json.dumps(name, ensure_ascii=False)
 
 
+def _word(value: str | bool) -> str:
+    return quoted(value) if isinstance(value, str) else str(value).lower()
+
+
 def _level_data(config: LimiterConfig) -> dict[str, Any]:
-    policy = {} if config.on_unavailable is None else {"on_unavailable": config.on_unavailable.value}
     by_name = sorted(config.limits, key=lambda limit: limit.name)
     limits = {"limits": {limit.name: _limit_data(limit) for limit in by_name}} if config.limits else {}
-    return {**policy, **limits}
+    return {**settings_of(config), **limits}
 
 
 def _limit_data(limit: Limit) -> dict[str, Any]:
@@ -85,7 +88,7 @@ def _limit_data(limit: Limit) -> dict[str, Any]:
 def _lines(data: Mapping[str, Any], indent: str = "") -> Iterator[str]:
     for name, value in data.items():
         if not isinstance(value, dict):
-            yield f"{indent}{quoted(name)}: {quoted(value)}"
+            yield f"{indent}{quoted(name)}: {_word(value)}"
         elif "capacity" in value and not isinstance(value["capacity"], dict):
             yield f"{indent}{quoted(name)}: {_flow(value)}"
         else:

@@ -125,7 +125,7 @@ def _config(group: Group) -> LimiterConfig:
         tuple(limits),
         None if policy is None else OnUnavailable.of(policy),
         config_version=_changes(said, "config_version"),
-        **(_flags(said) if _is_for_all(group[0]) else {}),
+        **(_flags(said) if _is_for_all(group[0]) else {}),  # type: ignore[arg-type]  # only two of these
     )
 
 

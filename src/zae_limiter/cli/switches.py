@@ -1,0 +1,83 @@
+"""``zae-limiter disable``, ``enable`` and ``bypass``: switches of a resource, an entity, or everything."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from ..models import Bypass, LimiterConfig
+from .nouns import option, together, verb
+from .session import Session, confirmed, make_sure, principal, with_existing, with_session
+
+_place = together(
+    option("--entity -e entity_id", "The entity; without it, everybody.", metavar="ID"),
+    option("--resource -r", "The resource; without it, all of them.", metavar="NAME"),
+)
+
+
+@verb("disable", _place, confirmed, principal, with_session, meant="--resource --entity")
+@option("--reason", "Why, in a few words; whoever is refused is told.", metavar="TEXT", required=True)
+def disable(session: Session, reason: str, yes: bool, principal: str | None, **place: Any) -> None:
+    """Refuse every acquire of an entity, on a resource, or of an entity on a resource.
+
+    Without --entity and --resource everything is off. Nothing is taken, and limits stay as they are.
+    """
+    if not any(place.values()):
+        make_sure(yes, "Disable everything?")
+    session.repository.disable(**place, reason=reason, principal=principal)
+    session.output.done(_data(session, place), f"disabled {_told(place)}: {reason}")
+
+
+@verb("enable", _place, principal, with_existing, meant="--resource --entity")
+@option("--overrule", "On in any case, also where a broader level is off.", is_flag=True)
+def enable(session: Session, overrule: bool, principal: str | None, **place: Any) -> None:
+    """Take a switch away that disable or bypass has set; the very same one.
+
+    Broader levels decide from then on; --overrule makes it go by its limits whatever they say.
+    """
+    changed = session.repository.enable(**place, overrule=overrule, principal=principal)
+    session.output.done(
+        _data(session, place), f"enabled {_told(place)}" if changed else f"{_told(place)} has no switch"
+    )
+    entity_id, resource = place["entity_id"], place["resource"]
+    if entity_id is None or resource is None:
+        return
+    for bucket in session.repository.explain(entity_id, resource).buckets:
+        if bucket.switch is not None and bucket.switch.disabled:
+            where = f"it is still disabled for {bucket.entity_id!r} at the level {str(bucket.switch.level)!r}"
+            session.output.remark(f"{where}; see: zae-limiter explain {entity_id} {resource}")
+
+
+@verb("bypass", _place, confirmed, principal, with_session, meant="--resource --entity")
+@option("--counted/--uncounted", "Charge what it uses all the same, or write nothing.", default=True)
+def bypass(session: Session, counted: bool, yes: bool, principal: str | None, **place: Any) -> None:
+    """Let every acquire pass, whatever the limits say.
+
+    It is charged all the same, into debt of up to a capacity; --uncounted writes nothing at all.
+    """
+    if not any(place.values()):
+        make_sure(yes, "Let everything pass?")
+    session.repository.bypass(**place, counted=counted, principal=principal)
+    how = Bypass.COUNTED if counted else Bypass.UNCOUNTED
+    session.output.done(_data(session, place), f"{_told(place)} goes past its limits, {how}")
+
+
+def switch_text(disabled: str | Literal[False] | None, bypass: Bypass | None) -> str:
+    """A switch in a few words; empty if there is none."""
+    if disabled is None:
+        return "" if bypass is None else f"bypass {bypass}"
+    return f"off: {disabled}" if disabled else "on"
+
+
+def _told(place: dict[str, str | None]) -> str:
+    entity_id, resource = place["entity_id"], place["resource"]
+    if entity_id is None:
+        return "everything" if resource is None else f"resource {resource!r}"
+    return f"{entity_id!r}{'' if resource is None else f' on {resource!r}'}"
+
+
+def _data(session: Session, place: dict[str, str | None]) -> dict[str, Any]:
+    """What is stored now where a switch was thrown."""
+    entity_id, resource = place["entity_id"], place["resource"]
+    level = "entity" if entity_id is not None else "system" if resource is None else "resource"
+    said = session.repository.get_config(level, entity_id, resource) or LimiterConfig()
+    return {**place, "disabled": said.disabled, "bypass": said.bypass}

@@ -1,0 +1,93 @@
+"""Switches: what is off, past its limits, or on whatever broader levels say.
+
+A level has one switch. It is thrown by whoever names the level: nobody for the system, a resource, an entity
+for all resources, or both for the entity's own on that resource. The most specific level that has a switch
+decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ..exceptions import ValidationError
+from ..models import Bypass, LimiterConfig
+from ..models.checks import check_flag
+from ..models.switches import check_reason
+from .items import limits_of
+from .levels import ConfigLevel, change_level, level_at
+from .scope import Scope
+
+
+async def disable(
+    scope: Scope,
+    *,
+    entity_id: str | None = None,
+    resource: str | None = None,
+    reason: str,
+    principal: str | None = None,
+) -> None:
+    """Refuse every acquire with a reason: of all, on a resource, of an entity, or of it on a resource.
+
+    Whoever is refused is told the reason: ``ResourceDisabled``, or ``PermissionDenied`` for an entity's own.
+    Nothing is taken from anybody, and limits stay as they are. A parent's refuses its children as well.
+    """
+    await _throw(scope, entity_id, resource, principal, disabled=check_reason(reason))
+
+
+async def enable(
+    scope: Scope,
+    *,
+    entity_id: str | None = None,
+    resource: str | None = None,
+    overrule: bool = False,
+    principal: str | None = None,
+) -> bool:
+    """Take a switch away that was set at this very level; returns whether anything was changed.
+
+    Broader levels decide from then on. With ``overrule`` it is on in any case: acquires go by the limits
+    though a broader level is off, or past them.
+    """
+    check_flag("overrule", overrule)
+    return await _throw(scope, entity_id, resource, principal, disabled=False if overrule else None)
+
+
+async def bypass(
+    scope: Scope,
+    *,
+    entity_id: str | None = None,
+    resource: str | None = None,
+    counted: bool = True,
+    principal: str | None = None,
+) -> None:
+    """Let every acquire pass, whatever the limits say: of all, on a resource, of an entity, or of both.
+
+    It is charged all the same, into debt of up to a capacity, unless it is not to be ``counted``: then
+    nothing is written.
+    """
+    check_flag("counted", counted)
+    how = Bypass.COUNTED if counted else Bypass.UNCOUNTED
+    await _throw(scope, entity_id, resource, principal, bypass=how)
+
+
+async def _throw(
+    scope: Scope, entity_id: str | None, resource: str | None, principal: str | None, **position: Any
+) -> bool:
+    at, switch = _level(scope, entity_id, resource), {"disabled": None, "bypass": None, **position}
+    limits_of(await scope.get(at.key) or {}, "limits")  # which stay as they are, and must not get lost
+
+    def revised(before: LimiterConfig, _: str | None) -> LimiterConfig | None:
+        after = replace(before, **switch)
+        return None if after == before else after
+
+    return await change_level(scope, at, revised, principal)
+
+
+def _level(scope: Scope, entity_id: str | None, resource: str | None) -> ConfigLevel:
+    """The level that is named by an entity, a resource, both, or neither."""
+    for name, value in (("entity_id", entity_id), ("resource", resource)):
+        if not isinstance(value, str | None):
+            raise ValidationError(name, value, "pass its name, or leave it out")
+    if entity_id is not None:
+        return level_at(scope, "entity", entity_id, resource)
+    return level_at(scope, "system" if resource is None else "resource", None, resource)

@@ -1,0 +1,74 @@
+"""``disable``, ``enable`` and ``bypass``: what they store and refuse, and what ``explain`` makes of it."""
+
+import pytest
+
+from tests.cli.conftest import Run
+from tests.cli.test_commands import data_of, done
+from zae_limiter import LimiterConfig, SyncRateLimiter
+
+OFF = ("--reason", "maintenance")
+
+
+@pytest.mark.parametrize(
+    ("options", "level", "told"),
+    [
+        (("--yes",), ("system",), "everything"),
+        (("--resource", "gpt-4"), ("resource", "gpt-4"), "resource 'gpt-4'"),
+        (("--entity", "alice"), ("entity", "alice"), "'alice'"),
+        (("-e", "alice", "-r", "gpt-4"), ("entity", "alice", "gpt-4"), "'alice' on 'gpt-4'"),
+    ],
+)
+def test_a_switch_of_every_level(
+    run: Run, limiter: SyncRateLimiter, options: tuple[str, ...], level: tuple[str, ...], told: str
+) -> None:
+    """It is thrown where the options say, by whom they say, and undone by the same ones."""
+    place = tuple(one for one in options if one != "--yes")
+    result = run("disable", *options, *OFF, "--principal", "ops")
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (0, f"disabled {told}: maintenance")
+    assert limiter.get_config(*level) == LimiterConfig(config_version=1, disabled="maintenance")
+    assert run("bypass", *options).stderr.endswith(f"{told} goes past its limits, counted\n")
+    assert run("bypass", *options, "--uncounted").exit_code == 0
+    found = limiter.get_config(*level)
+    assert found is not None
+    assert found.bypass == "uncounted"
+    assert run("enable", *place).stderr.endswith(f"enabled {told}\n")
+    assert limiter.get_config(*level) is None
+    assert run("enable", *place).stderr.endswith(f"{told} has no switch\n")
+    data = data_of(run, "enable", "--overrule", *place)
+    assert (data["disabled"], data["bypass"]) == (False, None)
+
+
+def test_everything_is_asked_about_first(run: Run, limiter: SyncRateLimiter) -> None:
+    """Whoever forgets the resource does not switch off the rest."""
+    assert run("disable", *OFF).exit_code == 1
+    assert run("bypass").exit_code == 1
+    assert run("disable", "--resource", "gpt-4").exit_code == 2
+    assert limiter.get_config("system") is None
+
+
+def test_explain_says_who_switched_it_off_and_how_to_undo_it(run: Run) -> None:
+    """By the level that decides, with its reason; an enable that changes little says so."""
+    done(run, "system", "set-defaults", "-l", "rpm:9")
+    done(run, "disable", "-r", "gpt-4", *OFF)
+    told = run("explain", "alice", "gpt-4")
+    assert "the resource's" in told.stdout
+    assert "off: maintenance" in told.stdout
+    assert told.stderr.splitlines()[0] == (
+        "an acquire is refused, because it is disabled (the resource's): maintenance; "
+        "undo that with: zae-limiter enable --resource gpt-4"
+    )
+    assert "still disabled" in run("enable", "-e", "alice", "-r", "gpt-4").stderr
+    done(run, "disable", "-e", "alice", "--reason", "unpaid")
+    assert run("explain", "alice", "gpt-4").stderr.splitlines()[0] == (
+        "an acquire is refused, because 'alice' is disabled (the entity's own for all): unpaid; "
+        "undo that with: zae-limiter enable --entity alice"
+    )
+    done(run, "bypass", "-e", "alice")
+    assert run("explain", "alice", "gpt-4").stderr.splitlines()[0] == (
+        "the limits of 'alice' refuse nothing, because it is bypassed, counted (the entity's own for all)"
+    )
+    assert data_of(run, "explain", "alice", "gpt-4")["buckets"][0]["switch"] == {
+        "level": "entity_default",
+        "disabled": None,
+        "bypass": "counted",
+    }
