@@ -1,7 +1,7 @@
 """A little of everything that a limiter can be asked, for as long as one likes.
 
 Regulars come again and again, visitors come once, families are charged twice. Work fails, is corrected or is
-cancelled; some is refused. Now and then somebody changes the limits or looks at what is there.
+cancelled; some is refused, some waits. Now and then somebody changes the limits or looks at what is there.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ LIMITS = (
     (Limit("rpm", 50, 50, 60), Limit("tpm", 5_000, 5_000, 60)),
     (Limit("rpm", 80, 60, 60), Limit("tpm", 4_000, 6_000, 60)),
 )
+SLOW = Limit("slow", 1, 100, 1)
 REGULARS = tuple(f"regular-{n}" for n in range(60))
 FAMILY = {f"child-{n}": f"parent-{n % 2}" for n in range(6)}
 GREEDY = tuple(f"greedy-{n}" for n in range(5))
@@ -39,6 +40,7 @@ class MixedLoad:
             ("visitor", 30, self._visit),
             ("cascade", 12, lambda: self._work(rng.choice([*FAMILY]))),
             ("greedy", 6, self._be_greedy),
+            ("waiting", 4, self._wait),
             ("cancelled", 4, self._be_cancelled),
             ("change", 3, self._change),
             ("look", 5, self._look),
@@ -87,8 +89,15 @@ class MixedLoad:
                     pass
             self.done["never refused"] += 1
 
+    async def _wait(self) -> None:
+        """Two ask at once for what comes one by one; now and then the second gives up."""
+        with suppress(RateLimitExceeded):
+            for wait in (1.0, self._rng.choice((0.0, 1.0))):
+                async with self._limiter.acquire("patient", "chat", {"slow": 1}, [SLOW], wait=wait):
+                    pass
+
     async def _be_cancelled(self) -> None:
-        work = self._work(self._rng.choice(REGULARS))
+        work = self._work(self._rng.choice(REGULARS)) if self._rng.random() < 0.7 else self._wait()
         if not isinstance(self._limiter.repository.colour, Asyncio):
             await work
             return
