@@ -110,3 +110,14 @@ def test_gathering_takes_exactly_the_need_and_nothing_that_is_not_there(
         assert all(
             part[n] <= there.get(n, 0) for part, there in zip(parts, balances, strict=True) for n in part
         )
+
+
+def test_a_wait_for_shards_counts_what_is_there_when_a_line_is_over() -> None:
+    """What was set aside is there for all at that instant, so nobody is told to come later."""
+    rate = Rate(10_000, 1_000, 1_000)
+    waited_for = Level(rate, -8_000, NOW, None, 3_000, NOW + 9_000)
+    other = Level(rate, -8_000, NOW)
+    spread = Spread([waited_for, other])
+    assert (spread.balance(NOW), spread.balance(NOW + 8_999)) == (-16_000, 1_998)
+    assert spread.retry_after_ms(5_000, NOW) == 9_000
+    assert spread.retry_after_ms(6_000, NOW) == 9_500

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .law import Rate, balance, floored, retry_after_ms
+from .law import Rate, balance, floored, gain, retry_after_ms
 
 
 class Level(NamedTuple):
@@ -21,7 +21,11 @@ class Level(NamedTuple):
     """When everybody has had its turn."""
 
     def balance(self, now_ms: int) -> int:
-        held = balance(self.rate, self.tokens_milli, self.origin_ms, now_ms)
+        tokens = self.tokens_milli
+        if self.back_milli and now_ms >= self.over_ms:  # as much of it as there is room for then
+            room = self.rate.capacity_milli - gain(self.rate, self.origin_ms, self.over_ms)
+            tokens = max(tokens, min(tokens + self.back_milli, room))
+        held = balance(self.rate, tokens, self.origin_ms, now_ms)
         if self.cut_milli is None:
             return held
         return floored(held, held + self.cut_milli, self.rate.capacity_milli)
