@@ -19,7 +19,7 @@ from tests.simulation.ideal import Intent
 from tests.simulation.simulation import Process, Simulation
 from zae_limiter.engine import wait
 from zae_limiter.engine.booking import slot_ms
-from zae_limiter.engine.bucket_view import level, shard_count, stored_terms
+from zae_limiter.engine.bucket_view import level, put_back, shard_count, stored_terms
 from zae_limiter.engine.demand import BookedDemand, BucketDemand
 from zae_limiter.engine.group_commit import BucketWriter
 from zae_limiter.engine.law import Rate, accrued
@@ -185,11 +185,13 @@ class Waiting:
         if changed:
             bucket.moves.append(Move(now_ms, self._writes, rates=changed))
         # What one write takes it takes before it gives back: first what was needed, then what is due.
+        found = before
         in_turn = sorted(intent.postings, key=lambda p: 0 if p.need else 1 if p.debit else 2)
         for at, posting in enumerate(in_turn):
             if posting.need and posting.booking is not None:
                 place = self._writes + at / 1000
-                self._asked[id(posting.need)] = Asked(posting.need, place, now_ms, before, bucket.epoch)
+                self._asked[id(posting.need)] = Asked(posting.need, place, now_ms, found, bucket.epoch)
+                found = put_back(found, {name: -need for name, need in posting.need.items()})
                 continue
             if posting.credit:
                 self._credited[key] = now_ms
