@@ -215,6 +215,16 @@ class Story:
         self.store.meanwhile = owe
         assert await self.take("debtor", 1, 2_000)
 
+    async def operators(self) -> None:
+        """Operators give, and move somebody to another family."""
+        assert await self.take("poor", 1_000, 5)
+        for verb in (self.repository.forgive, self.repository.reset):
+            assert (await verb("poor", RESOURCE)).used
+        await self.repository.create_entity("poor")
+        await self.repository.create_entity("rich")
+        await self.repository.set_parent("poor", "rich", True)
+        self.agree("poor")
+
     async def limits(self) -> None:
         """Limits of its own, set and deleted; others that a refusal brings along; versions that were lost."""
         assert await self.take("own", 3)
@@ -279,6 +289,7 @@ ELSEWHERE = {
     ".records.buckets._put_right",
     *(f".records.capacity.{name}" for name in ("transact_write", "write_each")),
     ".records.levels._stamp",
+    ".records.once.once",
     ".records.belongings._mark_buckets",
     ".records.entities._tell_buckets",
     ".records.namespaces._erase",
@@ -295,6 +306,7 @@ def test_whatever_happens_to_a_bucket_comes_through_the_door(monkeypatch: pytest
     async def story() -> Watched:
         it = await Story().open()
         await it.families()
+        await it.operators()
         await it.debts()
         await it.limits()
         await it.upkeep()
@@ -312,6 +324,7 @@ def test_what_is_taken_at_once_comes_through_the_door_too() -> None:
     async def story() -> Watched:
         it = await Story(elsewhere=False).open()
         await it.families()
+        await it.operators()
         await it.limits()
         await it.ends()
         return it.store

@@ -18,6 +18,7 @@ from .joint import JointLease, LeasePart
 from .lease import Lease
 from .limiter import RateLimiter
 from .models import *
+from .models.changes import BucketChange
 from .models.demand import Demand
 from .models.explanation import ExplainedBucket, ExplainedLevel, Explanation
 from .models.leases import LeaseStatus, OnError
@@ -34,20 +35,21 @@ if TYPE_CHECKING:
 __version__ = client_version()
 
 __all__ = [
-    "AcquireOptions", "AuditAction", "AuditEvent", "Availability", "BackendCapabilities", "BucketState",
-    "Bypass", "CacheStats", "ClosedError", "ConfigSource", "DamagedRecordError", "Demand", "Entity",
-    "EntityCapacity", "EntityConflictError", "EntityError", "EntityExistsError", "EntityNotFoundError",
-    "ExplainedBucket", "ExplainedLevel", "Explanation", "IncompatibleSchemaError", "InfrastructureError",
-    "InfrastructureNotFoundError", "InvalidIdentifierError", "InvalidNameError", "JointLease", "Lease",
-    "LeaseExpiredError", "LeasePart", "LeaseStatus", "Limit", "LimitName", "LimitStatus", "LimiterConfig",
-    "LimiterInfo", "Namespace", "NamespaceNotFoundError", "NamespaceStateError", "NamespaceStatus",
-    "NoLimitsError", "OnError", "OnUnavailable", "PermissionDenied", "RateLimitError", "RateLimitExceeded",
-    "RateLimiter", "RateLimiterUnavailable", "Repository", "RepositoryBuilder", "ResourceCapacity",
-    "ResourceDisabled", "Settings", "StackAlreadyExistsError", "StackManager", "StackOperationError",
-    "StackOptions", "Status", "Switch", "SwitchedOff", "SyncJointLease", "SyncLease", "SyncRateLimiter",
-    "SyncRepository", "SyncRepositoryBuilder", "SyncStackManager", "UsageSnapshot", "UsageSummary",
-    "UsageWindow", "ValidationError", "VersionError", "VersionMismatchError", "VersionRecord", "World",
-    "ZAELimiterError", "__version__", "limited",
+    "AcquireOptions", "AuditAction", "AuditEvent", "Availability", "BackendCapabilities", "BucketChange",
+    "BucketState", "Bypass", "CacheStats", "ClosedError", "ConfigSource", "DamagedRecordError", "Demand",
+    "Entity", "EntityCapacity", "EntityConflictError", "EntityError", "EntityExistsError",
+    "EntityNotFoundError", "ExplainedBucket", "ExplainedLevel", "Explanation", "IncompatibleSchemaError",
+    "InfrastructureError", "InfrastructureNotFoundError", "InvalidIdentifierError", "InvalidNameError",
+    "JointLease", "Lease", "LeaseExpiredError", "LeasePart", "LeaseStatus", "Limit", "LimitName",
+    "LimitStatus", "LimiterConfig", "LimiterInfo", "Namespace", "NamespaceNotFoundError",
+    "NamespaceStateError", "NamespaceStatus", "NoLimitsError", "OnError", "OnUnavailable",
+    "PermissionDenied", "RateLimitError", "RateLimitExceeded", "RateLimiter", "RateLimiterUnavailable",
+    "Repository", "RepositoryBuilder", "ResourceCapacity", "ResourceDisabled", "Settings",
+    "StackAlreadyExistsError", "StackManager", "StackOperationError", "StackOptions", "Status", "Switch",
+    "SwitchedOff", "SyncJointLease", "SyncLease", "SyncRateLimiter", "SyncRepository",
+    "SyncRepositoryBuilder", "SyncStackManager", "UsageSnapshot", "UsageSummary", "UsageWindow",
+    "ValidationError", "VersionError", "VersionMismatchError", "VersionRecord", "World", "ZAELimiterError",
+    "__version__", "limited",
 ]  # fmt: skip
 
 

@@ -282,9 +282,14 @@ class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):
     create_entity = passed_on(Repository.create_entity)
     get_entity = passed_on(Repository.get_entity)
     update_entity = passed_on(Repository.update_entity)
+    set_parent = passed_on(Repository.set_parent)
     delete_entity = passed_on(Repository.delete_entity)
     get_children = passed_on(Repository.get_children)
     list_entities = passed_on(Repository.list_entities)
+
+    top_up = passed_on(Repository.top_up)
+    reset = passed_on(Repository.reset)
+    forgive = passed_on(Repository.forgive)
 
     set_system_defaults = passed_on(Repository.set_system_defaults)
     get_system_defaults = passed_on(Repository.get_system_defaults)

@@ -70,6 +70,10 @@ def validate_parent_id(parent_id: str) -> str:
     return _checked_entity("parent_id", parent_id)
 
 
+def validate_key(key: str) -> str:
+    return _checked_name(InvalidIdentifierError, "key", key)
+
+
 def validate_principal(principal: str) -> str:
     return _checked_name(InvalidIdentifierError, "principal", principal)
 

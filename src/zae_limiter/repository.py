@@ -13,7 +13,7 @@ from .backends import open_backend, store_world
 from .exceptions import InfrastructureError, NamespaceNotFoundError, RateLimiterUnavailable, without_secrets
 from .models import BackendCapabilities, StackOptions
 from .naming import validate_namespace
-from .records import audit, capacity, config, entities, namespaces, switching, usage, versions
+from .records import audit, capacity, config, entities, namespaces, operating, switching, usage, versions
 from .records.buckets import BucketRecords
 from .records.connection import Connection, Options
 from .records.items import namespace_item
@@ -188,6 +188,7 @@ class Repository(BucketRecords):
     create_entity = scoped(entities.create_entity)
     get_entity = scoped(entities.get_entity)
     update_entity = scoped(entities.update_entity)
+    set_parent = scoped(entities.set_parent)
     delete_entity = scoped(entities.delete_entity)
     get_children = scoped(entities.get_children)
     list_entities = scoped(entities.list_entities)
@@ -222,6 +223,10 @@ class Repository(BucketRecords):
     delete_namespace = scoped(namespaces.delete_namespace)
     recover_namespace = scoped(namespaces.recover_namespace)
     purge_namespace = scoped(namespaces.purge_namespace)
+
+    top_up = scoped(operating.top_up)
+    reset = scoped(operating.reset)
+    forgive = scoped(operating.forgive)
 
     get_buckets = scoped(capacity.get_buckets)
     get_resource_buckets = scoped(capacity.get_resource_buckets)

@@ -204,6 +204,11 @@ def claim_key(namespace_id: str, *place: str) -> Key:
     return Key(pk_system(namespace_id), sk_claim(*place))
 
 
+def once_key(namespace_id: str, key: str) -> Key:
+    """Where it is noted that a change was made under an idempotency key, and what was answered."""
+    return Key(pk_system(namespace_id), f"#ONCE#{key}")
+
+
 def within_namespace(namespace_id: str, key: Key) -> dict[str, Value]:
     """The entry by which a namespace finds everything it holds."""
     return {"GSI4PK": namespace_id, "GSI4SK": key.partition}

@@ -257,9 +257,14 @@ class SyncRepository:
     create_entity = blocking(Repository.create_entity)
     get_entity = blocking(Repository.get_entity)
     update_entity = blocking(Repository.update_entity)
+    set_parent = blocking(Repository.set_parent)
     delete_entity = blocking(Repository.delete_entity)
     get_children = blocking(Repository.get_children)
     list_entities = blocking(Repository.list_entities)
+
+    top_up = blocking(Repository.top_up)
+    reset = blocking(Repository.reset)
+    forgive = blocking(Repository.forgive)
 
     set_system_defaults = blocking(Repository.set_system_defaults)
     get_system_defaults = blocking(Repository.get_system_defaults)
@@ -437,9 +442,14 @@ class SyncRateLimiter(LimiterForms, Limiting[Decorator]):
     create_entity = blocking(RateLimiter.create_entity)
     get_entity = blocking(RateLimiter.get_entity)
     update_entity = blocking(RateLimiter.update_entity)
+    set_parent = blocking(RateLimiter.set_parent)
     delete_entity = blocking(RateLimiter.delete_entity)
     get_children = blocking(RateLimiter.get_children)
     list_entities = blocking(RateLimiter.list_entities)
+
+    top_up = blocking(RateLimiter.top_up)
+    reset = blocking(RateLimiter.reset)
+    forgive = blocking(RateLimiter.forgive)
 
     set_system_defaults = blocking(RateLimiter.set_system_defaults)
     get_system_defaults = blocking(RateLimiter.get_system_defaults)

@@ -275,9 +275,9 @@ def test_what_is_not_there_yet_is_an_error_of_python() -> None:
             assert f"`{written}`" in guide
             with pytest.raises(TypeError, match=r"got an unexpected keyword argument '[a-z]+'$"):
                 call()
-        for method in ("top_up", "reset", "set_parent"):
-            assert f"`limiter.{method}`" in guide
-            assert not hasattr(limiter, method)
+        assert "`top_up(…, idempotency_key=…)`" in guide
+        with pytest.raises(TypeError, match=r"unexpected keyword argument 'idempotency_key'$"):
+            limiter.top_up("key", "api", {"rpm": 1}, idempotency_key="k-1")  # type: ignore[call-arg]
     for name in ("ScheduleEntry", "FanoutIncomplete"):
         assert f"{name}`" in guide
         assert not hasattr(zae_limiter, name)

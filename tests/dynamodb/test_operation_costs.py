@@ -172,11 +172,26 @@ def costs() -> dict[str, Cost]:
         measured("resolve_limits, cached", late, lambda: repository.resolve_limits("user", RESOURCE))
     )
     found.append(measured("explain", late, lambda: repository.explain("user", RESOURCE)))
+    found += operator_costs(late)
     found.append(
         measured("set_resource_defaults", late, lambda: repository.set_resource_defaults(RESOURCE, LIMITS))
     )
     found.append(measured("delete_limits", late, lambda: repository.delete_limits("user", RESOURCE)))
     return {cost.operation: cost for cost in found}
+
+
+def operator_costs(client: Client) -> list[Cost]:
+    """What operators do to a bucket that was used, and to one that was not; with a key somebody knows it."""
+    verbs = client.repository
+    client.take("user", 30)
+    return [
+        measured("top_up", client, lambda: verbs.top_up("user", RESOURCE, {"rpm": 3})),
+        measured("top_up with a key", client, lambda: verbs.top_up("user", RESOURCE, {"rpm": 3}, "k-1")),
+        measured("top_up again", client, lambda: verbs.top_up("user", RESOURCE, {"rpm": 3}, "k-1")),
+        measured("reset", client, lambda: verbs.reset("user", RESOURCE)),
+        measured("reset of a full bucket", client, lambda: verbs.reset("nobody", RESOURCE)),
+        measured("set_parent", client, lambda: verbs.set_parent("user", "parent")),
+    ]
 
 
 def joint_costs(client: Client) -> list[Cost]:

@@ -22,6 +22,7 @@ from zae_limiter.engine.bucket_view import has_terms, is_outdated, level, life_o
 from zae_limiter.engine.bucket_writes import write_for
 from zae_limiter.engine.fitting import fitting
 from zae_limiter.engine.law import Rate, accrued, floored, is_cut
+from zae_limiter.engine.operator_writes import Gift, gifts, give
 from zae_limiter.engine.posting import Booking, Posting, merged
 from zae_limiter.engine.rebase import rebase
 from zae_limiter.repository_protocol import Item, Key, Outcome, apply
@@ -101,6 +102,7 @@ class Traits:
     changes: float = 0.0
     deletions: float = 0.0
     quotas: float = 0.0
+    gifts: float = 0.0
     returned: float | None = None
 
 
@@ -122,7 +124,7 @@ class BookedWorld:
         self.works: list[Work] = []
         self.begun: list[Work] = []
         self.wrong: list[str] = []
-        self.refused = self.undone = self.writes = self.epoch = self.deletions = 0
+        self.refused = self.undone = self.writes = self.epoch = self.deletions = self.given = 0
         self._events: list[tuple[int, int, int, str, Any]] = []
         self._pushed = 0
 
@@ -145,6 +147,8 @@ class BookedWorld:
                 self.push(at_ms, "change")
             elif fate < traits.changes + traits.deletions:
                 self.push(at_ms, "delete")
+            elif fate < traits.changes + traits.deletions + traits.gifts:
+                self.push(at_ms, "give")
             else:
                 self.push(at_ms, "ask")
         while self._events and not self.wrong:
@@ -283,6 +287,26 @@ class BookedWorld:
             name: Tin(rate, rate.capacity_milli, self.now_ms) for name, rate in self.terms.rates.items()
         }
         self.epoch += 1
+
+    def _give(self, _: object) -> None:
+        """An operator gives something; what was given by what is not there any more is given anew."""
+        rng, process = self.rng, self.rng.choice(self.processes)
+        kind, amounts = rng.choice(list(Gift)), {name: rng.randint(1, 20) for name in self.names}
+        for _ in range(ATTEMPTS_MAX):
+            image = process.image
+            if image is None or is_deleted(image):
+                process.image = image = self.item
+            if image is None or is_deleted(image):
+                return
+            (mine,) = gifts(kind, self.names, [image], self.now_ms, amounts).by_shard
+            if not mine:
+                return
+            if self._apply(process, give(Key("p", "s"), image, mine, self.now_ms)).applied:
+                self.given += 1
+                for name, amount in mine.items():
+                    self.tins[name].pour(amount)
+                return
+        self._expect(False, f"{kind} was tried {ATTEMPTS_MAX} times")
 
     @property
     def _life(self) -> str | None:

@@ -30,6 +30,7 @@ KINDS = {
     "deletions": Traits(deletions=0.02),
     "quotas": Traits(quotas=0.6, debits=0.1),
     "quotas that change": Traits(quotas=0.6, changes=0.03),
+    "operators who give": Traits(gifts=0.1, debits=0.2),
 }
 
 

@@ -326,3 +326,33 @@ async def test_one_demand_of_several_may_need_all_shards_of_a_bucket() -> None:
             await lease.part(RESOURCE).adjust(rpm=-80)
         assert await consumed(limiter, backend, "key") == 18_000
         assert (await limiter.available("key", RESOURCE), limiter.refunds_lost) == ({"rpm": 82}, 0)
+
+
+def test_operators_give_to_all_shards_at_once() -> None:
+    """One transaction whose shares add up to the amount; what is full gets nothing."""
+
+    async def run() -> None:
+        limit = Limit.custom("rpm", 3_201, 1, 86_400)
+        async with limiter_on(HotMemory, limit) as (limiter, backend, clock):
+            recording = RecordingBackend(backend)
+            other = RateLimiter(await Repository.over(recording, world=clock.world))
+            await heat(limiter, backend, SHARDS_MAX, rpm=1)
+            while await take(limiter, rpm=40):
+                pass
+            before = await limiter.available("key", RESOURCE)
+            used = await consumed(limiter, backend, "key")
+            recording.forget()
+            done = await other.top_up("key", RESOURCE, {"rpm": 1_000})
+            assert (done.before, done.given, done.over) == (before, {"rpm": 1_000}, {})
+            assert await limiter.available("key", RESOURCE) == done.after
+            (sent,) = [given for verb, given in recording.calls if verb == "transact_write"]
+            assert len(sent) == SHARDS_MAX + 2
+            filled = await other.reset("key", RESOURCE)
+            assert filled.after == {"rpm": 3_201}
+            items = await images(limiter, backend)
+            assert all(number(i, limit_attributes("rpm").tk) == held(i, "rpm").capacity_milli for i in items)
+            assert await consumed(limiter, backend, "key") == used
+            over = await other.top_up("key", RESOURCE, {"rpm": 5})
+            assert (over.given, over.over) == ({"rpm": 0}, {"rpm": 5})
+
+    asyncio.run(run())

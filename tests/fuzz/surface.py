@@ -57,7 +57,8 @@ def usual(ids: Mapping[str, str]) -> dict[str, tuple[Any, ...]]:
             [tuple(own("#CONFIG#gpt-4"))],
             [],
         ),
-        "cascade": (True, False),
+        "amounts": ({"rpm": 1}, {"rpm": 61, "tokens.in": 5}, {"tokens.in": 1}),
+        "cascade": (True, False, None),
         "client_min_version": ("0.0.0", "99.0.0"),
         "config": (LimiterConfig((RPM,)), LimiterConfig((), OnUnavailable.ALLOW), LimiterConfig()),
         "consume": ({"rpm": 1}, {"rpm": 61}, {"rpm": 1, "tokens.in": 5}, {"tokens.in": 1}),
@@ -72,7 +73,8 @@ def usual(ids: Mapping[str, str]) -> dict[str, tuple[Any, ...]]:
         "limit": (1, 2, 100, 1000),
         "limit_name": ("rpm", "tokens.in", None),
         "shard_id": (0, 1),
-        "limits": (None, LIMITS, [RPM], (RPM,)),
+        "key": (None, "k-1", "k-2"),
+        "limits": (None, LIMITS, [RPM], (RPM,), ["rpm"]),
         "metadata": (None, {}, {"plan": "free", "n": [1, 2.5, None, {"a": True}]}),
         "name": ("new", HOME, "Name"),
         "namespace": ("new", HOME, "Name"),
@@ -97,13 +99,18 @@ def usual(ids: Mapping[str, str]) -> dict[str, tuple[Any, ...]]:
         "use_stored_limits": (None,),
         "wait": (None, 0, 0.5, 60, float("inf")),
         "window_type": (None, "hourly", UsageWindow.DAILY),
-        "writes": (
-            [Update(own("#META"), {"children": 1}, {"name": "x"})],
-            [Put(own("#MINE"), {"a": 1}, (Absent(),)), Delete(own("#YOURS")), Check(own("#META"))],
-            [Update(own("#META"), set={"name": "y"}, when=(Equal("name", "x"),))],
-            [],
-        ),
+        "writes": _writes(own),
     }
+
+
+def _writes(own: Callable[[str], Key]) -> tuple[Any, ...]:
+    """Writes that somebody makes by hand."""
+    return (
+        [Update(own("#META"), {"children": 1}, {"name": "x"})],
+        [Put(own("#MINE"), {"a": 1}, (Absent(),)), Delete(own("#YOURS")), Check(own("#META"))],
+        [Update(own("#META"), set={"name": "y"}, when=(Equal("name", "x"),))],
+        [],
+    )
 
 
 @st.composite

@@ -37,6 +37,7 @@ from zae_limiter.records.items import (
     usage_row,
     version_item,
 )
+from zae_limiter.records.once import Request, once_item
 from zae_limiter.repository_protocol import Item, Key, Put
 from zae_limiter.schema import (
     BOOKED,
@@ -55,6 +56,7 @@ from zae_limiter.schema import (
     gsi3_pk_entity_config,
     namespace_key,
     nsid_key,
+    once_key,
     resource_config_key,
     system_config_key,
     version_key,
@@ -104,6 +106,7 @@ def samples() -> list[Sample]:
             {"entities": 1, "resource": RES, **within_namespace(NS, count_key)},
         ),
         Sample("claim", claim, {**claim_item(NS, claim, "entity", ID, RES), "born": ""}),
+        Sample("key of a verb", once_key(NS, "{key}"), once_item(NS, Request("", {}, "{key}"), {}, 1)),
         Sample("namespace by name", namespace_key("{name}"), space),
         Sample("namespace by id", nsid_key(NS), space),
         Sample("version", version_key(), version_item(VersionRecord("", "", "", "", ""))),

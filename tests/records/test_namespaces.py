@@ -122,7 +122,8 @@ async def fill(repository: Repository, tag: str) -> None:
     own = {LevelAddress("entity", "key-1", "gpt-4"): LimiterConfig((RPM, TPM))}
     await StoredLimits(repository).apply(Manifest(own))
     await repository.set_limits("key-1", [RPM])
-    await take(RateLimiter(repository), "key-1", "gpt-4", rpm=1)
+    await take(RateLimiter(repository), "key-1", "gpt-4", rpm=2)
+    await repository.top_up("key-1", "gpt-4", {"rpm": 1}, "order-7")
     for window in ("hourly", "daily", "monthly"):
         await count_usage(repository, "key-1", "gpt-4", window, 0, rpm=1)
 

@@ -8,6 +8,7 @@ from zae_limiter import (
     AuditEvent,
     Availability,
     BackendCapabilities,
+    BucketChange,
     BucketState,
     CacheStats,
     ConfigSource,
@@ -132,6 +133,14 @@ async def use_async(repository: Repository) -> None:
     assert_type(repository.capabilities, BackendCapabilities)
 
 
+async def operate(repository: Repository) -> None:
+    """Operators' verbs."""
+    assert_type(await repository.top_up("e", "r", {"tpm": 500}, "k", "ann"), BucketChange)
+    assert_type(await repository.reset("e", "r", ["tpm"], key="k"), BucketChange)
+    assert_type(await repository.forgive("e", "r"), BucketChange)
+    assert_type(await repository.set_parent("e", None, cascade=False), Entity)
+
+
 def use_sync(repository: SyncRepository) -> None:
     """The sync twins: the same signatures, plain results."""
     limiter = SyncRateLimiter(repository, speculative_writes=False)
@@ -179,6 +188,8 @@ def use_sync(repository: SyncRepository) -> None:
     assert_type(repository.get_config("entity", "e", "r"), LimiterConfig | None)
     assert_type(repository.set_config("system", LimiterConfig(tuple(limits))), None)
     assert_type(repository.explain("e", "r"), Explanation)
+    assert_type(repository.top_up("e", "r", {"tpm": 500}), BucketChange)
+    assert_type(repository.set_parent("e", "p", key="k"), Entity)
     assert_type(
         repository.resolve_limits("e", "r"),
         tuple[list[Limit] | None, OnUnavailable | None, ConfigSource | None],

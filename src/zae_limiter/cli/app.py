@@ -13,7 +13,6 @@ from .aggregate import aggregate
 from .audit import audit
 from .demo import demo
 from .deploy import delete, deploy
-from .entity import entity
 from .errors import ERROR, INTERRUPTED, Failure, failure_of, give_up_output, tell, was_interrupted
 from .explain import explain
 from .export import cfn_template, completion, lambda_export
@@ -22,6 +21,7 @@ from .limits import limits
 from .local import local
 from .namespace import namespace
 from .nouns import Noun
+from .operators import entity
 from .session import STORE_IN_USE
 from .spellings import teach
 from .status import check, list_, status, version

@@ -29,6 +29,7 @@ from .session import (
     confirmed,
     cursor_option,
     entity_id,
+    key,
     limit_option,
     limit_texts,
     make_sure,
@@ -136,15 +137,15 @@ def list_(
 @entity.verb("set-parent", entity_id, meant="--parent")
 @option("--parent parent_id", "The entity it belongs to from now on.", metavar="ENTITY_ID")
 @option("--none no_parent", "It belongs to nobody from now on.", is_flag=True)
+@option("--cascade/--no-cascade", "What it consumes, its parent consumes too.", default=None)
+@key
 @principal
 @with_existing
-def set_parent(
-    session: Session, entity_id: str, parent_id: str | None, no_parent: bool, principal: str | None
-) -> None:
+def set_parent(session: Session, entity_id: str, parent_id: str | None, no_parent: bool, **how: Any) -> None:
     """Give an entity another parent, or none."""
     if (parent_id is not None) == no_parent:
         raise click.UsageError("give either --parent or --none")
-    moved = session.repository.update_entity(entity_id, parent_id=parent_id, principal=principal)
+    moved = session.repository.set_parent(entity_id, parent_id, **how)
     where = "belongs to nobody" if parent_id is None else f"belongs to {parent_id!r}"
     session.output.done(moved, f"entity {entity_id!r} now {where}")
 

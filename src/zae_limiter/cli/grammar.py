@@ -82,6 +82,18 @@ def _period(found: re.Match[str], text: str) -> tuple[int, str | None]:
     return SECONDS[unit], None
 
 
+def parse_amount(text: str) -> tuple[str, int]:
+    """Read how many tokens of which limit.
+
+    >>> parse_amount("tpm:1.5k")
+    ('tpm', 1500)
+    """
+    name, colon, amount = text.partition(":")
+    if not name or not colon:
+        raise ValidationError("amount", text, "write NAME:AMOUNT, such as tpm:500")
+    return name, _amount(amount, text)[0]
+
+
 def _amount(word: str, text: str) -> tuple[int, str | None]:
     """A whole number, or money in millionths; ``k`` and ``M`` mean thousands and millions."""
     if _PLAIN.fullmatch(word):

@@ -267,6 +267,7 @@ def _read_limits(ctx: click.Context, _: click.Parameter, texts: tuple[str, ...])
 
 
 principal = option("--principal", "Who the audit trail says did it.", metavar="WHO")
+key = option("--key", "Sent again with the same one within a day, it counts once.", metavar="TEXT")
 confirmed = option("--yes -y", "Do not ask.", is_flag=True)
 REGION = option("--region", "The AWS region.")
 ENDPOINT = option("--endpoint-url", "Where AWS is, if not at AWS.", metavar="URL")

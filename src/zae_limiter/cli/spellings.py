@@ -14,14 +14,18 @@ from typing import Any, Final, cast
 
 import click
 
+_GIVEN = {"-r": "RESOURCE", "--resource": "RESOURCE", "--idempotency-key": "--key"}
+
 RENAMED: Final[Mapping[str, Mapping[str, str]]] = {
     "audit list": {"-l": "--limit"},
     "deploy": {"--iam": "--create-iam"},
+    "entity reset": _GIVEN,
+    "entity top-up": {**_GIVEN, "-a": "--limit", "--add": "--limit"},
     "lambda-export": {"-f": "--force"},
     "local logs": {"--tail": "--lines"},
     "usage list": {"-l": "--limit", "-p": "--plot"},
 }
-"""By command: the old option, and the one that does the same."""
+"""By command: the old option, and the option or argument that does the same."""
 
 NEEDLESS: Final[Mapping[str, Mapping[str, str]]] = {
     "deploy": {"--no-provisioner": "there is none; `limits apply` writes limits itself"}
@@ -54,15 +58,10 @@ GONE: Final[Mapping[str, Mapping[str, str]]] = {
 
 _SWITCH = "this version has no switches; limits are what it enforces: `{} …`"
 _CASCADE = "cascading is a property of an entity: `entity set-cascade ENTITY_ID on|off`"
-_BALANCE = (
-    "this version does not write balances by hand; larger limits take effect at once: `entity set-limits …`"
-)
 
 GONE_COMMANDS: Final[Mapping[str, str]] = {
     **{f"entity {verb}": _SWITCH.format("entity set-limits") for verb in ("bypass", "disable", "enable")},
     "entity clear-disabled": _SWITCH.format("entity delete-limits"),
-    "entity reset": _BALANCE,
-    "entity top-up": _BALANCE,
     "loadtest": "load is not generated here; a checkout measures with `make bench`",
     **{f"resource {verb}": _SWITCH.format("resource set-defaults") for verb in ("disable", "enable")},
     **{
@@ -81,7 +80,7 @@ class Former(click.Option):
     """
 
     def __init__(
-        self, written: str, told: str, option: click.Option | None = None, *, is_refused: bool = False
+        self, written: str, told: str, option: click.Parameter | None = None, *, is_refused: bool = False
     ) -> None:
         self.old, _, value = written.partition(" ")
         self.told, self.option, self.is_refused = f"{self.old} {told}", option, is_refused
@@ -91,7 +90,8 @@ class Former(click.Option):
             hidden=True,
             is_eager=True,
             expose_value=False,
-            is_flag=option.is_flag if option else not value,
+            is_flag=getattr(option, "is_flag", False) if option else not value,
+            multiple=getattr(option, "multiple", False),
         )
 
     def handle_parse_result(
@@ -121,7 +121,7 @@ def teach(program: click.Group) -> None:
     """Have a program understand the old spellings."""
     for path, options in RENAMED.items():
         params = _find(program, path).params
-        known = {name: one for one in params for name in one.opts if isinstance(one, click.Option)}
+        known = {name: one for one in params for name in (*one.opts, str(one.name).upper())}
         params += [Former(old, f"is now {new}", known[new]) for old, new in options.items()]
     for path, options in NEEDLESS.items():
         _find(program, path).params += [Former(old, f"is not needed: {why}") for old, why in options.items()]

@@ -70,7 +70,7 @@ def give_back(
     left, gone = [], {id(it) for it in undone}
     for it in own:
         if id(it) not in gone:
-            kept = {name: room for name, n in it.credit.items() if (room := _room(name, n, after, now_ms))}
+            kept = {name: room for name, n in it.credit.items() if (room := room_for(name, n, after, now_ms))}
             left.append(it._replace(kept=kept))
             for name, amount in kept.items():
                 for attribute in booking_attributes(name):
@@ -131,7 +131,7 @@ def flow_over(name: str, brim: int, image: Item, set_: dict[str, Value], when: l
     return found
 
 
-def _room(name: str, amount: int, image: Item, now_ms: int) -> int:
+def room_for(name: str, amount: int, image: Item, now_ms: int) -> int:
     """How much of what comes back to a limit that somebody waits for there is room for.
 
     That is now, and before everybody's turn.
@@ -152,7 +152,7 @@ def set_aside(
     if names.high not in image or rate is None:
         when.append(Equal(names.high, None))
         return amount
-    if kept := _room(name, amount, image, now_ms):
+    if kept := room_for(name, amount, image, now_ms):
         brim = rate.capacity_milli - gain(rate, number(image, "rf"), now_ms)
         room = brim - number(image, limit_attributes(name).tk) - number(image, names.back) - kept
         add |= {names.back: kept, names.high: kept, names.higher: kept}

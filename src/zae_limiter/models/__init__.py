@@ -237,11 +237,10 @@ class AuditAction(StrEnum):
     ENABLED = "enabled"
     BYPASSED = "bypassed"
     ENTITY_PARENT_CHANGED = "entity_parent_changed"
-    """Written by older versions; here it is an update."""
+    """By ``set_parent``; ``update_entity`` is an update, whatever it changes."""
     BUCKET_RESET = "bucket_reset"
-    """Written by older versions."""
     BUCKET_TOPPED_UP = "bucket_topped_up"
-    """Written by older versions."""
+    BUCKET_FORGIVEN = "bucket_forgiven"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from enum import Enum
+from functools import partial
 from typing import Any, Final
 
 from ..exceptions import (
@@ -25,7 +26,7 @@ from ..exceptions import (
 )
 from ..models import NUMBER_MAX, AuditAction, Entity, check_count
 from ..models.checks import check_flag
-from ..naming import validate_entity_id, validate_parent_id
+from ..naming import validate_entity_id, validate_parent_id, validate_principal
 from ..repository_protocol import (
     Absent,
     Check,
@@ -58,6 +59,7 @@ from .audit import audited
 from .belongings import ATTEMPTS_MAX, bucket_keys, clear_out, has_belongings, mend_counts
 from .input import check_metadata, check_name
 from .items import entity_item, entity_of
+from .once import Proposal, once, request_of
 from .scope import Scope, cursor_text, paged
 
 
@@ -131,7 +133,7 @@ async def update_entity(
     principal: str | None = None,
 ) -> Entity:
     """Change what is given and leave the rest; with ``expected_version``, only that version."""
-    key = entity_key(scope.namespace_id, validate_entity_id(entity_id))
+    validate_entity_id(entity_id)
     changes: dict[str, Any] = {}
     if name is not UNSET:
         changes["name"] = check_name(name)
@@ -144,26 +146,79 @@ async def update_entity(
     if expected_version is not None:
         check_count("expected_version", expected_version, NUMBER_MAX)
     for _ in range(ATTEMPTS_MAX):
-        item = await scope.get(key)
-        if item is None or is_deleted(item):
-            raise EntityNotFoundError(entity_id)
-        before = entity_of(item, entity_id)
-        if expected_version is not None and before.version != expected_version:
-            reason = f"version {expected_version} was expected, {before.version} is stored"
-            raise EntityConflictError(entity_id, reason)
-        after = replace(before, **changes, version=before.version + 1)
-        unchanged: tuple[Condition, ...] = (Exists(), *pinned(item, "status"), *pinned(item, "version"))
-        writes: list[Write] = [
-            Update(key, set=entity_item(scope.namespace_id, after), when=unchanged),
-            audited(scope, AuditAction.ENTITY_UPDATED, entity_id, principal, details=changes),
-            *await _moves(scope, item, before, after),
-        ]
+        action = AuditAction.ENTITY_UPDATED
+        after, writes = await _revised(
+            scope, entity_id, changes, action, principal, changes, expected_version
+        )
         outcomes = await scope.write_together(writes)
         if outcomes[0].applied:
             await _tell_buckets(scope, after)
             return after
         await mend_counts(scope, writes, outcomes)
     raise EntityConflictError(entity_id, f"{ATTEMPTS_MAX} attempts to update it were overtaken")
+
+
+async def set_parent(
+    scope: Scope,
+    entity_id: str,
+    parent_id: str | None,
+    cascade: bool | None = None,
+    key: str | None = None,
+    principal: str | None = None,
+) -> Entity:
+    """Give an entity another parent, or none, and say whether it cascades; nobody becomes its own ancestor.
+
+    Sent again with the same ``key`` within a day it counts once, and answers the same.
+    """
+    validate_entity_id(entity_id)
+    changes: dict[str, Any] = {"parent_id": None if parent_id is None else validate_parent_id(parent_id)}
+    if cascade is not None:
+        changes["cascade"] = check_flag("cascade", cascade)
+    if principal is not None:
+        validate_principal(principal)
+    request = request_of(scope, "set_parent", {"entity_id": entity_id, **changes}, key)
+    told = {**changes, "key": request.key}
+
+    async def propose() -> Proposal:
+        action = AuditAction.ENTITY_PARENT_CHANGED
+        after, writes = await _revised(scope, entity_id, changes, action, principal, told)
+        said = {name: value for name, value in asdict(after).items() if value is not None}
+        return Proposal(writes, said)
+
+    answer = await once(scope, request, propose, partial(mend_counts, scope))
+    if answer is None:
+        raise EntityConflictError(entity_id, f"{ATTEMPTS_MAX} attempts to move it were overtaken")
+    moved = entity_of(answer.said, entity_id)
+    if answer.is_new:  # it may have moved on since an earlier one
+        await _tell_buckets(scope, moved)
+    return moved
+
+
+async def _revised(
+    scope: Scope,
+    entity_id: str,
+    changes: Mapping[str, Any],
+    action: AuditAction,
+    principal: str | None,
+    details: Mapping[str, Any],
+    expected_version: int | None = None,
+) -> tuple[Entity, list[Write]]:
+    """An entity as it is to be, and the writes that make it so."""
+    key = entity_key(scope.namespace_id, entity_id)
+    item = await scope.get(key)
+    if item is None or is_deleted(item):
+        raise EntityNotFoundError(entity_id)
+    before = entity_of(item, entity_id)
+    if expected_version is not None and before.version != expected_version:
+        reason = f"version {expected_version} was expected, {before.version} is stored"
+        raise EntityConflictError(entity_id, reason)
+    after = replace(before, **changes, version=before.version + 1)
+    unchanged: tuple[Condition, ...] = (Exists(), *pinned(item, "status"), *pinned(item, "version"))
+    return after, [
+        Update(key, set=entity_item(scope.namespace_id, after), when=unchanged),
+        audited(scope, action, entity_id, principal, details=details),
+        *await _moves(scope, item, before, after),
+    ]
 
 
 async def delete_entity(scope: Scope, entity_id: str, principal: str | None = None) -> bool:

@@ -1,0 +1,113 @@
+"""What operators do to a bucket from the command line, and what they are told of it."""
+
+import pytest
+
+from tests.cli.conftest import Run
+from tests.cli.test_commands import data_of, done
+from zae_limiter import SyncRateLimiter
+
+WHERE = ("key-1", "gpt-4")
+
+
+@pytest.fixture
+def overdrawn(run: Run, limiter: SyncRateLimiter) -> SyncRateLimiter:
+    """A store with somebody who has used more than it had."""
+    done(run, "resource", "set-defaults", "gpt-4", "-l", "rpm:10/day")
+    with limiter.acquire("key-1", "gpt-4", {"rpm": 10}) as lease:
+        lease.adjust(rpm=5)
+    return limiter
+
+
+@pytest.mark.usefixtures("overdrawn")
+def test_a_session_of_an_operator(run: Run) -> None:
+    """Each command says what it did, or that there was nothing to do, and the trail has what was done."""
+    key = "'key-1' on 'gpt-4'"
+    assert done(run, "entity", "top-up", *WHERE, "-l", "rpm:3") == f"topped up {key}: rpm from -5 to -2\n"
+    assert (
+        done(run, "entity", "forgive", *WHERE, "--principal", "ann") == f"forgave {key}: rpm from -2 to 0\n"
+    )
+    assert done(run, "entity", "forgive", *WHERE) == f"{key} has nothing to forgive\n"
+    over = f"topped up {key}: rpm from 0 to 10, no room for 1490\n"
+    assert done(run, "entity", "top-up", *WHERE, "-l", "rpm:1.5k") == over
+    assert done(run, "entity", "reset", *WHERE, "-l", "rpm") == f"{key} is full\n"
+    assert (
+        done(run, "entity", "reset", "nobody", "gpt-4") == "'nobody' on 'gpt-4' is full: it was never used\n"
+    )
+    events = data_of(run, "audit", "list", "--entity-id", "key-1")
+    assert [event["action"] for event in events] == [
+        "bucket_topped_up",
+        "bucket_forgiven",
+        "bucket_topped_up",
+    ]
+    assert events[1]["principal"] == "ann"
+    assert "bucket_forgiven" in run("audit", "list", "--entity-id", "key-1").stdout
+
+
+@pytest.mark.usefixtures("overdrawn")
+def test_a_key_counts_once(run: Run) -> None:
+    """And belongs to what it was used for."""
+    words = ("entity", "top-up", *WHERE, "-l", "rpm:3", "--key", "order-7")
+    first = data_of(run, *words)
+    assert first == data_of(run, *words)
+    assert (first["before"], first["given"], first["after"], first["over"]) == (
+        {"rpm": -5},
+        {"rpm": 3},
+        {"rpm": -2},
+        {},
+    )
+    refused = run("entity", "reset", *WHERE, "--key", "order-7")
+    assert refused.exit_code == 2
+    assert "it was used for top_up" in refused.stderr
+
+
+@pytest.mark.usefixtures("overdrawn")
+def test_an_entity_is_moved_by_key(run: Run) -> None:
+    """Sent again it is answered as before, though somebody has moved it since."""
+    for name in ("key-1", "team", "club"):
+        done(run, "entity", "create", name)
+    words = ("entity", "set-parent", "key-1", "--parent", "team", "--cascade", "--key", "move-1")
+    moved = data_of(run, *words)
+    assert (moved["parent_id"], moved["cascade"]) == ("team", True)
+    done(run, "entity", "set-parent", "key-1", "--parent", "club", "--no-cascade")
+    assert data_of(run, *words) == moved
+    shown = data_of(run, "entity", "show", "key-1")
+    assert (shown["parent_id"], shown["cascade"]) == ("club", False)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("top-up", *WHERE), "missing option '--limit' / '-l'"),
+        (("top-up", *WHERE, "-l", "rpm"), "invalid amount 'rpm': write NAME:AMOUNT, such as tpm:500"),
+        (("top-up", *WHERE, "-l", "rpm:x"), "'x' is no whole number; write it as 60"),
+        (("top-up", *WHERE, "-l", "rpm:1", "-l", "rpm:2"), "--limit rpm was given twice; add them up"),
+        (("top-up", *WHERE, "-l", "rpx:1"), "'key-1' has rpm on 'gpt-4'; name one of these"),
+        (("reset", "key-1"), "missing argument 'RESOURCE'"),
+        (("reset", *WHERE, "-l", "rpx"), "invalid limit 'rpx'"),
+        (("forgive", *WHERE, "--key", "a#b"), "invalid key 'a#b'"),
+    ],
+)
+@pytest.mark.usefixtures("overdrawn")
+def test_bad_words_are_refused(run: Run, words: tuple[str, ...], told: str) -> None:
+    result = run("entity", *words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert told in result.stderr
+
+
+def test_a_missing_store_is_not_made(run: Run) -> None:
+    assert run("entity", "reset", *WHERE).exit_code == 4
+
+
+@pytest.mark.usefixtures("overdrawn")
+def test_earlier_spellings_are_understood(run: Run) -> None:
+    """They did the same, and say how it is written now."""
+    old = ("key-1", "-r", "gpt-4", "--add", "rpm:1", "--idempotency-key", "k-1")
+    said = done(run, "entity", "top-up", *old)
+    assert said.splitlines() == [
+        "note: -r is now RESOURCE",
+        "note: --add is now --limit",
+        "note: --idempotency-key is now --key",
+        "topped up 'key-1' on 'gpt-4': rpm from -5 to -4",
+    ]
+    said = done(run, "entity", "reset", "key-1", "--resource", "gpt-4", "-l", "rpm")
+    assert "rpm from -4 to 10" in said
