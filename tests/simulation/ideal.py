@@ -75,6 +75,10 @@ class Intent(NamedTuple):
     missing: Mapping[str, int] = {}
     """What an older bucket lacks when it is moved: it is taken without being consumed."""
     postings: tuple[Posting, ...] = ()
+    credit: Mapping[str, int] = {}
+    """What an operator gives: it comes without being consumed less."""
+    together: Mapping[str, int] | None = {}
+    """What all shards got in one transaction; ``None`` until the last of them is seen."""
 
     @property
     def waits(self) -> bool:
@@ -86,7 +90,8 @@ class Intent(NamedTuple):
         if before is not None and shard_count(after) < shard_count(before):
             return 0  # the total of the shard that came back was taken there
         consumed = limit_attributes(name).tc
-        return self.missing.get(name, number(after, consumed) - number(before or {}, consumed))
+        taken = self.missing.get(name, number(after, consumed) - number(before or {}, consumed))
+        return taken - self.credit.get(name, 0)
 
 
 class Judge:

@@ -58,6 +58,7 @@ def test_simulated_world_is_rough() -> None:
         *("namespace deleted", "namespace recovered", "namespace registered", "purged"),
         *("bucket moved", "bucket charged", "let in", "migrated", "migration interrupted"),
         *("waited", "wait refused"),
+        *("given", "verb lost", "verb repeated"),
         *("swaps", "splits", "refills", "proactive splits", "batches repeated", "batches out of order"),
         *("admitted jointly", "refused jointly"),
         *("no seat", "holders crashed", "outlived a hold", "seats lost"),

@@ -35,6 +35,7 @@ from tests.simulation.final_checks import (
 from tests.simulation.ideal import Intent, Judge, WatchedWriter, Whole
 from tests.simulation.joint import AMOUNTS, JointAttempt
 from tests.simulation.older import USAGE, Estate, Heritage, migrate
+from tests.simulation.operators import Desk, Operators
 from tests.simulation.parking import Cancelled, pause
 from tests.simulation.readers import Opener, Reader, Steps
 from tests.simulation.simulation import Network, Process, Simulation
@@ -117,6 +118,8 @@ class Scenario:
         )
         self.judges: dict[Key, Judge] = {}
         self.intents: dict[int, Intent] = {}
+        self.operators = Operators(self.simulation, self.intents, seed)
+        self.operated = waits and self.operators.dice.random() < 0.4
         self.books = Books()
         self.wholes: dict[str, Whole] = {}
         self.admitted = self.refused = 0
@@ -178,8 +181,8 @@ class Scenario:
         self.networks.append(network)
         return network
 
-    def _open(self, process: Process) -> Repository:
-        rng, network = self.simulation.rng, self._network(process)
+    def _open(self, process: Process, desk: Desk | None = None) -> Repository:
+        rng, network = self.simulation.rng, desk or self._network(process)
         connection = Connection(network, process.world, Options(rng.choice((0.0, *[CONFIG_TTL_SECONDS] * 2))))
         connection.writer = WatchedWriter(process, network, self.intents)
         repository = Repository(connection, self.setup.namespace_name, self.setup.namespace_id)
@@ -221,12 +224,21 @@ class Scenario:
             self.processes.append(process)
         for _ in range(rng.choice((1, 2, 2)) if self.heritage is not None else 0):
             self.processes.append(self._migrating())
+        for _ in range(self.operators.dice.choice((1, 2)) if self.operated else 0):
+            self.processes.append(self._operating())
 
     def _migrating(self) -> Process:
         assert self.heritage is not None
         process = self._process(0, 0, -20, 20, -DAY_MS, DAY_MS)
         network = Timed(process, self._network(process))
         process.spawn(migrate(self.simulation, self.heritage, process, network), interruptible=True)
+        return process
+
+    def _operating(self) -> Process:
+        process = self._process(0, 0, -20, 20)
+        repository = self._open(process, Desk(process, self._network(process), self.operators))
+        errands = partial(self.operators.operate, repository, RESOURCE, EVERYBODY)
+        process.spawn(self._once_let_in(repository, errands), interruptible=True)
         return process
 
     async def _once_let_in(
@@ -257,6 +269,7 @@ class Scenario:
                 self.simulation.run()
             self.simulation.faults["waited"] += self.waiting.waited
             self.waiting.check()
+            self.operators.check()
             self._rest()
 
     def _rest(self) -> None:
@@ -445,16 +458,17 @@ class Scenario:
             self.books.enter([address.entity_id], charge.consumed, charge.consumed)
         if address.entity_id in (PARENT, STEPPARENT) and not self.sharded:
             _check_stored_limits(address.entity_id, outcome.item)
+        intent = self.operators.judged(intent, before, outcome.item)
         judge = self.judges.setdefault(key, Judge(key.partition, self.simulation))
         judge.see(before, outcome.item, intent, now_ms)
         self.waiting.see(key, before, outcome.item, intent, process)
         if before is not None and before.get("shard_count") != outcome.item.get("shard_count"):
             grew = shard_count(before) < shard_count(outcome.item)
             self.simulation.faults["splits" if grew else "merges"] += 1
-        if self.sharded and not self.changes and address.entity_id != GUEST:
+        if self.sharded and not self.changes and address.entity_id != GUEST and intent.together is not None:
             entity_id, shards = address.entity_id, self._shards(address.entity_id)
             whole = self.wholes.setdefault(entity_id, Whole(entity_id, LIMITS[0], self.simulation))
-            whole.see(before, outcome.item, shards, intent, now_ms)
+            whole.see(before, outcome.item, shards, intent._replace(credit=intent.together), now_ms)
 
     def _bury(self, key: Key, write: Write) -> None:
         """A shard is gone: what it held is judged over all shards when its elder is."""
