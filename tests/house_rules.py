@@ -38,7 +38,11 @@ LAYERS = (
     Layer("world", "runtime runtime.world runtime.world.*", "facts"),
     Layer("shares", "engine engine.shares engine.shares.*", "facts"),
     Layer("waist", "repository_protocol", "established facts colour"),
-    Layer("schema", "schema records.items records.items.*", "facts waist"),
+    Layer(
+        "schema",
+        "schema records.items records.items.* records.resolution records.resolution.*",
+        "facts waist",
+    ),
     Layer("config", "config_cache", "facts waist schema world"),
     Layer("engine", "engine.*", CORE),
     # One layer for each store, so that no store can import another.

@@ -291,7 +291,7 @@ ELSEWHERE = {
     ".records.levels._stamp",
     ".records.once.once",
     ".records.belongings._mark_buckets",
-    ".records.entities._tell_buckets",
+    ".records.families.tell_buckets",
     ".records.namespaces._erase",
     *(f"_aggregator.buckets.{name}" for name in ("_written", "_written_together")),
 }

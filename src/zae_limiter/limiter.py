@@ -308,6 +308,8 @@ class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):
     disable = passed_on(Repository.disable)
     enable = passed_on(Repository.enable)
     bypass = passed_on(Repository.bypass)
+    set_entity_cascade = passed_on(Repository.set_entity_cascade)
+    set_resource_cascade = passed_on(Repository.set_resource_cascade)
     resolve_limits = passed_on(Repository.resolve_limits)
     explain = passed_on(Repository.explain)
     invalidate_config_cache = passed_on(Repository.invalidate_config_cache)

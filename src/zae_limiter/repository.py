@@ -210,6 +210,8 @@ class Repository(BucketRecords):
     disable = scoped(switching.disable)
     enable = scoped(switching.enable)
     bypass = scoped(switching.bypass)
+    set_entity_cascade = scoped(config.set_entity_cascade)
+    set_resource_cascade = scoped(config.set_resource_cascade)
     batch_get_configs = scoped(config.batch_get_configs)
     resolve_limits = scoped(config.resolve_limits)
     invalidate_config_cache = scoped(config.invalidate_config_cache)

@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 
 from zae_limiter.exceptions import RateLimiterUnavailable, ValidationError, shown
 from zae_limiter.models import LIMITS_MAX, UsageWindow
+from zae_limiter.records.resolution import cascade_policy, family_of, level_keys
 from zae_limiter.repository_protocol import Backend, Item, Key, Outcome, Update
 from zae_limiter.runtime.world import World
-from zae_limiter.schema import bucket_limit_names
+from zae_limiter.schema import bucket_limit_names, entity_key, parse_bucket_pk
 
 from .archiver import Archive, archive_events
 from .buckets import (
@@ -30,7 +31,18 @@ from .buckets import (
     try_refill_bucket,
 )
 from .changes import Change, Expired, change_of, sequence_of
-from .usage import Above, RowUpdate, Sheet, extract_deltas, parent_bucket, sheets_of, update_snapshot
+from .usage import (
+    Above,
+    RowUpdate,
+    Rung,
+    Sheet,
+    bucket_above,
+    extract_deltas,
+    parent_bucket,
+    passed_to,
+    sheets_of,
+    update_snapshot,
+)
 
 T = TypeVar("T")
 logger = logging.getLogger("zae_limiter_aggregator")
@@ -142,26 +154,45 @@ async def process_changes(
 
 
 async def _limits_above(changes: Sequence[Change], backend: Backend, tally: Tally) -> Above:
-    """Which limits the parents have to whom changes were charged too.
+    """Which limits those have above to whom changes were charged too.
 
-    They are read, and where a bucket is gone by now its last image may be in the batch itself. Without an
-    answer nothing of their children is counted, not even what was charged to nobody else: a row that follows
-    a log in order takes whatever came before a change as counted. What is delivered again counts then.
+    They are read, as far up as it takes to find every limit; where a bucket is gone by now its last image may
+    be in the batch itself. Without an answer nothing of those below is counted, not even what was charged to
+    nobody else: a row that follows a log in order takes whatever came before a change as counted. What is
+    delivered again counts then.
     """
     batch = {change.key: change.new or change.old for change in changes}
-    parents = [(change, parent) for change in changes if (parent := parent_bucket(change)) is not None]
-    found: dict[Key, frozenset[str]] = {}
-    for part in _parts(list(dict.fromkeys(parent for _, parent in parents))):
-        try:
-            images = await backend.batch_get(part)
-        except RateLimiterUnavailable as error:
-            children = {change.key for change, parent in parents if parent in part}
-            owed = [change.sequence for change in changes if change.key in children]
-            tally.failed |= dict.fromkeys(owed, f"the bucket of a parent was not read: {error}")
-            continue
-        for key, image in zip(part, images, strict=True):
-            found[key] = frozenset(bucket_limit_names(image or batch.get(key) or {}))
+    found: dict[Key, Rung] = {}
+    wanted = [(change, parent) for change in changes if (parent := parent_bucket(change)) is not None]
+    while wanted:
+        for part in _parts(list(dict.fromkeys(key for _, key in wanted))):
+            try:
+                found |= await _rungs(part, batch, backend)
+            except RateLimiterUnavailable as error:
+                below = {change.key for change, key in wanted if key in part}
+                owed = [change.sequence for change in changes if change.key in below]
+                tally.failed |= dict.fromkeys(owed, f"the bucket of a parent was not read: {error}")
+        told = [change for change, _ in wanted if change.sequence not in tally.failed]
+        wanted = [(change, key) for change in told if (key := passed_to(change, found)[1]) is not None]
     return found
+
+
+async def _rungs(keys: Sequence[Key], batch: Mapping[Key, Item | None], backend: Backend) -> dict[Key, Rung]:
+    """Buckets as rungs of a family. Who has none may lead on all the same: its records say so."""
+    images = dict(zip(keys, await backend.batch_get(keys), strict=True))
+    known = {key: image or batch.get(key) for key, image in images.items()}
+    records: dict[Key, list[Key]] = {}
+    for key in (key for key, image in known.items() if image is None):
+        space, entity_id, resource, _ = parse_bucket_pk(key.partition)
+        records[key] = [entity_key(space, entity_id), *level_keys(space, entity_id, resource)]
+    rungs = {}
+    for key, image in known.items():
+        family = family_of(image)
+        if key in records:
+            owner, *levels = await backend.batch_get(records[key])
+            family = family_of(owner, cascade_policy(levels)[0])
+        rungs[key] = Rung(frozenset(bucket_limit_names(image or {})), bucket_above(key, *family))
+    return rungs
 
 
 def _is_ours(change: Change, tally: Tally) -> bool:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from zae_limiter.engine.bucket_view import shard_count
 from zae_limiter.exceptions import ValidationError, shown
-from zae_limiter.models import UsageWindow
+from zae_limiter.models import GENERATIONS_MAX, UsageWindow
 from zae_limiter.naming import validate_limit_name
 from zae_limiter.records.items import (
     USAGE_PASSED,
@@ -30,12 +30,12 @@ from zae_limiter.records.items import (
     usage_row,
     window_of,
 )
+from zae_limiter.records.resolution import family_of
 from zae_limiter.repository_protocol import Equal, Item, Key, Update, Value
 from zae_limiter.schema import (
     MOVED,
     bucket_key,
     bucket_limit_names,
-    identifier,
     limit_attributes,
     number,
     parse_bucket_pk,
@@ -57,8 +57,16 @@ Run: TypeAlias = tuple[int, int]
 Seen: TypeAlias = dict[tuple[int, int], list[Run]]
 """By shard and life the runs of versions that were counted: after the first number, up to the second."""
 
-Above: TypeAlias = Mapping[Key, frozenset[str]]
-"""By the bucket of a parent: the limits that it has, so that a child's use of them is charged to it too."""
+
+class Rung(NamedTuple):
+    """Somebody above: the limits of its bucket, and whose bucket is charged together with it."""
+
+    limits: frozenset[str]
+    above: Key | None
+
+
+Above: TypeAlias = Mapping[Key, Rung]
+"""By the bucket of a parent: what leads on from there. Use of a limit that it has is charged to it too."""
 
 NO_PARENTS: Above = MappingProxyType({})
 
@@ -103,12 +111,35 @@ def extract_deltas(change: Change) -> dict[str, int]:
 
 def parent_bucket(change: Change) -> Key | None:
     """The bucket to which a change was charged too, if its own one cascades."""
-    image = change.new or {}
-    parent_id = identifier(image.get("parent_id"))
-    if parent_id is None or image.get("cascade") is not True:
+    return bucket_above(change.key, *family_of(change.new))
+
+
+def bucket_above(key: Key, parent_id: str | None, cascade: bool) -> Key | None:
+    """The bucket that is charged together with another one, if that cascades."""
+    at = parse_bucket_pk(key.partition)
+    if parent_id is None or not cascade or parent_id == at.entity_id:
         return None
-    at = parse_bucket_pk(change.key.partition)
-    return None if parent_id == at.entity_id else bucket_key(at.namespace_id, parent_id, at.resource)
+    return bucket_key(at.namespace_id, parent_id, at.resource)
+
+
+def passed_to(change: Change, above: Above) -> tuple[dict[str, str], Key | None]:
+    """Who was charged next for what a change consumed, by limit; and whom to look at to know more.
+
+    Of those above that is the first who has the limit. It passes on to others what it was charged with, so
+    its own row says the rest.
+    """
+    missing, found = set(extract_deltas(change)), dict[str, str]()
+    at, met = parent_bucket(change), {bucket_key(*parse_bucket_pk(change.key.partition)[:3])}
+    for _ in range(GENERATIONS_MAX):
+        if not missing or at is None or at in met:
+            break
+        if (rung := above.get(at)) is None:
+            return found, at
+        found |= dict.fromkeys(missing & rung.limits, parse_bucket_pk(at.partition).entity_id)
+        missing -= rung.limits
+        met.add(at)
+        at = rung.above
+    return found, None
 
 
 @lru_cache(4096)
@@ -168,18 +199,17 @@ def update_snapshot(sheet: Sheet, row: Item | None) -> RowUpdate | None:
         if not _note(seen, change):
             continue
         events += 1
-        parent = parent_bucket(change)
-        parent_id = parse_bucket_pk(parent.partition).entity_id if parent else ""
-        shared = sheet.above.get(parent, frozenset()) if parent else frozenset()
+        shared, _ = passed_to(change, sheet.above)
         for name, delta in extract_deltas(change).items():
+            parent_id = shared.get(name)
             if not _has_room(name, counted, totals) or (
-                name in shared and not _has_room_above(name, parent_id, passed)
+                parent_id is not None and not _has_room_above(name, parent_id, passed)
             ):
                 left_out += 1
                 continue
             before = counted.get(name, 0) * 1000 + remainders.get(name, 0)
             totals[name] = totals.get(name, before) + delta
-            if name in shared:
+            if parent_id is not None:
                 amounts = passed.setdefault(parent_id, {})
                 amounts[name] = amounts.get(name, 0) + delta
     if not events:

@@ -31,7 +31,7 @@ from zae_limiter.testing.stores import Wrapper
 from zae_limiter_aggregator import AggregatorSettings, process_stream_records
 from zae_limiter_aggregator.changes import Change, numbered
 from zae_limiter_aggregator.runner import follow, source_of
-from zae_limiter_aggregator.usage import PASSED_BYTES_MAX, parent_bucket, sheets_of, update_snapshot
+from zae_limiter_aggregator.usage import PASSED_BYTES_MAX, Rung, parent_bucket, sheets_of, update_snapshot
 
 RPM, TPM = Limit.per_hour("rpm", 1_000), Limit.per_hour("tpm", 100_000)
 
@@ -128,7 +128,7 @@ def test_what_only_one_of_them_limits_counts_there(stage: Stage) -> None:
 
 
 def test_families_of_three(stage: Stage) -> None:
-    """A request is charged to the parent, and not to the parent's parent."""
+    """A request is charged to all above who asked, each of whom has its own view; it counts once."""
     stage.repository.set_resource_defaults("api", [RPM])
     stage.repository.create_entity("org")
     stage.repository.create_entity("team", parent_id="org", cascade=True)
@@ -138,7 +138,31 @@ def test_families_of_three(stage: Stage) -> None:
     stage.use("org", 5)
     assert stage.total() == {"rpm": 12}
     assert stage.total(entity_id="team") == {"rpm": 7}
-    assert stage.total(entity_id="org") == {"rpm": 9}
+    assert stage.total(entity_id="org") == {"rpm": 12}
+    stage.repository.set_entity_cascade("team", False, "api")
+    stage.use("ann", 10)
+    assert stage.total() == {"rpm": 22}
+    assert stage.total(entity_id="team") == {"rpm": 17}
+    assert stage.total(entity_id="org") == {"rpm": 12}
+
+
+@pytest.mark.parametrize("has_bucket", [True, False], ids=["another limit", "none"])
+def test_somebody_between_who_has_no_such_limit(stage: Stage, has_bucket: bool) -> None:
+    """What goes past it is passed on to the next who has it, whether or not it has a bucket."""
+    stage.repository.create_entity("org")
+    stage.repository.create_entity("team", parent_id="org", cascade=True)
+    stage.repository.create_entity("ann", parent_id="team", cascade=True)
+    for entity_id in ("org", "ann"):
+        stage.repository.set_limits(entity_id, [RPM], "api")
+    if has_bucket:
+        stage.repository.set_limits("team", [TPM], "api")
+        stage.use("team", tpm=1)
+    stage.use("ann", 3)
+    stage.use("org", 4)
+    assert stage.total(entity_id="org") == {"rpm": 7}
+    assert stage.total() == {"rpm": 7, **({"tpm": 1} if has_bucket else {})}
+    snapshots, _ = stage.repository.get_usage_snapshots("ann", "api", window_type="hourly")
+    assert snapshots[0].passed_on == {"org": {"rpm": 3}}
 
 
 def test_a_child_that_moves_within_a_window(stage: Stage) -> None:
@@ -275,14 +299,14 @@ def test_a_parent_has_no_less_than_nothing() -> None:
 
 
 def test_a_parent_that_cascades_since_a_while() -> None:
-    """Its own parent is rid of nothing that was not charged to it, nor given anything."""
-    assert owned(snapshot("ann", 10, team=10), snapshot("org", 9), snapshot("team", 12, org=4)) == [10, 9, 2]
+    """Its own parent is rid of what was charged to it since then."""
+    assert owned(snapshot("ann", 10, team=10), snapshot("org", 9), snapshot("team", 12, org=4)) == [10, 5, 2]
 
 
 def test_a_parent_that_moves_within_a_window() -> None:
-    """Its parents are rid of what it asked for itself, all together."""
+    """Each of its parents is rid of what was charged to it."""
     team = snapshot("team", 9, one=4, two=5)
-    assert owned(snapshot("ann", 3, team=3), snapshot("one", 1), team, snapshot("two", 5)) == [3, 0, 6, 0]
+    assert owned(snapshot("ann", 3, team=3), snapshot("one", 5), team, snapshot("two", 5)) == [3, 1, 6, 0]
 
 
 asked = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 9), min_size=1)
@@ -291,12 +315,11 @@ parents = st.dictionaries(st.sampled_from("abcde"), st.sampled_from("bcdef"), ma
 
 @given(asked, parents)
 def test_any_family_sums_up_to_what_was_asked(asked: dict[str, int], parents: dict[str, str]) -> None:
-    """Whoever has a parent passes on what it asked itself; parents come later in the alphabet."""
+    """Whoever has a parent passes on all that it was charged with; parents come later in the alphabet."""
     up = {child: parent for child, parent in parents.items() if child < parent}
-    used = {
-        one: asked.get(one, 0) + sum(n for child, n in asked.items() if up.get(child) == one)
-        for one in {*asked, *up, *up.values()}
-    }
+    used = {one: asked.get(one, 0) for one in sorted({*asked, *up, *up.values()})}
+    for child, parent in sorted(up.items()):
+        used[parent] += used[child]
     rows = [snapshot(one, used[one], **({up[one]: used[one]} if one in up else {})) for one in sorted(used)]
     assert {one.entity_id: one.counters["rpm"] for one in own(rows)} == {
         one: asked.get(one, 0) for one in used
@@ -371,7 +394,7 @@ def moved(parents: list[str], row: Item | None = None) -> dict[str, Any]:
         new = bucket({"rpm": n}, n, parent_id=parent_id, cascade=True)
         changes.append(Change(bucket_key("ns", "ann", "api"), old, new, NOW, numbered(n), str(n)))
         old = new
-    above = {bucket_key("ns", parent_id, "api"): frozenset({"rpm"}) for parent_id in parents}
+    above = {bucket_key("ns", parent_id, "api"): Rung(frozenset({"rpm"}), None) for parent_id in parents}
     (sheet,) = sheets_of(changes, [UsageWindow.MONTHLY], None, above)
     entry = update_snapshot(sheet, row)
     assert entry is not None

@@ -25,6 +25,7 @@ from zae_limiter_aggregator.usage import (
     SEEN,
     SEEN_BYTES_MAX,
     RowUpdate,
+    Rung,
     extract_deltas,
     is_event,
     read_seen,
@@ -290,13 +291,13 @@ def test_a_row_keeps_its_budget_with_the_longest_numbers() -> None:
     """Every shard, two thousand lives of each with gaps, limits and parents with the longest names."""
     row: Item | None = None
     given_up = 0
-    big, above = 10**26, dict[Key, frozenset[str]]()
+    big, above = 10**26, dict[Key, Rung]()
     for turn in range(200):
         changes = []
         for n in range(40):
             name, parent_id = f"{'x' * 55}-{turn * 40 + n}", f"{turn}-{'ü' * 245}"
             image = bucket({name: 1}, 1, parent_id=parent_id, cascade=True)
-            above[bucket_key("ns", parent_id, "r" * 64)] = frozenset({name})
+            above[bucket_key("ns", parent_id, "r" * 64)] = Rung(frozenset({name}), None)
             span = Span(big + turn * 2, big + n * 2, big + n * 2 + 1)
             changes.append(Change(bucket_key("ns", "u" * 256, "r" * 64, n % 32), None, image, NOW, span, "1"))
         (sheet,) = sheets_of(changes, [UsageWindow.MONTHLY], None, above)

@@ -38,6 +38,7 @@ def test_a_session_with_entities(run: Run) -> None:
     words = ("--parent", "team", "--cascade", "--metadata", '{"plan": "free"}', "--principal", "ops")
     made = data_of(run, "entity", "create", "user-1", *words)
     shown = data_of(run, "entity", "show", "user-1")
+    assert shown.pop("ancestors") == ["team"]
     assert made == shown
     assert {**shown, "created_at": "?"} == {
         "entity_id": "user-1",
@@ -113,7 +114,7 @@ def test_a_session_with_defaults(run: Run) -> None:
         ("limits_set", "ops"),
     ]
 
-    nothing = {"auto_update": None, "strict_version": None}
+    nothing = dict.fromkeys(("auto_update", "strict_version", "disabled", "bypass", "cascade"))
     assert done(run, "system", "set-defaults", "-l", "rpm:60", "--on-unavailable", "allow")
     stored = data_of(run, "system", "get-defaults")
     assert stored.pop("config_version") > 0

@@ -1,5 +1,7 @@
 """``explain``: which limit wins at which level and why, as a table and as JSON."""
 
+from click.testing import Result
+
 from tests.cli.conftest import Run
 from tests.cli.test_commands import RPM, data_of, done
 from zae_limiter import Limit, SyncRateLimiter
@@ -11,6 +13,11 @@ FIELDS = [
     "charged alice and team",
     "on unavailable allow (the system's)",
 ]
+
+
+def lines_of(result: Result) -> list[str]:
+    """What was shown, line by line, with one space between words."""
+    return [" ".join(line.split()) for line in result.stdout.splitlines()]
 
 
 def stage(run: Run) -> None:
@@ -28,7 +35,7 @@ def test_the_table_says_who_wins_and_what_binds(run: Run, limiter: SyncRateLimit
         pass
     result = run("explain", "alice", "gpt-4")
     assert result.exit_code == 0
-    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    lines = lines_of(result)
     assert lines[:5] == FIELDS
     assert "the resource's rpm:60/min - wins" in lines
     assert "the system's rpm:9/min allow overruled" in lines
@@ -63,16 +70,54 @@ def test_why_nothing_applies(run: Run) -> None:
     assert "its parent 'team' do not apply, because it does not cascade" in result.stderr
 
 
-def test_who_is_above_the_parent_is_not_charged(run: Run) -> None:
-    """It is said, for whoever built three generations expects it to be."""
+def test_the_whole_family_is_told(run: Run) -> None:
+    """Who is charged, and why nobody above the last one is."""
     stage(run)
-    assert "is not charged" not in run("explain", "alice", "gpt-4").stderr
     done(run, "entity", "create", "org")
     done(run, "entity", "set-parent", "team", "--parent", "org")
+    told = run("explain", "alice", "gpt-4")
+    assert "charged alice and team" in lines_of(told)
+    why = "the limits of 'team''s parent 'org' do not apply, because 'team' does not cascade"
+    assert f"{why}\n" in told.stderr
     done(run, "entity", "set-cascade", "team", "on")
-    said = "'org' is not charged: 'team' cascades to 'org' only for what 'team' itself acquires\n"
-    assert said in run("explain", "alice", "gpt-4").stderr
-    assert data_of(run, "explain", "alice", "gpt-4")["grandparent_id"] == "org"
+    told = run("explain", "alice", "gpt-4")
+    assert "charged alice, team and org" in lines_of(told)
+    assert "do not apply" not in told.stderr
+    done(run, "resource", "set-cascade", "gpt-4", "off")
+    done(run, "entity", "set-cascade", "alice", "on", "-r", "gpt-4")
+    told = run("explain", "alice", "gpt-4")
+    assert "charged alice and team" in lines_of(told)
+    assert f"{why} on 'gpt-4' (level: the resource's)\n" in told.stderr
+    assert "the entity's own for it - - yes has none" in lines_of(told)
+    assert "the resource's rpm:60/min - no wins" in lines_of(told)
+    alice, team = data_of(run, "explain", "alice", "gpt-4")["buckets"]
+    assert (alice["cascade"], alice["cascade_source"]) == (True, "entity")
+    assert (team["parent_id"], team["cascade"], team["cascade_source"]) == ("org", False, "resource")
+
+
+def test_a_policy_is_taken_back(run: Run) -> None:
+    """Then the entity's own setting decides again; what was never said cannot be taken back."""
+    stage(run)
+    done(run, "resource", "set-cascade", "gpt-4", "off")
+    assert len(data_of(run, "explain", "alice", "gpt-4")["buckets"]) == 1
+    done(run, "resource", "clear-cascade", "gpt-4")
+    assert len(data_of(run, "explain", "alice", "gpt-4")["buckets"]) == 2
+    assert "nothing is stored of how 'gpt-4' cascades" in run("resource", "clear-cascade", "gpt-4").stderr
+    done(run, "entity", "set-cascade", "alice", "off", "-r", "gpt-4")
+    assert len(data_of(run, "explain", "alice", "gpt-4")["buckets"]) == 1
+    done(run, "entity", "clear-cascade", "alice", "-r", "gpt-4")
+    assert len(data_of(run, "explain", "alice", "gpt-4")["buckets"]) == 2
+    assert "'alice' on '_default_'" in run("entity", "clear-cascade", "alice").stderr
+
+
+def test_an_entity_shows_who_is_above_it(run: Run) -> None:
+    """From its parent to the top."""
+    stage(run)
+    done(run, "entity", "create", "org")
+    done(run, "entity", "set-parent", "team", "--parent", "org")
+    assert "ancestors team, org" in lines_of(run("entity", "show", "alice"))
+    assert data_of(run, "entity", "show", "alice")["ancestors"] == ["team", "org"]
+    assert data_of(run, "entity", "show", "org")["ancestors"] == []
 
 
 def test_debt_binds(run: Run, limiter: SyncRateLimiter) -> None:

@@ -92,6 +92,7 @@ def test_a_plan_is_shown_and_changes_nothing(run: Run, file: Path, limiter: Sync
         "on_unavailable": "allow",
         "disabled": None,
         "bypass": None,
+        "cascade": None,
     }
     assert data["changes"][0]["after"] is None
     assert SyncStoredLimits(limiter.repository).export() == before

@@ -16,7 +16,7 @@ import pytest
 
 from tests.dynamodb.tables import make_table, session
 from tests.engines import dynamodb_local
-from zae_limiter import Demand, Limit, RateLimitExceeded, SyncLease, SyncRateLimiter, SyncRepository
+from zae_limiter import Demand, Entity, Limit, RateLimitExceeded, SyncLease, SyncRateLimiter, SyncRepository
 from zae_limiter.backends.dynamodb import DynamoDBBackend
 from zae_limiter.backends.dynamodb.boto import Access, BotocoreTransport
 from zae_limiter.backends.dynamodb.expressions import Payload, Request, fields_of
@@ -159,6 +159,7 @@ def costs() -> dict[str, Cost]:
         )
     )
     found.append(measured("cascade, cold process", late := fresh(), lambda: late.take("child")))
+    found += family_costs(table)
     found += joint_costs(fresh())
     found += waiting_costs(fresh())
     found += seat_costs(fresh(), clock)
@@ -192,6 +193,36 @@ def operator_costs(client: Client) -> list[Cost]:
         measured("reset of a full bucket", client, lambda: verbs.reset("nobody", RESOURCE)),
         measured("set_parent", client, lambda: verbs.set_parent("user", "parent")),
     ]
+
+
+def family_costs(table: str) -> list[Cost]:
+    """A key under a user, a team and an organisation, by processes with a clock of their own."""
+    clock = ManualClock(seed=int(table[-12:], 16) + 1)
+    admin, client = Client(table, clock), Client(table, clock)
+    chain = [("deep-org", None), ("deep-team", "deep-org"), ("deep-user", "deep-team")]
+    for name, above in chain:
+        admin.repository.create_entity(name, parent_id=above, cascade=above is not None)
+
+    def make(name: str) -> Entity:
+        return admin.repository.create_entity(name, parent_id="deep-user", cascade=True)
+
+    make("deep-key")
+    found = [measured("create_entity, fourth generation", admin, lambda: make("deep-key-2"))]
+    for name, _ in (*chain, ("deep-key", "")):
+        admin.take(name)
+    found.append(measured("four generations, cold process", client, lambda: client.take("deep-key")))
+    found.append(measured("four generations, warm", client, lambda: client.take("deep-key")))
+    clock.advance(61)
+    found.append(
+        measured("four generations, when the cache has expired", client, lambda: client.take("deep-key"))
+    )
+    client.take("deep-org", 50)
+    client.refused("deep-key", 30)  # by which it learns of what the other process held a while ago
+    clock.advance(2)
+    found.append(
+        measured("four generations, refused by the top", client, lambda: client.refused("deep-key", 30))
+    )
+    return found
 
 
 def joint_costs(client: Client) -> list[Cost]:
@@ -290,6 +321,7 @@ BUDGET = [
     ("first acquire of an entity", 2, "1 BatchGetItem + 1 PutItem", 4.0),
     ("acquire + adjust", 2, "2 UpdateItem", 2.0),
     ("cascade, warm", 1, "2 UpdateItem", 2.0),
+    ("four generations, warm", 1, "4 UpdateItem", 4.0),
     ("cascade, refused by the parent", 2, "1 BatchGetItem + 1 UpdateItem", 1.0),
     ("cascade, refused by the parent again within a second", 0, "none", 0.0),
     ("two resources at once, warm", 1, "2 UpdateItem", 2.0),

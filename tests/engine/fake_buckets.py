@@ -127,9 +127,9 @@ class FakeBuckets(Wrapper):
     async def renewed(self, account: Account) -> Account:
         raise AssertionError(f"nobody changed the limits of {account.entity_id}")
 
-    def moved(self, account: Account, shards: Iterable[Account] = ()) -> list[Account]:
+    def moved(self, accounts: Sequence[Account], shards: Iterable[Account] = ()) -> list[Account]:
         del shards
-        return [account] if self.is_moved else []
+        return [accounts[0]] if self.is_moved else []
 
     async def is_moved_by_now(self, *_: Any) -> bool:
         return False

@@ -245,15 +245,6 @@ async def test_without_cascade_the_parent_is_left_alone(store: Store) -> None:
     assert await store.bucket("parent") is None
 
 
-async def test_only_one_generation_pays(store: Store) -> None:
-    """A cascade reaches the parent, not the grandparent."""
-    client = await family(store)
-    await client.repository.create_entity("grandchild", parent_id="child", cascade=True)
-    await client.take("grandchild", {"rpm": 3})
-    assert await used(store, "grandchild", "child") == (3, 3)
-    assert await store.bucket("parent") is None
-
-
 CHANGES = [
     pytest.param({"parent_id": "other"}, (1, 1), id="another parent"),
     pytest.param({"cascade": False}, (1, 0), id="no cascade"),

@@ -71,6 +71,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         for parent, child in (("few", "one"), ("parent", "child")):
             limiter.create_entity(parent)
             limiter.create_entity(child, parent_id=parent, cascade=True)
+        for name, above in (("top", None), ("mid", "top"), ("low", "mid")):
+            limiter.create_entity(name, parent_id=above, cascade=above is not None)
         limiter.set_limits("parent", [Limit("rpm", 10, 1, NEVER)])
         limiter.set_limits("child", [Limit("rpm", 100, 1, NEVER)])
     return here
@@ -98,6 +100,25 @@ def test_of_two_who_need_the_same_two_tokens_one_gets_both(url: str, known: bool
             assert sorted(answer.split()[0] for answer in answers) == ["no", "yes"], f"round {turn}"
             winner = pair[answers.index("yes")]
             assert winner.ask("back") == "back"
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["warm", "first use"])
+def test_of_two_who_need_the_same_three_tokens_one_gets_all(url: str, known: bool) -> None:
+    """A chain of three with one token each, asked from below and from the middle at the same moment."""
+    with rivals(url) as pair:
+        for turn in range(ROUNDS):
+            resource, asked = f"deep-{turn}", [("low", "mid"), ("low", "low"), ("mid", "top")][turn % 3]
+            if known:  # the buckets are there, and both processes have seen them
+                assert pair[turn % 2].ask(f"ask low {resource} 1") == "yes"
+                assert pair[turn % 2].ask("back") == "back"
+            for rival in pair:
+                assert rival.ask(f"look low {resource}") == "{'rpm': 1}"
+            answers = race(pair, *[f"ask {entity_id} {resource} 1" for entity_id in asked])
+            assert sorted(answer.split()[0] for answer in answers) == ["no", "yes"], f"round {turn}"
+            winner = pair[answers.index("yes")]
+            assert winner.ask("back") == "back"
+            left = pair[turn % 2].ask(f"look low {resource}")
+            assert left == "{'rpm': 1}", "nothing is left taken anywhere"
 
 
 def test_what_can_never_pass_takes_nothing_from_whom_it_fits(url: str) -> None:

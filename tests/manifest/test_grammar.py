@@ -177,7 +177,7 @@ def test_json_needs_no_package() -> None:
     assert str(caught.value).splitlines() == [
         "Manifest: resources: expected a mapping from names, found a list",
         "Manifest: system: 'x' is given twice",
-        "Manifest: system: unknown key 'x'; use limits, on_unavailable, disabled or bypass",
+        "Manifest: system: unknown key 'x'; use limits, on_unavailable, disabled, bypass or cascade",
         "Manifest: system.limits.a.capacity: write a whole number such as 1000, not '60' in quotes",
     ]
     with pytest.raises(ManifestError, match="Manifest: it is not JSON"):

@@ -26,11 +26,9 @@ REFUSED = {
     "schedule": "limit 'rpd' has a schedule",
     "calendar quota": "limit 'rpd' is a calendar quota",
     "session quota": "limit 'rpd' is a session quota",
-    "cascade policy": "it says which resources cascade",
-    "cascade of a resource": "it says which resources cascade",
 }
 FENCE = ("schema_version", "client_min_version")
-SERVED = ("another parent", "lifted", "enabled")
+SERVED = ("another parent", "lifted", "enabled", "cascade policy", "cascade of a resource")
 
 
 def upgrade(table: str, *words: str) -> Any:

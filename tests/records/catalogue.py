@@ -78,8 +78,8 @@ class Sample(NamedTuple):
 
 def samples() -> list[Sample]:
     """Every kind of record as it is written."""
-    config = LimiterConfig((LIMIT,), OnUnavailable.BLOCK, config_version=1)
-    system = LimiterConfig((LIMIT,), OnUnavailable.BLOCK, True, True, 1)
+    config = LimiterConfig((LIMIT,), OnUnavailable.BLOCK, config_version=1, cascade=True)
+    system = LimiterConfig((LIMIT,), OnUnavailable.BLOCK, True, True, 1, cascade=True)
     own = {"GSI3PK": gsi3_pk_entity_config(NS, RES), "GSI3SK": ID}
     event = AuditEvent("{ulid}", "", AuditAction.LIMITS_SET, ID, "", RES)
     usage, row = usage_row(NS, ID, RES, UsageWindow.HOURLY, 0)

@@ -145,12 +145,14 @@ async def line(repository: Repository, *entity_ids: str) -> None:
         await repository.create_entity(str(entity_id), parent_id=above)
 
 
-async def test_a_family_has_eight_levels(store: Store) -> None:
+async def test_a_family_has_eight_generations(store: Store) -> None:
     """Nobody is made below the eighth, and the message shows who is above whom."""
     repository = await store.repository()
     await line(repository, *"abcdefgh")
     shown = "'i' → 'h' → 'g' → 'f' → 'e' → 'd' → 'c' → 'b' → 'a'"
-    with pytest.raises(ValidationError, match=f"at most 8 levels, and this one would have more: {shown}"):
+    with pytest.raises(
+        ValidationError, match=f"at most 8 generations, and this one would have more: {shown}"
+    ):
         await repository.create_entity("i", parent_id="h")
     assert await repository.get_entity("i") is None
     assert await repository.get_children("h") == []
@@ -167,7 +169,7 @@ async def test_nobody_moves_where_its_family_would_be_too_deep(store: Store) -> 
     with pytest.raises(ValidationError, match=shown):
         await repository.update_entity("x", parent_id="f")
     await repository.update_entity("x", parent_id="e")
-    with pytest.raises(ValidationError, match="at most 8 levels"):
+    with pytest.raises(ValidationError, match="at most 8 generations"):
         await repository.create_entity("zz", parent_id="z")
     await repository.update_entity("x", parent_id=None)
     await repository.create_entity("zz", parent_id="z")
@@ -179,7 +181,7 @@ async def test_who_was_remembered_too_deep_is_looked_at_again(store: Store) -> N
     """Another process made room: what this one remembers refuses nobody."""
     repository, other = await store.repository(), await store.repository()
     await line(repository, *"abcdefgh")
-    with pytest.raises(ValidationError, match="at most 8 levels"):
+    with pytest.raises(ValidationError, match="at most 8 generations"):
         await repository.create_entity("i", parent_id="h")
     await other.update_entity("c", parent_id="a")
     await repository.create_entity("i", parent_id="h")

@@ -68,20 +68,30 @@ async def test_a_parent_is_asked_if_its_child_cascades(store: Store) -> None:
     assert (wins(alone), alone.parent_id) == ([("key-1", "resource")], "team")
 
 
-async def test_who_is_above_the_parent_is_told_and_not_charged(store: Store) -> None:
-    """A cascade reaches one generation; whom the parent cascades to is named, with or without a bucket."""
+async def test_the_whole_family_is_told(store: Store) -> None:
+    """As far up as each cascades there, and by whose word: the entity's record or a level."""
     repository = await store.repository()
     await repository.set_system_defaults([RPM])
     await repository.create_entity("org")
     await repository.create_entity("team", parent_id="org")
     await repository.create_entity("key-1", parent_id="team", cascade=True)
-    assert (await repository.explain("key-1", "gpt-4")).grandparent_id is None
+
+    async def charged(resource: str = "gpt-4") -> list[str]:
+        return [one.entity_id for one in (await repository.explain("key-1", resource)).buckets]
+
+    assert await charged() == ["key-1", "team"]
     await repository.update_entity("team", cascade=True)
-    found = await repository.explain("key-1", "gpt-4")
-    assert ([one.entity_id for one in found.buckets], found.grandparent_id) == (["key-1", "team"], "org")
-    assert (await repository.explain("team", "gpt-4")).grandparent_id is None
-    await repository.update_entity("key-1", cascade=False)
-    assert (await repository.explain("key-1", "gpt-4")).grandparent_id is None
+    assert await charged() == ["key-1", "team", "org"]
+    await repository.set_entity_cascade("key-1", False, "gpt-4")
+    assert (await charged(), await charged("other")) == (["key-1"], ["key-1", "team", "org"])
+    (bucket,) = (await repository.explain("key-1", "gpt-4")).buckets
+    assert (bucket.parent_id, bucket.cascade, bucket.cascade_source) == ("team", False, "entity")
+    assert [one.cascade for one in bucket.levels] == [False, None, None, None]
+    await repository.set_resource_cascade("gpt-4", True)
+    assert await charged() == ["key-1"]
+    await repository.set_entity_cascade("key-1", None, "gpt-4")
+    assert await charged() == ["key-1", "team", "org"]
+    assert (await repository.explain("key-1", "gpt-4")).buckets[0].cascade_source == "resource"
 
 
 async def test_it_tells_when_a_change_binds(store: Store) -> None:

@@ -16,13 +16,14 @@ from ..exceptions import EntityNotFoundError, InfrastructureError, InvalidNameEr
 from ..models import BucketState, Entity, Limit
 from ..models.money import shown_amount
 from ..naming import DEFAULT_RESOURCE
+from ..records.ancestry import chain_above
 from ..records.belongings import has_belongings, resources_with_own_limits
 from ..runtime.colour import run_sync
 from ..visualization.bars import Ink, debt_width, level
 from .errors import NOT_FOUND, Failure, failure_of
-from .levels import delete_level, show_limits, show_names
+from .levels import config_data, delete_level, drop_cascade, show_limits, show_names
 from .nouns import Noun, option
-from .output import COLUMN_GAP, console, grid, ink, record
+from .output import COLUMN_GAP, console, grid, ink, plain, record
 from .session import (
     STORE_IN_USE,
     Session,
@@ -33,6 +34,7 @@ from .session import (
     limit_option,
     limit_texts,
     make_sure,
+    on_or_off,
     principal,
     resource_option,
     with_existing,
@@ -92,16 +94,19 @@ def show(session: Session, entity_id: str) -> None:
         buckets = f"zae-limiter entity buckets {quote(entity_id)}"
         hint = f"entities need not be created; what it has used: {buckets}"
         raise Failure(str(EntityNotFoundError(entity_id)), hint, NOT_FOUND)
+    scope, parent_id = session.repository._async._scope, found.parent_id
+    above = [one.entity_id for one in run_sync(chain_above(scope, parent_id))] if parent_id else []
     fields = {
         "entity": found.entity_id,
         "name": found.name,
-        "parent": found.parent_id,
+        "parent": parent_id,
+        **({"ancestors": ", ".join(above)} if len(above) > 1 else {}),
         "cascade": found.cascade,
         "metadata": found.metadata,
         "created": found.created_at,
         "version": found.version,
     }
-    session.output.show(found, lambda: record(fields))
+    session.output.show({**plain(found), "ancestors": above}, lambda: record(fields))
 
 
 @entity.verb("list", meant="--parent")
@@ -150,15 +155,28 @@ def set_parent(session: Session, entity_id: str, parent_id: str | None, no_paren
     session.output.done(moved, f"entity {entity_id!r} now {where}")
 
 
-@entity.verb("set-cascade", entity_id)
-@click.argument("cascade", type=click.Choice(["on", "off"]))
+@entity.verb("set-cascade", entity_id, on_or_off)
+@option("--resource -r", "Only there; without it, wherever no policy says otherwise.")
 @principal
 @with_existing
-def set_cascade(session: Session, entity_id: str, cascade: str, principal: str | None) -> None:
+def set_cascade(
+    session: Session, entity_id: str, cascade: bool, resource: str | None, principal: str | None
+) -> None:
     """Say whether what an entity consumes, its parent consumes too."""
-    moved = session.repository.update_entity(entity_id, cascade=cascade == "on", principal=principal)
-    does = "consumes from its parent too" if moved.cascade else "consumes from itself alone"
-    session.output.done(moved, f"entity {entity_id!r} now {does}")
+    does = "consumes from its parent too" if cascade else "consumes from itself alone"
+    if resource is None:
+        moved = session.repository.update_entity(entity_id, cascade=cascade, principal=principal)
+        session.output.done(moved, f"entity {entity_id!r} now {does}")
+        return
+    session.repository.set_entity_cascade(entity_id, cascade, resource, principal)
+    stored = config_data(session.repository.get_config("entity", entity_id, resource))
+    session.output.done(stored, f"entity {entity_id!r} now {does} on {resource!r}")
+
+
+@entity.verb("clear-cascade", entity_id, resource_option, principal, with_existing, meant="--resource")
+def clear_cascade(session: Session, entity_id: str, resource: str, principal: str | None) -> None:
+    """Take back a policy of where it cascades."""
+    drop_cascade(session, principal, "entity", entity_id, resource)
 
 
 @entity.verb("delete", entity_id, confirmed, principal, with_existing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from shlex import quote
 
 import click
@@ -33,7 +34,7 @@ def explain(session: Session, entity_id: str, resource: str) -> None:
     """Show which limits apply to an entity, and why.
 
     Limits are looked for at four levels; the first that has any wins. An entity that cascades is charged
-    together with its parent, and nobody above; whichever bucket has less of a limit binds. Nothing is
+    together with its parent, and so on upwards; whichever bucket has less of a limit binds. Nothing is
     consumed.
     """
     found = session.repository.explain(entity_id, resource)
@@ -62,13 +63,7 @@ def _reasons(found: Explanation) -> list[str]:
             for bucket in found.buckets
             if bucket.available
         ]
-    if found.parent_id is not None and not found.cascade:
-        said.append(f"the limits of its parent {found.parent_id!r} do not apply, because it does not cascade")
-    if found.grandparent_id is not None:
-        parent, above = repr(found.parent_id), repr(found.grandparent_id)
-        said.append(
-            f"{above} is not charged: {parent} cascades to {above} only for what {parent} itself acquires"
-        )
+    said += _ending(found)
     for bucket in found.buckets:
         if bucket.winner is not None:
             seconds, level = bucket.change_binds_seconds, LEVELS[bucket.winner.source]
@@ -99,14 +94,29 @@ def _switches(found: Explanation) -> list[str]:
     ]
 
 
+def _ending(found: Explanation) -> list[str]:
+    """Why nobody above the last one is charged."""
+    last = found.buckets[-1]
+    parent = repr(last.parent_id)
+    if last.parent_id is None:
+        return []
+    if last.cascade:
+        told = f"{last.entity_id!r} leads back to {parent}; each is charged once"
+        return [f"the family is a circle: {told}; give one of them another parent"]
+    whose = "its" if last is found.buckets[0] else f"{last.entity_id!r}'s"
+    does_not = "it does not cascade" if last is found.buckets[0] else f"{last.entity_id!r} does not cascade"
+    says = LEVELS.get(last.cascade_source or "")
+    where = "" if says is None else f" on {found.resource!r} (level: {says})"
+    return [f"the limits of {whose} parent {parent} do not apply, because {does_not}{where}"]
+
+
 def _shown(found: Explanation) -> RenderableType:
     policy = LEVELS.get(found.on_unavailable_source or "", "no level says; the program's own setting")
-    cascades = found.parent_id is not None and found.cascade
     fields = {
         "entity": found.entity_id,
         "resource": found.resource,
         "parent": found.parent_id,
-        "charged": f"{found.entity_id} and {found.parent_id}" if cascades else found.entity_id,
+        "charged": _listed([bucket.entity_id for bucket in found.buckets]),
         "on unavailable": f"{found.on_unavailable} ({policy})",
     }
     parts: list[RenderableType] = [record(fields)]
@@ -115,16 +125,33 @@ def _shown(found: Explanation) -> RenderableType:
     return Group(*parts, Text(), _applying(found))
 
 
+def _listed(names: Sequence[str]) -> str:
+    """Names as a sentence lists them."""
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
+
+
 def _levels(bucket: ExplainedBucket) -> RenderableType:
-    rows = []
+    rows: list[dict[str, object]] = []
     for one in bucket.levels:
         outcome = "overruled" if bucket.winner is not None and one.limits else "has none"
         outcome = "wins" if one.wins else outcome
-        row = LEVELS[one.source], limit_texts(one.limits) or None, one.on_unavailable
-        rows.append((*row, switch_text(one.disabled, one.bypass) or None, outcome))
-    if not any(row[3] for row in rows):  # most have never heard of switches
-        return grid(["level", "limits", "on unavailable", "so"], [(*row[:3], row[4]) for row in rows])
-    return grid(["level", "limits", "on unavailable", "switch", "so"], rows)
+        cells: dict[str, object] = {
+            "level": LEVELS[one.source],
+            "limits": limit_texts(one.limits) or None,
+            "on unavailable": one.on_unavailable,
+            "switch": switch_text(one.disabled, one.bypass) or None,
+            "cascade": one.cascade,
+            "so": outcome,
+        }
+        rows.append(cells)
+    # Most have never heard of switches, nor of where entities cascade.
+    columns = [
+        name
+        for name in rows[0]
+        if name not in ("switch", "cascade") or any(row[name] is not None for row in rows)
+    ]
+    return grid(columns, [[row[name] for name in columns] for row in rows])
 
 
 def _applying(found: Explanation) -> RenderableType:

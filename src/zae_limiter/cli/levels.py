@@ -22,6 +22,7 @@ from .session import (
     confirmed,
     limit_texts,
     make_sure,
+    on_or_off,
     on_unavailable,
     principal,
     with_existing,
@@ -80,6 +81,21 @@ def get_resource_defaults(session: Session, resource: str) -> None:
 def delete_resource_defaults(session: Session, resource: str, yes: bool, principal: str | None) -> None:
     """Delete the default limits of a resource. Those of the system then apply."""
     delete_level(session, yes, principal, "resource", resource)
+
+
+@resource.verb("set-cascade", click.argument("resource"), on_or_off, principal, with_session)
+def set_cascade(session: Session, resource: str, cascade: bool, principal: str | None) -> None:
+    """Say whether what entities consume of a resource, their parents consume too."""
+    session.repository.set_resource_cascade(resource, cascade, principal)
+    stored = config_data(session.repository.get_config("resource", resource))
+    does = "consume from their parents too" if cascade else "consume from themselves alone"
+    session.output.done(stored, f"entities now {does} on {resource!r}")
+
+
+@resource.verb("clear-cascade", click.argument("resource"), principal, with_existing)
+def clear_cascade(session: Session, resource: str, principal: str | None) -> None:
+    """Leave it to each entity whether it cascades on a resource."""
+    drop_cascade(session, principal, "resource", resource)
 
 
 @resource.verb("list", with_existing)
@@ -161,6 +177,19 @@ def delete_level(session: Session, yes: bool, principal: str | None, *place: str
         raise Failure(f"{nothing}, so nothing was deleted", code=NOT_FOUND)
     data = dict(zip(("deleted", "resource"), place[1:] or place, strict=False))
     session.output.done(data, f"deleted the {what}")
+
+
+def drop_cascade(session: Session, principal: str | None, *place: str) -> None:
+    """Let a level say nothing of cascading any more; it must have said something."""
+    repository, whose = session.repository, " on ".join(repr(one) for one in place[1:])
+    before = repository.get_config(*place)
+    if before is None or before.cascade is None:
+        raise Failure(f"nothing is stored of how {whose} cascades", code=NOT_FOUND)
+    if place[0] == "entity":
+        repository.set_entity_cascade(place[1], None, place[2], principal)
+    else:
+        repository.set_resource_cascade(place[1], None, principal)
+    session.output.done(config_data(repository.get_config(*place)), f"no policy is left for {whose}")
 
 
 def show_names(session: Session, resources: list[str]) -> None:

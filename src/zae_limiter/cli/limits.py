@@ -228,7 +228,10 @@ def _values(config: LimiterConfig | None) -> dict[str, str]:
     """The settings and the limits of a level, each as the command line writes it."""
     if config is None:
         return {}
-    settings = {name: value or "false" for name, value in settings_of(config).items()}
+    settings = {
+        name: value if isinstance(value, str) else str(value).lower()
+        for name, value in settings_of(config).items()
+    }
     return settings | {one.name: limit_text(one).removeprefix(f"{one.name}:") for one in config.limits}
 
 

@@ -280,6 +280,9 @@ on_unavailable = option(
     "What an acquire does when the store does not answer.",
     type=click.Choice(["allow", "block"]),
 )
+on_or_off = click.argument(
+    "cascade", type=click.Choice(["on", "off"]), callback=lambda _ctx, _param, chosen: chosen == "on"
+)
 with_limits = together(
     option(
         "--limit -l limits",

@@ -47,7 +47,6 @@ GONE: Final[Mapping[str, Mapping[str, str]]] = {
         "--config-cache-ttl SECONDS": _CLIENT.format("config_cache_ttl"),
         "--bucket-ttl-multiplier N": _CLIENT.format("bucket_ttl_multiplier"),
     },
-    "entity set-cascade": {"--resource NAME": "an entity cascades on every resource or on none"},
     "limits apply": _FULL,
     "limits cfn-template": _FULL,
     "local up": {"--docker-host URL": _DOCKER, "--image NAME": _DOCKER},
@@ -57,7 +56,6 @@ GONE: Final[Mapping[str, Mapping[str, str]]] = {
 """Options without a counterpart, as they were written, and what there is instead."""
 
 _SWITCH = "this version has no switches; limits are what it enforces: `{} …`"
-_CASCADE = "cascading is a property of an entity: `entity set-cascade ENTITY_ID on|off`"
 
 GONE_COMMANDS: Final[Mapping[str, str]] = {
     **{f"entity {verb}": _SWITCH.format("entity set-limits") for verb in ("bypass", "disable", "enable")},
@@ -68,7 +66,6 @@ GONE_COMMANDS: Final[Mapping[str, str]] = {
         f"resource {verb}": _SWITCH.format("resource delete-defaults")
         for verb in ("bypass", "clear-disabled")
     },
-    **dict.fromkeys(("entity clear-cascade", "resource clear-cascade", "resource set-cascade"), _CASCADE),
 }
 """Commands without a counterpart, with all that they were told."""
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..exceptions import RateLimiterUnavailable, RateLimitExceeded
-from ..repository_protocol import NOTHING, Item
+from ..repository_protocol import NOTHING
 from ..schema import LIFE
 from .bucket_view import has_family, is_split
 from .demand import BucketDemand, Take, taken_from
 from .door import swap_at_once
 from .holding import Holding
-from .parts import Part, asked_of, moved_by_now, took, uncharged
+from .parts import Part, asked_of, images_of, moved_by_now, took, uncharged
 from .plan import Plan
 from .posting import Order, Posting
 from .refusal import remembered
@@ -79,7 +79,6 @@ async def acquire_in_line(
         await buckets.notice_changes()
     for attempt in range(1, PLANS_MAX + 1):
         plans: list[Plan] = []
-        seen: list[Item | None] = []
         for (holding, needs), plan in zip(parts, known, strict=True):
             if attempt > 1 or plan is None or not plan.stands(writer, needs, writer.world.ticks_ms()):
                 place = holding._entity_id, holding._resource
@@ -88,14 +87,15 @@ async def acquire_in_line(
                 holding._accounts = plan.accounts
                 holding._policy = holding._on_unavailable or plan.on_unavailable
             plans.append(plan)
-            seen.append(writer.images.get(plan.key))
-        (holding, needs), plan, image = parts[0], plans[0], seen[0]
+        (holding, needs), plan = parts[0], plans[0]
+        image = writer.images.get(plan.key)
         is_lone = holding is whole and len(plan.accounts) == 1 and bool(needs) and plan.is_counted
-        if is_lone := is_lone and plan.names.issuperset(needs):
-            demands = [BucketDemand(plan.accounts[0], needs)]
-        elif not (demands := asked_of(parts, plans)):
+        is_lone = is_lone and plan.names.issuperset(needs)
+        demands = [BucketDemand(plan.accounts[0], needs)] if is_lone else asked_of(parts, plans)
+        if not demands:
             whole._take_in(uncharged(parts, plans), answered_for(writer))
             return
+        seen = {} if is_lone else images_of(writer, plans)
         try:
             if writer.refusals and wait_ms is None and (refusal := remembered(writer, demands)):
                 raise refusal

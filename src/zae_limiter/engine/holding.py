@@ -18,7 +18,7 @@ from typing import Protocol
 from ..exceptions import LeaseExpiredError, RateLimiterUnavailable, RateLimitExceeded
 from ..models import Limit, OnUnavailable
 from ..models.leases import OnError
-from ..repository_protocol import NOTHING, Item
+from ..repository_protocol import NOTHING, Item, Key
 from ..runtime.colour import ForkSafe, at_fork
 from .account import Account
 from .demand import BucketDemand, Take, seats_of
@@ -67,10 +67,10 @@ class Buckets(Protocol):
 
     async def renewed(self, account: Account) -> Account: ...
 
-    def moved(self, account: Account, shards: Iterable[Account] = ()) -> list[Account]: ...
+    def moved(self, accounts: Sequence[Account], shards: Iterable[Account] = ()) -> list[Account]: ...
 
     async def is_moved_by_now(
-        self, accounts: Sequence[Account], refusal: RateLimitExceeded, seen: Item | None
+        self, accounts: Sequence[Account], refusal: RateLimitExceeded, seen: Mapping[Key, Item | None]
     ) -> bool: ...
 
     async def notice_families(self, moved: Iterable[Account]) -> None: ...

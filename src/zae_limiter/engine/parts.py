@@ -11,10 +11,11 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from ..exceptions import RateLimitExceeded
-from ..repository_protocol import Item
+from ..exceptions import RateLimitExceeded, ValidationError
+from ..repository_protocol import TRANSACT_WRITES_MAX, Item, Key
 from .account import Account
 from .demand import BucketDemand, Take, demand_on, demands_on, share_of
+from .group_commit import BucketWriter
 from .holding import Buckets, Holding
 from .plan import Plan
 from .remaining import seen_now
@@ -40,6 +41,9 @@ def asked_of(parts: Sequence[Part], plans: Sequence[Plan]) -> list[BucketDemand]
         total = sums.setdefault(account.key, {})
         for name, amount in amounts.items():
             total[name] = total.get(name, 0) + amount
+    if len(accounts) > TRANSACT_WRITES_MAX:
+        told = f"they are charged to {len(accounts)} buckets, at most {TRANSACT_WRITES_MAX} change at once"
+        raise ValidationError("demands", len(parts), f"{told}; ask for fewer together")
     merged = (demand_on(account, sums[key]) for key, account in accounts.items())
     return [demand for demand in merged if demand is not None]
 
@@ -99,7 +103,7 @@ async def took(
     if whole._waited_ms:
         await _check_switches(whole, parts, taken)
     shards = [demand.account for demand in taken]
-    moved = [account for plan in plans for account in buckets.moved(plan.accounts[0], shards)]
+    moved = [account for plan in plans for account in buckets.moved(plan.accounts, shards)]
     if not moved and (takes := shared_out(parts, plans, taken)) and whole._take_in(takes, taken):
         whole._seen = seen_now(writer, [demand.account for demand in demands])
         return True
@@ -123,9 +127,13 @@ async def _check_switches(whole: Holding, parts: Sequence[Part], taken: Charge[B
         raise
 
 
+def images_of(writer: BucketWriter, plans: Sequence[Plan]) -> dict[Key, Item | None]:
+    """The buckets of some families as they were last seen."""
+    return {account.key: writer.images.get(account.key) for plan in plans for account in plan.accounts}
+
+
 async def moved_by_now(
-    buckets: Buckets, plans: Sequence[Plan], refusal: RateLimitExceeded, seen: Sequence[Item | None]
+    buckets: Buckets, plans: Sequence[Plan], refusal: RateLimitExceeded, seen: Mapping[Key, Item | None]
 ) -> bool:
     """Whether a refusal rests on a family that an entity does not have any more."""
-    pairs = zip(plans, seen, strict=True)
-    return any([await buckets.is_moved_by_now(plan.accounts, refusal, image) for plan, image in pairs])
+    return any([await buckets.is_moved_by_now(plan.accounts, refusal, seen) for plan in plans])

@@ -163,7 +163,7 @@ class _Taking:
         """Whether tokens are missing that somebody may only hold until another bucket has answered."""
         if self.taken and self._is_held_here:
             return True
-        return any(map(self._writer.is_doubtful, self._missing))
+        return True in [self._writer.is_doubtful(key) for key in self._missing]  # each is watched from now on
 
     @property
     def _missing(self) -> list[Key]:

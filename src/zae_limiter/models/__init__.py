@@ -197,6 +197,10 @@ class BackendCapabilities:
         return self.name == "dynamodb"
 
 
+GENERATIONS_MAX = 8
+"""How many entities of a family stand above one another, the lowest and the highest included."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entity:
     """Somebody who is limited: an API key, a user, a project."""
@@ -325,9 +329,10 @@ class ConfigSource(StrEnum):
 class LimiterConfig:
     """What one level of configuration says; ``None`` means that it says nothing of a field.
 
-    ``auto_update`` and ``strict_version`` exist at the system level only. ``disabled`` is the reason why
-    nobody may acquire, ``False`` where acquires go by the limits whatever broader levels say; ``bypass`` lets
-    all of them pass, ``"counted"`` or ``"uncounted"``. A level has one of the two, or neither.
+    ``cascade`` says whether entities cascade there, whatever they are set to themselves. ``auto_update`` and
+    ``strict_version`` exist at the system level only. ``disabled`` is the reason why nobody may acquire,
+    ``False`` where acquires go by the limits whatever broader levels say; ``bypass`` lets all of them pass,
+    ``"counted"`` or ``"uncounted"``. A level has one of the two, or neither.
     """
 
     limits: tuple[Limit, ...] = ()
@@ -337,6 +342,7 @@ class LimiterConfig:
     config_version: int = 0
     disabled: str | Literal[False] | None = None
     bypass: Bypass | None = None
+    cascade: bool | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "limits", _listed(self.limits))
@@ -345,7 +351,7 @@ class LimiterConfig:
         check_disabled(self.disabled, self.bypass)
         if self.on_unavailable is not None:
             object.__setattr__(self, "on_unavailable", OnUnavailable.of(self.on_unavailable))
-        for name in ("auto_update", "strict_version"):
+        for name in ("cascade", "auto_update", "strict_version"):
             if not isinstance(getattr(self, name), bool | None):
                 raise ValidationError(name, getattr(self, name), "use True, False or None")
         check_count("config_version", self.config_version, NUMBER_MAX, 0)

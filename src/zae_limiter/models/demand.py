@@ -11,7 +11,10 @@ from . import Limit, check_limits
 from .checks import AMOUNTS_HINT, check_mapping, needs_milli
 
 DEMANDS_MAX = 50
-"""In one acquire: each of them may have a parent, and a store changes at most 100 items at once."""
+"""In one acquire: each of them may have a parent, and a store changes at most 100 items at once.
+
+Where families are deeper, fewer fit, unless they meet above.
+"""
 
 DEMANDS_HINT = "pass a list of Demand, such as [Demand('key-1', 'gpt-4', {'rpm': 1})]"
 

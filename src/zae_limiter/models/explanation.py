@@ -12,7 +12,10 @@ from .switches import Switch
 
 @dataclass(frozen=True, slots=True)
 class ExplainedLevel:
-    """One of the four levels that are looked at; the first that has limits ``wins``, and they apply whole."""
+    """One of the four levels that are looked at; the first that has limits ``wins``, and they apply whole.
+
+    Of ``on_unavailable`` and ``cascade`` each comes from the first level that says anything about it.
+    """
 
     source: ConfigSource
     limits: tuple[Limit, ...]
@@ -20,11 +23,15 @@ class ExplainedLevel:
     wins: bool
     disabled: str | Literal[False] | None = None
     bypass: Bypass | None = None
+    cascade: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedBucket:
-    """A bucket that an acquire is charged to: the entity's own, or its parent's.
+    """A bucket that an acquire is charged to: the entity's own, or that of somebody above it.
+
+    ``cascade`` says whether the parent of its entity is charged too; a level that decides that is the
+    ``cascade_source``, which is ``None`` where the entity's record does.
 
     ``available`` is what it holds of each limit now, be they stored or brought along with ``limits=``.
     Others go by changed limits of the level that wins within ``change_binds_seconds``; 0 is at the next
@@ -37,6 +44,9 @@ class ExplainedBucket:
     change_binds_seconds: float
     switch: Switch | None = None
     """The switch that decides here, with its level; a parent's has a say only at the levels of its own."""
+    parent_id: str | None = None
+    cascade: bool = False
+    cascade_source: ConfigSource | None = None
 
     @property
     def winner(self) -> ExplainedLevel | None:
@@ -48,9 +58,8 @@ class ExplainedBucket:
 class Explanation:
     """What an acquire of an entity on a resource would go by.
 
-    ``buckets`` has the entity's own first, then its parent's if it cascades. ``on_unavailable_source`` is
-    ``None`` if it is the setting of this program. ``grandparent_id`` is whom the parent cascades to for what
-    it acquires itself: it is not charged here.
+    ``buckets`` has the entity's own first, then its parent's if it cascades, and so on upwards.
+    ``on_unavailable_source`` is ``None`` if it is the setting of this program.
     """
 
     entity_id: str
@@ -60,7 +69,6 @@ class Explanation:
     buckets: tuple[ExplainedBucket, ...]
     on_unavailable: OnUnavailable
     on_unavailable_source: ConfigSource | None
-    grandparent_id: str | None = None
 
     @property
     def off(self) -> ExplainedBucket | None:

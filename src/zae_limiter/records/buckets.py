@@ -1,8 +1,9 @@
 """Buckets: whose they are, what they hold, and the plan of an acquire.
 
 ``plan`` turns names and amounts into demands. Whatever it does not know yet, config, entity and
-bucket image, it reads in one trip; a parent that has to be learned costs a second one. When the
-bucket's last image shows that this process is behind, it reads again before it charges anybody.
+bucket image, it reads in one trip; each ancestor that has to be learned costs another one, and a family that
+was charged before is read at once. When the last image of a bucket shows that this process is behind, it
+reads again before it charges anybody.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import takewhile
 from typing import overload
 
 from ..engine.account import Account, Meter, Terms
@@ -20,18 +22,19 @@ from ..engine.plan import Plan
 from ..engine.posting import Posting
 from ..engine.split import shard_keys
 from ..engine.switches import Rethrown, bypassed, obeyed, off
-from ..exceptions import NoLimitsError, RateLimiterUnavailable, RateLimitExceeded
-from ..models import BucketState, Limit, OnUnavailable, check_count, check_limits
+from ..exceptions import DamagedRecordError, NoLimitsError, RateLimiterUnavailable, RateLimitExceeded
+from ..models import GENERATIONS_MAX, BucketState, Limit, OnUnavailable, check_count, check_limits
 from ..models.checks import needs_milli
 from ..models.explanation import Explanation
 from ..naming import validate_entity_id, validate_limit_name, validate_resource
 from ..repository_protocol import Backend, Equal, Item, Key, Outcome, Update, Write
 from ..schema import bucket_address, bucket_key, bucket_states, entity_key, is_deleted, nsid_key, number
+from .ancestry import chain_text
 from .belongings import bucket_keys
 from .connection import Connection
-from .entities import copy_family, family_of
 from .explaining import explanation
-from .resolution import LASTING, Resolved, level_keys, resolve
+from .families import copy_family
+from .resolution import LASTING, Resolved, cascade_policy, family_of, level_keys, resolve
 from .scope import Scope, check_alive
 
 SHARD_ID_MAX = 999_999_999
@@ -60,7 +63,7 @@ class BucketRecords:
     async def plan(
         self, entity_id: str, resource: str, limits: Sequence[Limit] | None, needed: Collection[str] = ()
     ) -> Plan:
-        """The accounts of an acquire: the entity's and, when it cascades, its parent's.
+        """The accounts of an acquire: the entity's and, as far as each cascades, those of its ancestors.
 
         A limit that is ``needed`` and not remembered may be new, so it is looked for before it is missed.
         """
@@ -101,7 +104,7 @@ class BucketRecords:
         """Raise if somebody is switched off by what this process remembers, for when nothing can be read."""
         cache, accounts = self._connection.cache, list[Account]()
         asked: str | None = entity_id
-        while asked is not None and len(accounts) < 2:
+        while asked is not None and asked not in [account.entity_id for account in accounts]:
             known = [
                 None if e is None else e.item for e in map(cache.last_known, self._records(asked, resource))
             ]
@@ -112,16 +115,31 @@ class BucketRecords:
     async def _family(
         self, entity_id: str, resource: str, limits: Sequence[Limit] | None, *, fresh: bool = False
     ) -> tuple[list[Account], Resolved]:
-        """The entity's account and, when it cascades, its parent's, by what is remembered or what is stored.
+        """The entity's account and, as far as each cascades, its ancestors', remembered or as stored.
 
-        Limits that a caller brings along are the entity's own; its parent goes by what is stored for it.
+        Limits that a caller brings along are the entity's own; the others go by what is stored for them. A
+        circle that is stored is not followed twice.
         """
         find = self._fresh if fresh else self._current
+        if not fresh:
+            await self._read_ahead(entity_id, resource)
         account, resolved = await find(entity_id, resource, limits)
-        if not account.cascade or account.parent_id in (None, entity_id):
-            return [account], resolved
-        parent, _ = await find(account.parent_id, resource, None)
-        return [account, parent], resolved
+        accounts = {entity_id: account}
+        while account.cascade and account.parent_id is not None and account.parent_id not in accounts:
+            if len(accounts) == GENERATIONS_MAX:
+                chain = chain_text([*accounts, account.parent_id])
+                told = f"it cascades through more than {GENERATIONS_MAX} generations, {chain}"
+                raise DamagedRecordError(f"family of {entity_id!r}", f"{told}; give one another parent")
+            account, _ = await find(account.parent_id, resource, None)
+            accounts[account.entity_id] = account
+        return list(accounts.values()), resolved
+
+    async def _read_ahead(self, entity_id: str, resource: str) -> None:
+        """Remember the records of the family that was charged last in one trip, for it is likely the same."""
+        plan, options = self.plans.get((entity_id, resource)), self._connection.options
+        if plan is not None and len(plan.accounts) > 1 and options.config_cache_ttl_seconds:
+            records = [key for one in plan.accounts for key in self._records(one.entity_id, resource)]
+            await self._connection.fetch(list(dict.fromkeys(records)), [one.key for one in plan.accounts])
 
     def _is_missing(self, entity_id: str, resource: str) -> bool:
         """Whether a bucket was seen to be missing, on a store that would not tell of changes since."""
@@ -146,13 +164,16 @@ class BucketRecords:
 
     def policy_when_down(self, entity_id: str, resource: str) -> OnUnavailable:
         """``on_unavailable`` by what this process remembers, for when nothing can be read."""
-        known = [self._connection.cache.last_known(k) for k in self._levels(entity_id, resource)]
-        policy = resolve([None if entry is None else entry.item for entry in known]).on_unavailable
+        policy = resolve(self._last_known_levels(entity_id, resource)).on_unavailable
         return policy or self._connection.options.on_unavailable
 
     async def notice_changes(self) -> None:
         """See whether somebody else changed a record, where the store can tell; every acquire begins so."""
         await self._scope.notice_changes()
+
+    def _last_known_levels(self, entity_id: str, resource: str) -> list[Item | None]:
+        known = [self._connection.cache.last_known(k) for k in self._levels(entity_id, resource)]
+        return [None if entry is None else entry.item for entry in known]
 
     def _levels(self, entity_id: str, resource: str) -> tuple[Key, ...]:
         return level_keys(self._namespace_id, entity_id, resource)
@@ -266,9 +287,12 @@ class BucketRecords:
             await self._connection.writer.look(shards)
         return account, resolved
 
-    def moved(self, account: Account, shards: Iterable[Account] = ()) -> list[Account]:
-        """The parts of a bucket that say that its entity has another family than was charged."""
-        return [a for a in (account, *shards) if a.entity_id == account.entity_id and self.is_moved(a)]
+    def moved(self, accounts: Sequence[Account], shards: Iterable[Account] = ()) -> list[Account]:
+        """The parts of buckets that say that an entity has another family than was charged."""
+        whole = {(account.entity_id, account.resource): account for account in accounts}
+        ours = [(whole.get((a.entity_id, a.resource)), a.key) for a in (*accounts, *shards)]
+        parts = {key: account._replace(key=key) for account, key in ours if account is not None}
+        return [account for account in parts.values() if self.is_moved(account)]
 
     def is_moved(self, account: Account) -> bool:
         """Whether the bucket's last image names another family than the one the account was charged for."""
@@ -276,33 +300,53 @@ class BucketRecords:
         return image is not None and not is_deleted(image) and not has_family(image, account)
 
     async def is_moved_by_now(
-        self, accounts: Sequence[Account], refusal: RateLimitExceeded, seen: Item | None
+        self, accounts: Sequence[Account], refusal: RateLimitExceeded, seen: Mapping[Key, Item | None]
     ) -> bool:
         """Whether a refusal rests on a family that the entity does not have any more.
 
-        Its bucket says so if there is a newer image than the one ``seen`` before. Where only its parent's was
-        asked, on a store that does not tell of changes, the entity's record is read. What either said is
-        believed for as long as a refusal.
+        Their buckets say so if there are newer images than those ``seen`` before. On a store that does not
+        tell of changes, all those are looked at that lead to the first who refused: their buckets, or the
+        records of who has none. What these said is believed for as long as a refusal.
         """
-        first, writer = accounts[0], self.writer
-        keys = shard_keys(first, shard_count(writer.image(first.key)))
-        if moved := self.moved(first, [first._replace(key=key) for key in keys[1:]]):
+        writer = self.writer
+        counts = [shard_count(writer.image(account.key)) for account in accounts]
+        shards = [
+            one._replace(key=key)
+            for one, n in zip(accounts, counts, strict=True)
+            for key in shard_keys(one, n)
+        ]
+        if moved := self.moved(accounts, shards):
             await self.notice_families(moved)
             return True
         blamed = {(status.entity_id, status.resource) for status in refusal.violations}
-        own, *others = [(account.entity_id, account.resource) in blamed for account in accounts]
-        if own or not any(others) or self._connection.tells_changes:
+        below = list(takewhile(lambda one: (one.entity_id, one.resource) not in blamed, accounts))
+        if len(below) == len(accounts) or self._connection.tells_changes:
             return False
-        if writer.image(first.key) is not seen:
-            writer.note_family(first.key)
-        if writer.family_seen_lately(first.key):
-            return False
-        owner = entity_key(self._namespace_id, first.entity_id)
+        for account in below:
+            if writer.image(account.key) is not seen.get(account.key):
+                writer.note_family(account.key)
         with suppress(RateLimiterUnavailable):  # then the refusal stands
-            (item,) = await self._connection.fetch([owner], fresh=True)
-            writer.note_family(first.key)
-            return family_of(item) != (first.parent_id, first.cascade)
+            return await self._lead_elsewhere([a for a in below if not writer.family_seen_lately(a.key)])
         return False
+
+    async def _lead_elsewhere(self, accounts: Sequence[Account]) -> bool:
+        """Whether one of these has another family by now, read in one trip."""
+        writer = self.writer
+        used = [one for one in accounts if writer.image(one.key) is not None]
+        unused = [one for one in accounts if one not in used]
+        owners = [entity_key(self._namespace_id, one.entity_id) for one in unused]
+        items = (
+            await self._connection.fetch(owners, [one.key for one in used], fresh=True) if accounts else []
+        )
+        for account in accounts:
+            writer.note_family(account.key)
+        moved = self.moved(used)
+        await self.notice_families(moved)
+        if moved or any((image := writer.image(one.key)) is None or is_deleted(image) for one in used):
+            return True
+        levels = [self._last_known_levels(one.entity_id, one.resource) for one in unused]
+        found = [family_of(item, cascade_policy(at)[0]) for item, at in zip(items, levels, strict=True)]
+        return found != [(one.parent_id, one.cascade) for one in unused]
 
     async def notice_families(self, moved: Iterable[Account]) -> None:
         """Learn, before another plan, what some parts of a bucket said."""
@@ -318,9 +362,9 @@ class BucketRecords:
         image = self._connection.writer.image(account.key)
         if image is None or is_deleted(image) or family_of(image) == (account.parent_id, account.cascade):
             return
-        key = entity_key(self._namespace_id, account.entity_id)
-        (item,) = await self._connection.fetch([key], fresh=True)
-        family = family_of(item)
+        records = self._records(account.entity_id, account.resource)
+        _, item, *levels = await self._connection.fetch(records, fresh=True)
+        family = family_of(item, cascade_policy(levels)[0])
         if family != family_of(image):
             await self._put_right([copy_family(account.key, *family)])
 
@@ -364,17 +408,9 @@ class BucketRecords:
         meter = Meter.COUNT if terms.seats else Meter.LIMIT
         meter = meter if self._backend.capabilities.hot_partitions else Meter.NONE
         life = life_of(self.writer.image(key))
-        account = Account(
-            key,
-            self._namespace_id,
-            entity_id,
-            resource,
-            terms,
-            *family_of(entity),
-            meter,
-            life=life,
-            switch=resolved.switch,
-        )
+        family = family_of(entity, resolved.cascade)
+        place = key, self._namespace_id, entity_id, resource
+        account = Account(*place, terms, *family, meter, life=life, switch=resolved.switch)
         return account, resolved
 
 

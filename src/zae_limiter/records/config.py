@@ -8,6 +8,7 @@ from dataclasses import replace
 from ..established import Done, deprecated
 from ..exceptions import ValidationError
 from ..models import CacheStats, ConfigSource, Limit, LimiterConfig, OnUnavailable, check_limits, is_limits
+from ..models.checks import check_flag
 from ..naming import DEFAULT_RESOURCE, validate_entity_id, validate_resource
 from ..repository_protocol import Item, Key
 from ..schema import (
@@ -25,7 +26,7 @@ from ..schema import (
 )
 from .input import check_keys
 from .items import config_of
-from .levels import change_level, check_level_resource, level_at, says_anything
+from .levels import ConfigLevel, change_level, check_level_resource, level_at, says_anything
 from .resolution import level_keys, resolve
 from .scope import PAGE_MAX, Scope, cursor_text, paged
 
@@ -226,6 +227,38 @@ async def _set_limits(
         return replace(before, limits=checked, on_unavailable=policy or before.on_unavailable)
 
     await change_level(scope, level_at(scope, level, entity_id, resource), revised, principal)
+
+
+async def set_entity_cascade(
+    scope: Scope,
+    entity_id: str,
+    cascade: bool | None,
+    resource: str | None = None,
+    principal: str | None = None,
+) -> None:
+    """Say whether an entity cascades on a resource, or on all; ``None`` says nothing of it any more.
+
+    What is said for a resource is stronger than what is said for all, and both than the entity's record.
+    """
+    await _set_cascade(scope, level_at(scope, "entity", entity_id, resource), cascade, principal)
+
+
+async def set_resource_cascade(
+    scope: Scope, resource: str, cascade: bool | None, principal: str | None = None
+) -> None:
+    """Say whether entities cascade on a resource, whatever they do elsewhere; ``None`` leaves it to them."""
+    await _set_cascade(scope, level_at(scope, "resource", None, resource), cascade, principal)
+
+
+async def _set_cascade(scope: Scope, at: ConfigLevel, cascade: bool | None, principal: str | None) -> None:
+    """Change what a level says of cascading, and nothing else."""
+    if cascade is not None:
+        check_flag("cascade", cascade)
+
+    def revised(before: LimiterConfig, _: str | None) -> LimiterConfig | None:
+        return None if before.cascade is cascade else replace(before, cascade=cascade)
+
+    await change_level(scope, at, revised, principal)
 
 
 async def set_policy(scope: Scope, policy: OnUnavailable) -> None:

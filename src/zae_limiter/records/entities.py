@@ -1,7 +1,6 @@
 """Entities: who is limited, and who pays with them.
 
-The record of an entity is the truth about its parent and about cascading. Buckets carry a copy, so
-that a process which trusts its cache learns of a change from the reply to its next write. A record
+The record of an entity is the truth about its parent. Buckets carry a copy (``families``). A record
 counts its children in the transactions that make, move and delete them, so that nobody is deleted
 under a child that is being made.
 """
@@ -9,19 +8,16 @@ under a child that is being made.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from enum import Enum
 from functools import partial
 from typing import Any, Final
 
 from ..exceptions import (
-    DamagedRecordError,
     EntityConflictError,
     EntityError,
     EntityExistsError,
     EntityNotFoundError,
-    RateLimiterUnavailable,
     ValidationError,
 )
 from ..models import NUMBER_MAX, AuditAction, Entity, check_count
@@ -46,7 +42,6 @@ from ..schema import (
     entity_id_of,
     entity_key,
     gsi3_pk_entities,
-    identifier,
     is_deleted,
     iso_time,
     number,
@@ -56,7 +51,8 @@ from ..schema import (
 )
 from .ancestry import check_move, check_new
 from .audit import audited
-from .belongings import ATTEMPTS_MAX, bucket_keys, clear_out, has_belongings, mend_counts
+from .belongings import ATTEMPTS_MAX, clear_out, has_belongings, mend_counts
+from .families import tell_buckets
 from .input import check_metadata, check_name
 from .items import entity_item, entity_of
 from .once import Proposal, once, request_of
@@ -100,7 +96,7 @@ async def create_entity(
             writes.append(_count_child(scope, parent_id, 1, *alive))
         outcomes = await scope.write_together(writes)
         if outcomes[0].applied:
-            await _tell_buckets(scope, entity)
+            await tell_buckets(scope, entity)
             return entity
         if not outcomes[0].held:
             if not is_deleted(outcomes[0].item):
@@ -152,7 +148,7 @@ async def update_entity(
         )
         outcomes = await scope.write_together(writes)
         if outcomes[0].applied:
-            await _tell_buckets(scope, after)
+            await tell_buckets(scope, after)
             return after
         await mend_counts(scope, writes, outcomes)
     raise EntityConflictError(entity_id, f"{ATTEMPTS_MAX} attempts to update it were overtaken")
@@ -190,7 +186,7 @@ async def set_parent(
         raise EntityConflictError(entity_id, f"{ATTEMPTS_MAX} attempts to move it were overtaken")
     moved = entity_of(answer.said, entity_id)
     if answer.is_new:  # it may have moved on since an earlier one
-        await _tell_buckets(scope, moved)
+        await tell_buckets(scope, moved)
     return moved
 
 
@@ -300,13 +296,6 @@ async def _moves(scope: Scope, item: Item, before: Entity, after: Entity) -> lis
     return [*(write for write in writes if write.key != left.key), left._replace(when=pins)]
 
 
-async def _tell_buckets(scope: Scope, entity: Entity) -> None:
-    """Copy the family of an entity into its buckets; one that is missed puts itself right when used."""
-    with suppress(RateLimiterUnavailable, DamagedRecordError):
-        async for keys in bucket_keys(scope, entity.entity_id):
-            await scope.must_write([copy_family(key, entity.parent_id, entity.cascade) for key in keys])
-
-
 async def _marks(scope: Scope, key: Key, entity_id: str, item: Item | None) -> list[Write]:
     """The writes that mark an entity as deleted."""
     if item is None:
@@ -322,14 +311,3 @@ async def _marks(scope: Scope, key: Key, entity_id: str, item: Item | None) -> l
     if parent_id is not None and await get_entity(scope, parent_id) is not None:
         writes.append(_count_child(scope, parent_id, -1))
     return writes
-
-
-def family_of(item: Item | None) -> tuple[str | None, bool]:
-    """The parent and whether to cascade, as an entity's record or the copy in a bucket says."""
-    if item is None or is_deleted(item):
-        return None, False
-    return identifier(item.get("parent_id")), item.get("cascade") is True
-
-
-def copy_family(key: Key, parent_id: str | None, cascade: bool) -> Update:
-    return Update(key, set={"parent_id": parent_id, "cascade": cascade}, when=(Exists(),))

@@ -11,7 +11,7 @@ from ..engine.switches import say_of
 from ..models.explanation import ExplainedBucket, ExplainedLevel, Explanation
 from ..repository_protocol import Item
 from ..schema import is_deleted
-from .items import limits_of, policy_of, switch_of
+from .items import config_of
 from .resolution import LASTING, SOURCES, level_keys, resolve
 from .scope import Scope
 
@@ -31,7 +31,6 @@ async def explanation(scope: Scope, accounts: Sequence[Account]) -> Explanation:
         tuple(_explained(scope, first, *one) for one in zip(accounts, stored, images, strict=True)),
         resolved.on_unavailable or scope.connection.options.on_unavailable,
         resolved.policy_source,
-        _grandparent(accounts),
     )
 
 
@@ -42,24 +41,24 @@ def _explained(
     stored: Sequence[Item | None],
     images: Sequence[Item | None],
 ) -> ExplainedBucket:
-    now_ms, source = scope.world.now_ms(), resolve(stored).source
+    now_ms, resolved = scope.world.now_ms(), resolve(stored)
+    source = resolved.source
     there = {name: levels(account, images, name, now_ms).balance(now_ms) for name in account.terms.rates}
     at_once = scope.connection.tells_changes or source in LASTING
     return ExplainedBucket(
         account.entity_id,
         tuple(
             ExplainedLevel(
-                at,
-                limits_of(item or {}, str(at)),
-                policy_of(item or {}),
-                at is source,
-                **switch_of(item or {}, str(at)),
+                at, said.limits, said.on_unavailable, at is source, said.disabled, said.bypass, said.cascade
             )
-            for at, item in zip(SOURCES, stored, strict=True)
+            for at, said in zip(SOURCES, map(config_of, (item or {} for item in stored)), strict=True)
         ),
         {name: milli // 1000 for name, milli in (there or _brought_along(images, now_ms)).items()},
         0 if at_once else scope.connection.options.config_cache_ttl_seconds,
         say_of(account, first),
+        account.parent_id,
+        account.cascade,
+        resolved.cascade_source,
     )
 
 
@@ -72,10 +71,3 @@ def _brought_along(images: Sequence[Item | None], now_ms: int) -> dict[str, int]
             for name in terms.rates:
                 there[name] = there.get(name, 0) + level(terms, name, image, now_ms).balance(now_ms)
     return there
-
-
-def _grandparent(accounts: Sequence[Account]) -> str | None:
-    """Whom the parent that is charged would charge as well, if it were the one who acquires."""
-    parent = accounts[-1]
-    charges = len(accounts) > 1 and parent.cascade and parent.parent_id != parent.entity_id
-    return parent.parent_id if charges else None

@@ -114,7 +114,8 @@ def readable_config(item: Item) -> LimiterConfig:
 
 
 _SETTING = re.compile(
-    r"l_.+_(?:cp|ra|rp|ac|un)|on_unavailable|off|bypass|auto_update|strict_version|config_version|born|resource"
+    r"l_.+_(?:cp|ra|rp|ac|un)|on_unavailable|cascade|off|bypass|auto_update|strict_version|config_version|born"
+    r"|resource"
     r"|entity_id|ttl"
     r"|GSI[1-4][PS]K",
     re.DOTALL,
@@ -123,21 +124,18 @@ _STRANGE = re.compile(r"[lw]_(.+?)_([a-z]+)", re.DOTALL)
 _KINDS = {"sched": "has a schedule", "rsched": "is a calendar quota"}
 _KINDS |= {"rsa": "is a session quota", "soft": "is soft"}
 NOBODY_KNOWS = "nobody knows"
-CASCADES = "it says which resources cascade"
 
 
 def unknown_settings(item: Item) -> Iterator[str]:
     """What a level says that this version cannot do, in words. To leave it out could admit anything."""
     for name in item:
-        if _SETTING.fullmatch(name) is not None:
+        if _SETTING.fullmatch(name) is not None and (name != "cascade" or isinstance(item[name], bool)):
             continue
         if item[name] is False and (name == "disabled" or name.endswith("_soft")):
             continue  # which is how it is anyway
         limit = _STRANGE.fullmatch(name)
         if name == "disabled":
             yield "it is bypassed" if item[name] == "bypass" else "it is disabled"
-        elif name == "cascade":
-            yield CASCADES
         elif limit is not None and limit[2] in _KINDS:
             yield f"limit {limit[1]!r} {_KINDS[limit[2]]}"
         elif not (name == "sched_tz" or (name[:2] == "w_" and limit is not None)):
@@ -150,7 +148,7 @@ def check_settings(item: Item, record: str, *, replacing: bool = False) -> None:
     Whoever replaces it as a whole must not lift what somebody has set; something that is no level may go.
     """
     strange = sorted(set(unknown_settings(item)))
-    if replacing and any(reason.startswith((NOBODY_KNOWS, CASCADES)) for reason in strange):
+    if replacing and any(reason.startswith(NOBODY_KNOWS) for reason in strange):
         return
     if strange:
         told = f"{'; '.join(strange)}, which this version cannot do"
@@ -190,7 +188,7 @@ def changes_of(item: Item) -> int:
 
 
 def _settings_of(item: Item) -> dict[str, Any]:
-    switches = {name: item.get(name) for name in ("auto_update", "strict_version")}
+    switches = {name: item.get(name) for name in ("cascade", "auto_update", "strict_version")}
     said = {name: value for name, value in switches.items() if isinstance(value, bool)}
     return {"on_unavailable": policy_of(item), "config_version": changes_of(item), **said}
 

@@ -36,8 +36,9 @@ from ..schema import (
 )
 from .audit import audited
 from .belongings import bucket_keys, clear_out, count_entity_config, mend_counts
+from .families import stored_levels
 from .items import check_settings, config_item, configured_names, readable_config, unknown_settings
-from .resolution import least_version, level_keys
+from .resolution import cascade_policy, family_of, least_version
 from .scope import Scope
 
 CHANGE_ATTEMPTS_MAX = 16
@@ -126,7 +127,7 @@ async def change_level(
         if outcomes[0].applied:
             scope.connection.learn(at.key, {a: v for a, v in item.items() if v is not None})
             if entity_id is not None:
-                await _stamp_buckets(scope, entity_id, resource)
+                await _stamp_buckets(scope, entity_id, resource, moved=said.cascade is not config.cascade)
             return True
         if entity_id is not None:
             if not outcomes[2].held:
@@ -149,34 +150,35 @@ def _level_entries(scope: Scope, at: ConfigLevel, *, listed: bool) -> dict[str, 
     return entries
 
 
-async def _stamp_buckets(scope: Scope, entity_id: str, resource: str) -> None:
+async def _stamp_buckets(scope: Scope, entity_id: str, resource: str, *, moved: bool) -> None:
     """Let the entity's buckets refuse whoever goes by its older limits, if the store tells nobody.
 
     A bucket that is missed, because the index lags or this process dies, is used under the older limits
-    until caches expire.
+    until caches expire. ``moved`` says that the entity may have another family now, which they carry.
     """
     if scope.connection.tells_changes:
         return
     whole = None if resource == DEFAULT_RESOURCE else resource
     with suppress(RateLimiterUnavailable, DamagedRecordError):
         if whole is not None:  # which is there even if its index entry is not yet
-            await _stamp(scope, [bucket_key(scope.namespace_id, entity_id, whole)])
+            await _stamp(scope, entity_id, [bucket_key(scope.namespace_id, entity_id, whole)], moved=moved)
         async for keys in bucket_keys(scope, entity_id, whole):
             parts = [key for key in keys if whole is None or parse_bucket_pk(key.partition).shard_id]
-            await _stamp(scope, parts)
+            await _stamp(scope, entity_id, parts, moved=moved)
 
 
-async def _stamp(scope: Scope, buckets: Sequence[Key]) -> None:
+async def _stamp(scope: Scope, entity_id: str, buckets: Sequence[Key], *, moved: bool) -> None:
     """Raise the version of buckets above that of whoever has not seen the levels as they are now."""
     if not buckets:
         return
-    addresses = [parse_bucket_pk(key.partition) for key in buckets]
-    levels = {at.resource: level_keys(scope.namespace_id, at.entity_id, at.resource) for at in addresses}
-    wanted = list(dict.fromkeys(key for keys in levels.values() for key in keys))
-    items = dict(zip(wanted, await scope.backend.batch_get(wanted), strict=True))
-    versions = {name: least_version([items[key] for key in keys]) for name, keys in levels.items()}
-    stamps = zip(buckets, (versions[at.resource] for at in addresses), strict=True)
-    await scope.must_write([Update(k, set={"cv": cv}, when=(AtMost("cv", cv - 1),)) for k, cv in stamps])
+    levels = await stored_levels(scope, buckets)
+    owner = await scope.get(entity_key(scope.namespace_id, entity_id)) if moved else None
+    stamps: list[Write] = []
+    for key, items in levels.items():
+        cv = least_version(items)
+        cascade = {"cascade": family_of(owner, cascade_policy(items)[0])[1]} if moved else {}
+        stamps.append(Update(key, set={"cv": cv, **cascade}, when=(AtMost("cv", cv - 1),)))
+    await scope.must_write(stamps)
 
 
 def check_level_resource(resource: str) -> str:
@@ -191,7 +193,8 @@ def says_anything(config: LimiterConfig) -> bool:
 
 def governs(config: LimiterConfig) -> bool:
     """Whether a level has limits, a policy or a switch, which is what it is there for."""
-    return bool(config.limits) or config.on_unavailable is not None or config.has_switch
+    policies = config.on_unavailable, config.cascade
+    return bool(config.limits) or policies != (None, None) or config.has_switch
 
 
 def _action(before: LimiterConfig, after: LimiterConfig) -> AuditAction:
@@ -213,6 +216,7 @@ def _told(config: LimiterConfig) -> dict[str, Any]:
     """A level as the audit trail tells it."""
     fields = {
         "on_unavailable": config.on_unavailable and config.on_unavailable.value,
+        "cascade": config.cascade,
         "auto_update": config.auto_update,
         "strict_version": config.strict_version,
         "disabled": config.disabled,

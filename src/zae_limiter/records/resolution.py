@@ -2,7 +2,7 @@
 
 Four levels are looked at in this order: the entity's own limits for the resource, the entity's own
 for every resource, the resource's, the system's. The first level that has limits wins whole;
-``on_unavailable`` is taken from the first level that says anything about it, and so is the switch.
+``on_unavailable``, ``cascade`` and the switch are each taken from the first level that says anything of it.
 
 Each level counts its own changes, deletions included. Their sum grows with every change that could
 matter to a bucket, so of two views of the levels the one with the larger sum has seen more. Views
@@ -21,7 +21,14 @@ from ..models import ConfigSource, Limit, OnUnavailable
 from ..models.switches import Switch
 from ..naming import DEFAULT_RESOURCE
 from ..repository_protocol import Item, Key
-from ..schema import entity_config_key, is_number, resource_config_key, system_config_key
+from ..schema import (
+    entity_config_key,
+    identifier,
+    is_deleted,
+    is_number,
+    resource_config_key,
+    system_config_key,
+)
 from .items import changes_of, check_settings, limits_of, policy_of, switch_of
 
 SOURCES = (ConfigSource.ENTITY, ConfigSource.ENTITY_DEFAULT, ConfigSource.RESOURCE, ConfigSource.SYSTEM)
@@ -40,6 +47,9 @@ class Resolved(NamedTuple):
     """The level that says what to do when the store is down."""
     switch: Switch | None = None
     """The switch that decides, with its level; ``None`` if there is none at any."""
+    cascade: bool | None = None
+    """Whether entities cascade on the resource, whatever their records say."""
+    cascade_source: ConfigSource | None = None
 
 
 def level_keys(namespace_id: str, entity_id: str, resource: str) -> tuple[Key, ...]:
@@ -68,7 +78,26 @@ def resolve(items: Sequence[Item | None]) -> Resolved:
             on_unavailable, policy_source = policy, level
         if switch is None and (said.keys() & SWITCHES):
             switch = Switch(level, **switch_of(said, f"switch of the level {level.value!r}"))
-    return Resolved(limits, on_unavailable, source, combined_version(counts), policy_source, switch)
+    version, cascades = combined_version(counts), cascade_policy(items)
+    return Resolved(limits, on_unavailable, source, version, policy_source, switch, *cascades)
+
+
+def cascade_policy(items: Sequence[Item | None]) -> tuple[bool | None, ConfigSource | None]:
+    """Whether the levels say that entities cascade, or that they do not, and which one says it."""
+    for level, item in zip(SOURCES, items, strict=True):
+        if item is not None and isinstance(said := item.get("cascade"), bool):
+            return said, level
+    return None, None
+
+
+def family_of(item: Item | None, policy: bool | None = None) -> tuple[str | None, bool]:
+    """The parent and whether to cascade, as an entity's record or the copy in a bucket says.
+
+    ``policy`` is what the levels say of the resource; ``None`` if they say nothing.
+    """
+    if item is None or is_deleted(item):
+        return None, False
+    return identifier(item.get("parent_id")), item.get("cascade") is True if policy is None else policy
 
 
 def least_version(items: Sequence[Item | None]) -> int:

@@ -126,7 +126,7 @@ class _Reader:
         ):
             self._wrong(tree, path, f"it says nothing; give it limits, {_either(SETTINGS)}, or remove it")
         policy, bypass = (self._chosen(fields, path, *one) for one in _CHOICES.items())
-        disabled = self._disabled(fields, path)
+        disabled, cascade = self._disabled(fields, path), self._flag(fields, "cascade", path)
         if disabled is not None and bypass is not None:
             self._wrong(fields["bypass"], (*path, "bypass"), "a level has one switch: disabled or bypass")
             bypass = None
@@ -135,7 +135,8 @@ class _Reader:
         if len(self.levels) == LEVELS_MAX:
             self._wrong(tree, path, f"a manifest has at most {LEVELS_MAX} levels")
             raise _Enough
-        self.levels[address] = LimiterConfig(tuple(limits), policy, disabled=disabled, bypass=bypass)
+        said = {"disabled": disabled, "bypass": bypass, "cascade": cascade}
+        self.levels[address] = LimiterConfig(tuple(limits), policy, **said)
 
     def _limit(self, tree: Node, path: KeyPath, name: str) -> Limit | None:
         fields = self._fields(tree, path, LIMIT_FIELDS)
@@ -232,6 +233,16 @@ class _Reader:
         except ValidationError as error:
             self._wrong(tree, at, error.reason)
             return None
+
+    def _flag(self, fields: Fields, key: str, path: KeyPath) -> bool | None:
+        """Yes or no, if the field is there."""
+        if key not in fields:
+            return None
+        tree = fields[key]
+        if tree.kind == WORD and tree.plain and tree.text.lower() in ("true", "false"):
+            return tree.text.lower() == "true"
+        self._wrong(tree, (*path, key), f"write true or false, not {_shown(tree)}")
+        return None
 
     def _fields(self, tree: Node, path: KeyPath, allowed: Sequence[str]) -> Fields:
         """The values of a mapping whose keys are known; the first of several counts."""

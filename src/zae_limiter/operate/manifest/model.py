@@ -135,14 +135,15 @@ def plan(
     return ManifestPlan(tuple(changes), unchanged, lapsed)
 
 
-SETTINGS = ("on_unavailable", "disabled", "bypass")
+SETTINGS = ("on_unavailable", "disabled", "bypass", "cascade")
 """What a manifest says of a level besides its limits."""
 
 
 def settings_of(config: LimiterConfig) -> dict[str, Any]:
-    """What a level says besides its limits: words, or ``False`` for a switch that is on."""
+    """What a level says besides its limits: words, or yes and no."""
     said = {name: getattr(config, name) for name in SETTINGS}
-    return {name: value and str(value) for name, value in said.items() if value is not None}
+    plain = {name: value if isinstance(value, bool) else str(value) for name, value in said.items()}
+    return {name: value for name, value in plain.items() if said[name] is not None}
 
 
 def says_the_same(one: LimiterConfig, other: LimiterConfig) -> bool:

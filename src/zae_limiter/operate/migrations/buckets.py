@@ -24,8 +24,7 @@ from ...engine.posting import Posting
 from ...exceptions import ValidationError
 from ...models import LIMITS_MAX, Limit
 from ...naming import WCU, validate_limit_name
-from ...records.entities import family_of
-from ...records.resolution import level_keys, resolve
+from ...records.resolution import family_of, level_keys, resolve
 from ...repository_protocol import Absent, Condition, Delete, Equal, Exists, Item, Key, Put, Update, Value
 from ...schema import (
     MOVED,

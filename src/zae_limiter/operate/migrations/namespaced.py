@@ -85,9 +85,12 @@ def _is_current(record: OldRecord) -> bool:
     return False
 
 
+_SAID = frozenset(("on_unavailable", "cascade"))
+
+
 def says_anything(item: Item) -> bool:
     """Whether a config record says more than whose it is."""
-    return any(name[:2] in ("l_", "w_") for name in item) or "on_unavailable" in item
+    return any(name[:2] in ("l_", "w_") for name in item) or not item.keys().isdisjoint(_SAID)
 
 
 # What this version cannot serve.

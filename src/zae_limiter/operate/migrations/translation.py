@@ -120,11 +120,12 @@ def _config(group: Group) -> LimiterConfig:
     if limits:
         check_limits(limits)
     said = _said(group)
-    policy = said.get("on_unavailable")
+    policy, cascade = said.get("on_unavailable"), said.get("cascade")
     return LimiterConfig(
         tuple(limits),
         None if policy is None else OnUnavailable.of(policy),
         config_version=_changes(said, "config_version"),
+        cascade=cascade if isinstance(cascade, bool) else None,
         **(_flags(said) if _is_for_all(group[0]) else {}),  # type: ignore[arg-type]  # only two of these
     )
 
