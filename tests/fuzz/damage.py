@@ -178,11 +178,25 @@ def delete_what_nobody_knows(repository: SyncRepository, resource: str) -> None:
         repository.delete_system_defaults()
 
 
+def switch_on(repository: SyncRepository, resource: str) -> None:
+    """A switch for everybody is one for neighbours too. Beside limits that cannot be read it stays."""
+    for switched, delete in (
+        (None, repository.delete_system_defaults),
+        (resource, lambda: repository.delete_resource_defaults(resource)),
+    ):
+        try:
+            repository.enable(resource=switched)
+        except DamagedRecordError:
+            delete()
+            repository.enable(resource=switched)
+
+
 def check_neighbour(limiter: SyncRateLimiter) -> None:
     """An entity that nothing happened to finds everything as it was, and the lists find it."""
     repository = limiter.repository
     for resource in RESOURCES:
         delete_what_nobody_knows(repository, resource)
+        switch_on(repository, resource)
         before = limiter.available(NEIGHBOUR, resource)
         with limiter.acquire(NEIGHBOUR, resource, {"rpm": 1}):
             assert limiter.available(NEIGHBOUR, resource) == {"rpm": before["rpm"] - 1}

@@ -10,7 +10,7 @@ from tests.fuzz.damage import NEIGHBOUR, check_neighbour
 from tests.fuzz.figures import cases
 from tests.fuzz.outcomes import outcome
 from tests.fuzz.surface import LIMITER, REPOSITORY, arguments, calls
-from tests.fuzz.tenants import LIMITS, RESOURCES, Tenants, check_refused, contents, in_memory, template
+from tests.fuzz.tenants import LIMITS, Tenants, check_refused, contents, in_memory, template
 from tests.fuzz.values import amounts, anything
 from zae_limiter import Demand, LeaseExpiredError, SyncRateLimiter, ValidationError, ZAELimiterError
 from zae_limiter.runtime.colour import run_sync
@@ -176,6 +176,4 @@ def test_sessions_of_any_calls(made: list[Any]) -> None:
     used = {one.namespace_id for one in stage.repository.list_namespaces()}
     for tenant in stage.tenants:
         if tenant.repository.namespace_id in used:
-            for resource in (None, *RESOURCES):  # a switch for everybody is one for neighbours too
-                tenant.enable(resource=resource)
             check_neighbour(tenant)
