@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeGuard
 from .engine.law import Rate
 from .exceptions import ValidationError
 from .models import NUMBER_MAX, PERIOD_SECONDS_MAX, TOKENS_MAX, BucketState
-from .models.accruals import is_accrual
+from .models.accruals import SESSION, is_accrual, kind_of, window, window_start
 from .naming import WCU, validate_entity_id, validate_resource
 from .repository_protocol import LAST, Equal, Item, Key, Query, Value
 
@@ -363,18 +363,23 @@ class KindAttributes(NamedTuple):
 
     ac: str
     """How it accrues, as text."""
+    ws: str
+    """When its session window began, if somebody has used it."""
 
 
 @lru_cache(4096)
 def kind_attributes(name: str) -> KindAttributes:
-    return KindAttributes(f"b_{name}_ac")
+    return KindAttributes(f"b_{name}_ac", f"b_{name}_ws")
 
 
 def rate_attributes(name: str, rate: Rate) -> dict[str, Value]:
     """The numbers of a limit as a bucket keeps them; of a plain rate nothing more."""
     _, cp, ra, rp, _ = limit_attributes(name)
     numbers: dict[str, Value] = dict(zip((cp, ra, rp), rate, strict=False))
-    return numbers if rate.accrual is None else {**numbers, kind_attributes(name).ac: rate.accrual}
+    if rate.accrual is None:
+        return numbers
+    names, began_ms = kind_attributes(name), window_start(rate.accrual)
+    return {**numbers, names.ac: kind_of(rate.accrual)} | ({names.ws: began_ms} if began_ms else {})
 
 
 MOVED = "moved"
@@ -473,6 +478,9 @@ def stored_rate(image: Item, name: str) -> Rate | None:
         accrual = image.get(kind_attributes(name).ac)
         if accrual is None:
             return Rate(capacity, amount, period)
+        if accrual == SESSION:
+            began_ms = max(0, number(image, kind_attributes(name).ws))
+            return Rate(capacity, amount, period, window(period, began_ms))
         return Rate(capacity, amount, period, accrual) if is_accrual(accrual, period) else None
     return None
 
@@ -483,7 +491,8 @@ def bucket_states(image: Item, at: BucketAddress | None = None) -> list[BucketSt
         at = BucketAddress("", text(image, "entity_id") or "", text(image, "resource") or "", 0)
     states = []
     for name in bucket_limit_names(image):
-        tk, cp, ra, rp, tc = (number(image, attribute) for attribute in limit_attributes(name))
-        whose, accrual = (at.entity_id, at.resource, name), text(image, kind_attributes(name).ac)
-        states.append(BucketState(*whose, tk, number(image, "rf"), cp, ra, rp, tc, at.shard_id, accrual))
+        tk, tc, rate = limit_attributes(name).tk, limit_attributes(name).tc, stored_rate(image, name)
+        assert rate is not None, "every limit that a bucket holds has a rate"
+        whose, stored = (at.entity_id, at.resource, name), (number(image, tk), number(image, "rf"))
+        states.append(BucketState(*whose, *stored, *rate[:3], number(image, tc), at.shard_id, rate.accrual))
     return states

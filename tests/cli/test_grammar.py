@@ -42,6 +42,7 @@ from zae_limiter.cli.grammar import SECONDS, limit_text, parse_limit, parse_limi
         ("runs:5/week", Limit.per_week("runs", 5)),
         ("runs:5/year@America/Argentina/Ushuaia", Limit.per_year("runs", 5, tz="America/Argentina/Ushuaia")),
         ("runs:5/cron(*/30 6 * * mon)", Limit.cron("runs", 5, "*/30 6 * * mon")),
+        ("msgs:50/session(5h)", Limit.session("msgs", 50, "5h")),
         ("jobs:10/concurrent(5m)", Limit.concurrent("jobs", 10)),
         ("jobs:10/concurrent(1h30m)", Limit.concurrent("jobs", 10, 5_400)),
         ("usd:99.5USD/month", Limit.per_month("usd", 99_500_000, unit="usd_micro")),

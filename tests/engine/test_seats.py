@@ -10,7 +10,8 @@ from tests.engine.fake_store import NOW
 from zae_limiter.engine import seating
 from zae_limiter.engine.account import Account, Terms
 from zae_limiter.engine.bucket_view import level
-from zae_limiter.engine.bucket_writes import fitting, write_for
+from zae_limiter.engine.bucket_writes import write_for
+from zae_limiter.engine.fitting import fitting
 from zae_limiter.engine.law import Rate
 from zae_limiter.engine.posting import Posting, merged
 from zae_limiter.engine.seats import (

@@ -104,3 +104,30 @@ def test_a_sync_limiter_has_quotas_too(sync_limiter: SyncRateLimiter) -> None:
         pass
     with pytest.raises(RateLimitExceeded), sync_limiter.acquire("user", RESOURCE, {"usd": 1}, [MONTH]):
         pass
+
+
+async def test_a_session_begins_with_the_first_use(store: Store) -> None:
+    """It is full again when its window is over, to the millisecond; the next one begins when it is used."""
+    first = await with_limits(store, Limit.session("msgs", 50, "5h"))
+    other, window_ms = await store.client(), 5 * 3_600_000
+    await first.take("user", {"msgs": 30})
+    store.clock.advance(3_600)
+    await other.take("user", {"msgs": 20})
+    assert round((await first.refused("user", {"msgs": 1})).retry_after_seconds) == 4 * 3_600
+    store.clock.now_ms += window_ms - 3_600_000 - 1
+    assert (await first.refused("user", {"msgs": 1})).retry_after_seconds == 0.001
+    store.clock.advance(7_200)  # nobody uses it, so no window begins
+    await other.take("user", {"msgs": 1})
+    await first.take("user", {"msgs": 49})
+    assert round((await other.refused("user", {"msgs": 1})).retry_after_seconds) == 5 * 3_600
+
+
+async def test_who_waits_for_a_session_begins_when_it_is_over(store: Store) -> None:
+    """To the millisecond, and leaves less for the others."""
+    client = await with_limits(store, Limit.session("msgs", 50, 60))
+    await client.take("user", {"msgs": 50})
+    began_ms = store.clock.now_ms
+    store.clock.advance(10)
+    async with client.limiter.acquire("user", RESOURCE, {"msgs": 20}, wait=100) as lease:
+        assert (store.clock.now_ms - began_ms, lease.waited_ms) == (60_000, 50_000)
+    assert await client.limiter.available("user", RESOURCE) == {"msgs": 30}

@@ -40,6 +40,7 @@ CONSTRUCTORS: dict[str, Callable[..., Any]] = {
     "Limit.per_month": lambda name, amount, burst, tz, unit: Limit.per_month(
         name, amount, burst, tz=tz, unit=unit
     ),
+    "Limit.session": lambda name, amount, window, unit: Limit.session(name, amount, window, unit=unit),
     "Limit.cron": lambda name, amount, expression, tz: Limit.cron(name, amount, expression, tz=tz),
     "Limit.from_dict": Limit.from_dict,
     "LimiterConfig": LimiterConfig,

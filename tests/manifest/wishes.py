@@ -24,7 +24,8 @@ limits = st.builds(
         st.sampled_from(NAMES),
         st.tuples(tokens, tokens, st.sampled_from((1, 60)) | st.integers(1, PERIOD_SECONDS_MAX))
         | st.builds(lambda *given: (*given[:2], *given[2], given[3]), tokens, tokens, calendars, units)
-        | st.integers(1, 100).map(lambda seats: (seats, seats, 300, "concurrent")),
+        | st.integers(1, 100).map(lambda seats: (seats, seats, 300, "concurrent"))
+        | st.integers(1, 100).map(lambda amount: (amount, amount, 18_000, "session")),
         max_size=3,
     ),
 )

@@ -3,8 +3,9 @@
 ``rpm:60`` is 60 a minute with a burst of 60; ``rps:10/sec:50`` is 10 a second with a burst of 50.
 ``tpm:1.5M/min`` and ``tpm:10_000`` are large numbers. A unit with a time zone is a calendar quota:
 ``usd:100/month@Europe/Berlin``, ``runs:5/day@UTC``, ``runs:5/cron(0 6 * * 1)@UTC``; weeks, months and years
-always are. ``jobs:10/concurrent(5m)`` is ten at once, ``usd:99.50USD/month`` is money. What the grammar
-cannot say, such as 5 every 30 seconds, is said in JSON.
+always are. ``msgs:50/session(5h)`` is a window that begins with the first use, ``jobs:10/concurrent(5m)`` is
+ten at once, ``usd:99.50USD/month`` is money. What the grammar cannot say, such as 5 every 30 seconds, is said
+in JSON.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from ..exceptions import ValidationError, shown
 from ..models import Limit, check_limits
-from ..models.accruals import CONCURRENT, PERIODS, calendar, cron, period_seconds
+from ..models.accruals import LASTING, PERIODS, calendar, cron, period_seconds
 from ..models.durations import seconds_of, written
 from ..models.money import MICRO, currency_of, decimal, unit_of
 
@@ -26,8 +27,8 @@ ALSO = {"second": "sec", "s": "sec", "minute": "min", "m": "min", "h": "hour", "
 
 _LIMIT = re.compile(
     r"(?P<name>[^:/]+):(?P<rate>[^:/]+)"
-    r"(?:/(?P<unit>cron\((?P<cron>[^():]+)\)|concurrent\((?P<hold>[^():/]+)\)|[^:/@]+)(?:@(?P<zone>[^:@]+))?)?"
-    r"(?::(?P<burst>[^:/]+))?"
+    r"(?:/(?P<unit>cron\((?P<cron>[^():]+)\)|(?P<kind>concurrent|session)\((?P<lasts>[^():/]+)\)|[^:/@]+)"
+    r"(?:@(?P<zone>[^:@]+))?)?(?::(?P<burst>[^:/]+))?"
 )
 _RULE = (
     "write NAME:RATE[/sec|min|hour|day|week|month|year[@ZONE]][:BURST], such as rpm:60, tokens:1000/sec:5000 "
@@ -64,8 +65,8 @@ def _period(found: re.Match[str], text: str) -> tuple[int, str | None]:
     """How long a period is, and the text of its calendar if it has one."""
     unit, zone = ALSO.get(found["unit"], found["unit"] or "min"), found["zone"]
     try:
-        if found["hold"] is not None and zone is None:
-            return seconds_of("hold", found["hold"]), CONCURRENT
+        if found["kind"] is not None and zone is None:
+            return seconds_of(LASTING[found["kind"]], found["lasts"]), found["kind"]
         if found["cron"] is not None:
             accrual = cron(found["cron"], zone or "UTC")
             return period_seconds(accrual), accrual
@@ -122,8 +123,8 @@ def limit_text(limit: Limit) -> str:
         for amount in (limit.refill_amount, limit.capacity)
     )
     period = UNITS.get(seconds, f"{seconds}s") if limit.accrual is None else limit.accrual
-    if limit.accrual == CONCURRENT:
-        period = f"{CONCURRENT}({written(seconds)})"
+    if limit.accrual in LASTING:
+        period = f"{limit.accrual}({written(seconds)})"
     return f"{limit.name}:{rate}/{period}{'' if capacity == rate else f':{capacity}'}"
 
 

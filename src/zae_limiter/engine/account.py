@@ -8,7 +8,7 @@ from enum import Enum
 from typing import NamedTuple, Self
 
 from ..models import Limit
-from ..models.accruals import CONCURRENT
+from ..models.accruals import CONCURRENT, SESSION
 from ..models.switches import Bypass, Switch
 from ..repository_protocol import Key, Value
 from ..schema import bucket_key, kind_attributes, limit_attributes, rate_attributes
@@ -56,6 +56,8 @@ class Terms:
     slots: Mapping[str, Slot] = field(init=False, compare=False, repr=False)
     seats: frozenset[str] = field(init=False, compare=False, repr=False)
     """The limits that count who is at work; they have no slot."""
+    windows: frozenset[str] = field(init=False, compare=False, repr=False)
+    """The limits of sessions; they have none either."""
 
     def __post_init__(self) -> None:
         fill_ms = max((rate.fill_ms for rate in self.rates.values()), default=0)
@@ -65,7 +67,7 @@ class Terms:
             names, (capacity, amount, period, accrual) = limit_attributes(name), rate
             said |= rate_attributes(name, rate)
             counted += [names.tk, names.tc]
-            if accrual != CONCURRENT:
+            if accrual not in (CONCURRENT, SESSION):
                 least = -capacity if name in self.soft else 0
                 slots[name] = Slot(capacity, amount, 0 if accrual else period, names.tk, names.tc, least)
         plain = (name for name, rate in self.rates.items() if rate.accrual is None)
@@ -76,7 +78,8 @@ class Terms:
             "unsaid": frozenset(kind_attributes(name).ac for name in plain),
             "counted": tuple(counted),
             "slots": slots,
-            "seats": frozenset(self.rates.keys() - slots.keys()),
+            "seats": frozenset(name for name, rate in self.rates.items() if rate.accrual == CONCURRENT),
+            "windows": frozenset(name for name, rate in self.rates.items() if rate.accrual == SESSION),
         }
         for attribute, value in worked_out.items():
             object.__setattr__(self, attribute, value)

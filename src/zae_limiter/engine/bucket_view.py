@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from ..models import NUMBER_MAX, Limit, LimitStatus
-from ..models.accruals import CONCURRENT
+from ..models.accruals import CONCURRENT, SESSION, kind_of
 from ..naming import WCU
 from ..repository_protocol import Item
 from ..runtime.world import AHEAD_MS_MAX
@@ -172,6 +172,8 @@ def level(terms: Terms, name: str, image: Item | None, now_ms: int) -> Level:
         image = image if waits else unbooked(image)
     tokens = number(image, limit_attributes(name).tk)
     origin = now_ms if is_ahead(image, now_ms) else number(image, "rf")
+    if rate.accrual == SESSION and before == rate._replace(accrual=before.accrual):
+        rate = before if kind_of(before.accrual) == SESSION else rate  # with the window that it is in
     if before == rate:
         back = number(image, booking_attributes(name).back) if waits else 0
         return Level(rate, tokens, origin, None, back, number(image, BOOKED) if waits else 0)
@@ -255,4 +257,4 @@ def put_back(image: Item | None, amounts: Mapping[str, int]) -> Item | None:
 @lru_cache(4096)
 def limit_of(name: str, rate: Rate) -> Limit:
     capacity, amount, period, accrual = rate
-    return Limit(name, capacity // 1000, amount // 1000, period // 1000, accrual)
+    return Limit(name, capacity // 1000, amount // 1000, period // 1000, kind_of(accrual))

@@ -58,6 +58,7 @@ from .seats import is_counted
 from .set_aside import as_a_whole, flow_over, give_back, set_aside
 from .shares import SHARDS_MAX
 from .soft import floor, least
+from .windows import begins, begun, with_windows
 
 
 def write_for(account: Account, posting: Posting, image: Item | None, now_ms: int) -> Write | None:
@@ -80,6 +81,10 @@ def write_for(account: Account, posting: Posting, image: Item | None, now_ms: in
     if not posting.need:
         return _charge(account, posting, image, now_ms)
     if has_terms(image, account.terms):
+        if account.terms.windows:
+            if begins(account.terms, posting, image, now_ms) and not is_ahead(image, now_ms):
+                return rebase(account, posting, image, now_ms)
+            account = with_windows(account, image)
         if (posting.booking or posting.turns) and not is_ahead(image, now_ms):
             return booking.book(account, posting, image, now_ms)
         return _spend(account, posting, image, now_ms)
@@ -187,7 +192,7 @@ def _create(account: Account, posting: Posting, now_ms: int) -> Put:
         if need > rate.capacity_milli:
             when.append(Exists())  # it can never be admitted; the contradiction makes the store say so
         item[names.tk] = left
-        item |= rate_attributes(name, rate)
+        item |= rate_attributes(name, begun(rate, now_ms) if name in posting.need else rate)
         item[names.tc] = taken
         full_in_ms = max(full_in_ms, fill_ms(rate, rate.capacity_milli - left))
         if account.meter is not Meter.NONE and need * SHARDS_MAX > rate.capacity_milli:

@@ -31,6 +31,7 @@ from .posting import Posting, believed, measure
 from .seats import is_counted, places
 from .set_aside import as_a_whole
 from .soft import least
+from .windows import begun, carried_on, is_over
 
 
 def rebase(account: Account, posting: Posting, image: Item, now_ms: int) -> Update:
@@ -64,6 +65,7 @@ def rebase(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
                 continue
             assert before is not None, "every limit that a bucket holds has a rate"
             rate = before  # a limit that others bring along stays, and the origin moves for it too
+        rate = change.window(name, rate)
         if before is None or is_counted(before) != is_counted(rate):
             left = change.joining(name, rate, is_new=before is None)
         else:
@@ -105,6 +107,12 @@ class _Rebase:
         self.add: dict[str, int] = {}
         self.set: dict[str, Value] = {}
         self.when: list[Condition] = []
+
+    def window(self, name: str, rate: Rate) -> Rate:
+        """A limit of a session with the window that it is in, or that begins with what is taken of it."""
+        if name in self.posting.need and not self.waits and is_over(self.image, name, self.at_ms):
+            return begun(rate, self.at_ms)
+        return carried_on(rate, self.image, name)
 
     def joining(self, name: str, rate: Rate, *, is_new: bool) -> int:
         """A limit that the bucket did not have, or had as one of seats, starts full; returns what is left.

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..exceptions import RateLimiterUnavailable
+from ..models.accruals import SESSION
 from ..naming import WCU
 from ..repository_protocol import (
     Absent,
@@ -34,6 +35,7 @@ from ..schema import (
     LIFE,
     bucket_entries,
     bucket_limit_names,
+    kind_attributes,
     limit_attributes,
     number,
     pinned,
@@ -204,6 +206,10 @@ def doubled(first: Item) -> dict[str, int] | None:
         return None
     target = {}
     for name in bucket_limit_names(first):
+        if (
+            first.get(kind_attributes(name).ac) == SESSION
+        ):  # a window that begins in one place begins everywhere
+            return None
         spread, largest = spread_of(first, name), number(first, shard_attributes(name).mx)
         splits = spread == count and splits_further(number(first, limit_attributes(name).cp), largest)
         target[name] = spread * 2 if splits else spread

@@ -20,6 +20,12 @@ from .cron import Marks, longest_seconds
 CONCURRENT = "concurrent"
 """No steps at all: what is taken comes back when its holder gives it back, or is not heard of any more."""
 
+SESSION = "session"
+"""Steps a window apart, from when the window began: a bucket knows that of its own."""
+
+LASTING = {CONCURRENT: "hold", SESSION: "window"}
+"""Limits that say themselves how long something lasts, and what that is called."""
+
 STEP_MS_SPARE = 86_400_000
 """A change of a zone's clock makes a period longer by no more than this."""
 
@@ -32,6 +38,7 @@ PERIODS = {
 }
 """Calendar periods: the marks at which they begin, and how many seconds the longest has."""
 
+_WINDOW = re.compile(r"session\(([0-9]+)\)@([0-9]+)")
 _CRON = re.compile(r"cron\((.*)\)")
 _ZONE = re.compile(r"(?!localtime$)[A-Za-z][A-Za-z0-9_+\-]*(?:/[A-Za-z0-9_+\-]+){0,2}")
 _RULE = f"use a period ({', '.join(PERIODS)}, or cron(...)) and a zone, such as 'month@Europe/Berlin'"
@@ -48,13 +55,42 @@ class Steps(Protocol):
 
 
 class _NoSteps:
-    """Of a limit that nothing is added to as time passes."""
+    """Of a limit that nothing is added to as time passes, or only once it is used."""
 
     def count(self, t_ms: int) -> int:  # noqa: ARG002 - none, whenever
         return 0
 
     def instant(self, number: int) -> int:
         raise AssertionError(f"step {number} of a limit that has none")
+
+
+class _Windows:
+    """Of a window that began at an instant; nothing else begins anew what nobody uses."""
+
+    def __init__(self, period_ms: int, start_ms: int) -> None:
+        self._period_ms, self._start_ms = period_ms, start_ms
+
+    def count(self, t_ms: int) -> int:
+        return max(0, (t_ms - self._start_ms) // self._period_ms)
+
+    def instant(self, number: int) -> int:
+        return self._start_ms + number * self._period_ms
+
+
+def window(period_ms: int, start_ms: int) -> str:
+    """The text for a session window that began at an instant; it is never stored as such."""
+    return f"{SESSION}({period_ms})@{start_ms}"
+
+
+def window_start(accrual: str) -> int | None:
+    """When the window began that a text names."""
+    found = _WINDOW.fullmatch(accrual)
+    return None if found is None else int(found[2])
+
+
+def kind_of(accrual: str | None) -> str | None:
+    """An accrual as a limit has it: windows of all buckets are of one kind."""
+    return SESSION if accrual is not None and window_start(accrual) is not None else accrual
 
 
 def calendar(period: str, tz: str = "UTC") -> str:
@@ -104,8 +140,10 @@ def period_seconds(accrual: str) -> int:
 @lru_cache(4096)
 def steps_of(accrual: str) -> Steps:
     """The steps that a text names."""
-    if accrual == CONCURRENT:
+    if accrual in LASTING:
         return _NoSteps()
+    if (found := _WINDOW.fullmatch(accrual)) is not None:
+        return _Windows(int(found[1]), int(found[2]))
     seconds, (period, tz) = period_seconds(accrual), period_and_zone(accrual)
     expression = PERIODS[period][0] if period in PERIODS else period[len("cron(") : -1]
     return Calendar(Marks(expression), clock_of(tz), seconds * 1000)
@@ -152,7 +190,7 @@ def checked_seconds(field_name: str, accrual: str) -> int | None:
         if error.field != "accrual":
             raise
         raise ValidationError(field_name, accrual, error.reason) from None
-    return None if accrual == CONCURRENT else period_seconds(accrual)
+    return None if accrual in LASTING else period_seconds(accrual)
 
 
 def is_accrual(value: object, period_ms: int) -> TypeGuard[str]:
@@ -164,5 +202,5 @@ def is_accrual(value: object, period_ms: int) -> TypeGuard[str]:
 def _is_known(accrual: str, period_ms: int) -> bool:
     with suppress(ValidationError):
         check_accrual("accrual", accrual, period_ms // 1000)
-        return accrual == CONCURRENT or period_ms % 1000 == 0
+        return accrual in LASTING or period_ms % 1000 == 0
     return False

@@ -58,6 +58,8 @@ class Limit:
             check_count(f"capacity of {self.name!r}", self.capacity, SEATS_MAX)
             check_count(f"hold of {self.name!r}, in seconds,", self.refill_period_seconds, HOLD_SECONDS_MAX)
             check_count(f"refill_amount of {self.name!r}", self.refill_amount, self.capacity, self.capacity)
+        if self.accrual == accruals.SESSION:
+            check_count(f"refill_amount of {self.name!r}", self.refill_amount, self.capacity, self.capacity)
         if self.unit is not None:
             check_unit(f"unit of {self.name!r}", self.unit)
 
@@ -154,6 +156,17 @@ class Limit:
         return cls._quota(name, amount, burst, accruals.cron(expression, tz), unit)
 
     @classmethod
+    def session(cls, name: str, amount: int, window: str | int, *, unit: str | None = None) -> Self:
+        """``amount`` tokens for each window, which begins with the first use and is as long as ``"5h"`` says.
+
+        >>> Limit.session("msgs", 50, "5h").refill_period_seconds
+        18000
+        """
+        return cls(
+            name, amount, amount, seconds_of(f"window of {shown(name)}", window), accruals.SESSION, unit
+        )
+
+    @classmethod
     def concurrent(cls, name: str, capacity: int, hold: str | int = "5m") -> Self:
         """At most ``capacity`` at work at once: each lease takes a seat, and gives it back when it ends.
 
@@ -174,7 +187,9 @@ class Limit:
     def from_bucket_state(cls, state: BucketState) -> Self:
         """The limit that a stored bucket was filled by."""
         amount, period = state.refill_amount_milli // 1000, state.refill_period_ms // 1000
-        return cls(state.limit_name, state.capacity_milli // 1000, amount, period, state.accrual)
+        return cls(
+            state.limit_name, state.capacity_milli // 1000, amount, period, accruals.kind_of(state.accrual)
+        )
 
     @classmethod
     def _per(cls, name: str, rate: int, burst: int | None, seconds: int) -> Self:

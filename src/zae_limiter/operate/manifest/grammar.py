@@ -2,9 +2,9 @@
 
 ``refill_amount`` is the capacity unless it is given, ``refill_period`` is 60 seconds. A calendar quota has a
 ``period`` instead, and a ``tz`` unless that is UTC; ``unit`` says that a limit counts money. What limits how
-many are at work at once has a ``hold``. A level has limits, a policy, a switch, or several of them;
-``docs/limits-file.md`` shows a whole manifest. Reading goes on after a mistake, so that all of them are told
-at once.
+many are at work at once has a ``hold``, a session a ``window``. A level has limits, a policy, a switch, or
+several of them; ``docs/limits-file.md`` shows a whole manifest. Reading goes on after a mistake, so that all
+of them are told at once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ...models import (
     OnUnavailable,
     check_count,
 )
-from ...models.accruals import PERIODS, calendar, check_period, check_zone, period_seconds
+from ...models.accruals import LASTING, PERIODS, calendar, check_period, check_zone, period_seconds
 from ...models.checks import Choice
 from ...models.durations import seconds_of, written
 from ...models.money import check_unit
@@ -41,7 +41,7 @@ from .tree import MAPPING, WORD, Node, read_json, read_yaml
 LEVELS_MAX = 200_000
 """With aliases a short text can name very many levels."""
 
-LIMIT_FIELDS = ("capacity", "refill_amount", "refill_period", "period", "tz", "unit", "hold")
+LIMIT_FIELDS = ("capacity", "refill_amount", "refill_period", "period", "tz", "unit", *LASTING.values())
 
 _CHOICES: dict[str, type[Choice]] = {"on_unavailable": OnUnavailable, "bypass": Bypass}
 _NUMBER = re.compile(r"0|[1-9][0-9]*(?:_[0-9]+)*")
@@ -145,30 +145,37 @@ class _Reader:
                 self._wrong(tree, path, "its capacity is missing")
             return None
         capacity = self._number(fields, "capacity", path, TOKENS_MAX)
-        if "hold" in fields:
-            return self._concurrent(fields, path, name, capacity)
+        unit = None
+        if "unit" in fields:
+            unit = self._checked(fields["unit"], (*path, "unit"), partial(check_unit, "unit"))
+            if unit is None:
+                return None
+        if not fields.keys().isdisjoint(LASTING.values()):
+            return self._lasting(fields, path, name, capacity, unit)
         amount = self._number(fields, "refill_amount", path, TOKENS_MAX, capacity)
         period, accrual = self._number(fields, "refill_period", path, PERIOD_SECONDS_MAX, 60), None
         if "period" in fields or "tz" in fields:
             period, accrual = self._calendar(fields, path) or (None, None)
-        unit = None
-        if "unit" in fields:
-            unit = self._checked(fields["unit"], (*path, "unit"), partial(check_unit, "unit"))
-        if capacity is None or amount is None or period is None or (unit is None and "unit" in fields):
+        if capacity is None or amount is None or period is None:
             return None
         return Limit(name, capacity, amount, period, accrual, unit)
 
-    def _concurrent(self, fields: Fields, path: KeyPath, name: str, capacity: int | None) -> Limit | None:
-        """How many may be at work at once, and for how long a seat is held that nobody gives back."""
-        for other in fields.keys() - {"capacity", "hold"}:
-            self._wrong(fields[other], (*path, other), "a limit with a hold has nothing but its capacity")
-        hold = self._checked(fields["hold"], (*path, "hold"), _checked_hold)
-        if capacity is None or hold is None or len(fields) > len({"capacity", "hold"}):
+    def _lasting(
+        self, fields: Fields, path: KeyPath, name: str, capacity: int | None, unit: str | None
+    ) -> Limit | None:
+        """A limit whose accrual says how long something lasts: a seat that is held, or a window."""
+        accrual, field = next((accrual, field) for accrual, field in LASTING.items() if field in fields)
+        others = fields.keys() - {"capacity", "unit", field}
+        for other in others:
+            message = f"a limit with a {field} has nothing but its capacity"
+            self._wrong(fields[other], (*path, other), message)
+        lasts = self._checked(fields[field], (*path, field), partial(_checked_duration, field))
+        if capacity is None or lasts is None or others:
             return None
         try:
-            return Limit.concurrent(name, capacity, hold)
+            return Limit(name, capacity, capacity, seconds_of(field, lasts), accrual, unit)
         except ValidationError as error:
-            self._wrong(fields["hold"], path, f"{error.field} {error.value}: {error.reason}")
+            self._wrong(fields[field], path, f"{error.field} {error.value}: {error.reason}")
             return None
 
     def _calendar(self, fields: Fields, path: KeyPath) -> tuple[int, str] | None:
@@ -296,8 +303,8 @@ class _Reader:
         self.problems.append(Problem(tree.line, tree.column, path, message))
 
 
-def _checked_hold(text: str) -> str:
-    return written(seconds_of("hold", int(text) if text.isdecimal() and len(text) < 12 else text))
+def _checked_duration(field: str, text: str) -> str:
+    return written(seconds_of(field, int(text) if text.isdecimal() and len(text) < 12 else text))
 
 
 def _is_known(tree: Node, fields: Fields) -> bool:

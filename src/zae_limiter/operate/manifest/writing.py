@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...models import Limit, LimiterConfig
-from ...models.accruals import CONCURRENT, period_and_zone
+from ...models.accruals import LASTING, period_and_zone
 from ...models.durations import written
 from .model import Manifest, settings_of
 
@@ -75,10 +75,10 @@ def _level_data(config: LimiterConfig) -> dict[str, Any]:
 
 
 def _limit_data(limit: Limit) -> dict[str, Any]:
-    if limit.accrual == CONCURRENT:
-        return {"capacity": limit.capacity, "hold": written(limit.refill_period_seconds)}
     data: dict[str, Any] = {"capacity": limit.capacity, "refill_amount": limit.refill_amount}
-    if limit.accrual is None:
+    if limit.accrual in LASTING:
+        data = {"capacity": limit.capacity, LASTING[limit.accrual]: written(limit.refill_period_seconds)}
+    elif limit.accrual is None:
         data["refill_period"] = limit.refill_period_seconds
     else:
         data["period"], data["tz"] = period_and_zone(limit.accrual)
