@@ -1,5 +1,10 @@
 """Calendar quotas on every store: back at the boundary, to the millisecond."""
 
+import asyncio
+import random
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
 import pytest
 
 from tests.flow.clients import RESOURCE, Client, Store
@@ -131,3 +136,42 @@ async def test_who_waits_for_a_session_begins_when_it_is_over(store: Store) -> N
     async with client.limiter.acquire("user", RESOURCE, {"msgs": 20}, wait=100) as lease:
         assert (store.clock.now_ms - began_ms, lease.waited_ms) == (60_000, 50_000)
     assert await client.limiter.available("user", RESOURCE) == {"msgs": 30}
+
+
+async def test_a_budget_holds_against_a_thousand_at_once(store: Store) -> None:
+    """A thousand requests of three processes meet a budget of a dollar: nobody too many, nobody too few.
+
+    Each reserves what it may cost and settles what it did. Only what was estimated too low may be owed in the
+    end, to the millionth of a dollar, and the budget is back at the very millisecond of the next month.
+    """
+    budget, estimate = Limit.per_month("usd", 1_000_000, tz="Europe/Berlin", unit="usd_micro"), 3_000
+    clients = [await store.client() for _ in range(3)]
+    rng, admitted, costs, underestimated = random.Random(1), 0, 0, 0
+
+    async def request(client: Client, cost: int) -> None:
+        nonlocal admitted, costs, underestimated
+        async with client.limiter.acquire("key", RESOURCE, {"usd": estimate}, [budget]) as lease:
+            admitted += 1
+            await asyncio.sleep(0)  # the others are at work meanwhile
+            await lease.settle(usd=cost)
+            costs, underestimated = costs + cost, underestimated + max(0, cost - estimate)
+
+    requests = [
+        request(clients[number % 3], rng.choice((500, 1_500, 3_000, 3_500))) for number in range(1_000)
+    ]
+    answers = await asyncio.gather(*requests, return_exceptions=True)
+    refused = [answer for answer in answers if isinstance(answer, RateLimitExceeded)]
+    assert [answer for answer in answers if answer is not None and answer not in refused] == []
+    assert admitted + len(refused) == 1_000
+    left = (await clients[0].limiter.available("key", RESOURCE, [budget]))["usd"]
+    assert left == 1_000_000 - costs
+    assert costs <= 1_000_000 + underestimated
+    assert min(len(refused), underestimated) > 0, "a budget that nobody reaches proves nothing"
+    while (left := (await clients[0].limiter.available("key", RESOURCE, [budget]))["usd"]) > 0:
+        await clients[0].take("key", {"usd": left}, budget)
+    refusal = await clients[0].refused("key", {"usd": 1}, budget)
+    store.clock.advance(refusal.retry_after_seconds - 0.001)
+    await clients[1].refused("key", {"usd": 1}, budget)
+    store.clock.advance(0.001)
+    assert datetime.fromtimestamp(store.clock.now_ms / 1000, ZoneInfo("Europe/Berlin")).day == 1
+    await clients[1].take("key", {"usd": 1}, budget)
