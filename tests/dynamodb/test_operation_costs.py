@@ -371,14 +371,22 @@ def test_the_documented_costs_are_the_measured_ones(costs: dict[str, Cost]) -> N
     assert text == DOCS.read_text()
 
 
-def test_how_many_limits_fit_into_one_write_unit() -> None:
-    """The documentation says from how many limits on a bucket costs two units a write."""
+KINDS: dict[str, Callable[[str], Limit]] = {
+    "limits": lambda name: Limit.per_minute(name, 10_000_000),
+    "quotas": lambda name: Limit.per_month(name, 10_000_000, tz="Europe/Berlin", unit="usd_micro"),
+    "windows": lambda name: Limit.session(name, 10_000_000, "5h"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_how_many_limits_fit_into_one_write_unit(kind: str) -> None:
+    """The documentation says from how many limits of a kind on a bucket costs two units a write."""
     table = make_table()
     clock = clock_of(table)
     client = Client(table, clock)
     fitting = 0
     for count in range(1, 33):
-        limits = [Limit.per_minute(f"limit-{n:02}", 10_000_000) for n in range(count)]
+        limits = [KINDS[kind](f"limit-{n:02}") for n in range(count)]
         entity_id = f"project-{count:05}"
         amounts = {limit.name: 1_234 for limit in limits}
         with client.limiter.acquire(entity_id, RESOURCE, amounts, limits):
@@ -388,7 +396,7 @@ def test_how_many_limits_fit_into_one_write_unit() -> None:
             pass
         if client.wire.units["WCU"] == 1.0:
             fitting = count
-    assert f"up to {fitting} limits" in DOCS.read_text()
+    assert f"up to {fitting} {kind}" in DOCS.read_text()
 
 
 def test_how_many_limits_fit_beside_seats() -> None:
