@@ -188,8 +188,9 @@ def changes_of(item: Item) -> int:
 
 
 def _settings_of(item: Item) -> dict[str, Any]:
-    switches = {name: item.get(name) for name in ("cascade", "auto_update", "strict_version")}
-    said = {name: value for name, value in switches.items() if isinstance(value, bool)}
+    # A bucket says whether it cascades as well, and may stand in the place of a level by mistake.
+    own = ("auto_update", "strict_version", *(("cascade",) if is_number(item.get("config_version")) else ()))
+    said = {name: value for name in own if isinstance(value := item.get(name), bool)}
     return {"on_unavailable": policy_of(item), "config_version": changes_of(item), **said}
 
 
