@@ -47,6 +47,7 @@ async def administer(
     resource: str,
     choices: Sequence[Sequence[Limit]],
     family: tuple[str, str | None, str],
+    more: Sequence[tuple[str, Callable[[], Coroutine[Any, Any, Any]]]] = (),
 ) -> None:
     """Change the limits at every level, and whose child somebody is."""
     rng, (child, parent, other) = simulation.rng, family
@@ -57,6 +58,7 @@ async def administer(
         ("limits changed", lambda: repository.set_system_defaults(rng.choice(choices))),
         ("parent changed", lambda: repository.update_entity(child, parent_id=rng.choice((parent, other)))),
         ("cascade changed", lambda: repository.update_entity(child, cascade=rng.random() < 0.5)),
+        *more,
     ]
     for _ in range(rng.choice((2, 4))):
         await idle(simulation, 30)

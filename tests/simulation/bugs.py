@@ -19,7 +19,7 @@ from zae_limiter.engine.demand import BucketDemand, Take, demands_on
 from zae_limiter.engine.fitting import fitting
 from zae_limiter.engine.group_commit import BucketWriter
 from zae_limiter.engine.merge import merge
-from zae_limiter.engine.parts import Part
+from zae_limiter.engine.parts import Part, asked_of
 from zae_limiter.engine.plan import Plan
 from zae_limiter.engine.posting import Posting
 from zae_limiter.engine.renewal import Renewals
@@ -51,6 +51,7 @@ from zae_limiter.schema import BOOKED, limit_attributes
 
 look, leave = StoreClock._look, Acquisition.__aexit__
 refuse_older_shape = versions._refuse_older_shape
+find_family = BucketRecords._family
 
 
 def _without_floor(*given: Any) -> Write | None:
@@ -123,7 +124,7 @@ def _set_back(clock: StoreClock) -> int:
     return look(clock)
 
 
-async def _stamp_nothing(*_: Any) -> None:
+async def _stamp_nothing(*_: Any, **__: Any) -> None:
     """A change of an entity's limits of which nobody is told."""
 
 
@@ -183,6 +184,20 @@ async def _widened_family(
     if not account.cascade or account.parent_id in (None, entity_id):
         return [account], resolved
     return [account, (await find(account.parent_id, resource, limits))[0]], resolved
+
+
+async def _spare_grandparents(view: BucketRecords, *asked: Any, **how: Any) -> Any:
+    """A cascade that ends at the parent."""
+    accounts, resolved = await find_family(view, *asked, **how)
+    return accounts[:2], resolved
+
+
+def _charge_grandparents_twice(parts: Sequence[Part], plans: Sequence[Plan]) -> list[BucketDemand]:
+    """A chain whose upper end is met on two ways."""
+    return [
+        demand if at < 2 else demand._replace(amounts={n: 2 * a for n, a in demand.amounts.items()})
+        for at, demand in enumerate(asked_of(parts, plans))
+    ]
 
 
 def _count_nothing(*_: Any) -> None:
@@ -268,6 +283,8 @@ BUGS: dict[str, dict[str, Any]] = {
     "line_never_over": dict.fromkeys(IN_LINE, _is_booked),
     "counted_twice": {"zae_limiter.records.once._is_over": _always},
     "parent_widened": {"zae_limiter.records.buckets.BucketRecords._family": _widened_family},
+    "grandparent_spared": {"zae_limiter.records.buckets.BucketRecords._family": _spare_grandparents},
+    "grandparent_twice": {"zae_limiter.engine.acquire.asked_of": _charge_grandparents_twice},
     "holds_believed": {
         "zae_limiter.engine.seen_buckets.SeenBuckets.is_doubtful": _never,
         "zae_limiter.engine.seen_buckets.SeenBuckets.is_held_here": _never,

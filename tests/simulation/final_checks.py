@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 from tests.simulation.actors import Tenant
@@ -181,26 +182,38 @@ def check_changes(
 def check_families(
     simulation: Simulation, repositories: Sequence[Repository], resource: str, limits: Sequence[Limit]
 ) -> None:
-    """A parent that would refuse holds nobody who is not its child any more, whoever changed that."""
+    """Somebody above who would refuse holds nobody who is not below it any more, whoever changed that."""
+    rng = simulation.rng
 
-    async def make(setter: Repository, parent: str, child: str) -> None:
-        await setter.create_entity(parent)
-        await setter.set_limits(parent, [Limit("fast", 2, 1, NEVER_SECONDS)], resource)
-        await setter.create_entity(child, parent_id=parent, cascade=True)
-        await setter.set_limits(child, limits, resource)
+    async def make(setter: Repository, *chain: str) -> None:
+        await setter.set_resource_cascade(resource, None)  # which would overrule what an entity does
+        await setter.create_entity(chain[0])
+        await setter.set_limits(chain[0], [Limit("fast", 2, 1, NEVER_SECONDS)], resource)
+        for above, below in pairwise(chain):
+            await setter.create_entity(below, parent_id=above, cascade=True)
+            await setter.set_limits(below, limits, resource)
 
     async def use(user: Repository, child: str, amount: int) -> None:
         async with RateLimiter(user).acquire(child, resource, {"fast": amount}):
             pass
 
     for place, user in enumerate(repositories[1:]):
-        setter, parent, child = repositories[0], f"former-{place}", f"leaver-{place}"
-        ways: list[dict[str, Any]] = [{"cascade": False}, {"parent_id": None}]
-        leave = setter.update_entity(child, **simulation.rng.choice(ways))
-        _settle(simulation, make(setter, parent, child), use(user, child, 1), leave)
+        setter, child = repositories[0], f"leaver-{place}"
+        between = [f"between-{place}-{n}" for n in range(rng.choice((0, 0, 1, 2)))]
+        chain = [f"former-{place}", *between, child]
+        who = rng.choice(chain[1:])
+        ways: list[Coroutine[Any, Any, Any]] = [
+            setter.update_entity(who, cascade=False),
+            setter.update_entity(who, parent_id=None),
+            setter.set_entity_cascade(who, False, resource),
+        ]
+        leave = ways.pop(rng.randrange(len(ways)))
+        for other in ways:
+            other.close()
+        _settle(simulation, make(setter, *chain), use(user, child, 1), leave)
         last = simulation.add(use(user, child, 3), None)
         simulation.run()
-        assert last.error is None, f"{child} is held by a former parent: {last.error!r}"
+        assert last.error is None, f"{child} is held by who was above {who}: {last.error!r}"
 
 
 def _settle(simulation: Simulation, *steps: Coroutine[Any, Any, Any]) -> None:

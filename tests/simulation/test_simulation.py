@@ -55,6 +55,7 @@ def test_simulated_world_is_rough() -> None:
         *("lost request", "lost reply", "unreachable", "throttled", "store gone", "partition", "long delay"),
         *("clock step", "clock drift", "cancelled", "crashed"),
         *("limits changed", "limits deleted", "parent changed", "cascade changed"),
+        *("chain changed", "policy changed"),
         *("namespace deleted", "namespace recovered", "namespace registered", "purged"),
         *("bucket moved", "bucket charged", "let in", "migrated", "migration interrupted"),
         *("waited", "wait refused"),

@@ -23,6 +23,7 @@ from unittest import mock
 
 from tests.simulation.actors import Followers, Tenant, Timed, administer, keep_namespaces
 from tests.simulation.books import Books
+from tests.simulation.families import ABOVE, PARENT, STEPPARENT, Lineage
 from tests.simulation.faults import DAY_MS, HOUR_MS, Weather
 from tests.simulation.final_checks import (
     check_changes,
@@ -64,7 +65,6 @@ from zae_limiter.schema import (
 )
 
 RESOURCE = "api"
-PARENT, STEPPARENT = "parent", "stepparent"
 GUEST = "guest"
 """A child that brings its own limits along, and they are wide."""
 FAMILY = {"child-1": PARENT, "child-2": PARENT, "loner": None, GUEST: PARENT}
@@ -120,6 +120,7 @@ class Scenario:
         self.intents: dict[int, Intent] = {}
         self.operators = Operators(self.simulation, self.intents, seed)
         self.operated = waits and self.operators.dice.random() < 0.4
+        self.lineage = Lineage(seed, wanted=waits)
         self.books = Books()
         self.wholes: dict[str, Whole] = {}
         self.admitted = self.refused = 0
@@ -162,8 +163,7 @@ class Scenario:
 
     async def _furnish(self, view: Repository, parents: Sequence[str]) -> None:
         await view.set_resource_defaults(RESOURCE, LIMITS[0])
-        for entity_id in parents:
-            await view.create_entity(entity_id)
+        await self.lineage.make(view, parents, deep=self.heritage is None and view is self.setup)
         for entity_id, parent_id in FAMILY.items():
             await view.create_entity(entity_id, parent_id=parent_id, cascade=parent_id is not None)
         if view is not self.setup:
@@ -210,8 +210,8 @@ class Scenario:
         if self.changes:
             admin = self._open(self.processes[0])
             family = ("child-2", PARENT, STEPPARENT)
-            chores = partial(administer, self.simulation, admin, RESOURCE, LIMITS, family)
-            self.processes[0].spawn(self._once_let_in(admin, chores))
+            work = self.simulation, admin, RESOURCE, LIMITS, family, self.lineage.chores(admin, RESOURCE)
+            self.processes[0].spawn(self._once_let_in(admin, partial(administer, *work)))
         for _ in range(rng.choice((0, 0, 1, 2))):
             process = self._process(0, 0, -20, 20, -DAY_MS, DAY_MS)
             network = Timed(process, self._network(process))
@@ -282,7 +282,7 @@ class Scenario:
         if self.heritage is not None:
             self.simulation.run()
             self.heritage.check(self.setup)
-        for entity_id in EVERYBODY:
+        for entity_id in {*EVERYBODY, *ABOVE}:
             images = self._shards(entity_id)
             for name in ("fast", "slow"):
                 stored = sum(number(image, limit_attributes(name).tc) for image in images)
@@ -327,7 +327,7 @@ class Scenario:
             Demand(who, RESOURCE, rng.choice(AMOUNTS), BROUGHT_ALONG if who == GUEST else None)
             for who in rng.choices(tuple(FAMILY), k=rng.choice((2, 2, 3)))
         ]
-        await JointAttempt(self, demands, (PARENT, STEPPARENT)).run(limiter)
+        await JointAttempt(self, demands, (*ABOVE,)).run(limiter)
 
     async def _attempt(self, limiter: RateLimiter) -> None:
         rng, faulty = self.simulation.rng, self.fault_rate > 0 or self.rough
@@ -385,15 +385,17 @@ class Scenario:
             if certain and (consumed or not faulty):
                 self._enter(lease, consumed, most)
             else:
-                self.books.enter((entity_id, PARENT, STEPPARENT), {}, most)
+                self.books.enter((entity_id, *ABOVE), {}, most)
             if certain and limiter.refunds_lost != counted:  # perhaps of a family charged by mistake
-                self.books.enter((entity_id, PARENT, STEPPARENT), {}, most)
+                self.books.enter((entity_id, *ABOVE), {}, most)
 
     def _enter(self, lease: Lease | None, consumed: Mapping[str, int], most: Mapping[str, int]) -> None:
         """Enter what the family of a lease has paid; some of it, if the family was changed meanwhile."""
         if lease is None or not consumed:
             return
         families = [{a.entity_id for a in part.accounts} for part in lease._taken()]
+        if not self.changes:
+            self.lineage.check(lease, families, FAMILY)
         always = set.intersection(*families)
         self.books.enter(always, consumed, consumed)
         self.books.enter(set.union(*families) - always, {}, most)
@@ -456,7 +458,7 @@ class Scenario:
         if charge:
             intent = Intent(write, {}, charge.at_ms, charge.missing_milli)
             self.books.enter([address.entity_id], charge.consumed, charge.consumed)
-        if address.entity_id in (PARENT, STEPPARENT) and not self.sharded:
+        if address.entity_id in ABOVE and not self.sharded:
             _check_stored_limits(address.entity_id, outcome.item)
         intent = self.operators.judged(intent, before, outcome.item)
         judge = self.judges.setdefault(key, Judge(key.partition, self.simulation))
