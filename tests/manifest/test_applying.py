@@ -65,6 +65,11 @@ async def put(repository: Repository, place: LevelAddress, config: LimiterConfig
 
 
 async def take_away(repository: Repository, place: LevelAddress) -> None:
+    """Delete a level with all it says; a switch would stay, so it is replaced first."""
+    identifier = place.entity_id if place.level == "entity" else None
+    config = await repository.get_config(place.level, identifier, place.resource)
+    if config is not None and config.has_switch:
+        await put(repository, place, LimiterConfig(on_unavailable=OnUnavailable.BLOCK))
     if place.level == "system":
         await repository.delete_system_defaults()
     elif place.level == "resource":

@@ -36,7 +36,11 @@ switches = st.fixed_dictionaries({}) | st.one_of(
     st.fixed_dictionaries({"bypass": st.sampled_from(Bypass)}),
 )
 levels = st.builds(
-    lambda limits, policy, switch: LimiterConfig(limits, policy, **switch), limits, policies, switches
+    lambda limits, policy, cascade, switch: LimiterConfig(limits, policy, cascade=cascade, **switch),
+    limits,
+    policies,
+    st.none() | st.booleans(),
+    switches,
 ).filter(governs)
 resources = st.sampled_from(RESOURCES) | names.resources
 entities = st.sampled_from(ENTITIES) | names.entities
