@@ -15,7 +15,15 @@ from tests.cli.conftest import Run
 from tests.cli.test_commands import data_of, done
 from zae_limiter.builder import RepositoryOptions
 from zae_limiter.cli.app import program
-from zae_limiter.cli.spellings import GONE, GONE_COMMANDS, NEEDLESS, RENAMED, Former, GoneCommand
+from zae_limiter.cli.spellings import (
+    GONE,
+    GONE_COMMANDS,
+    MOVED,
+    NEEDLESS,
+    RENAMED,
+    Former,
+    GoneCommand,
+)
 
 TABLE = Path(__file__).parent / "established.txt"
 
@@ -81,7 +89,7 @@ def test_what_was_written_is_understood_or_refused_with_a_way_out(run: Run, line
 
 def refused(result: Result) -> None:
     assert (result.exit_code, result.stdout) == (2, "")
-    assert " is gone: " in result.stderr
+    assert " is gone: " in result.stderr or "\nhint: zae-limiter " in result.stderr
 
 
 def test_no_spelling_is_kept_that_nobody_wrote() -> None:
@@ -92,7 +100,29 @@ def test_no_spelling_is_kept_that_nobody_wrote() -> None:
     }
     assert kept - known == {("deploy", "--config-cache-ttl"), ("deploy", "--bucket-ttl-multiplier")}
     commands = {line.command for line in established()} | {"loadtest"}
-    assert GONE_COMMANDS.keys() <= commands
+    assert GONE_COMMANDS.keys() | MOVED.keys() <= commands
+
+
+@pytest.mark.parametrize(
+    ("words", "now"),
+    [
+        ("entity disable key-1", "disable --entity key-1 --reason …"),
+        ("entity disable key-1 --resource gpt-4", "disable --entity key-1 --resource gpt-4 --reason …"),
+        ("entity disable key-1 --reason unpaid", "disable --entity key-1 --reason unpaid"),
+        ("resource disable gpt-4 -N acme", "disable --resource gpt-4 -N acme --reason …"),
+        ("entity disable", "disable --entity ID --reason …"),
+        ("entity disable --resource gpt-4 key-1", "disable --entity ID --reason …"),
+        ("entity bypass key-1", "bypass --entity key-1"),
+        ("entity enable key-1", "enable --entity key-1 --overrule"),
+        ("resource clear-disabled gpt-4", "enable --resource gpt-4"),
+    ],
+)
+def test_a_verb_of_switches_leads_to_the_one_that_there_is(run: Run, words: str, now: str) -> None:
+    """What was given is written where it belongs; nothing is done."""
+    result = run(*words.split())
+    old, new = " ".join(words.split()[:2]), now.split(maxsplit=1)[0]
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"error: `{old}` is now `{new}`\nhint: zae-limiter {now}\n"
 
 
 def test_every_option_of_the_builder_is_one_of_deploy() -> None:
@@ -209,7 +239,7 @@ def test_the_docs_name_every_old_spelling() -> None:
     for table in (NEEDLESS, GONE):
         for options in table.values():
             assert [old for old in options if old.split()[0] not in page] == []
-    assert [path for path in GONE_COMMANDS if path.split()[-1] not in page] == []
+    assert [path for path in (*GONE_COMMANDS, *MOVED) if path.split()[-1] not in page] == []
 
 
 def test_variables_for_every_shell(run: Run) -> None:

@@ -10,9 +10,13 @@ fails, and says what there is instead.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from shlex import quote
 from typing import Any, Final, cast
 
 import click
+
+from ..exceptions import without_secrets
+from .errors import USAGE, Failure
 
 _GIVEN = {"-r": "RESOURCE", "--resource": "RESOURCE", "--idempotency-key": "--key"}
 
@@ -55,19 +59,24 @@ GONE: Final[Mapping[str, Mapping[str, str]]] = {
 }
 """Options without a counterpart, as they were written, and what there is instead."""
 
-_SWITCH = "this version has no switches; limits are what it enforces: `{} …`"
-
 GONE_COMMANDS: Final[Mapping[str, str]] = {
-    **{f"entity {verb}": _SWITCH.format("entity set-limits") for verb in ("bypass", "disable", "enable")},
-    "entity clear-disabled": _SWITCH.format("entity delete-limits"),
-    "loadtest": "load is not generated here; a checkout measures with `make bench`",
-    **{f"resource {verb}": _SWITCH.format("resource set-defaults") for verb in ("disable", "enable")},
-    **{
-        f"resource {verb}": _SWITCH.format("resource delete-defaults")
-        for verb in ("bypass", "clear-disabled")
-    },
+    "loadtest": "load is not generated here; a checkout measures with `make bench`"
 }
 """Commands without a counterpart, with all that they were told."""
+
+_SWITCHES = {
+    "disable": ("disable", "--reason …"),
+    "enable": ("enable", "--overrule"),
+    "clear-disabled": ("enable", ""),
+    "bypass": ("bypass", ""),
+}
+
+MOVED: Final[Mapping[str, tuple[str, str, str]]] = {
+    f"{noun} {old}": (verb, f"--{noun}", more)
+    for noun in ("entity", "resource")
+    for old, (verb, more) in _SWITCHES.items()
+}
+"""Commands that a verb without a noun has taken over: that, the option for the name, and what else to say."""
 
 
 class Former(click.Option):
@@ -114,6 +123,23 @@ class GoneCommand(click.Command):
         raise click.UsageError(self._told, ctx.parent)
 
 
+class MovedCommand(GoneCommand):
+    """A command that is written in another way, which is shown with the words that were given."""
+
+    def __init__(self, path: str, verb: str, option: str, more: str) -> None:
+        super().__init__(path, "")
+        self._told, self._verb, self._option, self._more = f"`{path}` is now `{verb}`", verb, option, more
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:  # noqa: ARG002
+        # What an option takes is not known here, so only a name that comes first is known to be one.
+        words = args if args and not args[0].startswith("-") else ["ID"]
+        more = "" if self._more.split(" ")[0] in words else self._more
+        given = (quote(without_secrets(word) if "://" in word else word) for word in words)
+        raise Failure(
+            self._told, " ".join(filter(None, ("zae-limiter", self._verb, self._option, *given, more))), USAGE
+        )
+
+
 def teach(program: click.Group) -> None:
     """Have a program understand the old spellings."""
     for path, options in RENAMED.items():
@@ -125,8 +151,10 @@ def teach(program: click.Group) -> None:
     for path, options in GONE.items():
         gone = [Former(old, f"is gone: {instead}", is_refused=True) for old, instead in options.items()]
         _find(program, path).params += gone
-    for path, instead in GONE_COMMANDS.items():
-        cast(click.Group, _find(program, path.rpartition(" ")[0])).add_command(GoneCommand(path, instead))
+    gone_commands = {path: GoneCommand(path, instead) for path, instead in GONE_COMMANDS.items()}
+    gone_commands |= {path: MovedCommand(path, *now) for path, now in MOVED.items()}
+    for path, command in gone_commands.items():
+        cast(click.Group, _find(program, path.rpartition(" ")[0])).add_command(command)
 
 
 def _find(command: click.Command, path: str) -> click.Command:
