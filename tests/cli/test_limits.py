@@ -10,7 +10,7 @@ import yaml
 from click.testing import CliRunner
 
 from tests.cli.conftest import STORE, Run
-from zae_limiter import RateLimiterUnavailable, SyncRateLimiter
+from zae_limiter import RateLimiterUnavailable, ResourceDisabled, SyncRateLimiter
 from zae_limiter.cli.app import program
 from zae_limiter.operate.manifest import StoredLimits, SyncStoredLimits, parse
 from zae_limiter.operate.manifest.template import HANDLER
@@ -134,6 +134,27 @@ def test_deletion_is_confirmed(run: Run, file: Path, limiter: SyncRateLimiter) -
     assert agreed.exit_code == 0
     assert agreed.stderr.endswith("applied: 1 created, 1 updated, 1 deleted, 1 unchanged\n")
     assert limiter.repository.get_config("system") is None
+
+
+def test_an_emergency_stop_outlives_a_deployment(run: Run, file: Path, limiter: SyncRateLimiter) -> None:
+    """A file that does not mention a switch does not lift it; one that does says how it is."""
+    run("limits", "apply")
+    assert run("disable", "--resource", "gpt-4", "--reason", "leak").exit_code == 0
+    for verb in ("plan", "diff"):
+        assert run("limits", verb, "--exit-code").exit_code == 0
+    file.write_text(CHANGED)
+    assert "disabled" not in run("limits", "plan").stdout + run("limits", "diff").stdout
+    update = json_of(run, "apply", "--yes")["changes"][0]
+    assert (update["before"]["disabled"], update["after"]["disabled"]) == ("leak", "leak")
+    with pytest.raises(ResourceDisabled, match="leak"):
+        limiter.acquire("user-2", "gpt-4", {"rpm": 1}).open()
+    assert "disabled: leak" in run("limits", "export").stdout
+    file.write_text(CHANGED.replace("gpt-4: {on", "gpt-4: {disabled: false, on"))
+    planned = run("limits", "plan").stdout
+    assert planned.splitlines()[2].split()[-3:] == ["disabled", "leak", "false"]
+    assert run("limits", "apply").exit_code == 0
+    with limiter.acquire("user-2", "gpt-4", {"rpm": 1}):
+        pass
 
 
 def test_a_difference(run: Run, file: Path) -> None:

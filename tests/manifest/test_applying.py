@@ -1,6 +1,8 @@
 """A manifest and a real store: applied, applied again, changed, compared, exported."""
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
 from textwrap import dedent
 from typing import Any
 
@@ -12,6 +14,7 @@ from tests.manifest.wishes import levels, manifests, places, wanted
 from tests.records.store import RPM, TPM, Store, everything
 from zae_limiter import (
     AuditAction,
+    Bypass,
     InvalidIdentifierError,
     LimiterConfig,
     OnUnavailable,
@@ -277,6 +280,72 @@ def test_the_sync_twin() -> None:
         assert len(stored.export().levels) == 5
 
 
+async def test_a_switch_that_the_file_does_not_mention_stays(store: Store) -> None:
+    """Whether its level is named or not; one that the file mentions becomes what it says."""
+    repository = await store.repository()
+    stored = StoredLimits(repository)
+    await stored.apply(read(FIRST))
+    await repository.disable(resource="gpt-3", reason="leak")
+    await repository.disable(resource="gpt-4", reason="leak")
+    await repository.bypass(entity_id="user-1", resource="gpt-4")
+    assert (await stored.plan(read(FIRST))).is_empty
+    assert (await stored.difference(read(FIRST))).is_empty
+
+    planned = await stored.plan(read(SECOND))
+    (update,) = [change for change in planned.changes if change.action is Action.UPDATE]
+    assert update.after is not None
+    assert update.after.disabled == "leak"
+    changed = await stored.carry_out(planned)
+    assert [str(change.address) for change in changed if change.action is Action.DELETE] == [
+        "system",
+        "resource gpt-3",
+        "entity user-1 _default_",
+    ]
+    gpt3, gpt4 = [await repository.get_config("resource", name) for name in ("gpt-3", "gpt-4")]
+    own = await repository.get_config("entity", "user-1", "gpt-4")
+    assert gpt3 is not None
+    assert gpt4 is not None
+    assert own is not None
+    assert (gpt3.limits, gpt3.disabled) == ((), "leak")
+    assert (gpt4.limits[0].capacity, gpt4.disabled) == (25, "leak")
+    assert own.bypass is Bypass.COUNTED
+    assert await stored.apply(read(SECOND)) == []
+    (left,) = (await stored.difference(read(SECOND))).changes
+    assert (left.action, str(left.address)) == (Action.LEAVE, "resource gpt-3")
+
+    said = read("resources: {gpt-4: {disabled: false, limits: {rpm: {capacity: 25}}}}")
+    assert said.levels.items() <= (await applied(stored, said)).items()
+    said = read("resources: {gpt-4: {bypass: uncounted, limits: {rpm: {capacity: 25}}}}")
+    assert said.levels.items() <= (await applied(stored, said)).items()
+    await repository.enable(resource="gpt-3")
+    await stored.apply(said)
+    assert await claims_of(repository) == {"#CLAIM#resource#gpt-4", "#CLAIM#entity#user-1#gpt-4"}
+
+
+async def applied(stored: StoredLimits, manifest: Manifest) -> Mapping[LevelAddress, LimiterConfig]:
+    """What is stored after an apply."""
+    await stored.apply(manifest)
+    return (await stored.export()).levels
+
+
+async def test_a_switch_that_is_thrown_after_the_plan_stays(store: Store) -> None:
+    """And one that was lifted since does not come back."""
+    repository = await store.repository()
+    stored = StoredLimits(repository)
+    await stored.apply(read(FIRST))
+    await repository.disable(resource="gpt-4", reason="leak")
+    planned = await stored.plan(read(SECOND))
+    await repository.enable(resource="gpt-4")
+    await repository.disable(resource="gpt-3", reason="leak")
+    await repository.disable(entity_id="user-1", resource="gpt-4", reason="leak")
+    await stored.carry_out(planned)
+    found = (await stored.export()).levels
+    assert {str(at): config.disabled for at, config in found.items() if config.has_switch} == {
+        "resource gpt-3": "leak",
+        "entity user-1 gpt-4": "leak",
+    }
+
+
 by_hand = st.lists(st.tuples(places, st.none() | levels), max_size=8)
 
 
@@ -309,8 +378,11 @@ def test_random_stores_and_manifests(
 
             await stored.apply(second)
             levels = (await stored.export()).levels
-            assert {place: levels[place] for place in second.levels} == second.levels
-            assert levels.keys() == second.levels.keys() | foreign
+            switched = {place for place, config in exported.levels.items() if config.has_switch}
+            for place, config in second.levels.items():
+                one = exported.levels[place] if place in switched and not config.has_switch else config
+                assert levels[place] == replace(config, disabled=one.disabled, bypass=one.bypass)
+            assert levels.keys() == second.levels.keys() | foreign | switched
             assert await stored.apply(second) == []
 
     asyncio.run(work())

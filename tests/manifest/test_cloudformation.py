@@ -170,6 +170,19 @@ def test_the_life_of_a_stack(stack: Stack) -> None:
         assert repository.list_resources_with_defaults() == ["theirs"]
 
 
+def test_a_stack_lifts_no_switch(stack: Stack) -> None:
+    """Neither an update nor the end of the stack does, if the manifest does not mention it."""
+    stack.asks("Create", FIRST)
+    with stack.repository() as repository:
+        repository.disable(resource="gpt-4", reason="leak")
+        assert stack.asks("Update", SECOND)["Status"] == "SUCCESS"
+        assert stack.asks("Delete", SECOND)["Status"] == "SUCCESS"
+        assert stack.asks("Delete", SECOND)["Data"] == {"Applied": "nothing"}
+        config = repository.get_config("resource", "gpt-4")
+        assert config is not None
+        assert (config.limits, config.disabled) == ((), "leak")
+
+
 def test_what_goes_wrong_is_answered(stack: Stack) -> None:
     """A stack that is not answered waits for an hour; a deletion does not fail for want of a table."""
     wrong = stack.asks("Create", '{"sytem": {}}')

@@ -51,6 +51,10 @@ def test_steps_make_before_they_remove() -> None:
     assert made.lapsed == {B: "gone"}
 
 
+def switch_of(level: StoredLevel | None) -> tuple[object, ...]:
+    return (None, None) if level is None else (level.config.disabled, level.config.bypass)
+
+
 @given(manifests, stores, claimed)
 def test_a_plan_leads_to_what_is_wanted(
     manifest: Manifest, stored: dict[LevelAddress, StoredLevel], claims: dict[LevelAddress, str]
@@ -60,10 +64,14 @@ def test_a_plan_leads_to_what_is_wanted(
     planned = plan(manifest, stored, claims)
     for change in planned.steps:
         place = change.address
-        if change.after is None:
+        if change.action is Action.DELETE:
             assert after[place].born == change.born == left[place]
-            del after[place], left[place]
+            if change.after is None:
+                del after[place], left[place]
+            else:
+                after[place] = StoredLevel(change.after, change.born)
         else:
+            assert change.after is not None
             if place not in after:
                 left[place] = "life-3"
             after[place] = StoredLevel(change.after, after[place].born if place in after else "life-3")
@@ -71,12 +79,19 @@ def test_a_plan_leads_to_what_is_wanted(
         assert left[place] == born
         del left[place]
     for place, config in manifest.levels.items():
-        assert says_the_same(after[place].config, config)
+        assert revised(after[place].config, config) is None
+        assert switch_of(after[place]) == switch_of(
+            StoredLevel(config) if config.has_switch else stored.get(place)
+        )
     for place in stored.keys() - after.keys():
         assert claims[place] == stored[place].born
+    for place in stored.keys() - manifest.levels.keys():
+        assert switch_of(after.get(place)) == switch_of(stored[place])
     for place in stored.keys() & after.keys() - manifest.levels.keys():
-        assert after[place] == stored[place]
-        assert claims.get(place) != stored[place].born or stored[place].born is None
+        if claims.get(place) == stored[place].born is not None:
+            assert revised(after[place].config, LimiterConfig()) is None
+        else:
+            assert after[place] == stored[place]
     again = plan(manifest, after, left)
     assert (again.changes, again.lapsed) == ((), {})
 
@@ -86,6 +101,8 @@ def test_a_level_keeps_what_a_manifest_cannot_say(before: LimiterConfig, wanted:
     """The rest of the level stays as it is, and a level that is right already is left."""
     held = replace(before, auto_update=False, strict_version=True, config_version=5)
     after = revised(held, wanted)
+    if not wanted.has_switch:
+        wanted = replace(wanted, disabled=before.disabled, bypass=before.bypass)
     if after is None:
         assert says_the_same(before, wanted)
     else:

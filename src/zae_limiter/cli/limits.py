@@ -56,7 +56,7 @@ def limits() -> None:
     """The limits of a namespace as a file.
 
     A level that the file names becomes what the file says. A level that it does not name is deleted if an
-    earlier apply made it, and left alone otherwise.
+    earlier apply made it, and left alone otherwise. A switch that the file does not mention stays as it is.
     """
 
 

@@ -3,7 +3,8 @@
 A manifest maps the addresses of levels to what these are to say: limits, a policy and a switch, and nothing
 else a level may hold. A level is compared and changed as a whole. One that the file names becomes what the
 file says; one that it does not name is deleted if the life that it leads was given to it by an apply, and
-left alone otherwise.
+left alone otherwise. A switch is an operator's as much as the file's: one that the file does not mention
+stays as it is, whatever becomes of its level.
 """
 
 from __future__ import annotations
@@ -63,11 +64,14 @@ class Action(StrEnum):
     UPDATE = "update"
     DELETE = "delete"
     LEAVE = "leave"
-    """It is stored, the file does not name it, and no apply made it."""
+    """It is stored, the file does not name it, and no apply made it, or it is nothing but a switch."""
 
 
 class LevelChange(NamedTuple):
-    """A level before and after; ``None`` where it has neither limits nor a policy nor a switch."""
+    """A level before and after; ``None`` where it has neither limits nor a policy nor a switch.
+
+    A level that is deleted and switched is nothing but its switch afterwards.
+    """
 
     action: Action
     address: LevelAddress
@@ -75,6 +79,8 @@ class LevelChange(NamedTuple):
     after: LimiterConfig | None
     born: str | None = None
     """Which life of the level is meant, if it is to be deleted."""
+    wanted: LimiterConfig = LimiterConfig()
+    """What the file says; a switch that it does not mention is kept as it is found by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,17 +125,22 @@ def plan(
     unchanged = 0
     for address in sorted({*manifest.levels, *stored, *claims}, key=lambda address: address.order):
         before, born = stored.get(address) or (None, None)
-        after, claim = manifest.levels.get(address), claims.get(address)
-        if after is not None and before is not None and says_the_same(before, after):
-            unchanged += 1
-        elif after is not None:
-            action = Action.CREATE if before is None else Action.UPDATE
-            changes.append(LevelChange(action, address, before, after))
-        elif before is not None and claim is not None and claim == born:
-            changes.append(LevelChange(Action.DELETE, address, before, None, born))
-        elif before is not None and everything:
-            changes.append(LevelChange(Action.LEAVE, address, before, before))
-        is_made = after is not None and before is None
+        wanted, claim = manifest.levels.get(address), claims.get(address)
+        if wanted is not None:
+            after = revised(before or LimiterConfig(), wanted)
+            if after is None:
+                unchanged += 1
+            else:
+                action = Action.CREATE if before is None else Action.UPDATE
+                changes.append(LevelChange(action, address, before, after, wanted=wanted))
+        elif before is not None:
+            left = revised(before, LimiterConfig())
+            if left is not None and claim is not None and claim == born:
+                after = left if left.has_switch else None
+                changes.append(LevelChange(Action.DELETE, address, before, after, born))
+            elif everything:
+                changes.append(LevelChange(Action.LEAVE, address, before, before))
+        is_made = wanted is not None and before is None
         if claim is not None and claim != born and not is_made:  # who makes a level replaces its claim
             lapsed[address] = claim
     return ManifestPlan(tuple(changes), unchanged, lapsed)
@@ -137,6 +148,9 @@ def plan(
 
 SETTINGS = ("on_unavailable", "disabled", "bypass", "cascade")
 """What a manifest says of a level besides its limits."""
+
+SWITCH = ("disabled", "bypass")
+"""Which of these are the switch."""
 
 
 def settings_of(config: LimiterConfig) -> dict[str, Any]:
@@ -152,10 +166,13 @@ def says_the_same(one: LimiterConfig, other: LimiterConfig) -> bool:
 
 
 def revised(before: LimiterConfig, wanted: LimiterConfig) -> LimiterConfig | None:
-    """A level that says what is wanted and keeps the rest; ``None`` if it does already."""
-    if says_the_same(before, wanted):
-        return None
-    return replace(before, limits=wanted.limits, **{name: getattr(wanted, name) for name in SETTINGS})
+    """A level that says what is wanted and keeps the rest; ``None`` if it does already.
+
+    Its switch is part of the rest where nothing is said about it: whoever threw it has it lifted.
+    """
+    said = [name for name in SETTINGS if wanted.has_switch or name not in SWITCH]
+    after = replace(before, limits=wanted.limits, **{name: getattr(wanted, name) for name in said})
+    return None if says_the_same(before, after) else after
 
 
 class Problem(NamedTuple):

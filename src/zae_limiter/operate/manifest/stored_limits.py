@@ -77,11 +77,10 @@ class StoredLimits:
 
     async def _perform(self, change: LevelChange, principal: str | None) -> bool:
         """Let a level say what is wanted, if it still leads the life that is meant."""
-        wanted = change.after or LimiterConfig()
         return await change_level(
             self._scope,
             self._level(change.address),
-            lambda now, born: revised(now, wanted) if change.born in (None, born) else None,
+            lambda now, born: revised(now, change.wanted) if change.born in (None, born) else None,
             principal,
             self._claim(change.address),
         )
