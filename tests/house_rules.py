@@ -66,12 +66,14 @@ LAYERS = (
         packages="botocore aiobotocore yaml",
     ),
     Layer(
-        "records", "repository builder settings lease acquisition joint records records.*", f"{RECORDS} infra"
+        "records",
+        "repository builder settings lease lease_view acquisition joint records records.*",
+        f"{RECORDS} infra",
     ),
     # Puts what a limiter does around functions; a limiter of either colour has it as a method.
     Layer("decorator", "decorator", "facts"),
     Layer("limiter", "limiter", f"{PUBLIC} decorator"),
-    Layer("sync", "sync", f"{PUBLIC} decorator limiter"),
+    Layer("sync", "sync sync_lease", f"{PUBLIC} decorator limiter"),
     Layer("package", "__init__", f"{PUBLIC} decorator limiter sync"),
     # What users test their own programs with.
     Layer("testing", "testing testing.*", f"{PUBLIC} sync memory"),

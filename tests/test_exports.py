@@ -22,6 +22,7 @@ PUBLIC_MODULES = (
     "joint",
     "models.demand",
     "sync",
+    "sync_lease",
     "repository",
     "builder",
     "decorator",

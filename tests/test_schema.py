@@ -388,7 +388,9 @@ def test_a_config_record_gives_back_its_limits(numbers_by_name: dict[str, tuple[
 
 
 @pytest.mark.parametrize(
-    "broken", [{"l_a_ra": None}, {"l_a_ra": "1"}, {"l_a_cp": 0}, {"l_a_rp": 1.0}], ids=str
+    "broken",
+    [{"l_a_ra": None}, {"l_a_ra": "1"}, {"l_a_cp": 0}, {"l_a_rp": 1.0}, {"l_a_so": 2}, {"l_a_so": "1"}],
+    ids=str,
 )
 def test_a_broken_limit_in_a_config_record_is_an_error(broken: dict[str, Any]) -> None:
     """A limit is not ignored because somebody misspelt it: that would lift it."""

@@ -26,7 +26,8 @@ from .models.switches import Bypass, Switch
 from .repository import Repository
 from .runtime.world import World
 from .settings import Settings
-from .sync import SyncJointLease, SyncLease, SyncRateLimiter, SyncRepository, SyncRepositoryBuilder
+from .sync import SyncRateLimiter, SyncRepository, SyncRepositoryBuilder
+from .sync_lease import SyncJointLease, SyncLease
 from .version import client_version
 
 if TYPE_CHECKING:

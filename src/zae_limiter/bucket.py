@@ -85,7 +85,7 @@ def build_limit_status(
         raise ValidationError("limit", limit, "pass a Limit")
     _check(requested=requested)
     available = calculate_available(state, now_ms)
-    wait_seconds = calculate_time_until_available(state, requested, now_ms)
+    wait_seconds = 0.0 if limit.soft else calculate_time_until_available(state, requested, now_ms)
     exceeded = wait_seconds > 0
     return LimitStatus(entity_id, resource, limit.name, limit, available, requested, exceeded, wait_seconds)
 

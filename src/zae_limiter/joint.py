@@ -16,14 +16,13 @@ from .engine.demand import BucketDemand, Take
 from .engine.holding import Buckets, Holding
 from .engine.parts import Part
 from .engine.posting import Order
-from .engine.remaining import UNSEEN, Seen, statuses_of
+from .engine.remaining import UNSEEN, Seen
 from .engine.settle import Charge, Debtor, enter, settlement
 from .exceptions import LeaseExpiredError, RateLimiterUnavailable, ValidationError, shown
 from .lease import Lease
 from .models import TOKENS_MAX, OnUnavailable, check_count
 from .models.checks import named_amounts, needs_milli
 from .models.demand import Demand
-from .models.leases import LeaseStatus
 from .repository_protocol import NOTHING, Key
 
 ENDS_TOGETHER = "is part of one for several demands, and ends with it; commit, cancel or keep that one"
@@ -75,11 +74,11 @@ class LeasePart(Lease):
     _wait_ms: Any = _Shared()
     _waited_ms: Any = _Shared()
 
-    @property
-    def statuses(self) -> tuple[LeaseStatus, ...]:
-        """What was left in the buckets that were charged for this demand: see ``Lease.statuses``."""
+    def _sights(self) -> Iterable[Seen]:
+        """Those of the buckets that were charged for this demand."""
         accounts = [*self._accounts, *(account for take in self._later for account in take.accounts)]
-        return self._lease._statuses_of(dict.fromkeys(account.key for account in accounts))
+        keys, saw = dict.fromkeys(account.key for account in accounts), self._lease._saw
+        return [saw[key] for key in keys if key in saw]
 
     async def keep(self) -> None:
         raise self._ends_together()
@@ -175,12 +174,12 @@ class JointLease(Lease):
         return all(part.bypassed for part in self.parts)
 
     @property
-    def statuses(self) -> tuple[LeaseStatus, ...]:
-        """What was left in all of its buckets: see ``Lease.statuses``."""
-        return self._statuses_of(self._saw)
+    def exceeded(self) -> tuple[str, ...]:
+        """Of which soft limits there was not enough, whichever demand asked; ``parts`` tell them apart."""
+        return tuple(dict.fromkeys(name for part in self.parts for name in part.exceeded))
 
-    def _statuses_of(self, keys: Iterable[Key]) -> tuple[LeaseStatus, ...]:
-        return tuple(status for key in keys if key in self._saw for status in statuses_of(self._saw[key]))
+    def _sights(self) -> Iterable[Seen]:
+        return self._saw.values()
 
     @property
     def _seen(self) -> Seen:

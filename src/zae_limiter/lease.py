@@ -15,17 +15,17 @@ from contextvars import ContextVar
 
 from .engine.acquire import acquire
 from .engine.demand import unknown_limit
-from .engine.holding import Holding, _noting, logger
-from .engine.remaining import statuses_of
+from .engine.holding import _noting, logger
 from .engine.settle import cost_of
 from .exceptions import LeaseExpiredError, RateLimiterUnavailable, ValidationError, shown
+from .lease_view import View
 from .models import TOKENS_MAX, OnUnavailable, check_count
 from .models.checks import named_amounts, needs_milli
-from .models.leases import LeaseStatus, OnError
+from .models.leases import OnError
 from .runtime.current import Current
 
 
-class Lease(Holding, Current):
+class Lease(View, Current):
     """What an acquire has taken. Amounts are whole tokens by limit name."""
 
     __slots__ = ()
@@ -51,23 +51,6 @@ class Lease(Holding, Current):
     def waited_ms(self) -> int:
         """How long its work had to wait for its turn, in milliseconds."""
         return self._waited_ms
-
-    @property
-    def remaining(self) -> dict[str, int]:
-        """What its buckets had left when it had taken its part, by limit: the least of a family.
-
-        The reply that admitted it told so; nothing is read. Empty for a lease that is degraded.
-        """
-        left: dict[str, int] = {}
-        for status in self.statuses:
-            name = status.limit_name
-            left[name] = min(status.remaining, left.get(name, status.remaining))
-        return left
-
-    @property
-    def statuses(self) -> tuple[LeaseStatus, ...]:
-        """The same in full, for every bucket: each limit, what was left of it, and when it is full again."""
-        return tuple(statuses_of(self._seen))
 
     def __repr__(self) -> str:
         states = "degraded" if self.degraded else "", self._state or ("ended" if self._ended else "")

@@ -109,6 +109,11 @@ class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):
         return self._repository.writer.degraded
 
     @property
+    def soft_exceeded(self) -> int:
+        """How many acquires were admitted although a soft limit had not enough for them."""
+        return self._repository.writer.soft_exceeded
+
+    @property
     def seats_lost(self) -> int:
         """How many seats of limits of concurrency could not be renewed in time; each was logged."""
         return self._repository.writer.renewals.lost

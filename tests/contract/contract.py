@@ -15,7 +15,7 @@ from typing import Any
 import zae_limiter
 from zae_limiter.acquisition import Acquisition
 from zae_limiter.joint import JointAcquisition
-from zae_limiter.sync import SyncAcquisition
+from zae_limiter.sync_lease import SyncAcquisition
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "contract.md"
 

@@ -268,7 +268,6 @@ def test_what_is_not_there_yet_is_an_error_of_python() -> None:
     with SyncRateLimiter.open("memory://") as limiter:
         absent = {
             "Repository(name=…)": lambda: SyncRepository(name="limits"),  # type: ignore[call-arg]
-            "Limit(…, soft=…)": lambda: Limit("rpm", 1, 1, 1, soft=True),  # type: ignore[call-arg]
             "acquire(…, also=…)": lambda: limiter.acquire("key", "api", {"rpm": 1}, also=[]),  # type: ignore[call-arg]
         }
         for written, call in absent.items():

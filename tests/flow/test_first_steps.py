@@ -16,7 +16,7 @@ from zae_limiter import (
     SyncRepository,
     ValidationError,
 )
-from zae_limiter.sync import SyncAcquisition
+from zae_limiter.sync_lease import SyncAcquisition
 
 RPM = Limit.per_minute("rpm", 60)
 

@@ -32,7 +32,10 @@ from zae_limiter.version import check_compatibility, parse_version
 
 VALIDATORS = {name: value for name, value in vars(naming).items() if name.startswith("validate_")}
 CONSTRUCTORS: dict[str, Callable[..., Any]] = {
-    "Limit": Limit,
+    "Limit": lambda name, capacity, amount, seconds, accrual, unit, soft: Limit(
+        name, capacity, amount, seconds, accrual, unit, soft=soft
+    ),
+    "Limit.soft": lambda soft: Limit("rpm", 60, 60, 60, soft=soft),
     "Limit.per_second": Limit.per_second,
     "Limit.per_day": lambda name, rate, burst, calendar, tz: Limit.per_day(
         name, rate, burst, calendar=calendar, tz=tz

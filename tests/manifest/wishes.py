@@ -19,7 +19,7 @@ calendars = st.sampled_from(("month@Europe/Berlin", "day@UTC", "cron(0 6 * * 1)@
 )
 units = st.sampled_from((None, "usd_micro"))
 limits = st.builds(
-    lambda found: tuple(Limit(name, *numbers) for name, numbers in sorted(found.items())),
+    lambda found, soft: tuple(Limit(name, *of, soft=name in soft) for name, of in sorted(found.items())),
     st.dictionaries(
         st.sampled_from(NAMES),
         st.tuples(tokens, tokens, st.sampled_from((1, 60)) | st.integers(1, PERIOD_SECONDS_MAX))
@@ -28,6 +28,7 @@ limits = st.builds(
         | st.integers(1, 100).map(lambda amount: (amount, amount, 18_000, "session")),
         max_size=3,
     ),
+    st.sets(st.sampled_from(NAMES)),
 )
 policies = st.none() | st.sampled_from(OnUnavailable)
 reasons = st.sampled_from(("maintenance until 15:00", "false", "on", "no: #1", " spaced ", "\u00fc"))

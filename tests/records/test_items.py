@@ -72,7 +72,9 @@ def test_entities(entity: Entity) -> None:
     st.builds(
         LimiterConfig,
         st.dictionaries(limit_names, st.tuples(counts, counts, st.integers(1, 10**6)), max_size=5).map(
-            lambda by_name: tuple(Limit(name, *numbers) for name, numbers in sorted(by_name.items()))
+            lambda by_name: tuple(
+                Limit(name, *numbers, soft=numbers[0] % 2 == 0) for name, numbers in sorted(by_name.items())
+            )
         ),
         st.none() | st.sampled_from(OnUnavailable),
         st.none() | st.booleans(),

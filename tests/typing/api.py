@@ -48,6 +48,8 @@ limits = [Limit.per_minute("rpm", 60), Limit.custom("tpm", 100, 10, 1)]
 assert_type(Limit.per_day("rpd", 1, burst=5), Limit)
 assert_type(Limit.from_dict(limits[0].to_dict()), Limit)
 assert_type(limits[0].refill_rate, float)
+assert_type(limits[0].softly(), Limit)
+assert_type(Limit("rpm", 60, 60, 60, soft=True).soft, bool)
 assert_type(ManualClock().world, World)
 
 
@@ -224,6 +226,7 @@ async def use_open_leases(limiter: RateLimiter, sync_limiter: SyncRateLimiter) -
     assert_type(lease, Lease)
     assert_type(await limiter.acquire("e", "r", {"rpm": 1}, on_error=OnError.SETTLE).open(), Lease)
     assert_type(lease.remaining, dict[str, int])
+    assert_type(lease.exceeded, tuple[str, ...])
     assert_type(lease.statuses, tuple[LeaseStatus, ...])
     assert_type(await lease.settle({"a-b": 1}, rpm=2), None)
     assert_type(await lease.keep(), None)
@@ -232,6 +235,7 @@ async def use_open_leases(limiter: RateLimiter, sync_limiter: SyncRateLimiter) -
     held = sync_limiter.acquire("e", "r", {"rpm": 1}, on_error="keep").open()
     assert_type(held, SyncLease)
     assert_type(held.remaining, dict[str, int])
+    assert_type(held.exceeded, tuple[str, ...])
     assert_type(held.statuses, tuple[LeaseStatus, ...])
     assert_type(held.settle({"a-b": 1}, rpm=2), None)
     assert_type(held.keep(), None)

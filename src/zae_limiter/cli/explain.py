@@ -159,7 +159,9 @@ def _applying(found: Explanation) -> RenderableType:
     for bucket in found.buckets:
         for limit in bucket.winner.limits if bucket.winner else ():
             rate = limit_texts([limit]).removeprefix(f"{limit.name}:")
-            binds = "binds" if found.binding[limit.name] == bucket.entity_id else ""
+            binds = "binds" if found.binding.get(limit.name) == bucket.entity_id else ""
+            if limit.soft:
+                binds = "soft, over" if bucket.available[limit.name] < 0 else "soft"
             if limit.accrual == CONCURRENT:
                 held = f"{limit.capacity - bucket.available[limit.name]} of {limit.capacity} held"
                 binds = f"{binds}, {held}" if binds else held

@@ -1,11 +1,11 @@
-"""How limits are written on a command line: ``NAME:RATE[/UNIT[@ZONE]][:BURST]``. Pure.
+"""How limits are written on a command line: ``NAME:RATE[/UNIT[@ZONE]][:BURST][:soft]``. Pure.
 
 ``rpm:60`` is 60 a minute with a burst of 60; ``rps:10/sec:50`` is 10 a second with a burst of 50.
 ``tpm:1.5M/min`` and ``tpm:10_000`` are large numbers. A unit with a time zone is a calendar quota:
 ``usd:100/month@Europe/Berlin``, ``runs:5/day@UTC``, ``runs:5/cron(0 6 * * 1)@UTC``; weeks, months and years
 always are. ``msgs:50/session(5h)`` is a window that begins with the first use, ``jobs:10/concurrent(5m)`` is
-ten at once, ``usd:99.50USD/month`` is money. What the grammar cannot say, such as 5 every 30 seconds, is said
-in JSON.
+ten at once, ``usd:99.50USD/month`` is money. ``rpm:60:soft`` is counted and refuses nobody. What the grammar
+cannot say, such as 5 every 30 seconds, is said in JSON.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ ALSO = {"second": "sec", "s": "sec", "minute": "min", "m": "min", "h": "hour", "
 _LIMIT = re.compile(
     r"(?P<name>[^:/]+):(?P<rate>[^:/]+)"
     r"(?:/(?P<unit>cron\((?P<cron>[^():]+)\)|(?P<kind>concurrent|session)\((?P<lasts>[^():/]+)\)|[^:/@]+)"
-    r"(?:@(?P<zone>[^:@]+))?)?(?::(?P<burst>[^:/]+))?"
+    r"(?:@(?P<zone>[^:@]+))?)?(?::(?!soft$)(?P<burst>[^:/]+))?(?P<soft>:soft)?"
 )
 _RULE = (
-    "write NAME:RATE[/sec|min|hour|day|week|month|year[@ZONE]][:BURST], such as rpm:60, tokens:1000/sec:5000 "
-    "or usd:100/month@Europe/Berlin"
+    "write NAME:RATE[/sec|min|hour|day|week|month|year[@ZONE]][:BURST][:soft], such as rpm:60, "
+    "tokens:1000/sec:5000 or usd:100/month@Europe/Berlin"
 )
 _PLAIN = re.compile(r"[0-9]{1,19}|[0-9]{1,3}(?:_[0-9]{3}){1,6}")
 _TIMES = re.compile(r"([0-9]{1,16})(?:\.([0-9]{1,6}))?([kM])")
@@ -58,7 +58,7 @@ def parse_limit(text: str) -> Limit:
     burst, other = (rate, unit) if found["burst"] is None else _amount(found["burst"], text)
     if other != unit:
         raise ValidationError("limit", text, "its rate and its burst are of different units")
-    return Limit(found["name"], burst, rate, seconds, accrual, unit)
+    return Limit(found["name"], burst, rate, seconds, accrual, unit, soft=found["soft"] is not None)
 
 
 def _period(found: re.Match[str], text: str) -> tuple[int, str | None]:
@@ -125,7 +125,8 @@ def limit_text(limit: Limit) -> str:
     period = UNITS.get(seconds, f"{seconds}s") if limit.accrual is None else limit.accrual
     if limit.accrual in LASTING:
         period = f"{limit.accrual}({written(seconds)})"
-    return f"{limit.name}:{rate}/{period}{'' if capacity == rate else f':{capacity}'}"
+    burst, soft = "" if capacity == rate else f":{capacity}", ":soft" if limit.soft else ""
+    return f"{limit.name}:{rate}/{period}{burst}{soft}"
 
 
 def parse_limits_json(text: str) -> tuple[Limit, ...]:

@@ -37,7 +37,7 @@ NEEDLESS: Final[Mapping[str, Mapping[str, str]]] = {
 """Options that ask for what is so anyway."""
 
 _CLIENT = "it is a setting of each program: Repository.open({}=…)"
-_SOFT = {"--soft NAME": "this version has no soft limits; every limit that is set may refuse"}
+_SOFT = {"--soft NAME": "a limit says so itself: -l NAME:RATE:soft"}
 _FULL = {
     "--full": "every apply looks at all that the file names, and buckets take up new limits by themselves"
 }

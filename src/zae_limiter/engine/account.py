@@ -86,7 +86,9 @@ class Terms:
 
     @classmethod
     def of(cls, limits: Iterable[Limit], version: int | None = None, ttl_fills: int = 0) -> Self:
-        return cls({limit.name: Rate.of(limit) for limit in limits}, version, ttl_fills)
+        by_name = {limit.name: limit for limit in limits}
+        soft = frozenset(name for name, limit in by_name.items() if limit.soft)
+        return cls({name: Rate.of(limit) for name, limit in by_name.items()}, version, ttl_fills, soft)
 
 
 class Meter(Enum):

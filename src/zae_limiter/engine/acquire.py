@@ -21,6 +21,7 @@ from .parts import Part, asked_of, images_of, moved_by_now, took, uncharged
 from .plan import Plan
 from .posting import Order, Posting
 from .refusal import remembered
+from .remaining import exceeded
 from .settle import answered_for, give_back
 from .spent import spent
 from .switches import Rethrown
@@ -60,6 +61,8 @@ async def acquire(holding: Holding, needs: Mapping[str, int]) -> None:
                         holding._seen = now_ms, plan.accounts, ((new,),)
                         plan.image = new
                         cache.hits += plan.records
+                        if terms.soft and exceeded(holding._seen, needs):
+                            writer.soft_exceeded += 1
                         return
     parts = ((holding, needs),)
     await writer.colour.keep(acquire_in_line(holding, parts, [plan], is_first=is_first), holding._lost)
@@ -128,6 +131,8 @@ async def _took_alone(holding: Holding, demand: BucketDemand, plan: Plan) -> boo
                 later = (Take(holding._accounts, needs, (taken_from(demand, outcome),)),)
                 holding._later, holding._taken_alone = later, NOTHING
             holding._seen = writer.world.now_ms(), plan.accounts, ((image,),)
+            if account.terms.soft and exceeded(holding._seen, needs):
+                writer.soft_exceeded += 1
             return True
         taken = answered_for(writer, [taken_from(demand, outcome)])
         holding._taken_alone = NOTHING

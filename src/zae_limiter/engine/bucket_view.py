@@ -238,7 +238,7 @@ def status(account: Account, name: str, need_milli: int, at: Level | Spread, now
         account.entity_id,
         account.resource,
         name,
-        limit_of(name, account.terms.rates[name]),
+        limit_of(name, account.terms.rates[name], name in account.terms.soft),
         available=at.balance(now_ms) // 1000,
         requested=need_milli // 1000,
         exceeded=wait_ms > 0,
@@ -255,6 +255,6 @@ def put_back(image: Item | None, amounts: Mapping[str, int]) -> Item | None:
 
 
 @lru_cache(4096)
-def limit_of(name: str, rate: Rate) -> Limit:
+def limit_of(name: str, rate: Rate, soft: bool = False) -> Limit:
     capacity, amount, period, accrual = rate
-    return Limit(name, capacity // 1000, amount // 1000, period // 1000, kind_of(accrual))
+    return Limit(name, capacity // 1000, amount // 1000, period // 1000, kind_of(accrual), soft=soft)

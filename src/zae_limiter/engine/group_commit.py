@@ -65,6 +65,8 @@ class BucketWriter(SeenBuckets):
         """How this store replaces an image at once, if it can."""
         self.refunds_lost = 0
         """How many refunds and settlements could not be stored, each of them logged."""
+        self.soft_exceeded = 0
+        """How many acquires were admitted although a limit that refuses nothing had not enough."""
         self.degraded, self.told = 0, set[str]()
         """How often work went ahead unchecked, each time logged; what is set up wrong, as far as was told."""
         self._lines, self.waiting_room = ForkSafe(Lines), ForkSafe(lambda: WaitingRoom(self.colour))

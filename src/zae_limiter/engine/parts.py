@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 from ..exceptions import RateLimitExceeded, ValidationError
@@ -18,7 +19,7 @@ from .demand import BucketDemand, Take, demand_on, demands_on, share_of
 from .group_commit import BucketWriter
 from .holding import Buckets, Holding
 from .plan import Plan
-from .remaining import seen_now
+from .remaining import exceeded, seen_now
 from .settle import Charge, give_back
 from .take import take
 from .wait import wait_for
@@ -106,12 +107,28 @@ async def took(
     moved = [account for plan in plans for account in buckets.moved(plan.accounts, shards)]
     if not moved and (takes := shared_out(parts, plans, taken)) and whole._take_in(takes, taken):
         whole._seen = seen_now(writer, [demand.account for demand in demands])
+        if any(shard.terms.soft for shard in shards):
+            _note_exceeded(whole, demands, shards)
         return True
     await give_back(writer, taken)
     if whole._abandoned:  # the work failed while a task of its own was still asking for more
         whole._check_open()
     await buckets.notice_families(moved)
     return False
+
+
+def _note_exceeded(whole: Holding, demands: Sequence[BucketDemand], shards: Sequence[Account]) -> None:
+    """Count an acquire that went beyond limits which refuse nothing, by the terms it was admitted under."""
+    writer, soft = whole._buckets.writer, {shard.whole_key: shard.terms.soft for shard in shards}
+    accounts, over = list[Account](), False
+    for account, amounts in demands:
+        names = soft.get(account.key, account.terms.soft)
+        if names != account.terms.soft:  # somebody has made them so, or not so, meanwhile
+            account = account._replace(terms=replace(account.terms, soft=names))  # noqa: PLW2901
+        over = bool(exceeded(seen_now(writer, [account]), amounts)) or over
+        accounts.append(account)
+    whole._seen = seen_now(writer, accounts)
+    writer.soft_exceeded += over
 
 
 async def _check_switches(whole: Holding, parts: Sequence[Part], taken: Charge[BucketDemand]) -> None:

@@ -5,7 +5,7 @@ An acquire only keeps the images that it saw, and when; all else is worked out i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TypeAlias
 
 from ..models.leases import LeaseStatus
@@ -14,6 +14,7 @@ from ..schema import stored_rate
 from .account import Account
 from .bucket_view import level, limit_of, stored_terms
 from .group_commit import BucketWriter
+from .level import Level
 from .shares import Spread
 from .split import known_images
 
@@ -33,16 +34,31 @@ def statuses_of(seen: Seen) -> Iterable[LeaseStatus]:
     now_ms, accounts, images = seen
     for account, shards in zip(accounts, images, strict=True):
         for name, rate in account.terms.rates.items():
-            # By the numbers that the bucket has itself: they may be newer than those of the account.
-            parts = [
-                level(stored_terms(image), name, image, now_ms)
-                for image in shards
-                if image is not None and stored_rate(image, name) is not None
-            ]
-            if parts:
-                whole = Spread(parts)
-                limit = limit_of(name, parts[0].rate if len(shards) == 1 else rate)
+            if parts := _levels(shards, name, now_ms):
+                whole, is_soft = Spread(parts), name in account.terms.soft
+                limit = limit_of(name, parts[0].rate if len(shards) == 1 else rate, is_soft)
                 left, full_ms = whole.balance(now_ms), whole.retry_after_ms(whole.capacity_milli, now_ms)
                 yield LeaseStatus(
                     account.entity_id, account.resource, name, limit, left // 1000, full_ms / 1000
                 )
+
+
+def exceeded(seen: Seen, asked: Collection[str]) -> list[str]:
+    """Of which limits that refuse nothing there was less than was asked for: they are in debt since."""
+    now_ms, accounts, images = seen
+    return [
+        name
+        for account, shards in zip(accounts, images, strict=True)
+        for name in account.terms.rates
+        if name in account.terms.soft and name in asked
+        if (parts := _levels(shards, name, now_ms)) and Spread(parts).balance(now_ms) < 0
+    ]
+
+
+def _levels(shards: Sequence[Item | None], name: str, now_ms: int) -> list[Level]:
+    """A limit by the numbers that a bucket has itself: they may be newer than those of the account."""
+    return [
+        level(stored_terms(image), name, image, now_ms)
+        for image in shards
+        if image is not None and stored_rate(image, name) is not None
+    ]

@@ -63,6 +63,11 @@ class LimitStatus:
     retry_after_seconds: float
 
     @property
+    def soft(self) -> bool:
+        """Whether the limit refuses nothing, so that it is never exceeded and there is no wait for it."""
+        return self.limit.soft
+
+    @property
     def deficit(self) -> int:
         """How many tokens are missing; 0 if none."""
         return max(0, self.requested - self.available)

@@ -77,9 +77,12 @@ class Explanation:
 
     @property
     def binding(self) -> dict[str, str]:
-        """By limit, the entity whose bucket has the least of it now, and so decides."""
+        """By limit, the entity whose bucket has the least of it now, and so decides; soft ones never do."""
         held: dict[str, dict[str, int]] = {}
         for bucket in self.buckets:
+            soft = {limit.name for limit in (bucket.winner.limits if bucket.winner else ()) if limit.soft}
             for name, available in bucket.available.items():
+                if name in soft:
+                    continue
                 held.setdefault(name, {})[bucket.entity_id] = available
         return {name: min(by_entity, key=by_entity.__getitem__) for name, by_entity in held.items()}

@@ -37,3 +37,8 @@ class LeaseStatus:
     limit: Limit
     remaining: int
     full_after_seconds: float
+
+    @property
+    def soft(self) -> bool:
+        """Whether the limit refuses nothing."""
+        return self.limit.soft

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from ..exceptions import ValidationError, shown
@@ -46,6 +46,8 @@ class Limit:
     """When the refill comes as a whole, as text; ``None`` if it is spread over the period."""
     unit: str | None = None
     """What is counted, if that is money: ``usd_micro`` for millionths of a dollar."""
+    soft: bool = field(default=False, kw_only=True)
+    """Whether it is counted and refuses nobody."""
 
     def __post_init__(self) -> None:
         validate_limit_name(self.name)
@@ -62,6 +64,7 @@ class Limit:
             check_count(f"refill_amount of {self.name!r}", self.refill_amount, self.capacity, self.capacity)
         if self.unit is not None:
             check_unit(f"unit of {self.name!r}", self.unit)
+        check_flag(f"soft of {self.name!r}", self.soft)
 
     def __repr__(self) -> str:
         return f"Limit({', '.join(f'{name}={value!r}' for name, value in self.to_dict().items())})"
@@ -211,6 +214,14 @@ class Limit:
         seconds = accruals.period_seconds(accrual)
         return cls(name, amount if burst is None else burst, amount, seconds, accrual, unit)
 
+    def softly(self) -> Self:
+        """The same limit, counted as ever, but it refuses nobody.
+
+        >>> Limit.per_minute("rpm", 60).softly()
+        Limit(name='rpm', capacity=60, refill_amount=60, refill_period_seconds=60, soft=True)
+        """
+        return replace(self, soft=True)
+
     @property
     def refill_rate(self) -> float:
         """Tokens per second."""
@@ -234,7 +245,7 @@ class Limit:
     def to_dict(self) -> dict[str, Any]:
         """The limit as plain JSON; what only some limits have is there if this one has it."""
         said = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {name: value for name, value in said.items() if value is not None}
+        return {name: value for name, value in said.items() if value is not None and value is not False}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:

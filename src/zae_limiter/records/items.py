@@ -70,7 +70,7 @@ def config_attributes(limits: Iterable[Limit]) -> dict[str, Value]:
         attributes[f"l_{limit.name}_cp"] = limit.capacity
         attributes[f"l_{limit.name}_ra"] = limit.refill_amount
         attributes[f"l_{limit.name}_rp"] = limit.refill_period_seconds
-        kind = {"ac": limit.accrual, "un": limit.unit}
+        kind = {"ac": limit.accrual, "un": limit.unit, "so": 1 if limit.soft else None}
         attributes |= {f"l_{limit.name}_{part}": said for part, said in kind.items() if said is not None}
     return attributes
 
@@ -84,9 +84,18 @@ def configured_names(item: Item) -> list[str]:
 def config_limits(item: Mapping[str, Value]) -> tuple[Limit, ...]:
     """The limits of a config item, in the order of their names; malformed ones are an error."""
     return tuple(
-        Limit(name, *(item.get(f"l_{name}_{field}") for field in ("cp", "ra", "rp", "ac", "un")))  # type: ignore[arg-type]
+        Limit(
+            name,
+            *(item.get(f"l_{name}_{field}") for field in ("cp", "ra", "rp", "ac", "un")),  # type: ignore[arg-type]
+            soft=_softness(item.get(f"l_{name}_so")),
+        )
         for name in configured_names(item)
     )
+
+
+def _softness(stored: Value) -> bool:
+    """Whether a limit is soft; what is neither said nor unsaid is for ``Limit`` to refuse."""
+    return stored is not None if stored is None or (type(stored) is int and stored == 1) else stored  # type: ignore[return-value]
 
 
 def config_item(config: LimiterConfig) -> dict[str, Value]:
@@ -114,7 +123,7 @@ def readable_config(item: Item) -> LimiterConfig:
 
 
 _SETTING = re.compile(
-    r"l_.+_(?:cp|ra|rp|ac|un)|on_unavailable|cascade|off|bypass|auto_update|strict_version|config_version|born"
+    r"l_.+_(?:cp|ra|rp|ac|un|so)|on_unavailable|cascade|off|bypass|auto_update|strict_version|config_version|born"
     r"|resource"
     r"|entity_id|ttl"
     r"|GSI[1-4][PS]K",

@@ -2,9 +2,9 @@
 
 ``refill_amount`` is the capacity unless it is given, ``refill_period`` is 60 seconds. A calendar quota has a
 ``period`` instead, and a ``tz`` unless that is UTC; ``unit`` says that a limit counts money. What limits how
-many are at work at once has a ``hold``, a session a ``window``. A level has limits, a policy, a switch, or
-several of them; ``docs/limits-file.md`` shows a whole manifest. Reading goes on after a mistake, so that all
-of them are told at once.
+many are at work at once has a ``hold``, a session a ``window``; what is ``soft`` is counted and refuses
+nobody. A level has limits, a policy, a switch, or several of them; ``docs/limits-file.md`` shows a whole
+manifest. Reading goes on after a mistake, so that all of them are told at once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,16 @@ from .tree import MAPPING, WORD, Node, read_json, read_yaml
 LEVELS_MAX = 200_000
 """With aliases a short text can name very many levels."""
 
-LIMIT_FIELDS = ("capacity", "refill_amount", "refill_period", "period", "tz", "unit", *LASTING.values())
+LIMIT_FIELDS = (
+    "capacity",
+    "refill_amount",
+    "refill_period",
+    "period",
+    "tz",
+    "unit",
+    *LASTING.values(),
+    "soft",
+)
 
 _CHOICES: dict[str, type[Choice]] = {"on_unavailable": OnUnavailable, "bypass": Bypass}
 _NUMBER = re.compile(r"0|[1-9][0-9]*(?:_[0-9]+)*")
@@ -144,6 +153,12 @@ class _Reader:
             if _is_known(tree, fields):
                 self._wrong(tree, path, "its capacity is missing")
             return None
+        soft = self._flag(fields, "soft", path)
+        limit = self._hard_limit({key: node for key, node in fields.items() if key != "soft"}, path, name)
+        return limit.softly() if limit is not None and soft else limit
+
+    def _hard_limit(self, fields: Fields, path: KeyPath, name: str) -> Limit | None:
+        """The numbers of a limit, whatever becomes of what goes beyond them."""
         capacity = self._number(fields, "capacity", path, TOKENS_MAX)
         unit = None
         if "unit" in fields:

@@ -75,6 +75,7 @@ def _level_data(config: LimiterConfig) -> dict[str, Any]:
 
 
 def _limit_data(limit: Limit) -> dict[str, Any]:
+    soft = {"soft": True} if limit.soft else {}
     data: dict[str, Any] = {"capacity": limit.capacity, "refill_amount": limit.refill_amount}
     if limit.accrual in LASTING:
         data = {"capacity": limit.capacity, LASTING[limit.accrual]: written(limit.refill_period_seconds)}
@@ -82,7 +83,8 @@ def _limit_data(limit: Limit) -> dict[str, Any]:
         data["refill_period"] = limit.refill_period_seconds
     else:
         data["period"], data["tz"] = period_and_zone(limit.accrual)
-    return data if limit.unit is None else {**data, "unit": limit.unit}
+    unit = {} if limit.unit is None else {"unit": limit.unit}
+    return {**data, **unit, **soft}
 
 
 def _lines(data: Mapping[str, Any], indent: str = "") -> Iterator[str]:
@@ -97,5 +99,5 @@ def _lines(data: Mapping[str, Any], indent: str = "") -> Iterator[str]:
 
 
 def _flow(said: Mapping[str, Any]) -> str:
-    texts = {name: quoted(value) if isinstance(value, str) else value for name, value in said.items()}
+    texts = {n: _word(value) if isinstance(value, str | bool) else value for n, value in said.items()}
     return f"{{{', '.join(f'{name}: {value}' for name, value in texts.items())}}}"

@@ -1,0 +1,45 @@
+"""What a lease tells of its buckets, by the very replies that admitted it: nothing is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .engine.holding import Holding
+from .engine.remaining import Seen, exceeded, statuses_of
+from .models.leases import LeaseStatus
+
+
+class View(Holding):
+    """How its buckets stood when a lease had taken its part."""
+
+    __slots__ = ()
+
+    @property
+    def remaining(self) -> dict[str, int]:
+        """What its buckets had left when it had taken its part, by limit: the least of a family.
+
+        The reply that admitted it told so; nothing is read. Empty for a lease that is degraded.
+        """
+        left: dict[str, int] = {}
+        for status in self.statuses:
+            name = status.limit_name
+            left[name] = min(status.remaining, left.get(name, status.remaining))
+        return left
+
+    @property
+    def statuses(self) -> tuple[LeaseStatus, ...]:
+        """The same in full, for every bucket: each limit, what was left of it, and when it is full again."""
+        return tuple(status for seen in self._sights() for status in statuses_of(seen))
+
+    @property
+    def exceeded(self) -> tuple[str, ...]:
+        """Of which soft limits there was not enough for it: had they not been soft, they would have refused.
+
+        The reply that admitted it told so, or its latest ``consume``; nothing is read. Of a lease that is
+        bypassed and counted every limit is soft.
+        """
+        asked = {name for take in self._taken() for name in take.amounts}
+        return tuple(dict.fromkeys(name for seen in self._sights() for name in exceeded(seen, asked)))
+
+    def _sights(self) -> Iterable[Seen]:
+        return (self._seen,)
