@@ -111,3 +111,55 @@ def test_earlier_spellings_are_understood(run: Run) -> None:
     ]
     said = done(run, "entity", "reset", "key-1", "--resource", "gpt-4", "-l", "rpm")
     assert "rpm from -4 to 10" in said
+
+
+@pytest.fixture
+def budget(run: Run, limiter: SyncRateLimiter) -> SyncRateLimiter:
+    """Somebody who has spent more than a budget, next to a limit that counts no money."""
+    done(run, "resource", "set-defaults", "gpt-4", "-l", "usd:100USD/month", "-l", "rpm:10/day")
+    with limiter.acquire("key-1", "gpt-4", {"usd": 100_000_000, "rpm": 1}) as lease:
+        lease.adjust(usd=1_250_000)
+    return limiter
+
+
+@pytest.mark.usefixtures("budget")
+def test_money_is_given_and_told_as_money(run: Run) -> None:
+    """By every verb; programs read whole millionths."""
+    key = "'key-1' on 'gpt-4'"
+    words = ("entity", "top-up", *WHERE, "-l")
+    assert done(run, *words, "usd:0.25USD") == f"topped up {key}: usd from -$1.25 to -$1.00\n"
+    assert done(run, "entity", "forgive", *WHERE) == f"forgave {key}: usd from -$1.00 to $0.00\n"
+    assert data_of(run, *words, "usd:25USD")["given"] == {"usd": 25_000_000}
+    over = f"topped up {key}: usd from $25.00 to $100.00, no room for $925.00\n"
+    assert done(run, *words, "usd:1000USD") == over
+    assert done(run, "entity", "reset", *WHERE) == f"reset {key}: rpm from 9 to 10\n"
+
+
+@pytest.mark.parametrize(
+    ("amount", "told"),
+    [
+        (
+            "usd:25",
+            "invalid amount 'usd:25': limit 'usd' counts USD (usd_micro); write usd:25USD, "
+            "or usd:0.000025USD if millionths were meant",
+        ),
+        ("usd:25_000_000", "or usd:25.00USD if millionths were meant"),
+        ("usd:5EUR", "invalid amount 'usd:5EUR': limit 'usd' counts USD (usd_micro), not EUR"),
+        ("rpm:5USD", "invalid amount 'rpm:5USD': limit 'rpm' has no unit of money; write a whole number"),
+        ("usd:25.50", "money as 25.50USD"),
+    ],
+)
+def test_money_and_numbers_are_not_mistaken(
+    run: Run, budget: SyncRateLimiter, amount: str, told: str
+) -> None:
+    """Nobody gives millionths who meant money, nor one currency for another; nothing is given."""
+    result = run("entity", "top-up", *WHERE, "-l", "rpm:1", "-l", amount)
+    if amount.startswith("rpm"):
+        result = run("entity", "top-up", *WHERE, "-l", amount)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert told in result.stderr
+    assert budget.available("key-1", "gpt-4") == {"usd": -1_250_000, "rpm": 9}
+
+
+def test_help_shows_how_money_is_given(run: Run) -> None:
+    assert "usd:25USD" in run("entity", "top-up", "--help").stdout

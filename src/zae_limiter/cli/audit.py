@@ -17,7 +17,7 @@ audit = Noun("audit", help="Who changed what.")
 
 
 @audit.verb("list", meant="--entity-id")
-@option("--entity-id -e", "Changes of this entity and of its limits.")
+@option("--entity-id --entity -e", "Changes of this entity and of its limits.")
 @option("--resource -r", "Changes of the defaults of this resource.")
 @option("--system", "Changes of the defaults of the system.", is_flag=True)
 @limit_option

@@ -21,6 +21,7 @@ from ..records.belongings import has_belongings, resources_with_own_limits
 from ..runtime.colour import run_sync
 from ..visualization.bars import Ink, debt_width, level
 from .errors import NOT_FOUND, Failure, failure_of
+from .grammar import EXAMPLES
 from .levels import config_data, delete_level, drop_cascade, show_limits, show_names
 from .nouns import Noun, option
 from .output import COLUMN_GAP, console, grid, ink, plain, record
@@ -192,7 +193,15 @@ def delete(session: Session, entity_id: str, yes: bool, principal: str | None) -
     session.output.done({"deleted": entity_id}, f"deleted entity {entity_id!r}")
 
 
-@entity.verb("set-limits", entity_id, resource_option, with_limits, with_session, meant="--resource")
+@entity.verb(
+    "set-limits",
+    entity_id,
+    resource_option,
+    with_limits,
+    with_session,
+    meant="--resource",
+    epilog=EXAMPLES,
+)
 def set_limits(
     session: Session, entity_id: str, resource: str, limits: tuple[Limit, ...], **how: Any
 ) -> None:
@@ -280,11 +289,17 @@ def bucket_levels(
 
 def _units(session: Session, entity_id: str, rows: list[dict[str, Any]]) -> dict[tuple[str, str], str | None]:
     """What limits of resources count, where that is money: the level that applies says it, no bucket does."""
-    units: dict[tuple[str, str], str | None] = {}
-    for resource in dict.fromkeys(row["resource"] for row in rows):
-        limits, _, _ = session.repository.resolve_limits(entity_id, resource)
-        units |= {(resource, limit.name): limit.unit for limit in limits or ()}
-    return units
+    return {
+        (resource, name): unit
+        for resource in dict.fromkeys(row["resource"] for row in rows)
+        for name, unit in units_of(session, entity_id, resource).items()
+    }
+
+
+def units_of(session: Session, entity_id: str, resource: str) -> dict[str, str | None]:
+    """What the limits that apply count: a unit of money, or nothing in particular."""
+    limits, _, _ = session.repository.resolve_limits(entity_id, resource)
+    return {limit.name: limit.unit for limit in limits or ()}
 
 
 def _buckets_table(rows: list[dict[str, Any]], units: Mapping[tuple[str, str], str | None]) -> RenderableType:

@@ -38,6 +38,25 @@ _PLAIN = re.compile(r"[0-9]{1,19}|[0-9]{1,3}(?:_[0-9]{3}){1,6}")
 _TIMES = re.compile(r"([0-9]{1,16})(?:\.([0-9]{1,6}))?([kM])")
 _MONEY = re.compile(r"([0-9]{1,16})(?:\.([0-9]{1,6}))?([A-Z]{3})")
 _FACTORS = {"k": 1_000, "M": 1_000_000}
+_DECIMAL = re.compile(r"[0-9]+\.[0-9]{1,6}")
+_NOTHING = re.compile(r"0+[smhdw]?")
+_NEEDS = {"concurrent": "concurrent(5m)", "session": "session(5h)", "cron": "cron(0 6 * * 1)"}
+"""Units that say more in parentheses, as they are written."""
+
+EXAMPLES = """\b
+How a limit is written; UNIT is sec, min (default), hour, day, or as here:
+  rpm:60                         60 a minute, at most 60 at once
+  rps:10/sec:50                  10 a second, at most 50 at once
+  tpm:1.5M/day                   1,500,000 a day; also 10k and 10_000
+  runs:5/day@UTC                 a quota, full again when a day begins there
+  msgs:900/month@Europe/Berlin   of a week, month or year; UTC without @ZONE
+  'runs:5/cron(0 6 * * 1)@UTC'   full again at boundaries like cron's
+  'msgs:50/session(5h)'          50 within five hours of the first
+  'jobs:10/concurrent(5m)'       ten at work at once
+  usd:99.50USD/month             money
+  rpm:60:soft                    counted, and nobody is refused
+"""
+"""What help shows of all this."""
 
 
 def parse_limit(text: str) -> Limit:
@@ -66,7 +85,7 @@ def _period(found: re.Match[str], text: str) -> tuple[int, str | None]:
     unit, zone = ALSO.get(found["unit"], found["unit"] or "min"), found["zone"]
     try:
         if found["kind"] is not None and zone is None:
-            return seconds_of(LASTING[found["kind"]], found["lasts"]), found["kind"]
+            return _lasting(found["kind"], found["lasts"]), found["kind"]
         if found["cron"] is not None:
             accrual = cron(found["cron"], zone or "UTC")
             return period_seconds(accrual), accrual
@@ -75,7 +94,10 @@ def _period(found: re.Match[str], text: str) -> tuple[int, str | None]:
     except ValidationError as error:
         raise ValidationError("limit", text, f"{error.field} {shown(error.value)}: {error.reason}") from None
     if unit not in SECONDS:
-        known = dict.fromkeys((*SECONDS, *PERIODS))
+        if unit in _NEEDS:
+            reason = f"{shown(unit)} wants to know more; write it as {_NEEDS[unit]}"
+            raise ValidationError("limit", text, reason)
+        known = dict.fromkeys((*SECONDS, *PERIODS, *_NEEDS.values()))
         raise ValidationError("limit", text, f"{shown(unit)} is no unit; use {', '.join(known)}")
     if zone is not None:
         reason = f"{shown(unit)} has no time zone; use one with {', '.join(PERIODS)}"
@@ -83,16 +105,26 @@ def _period(found: re.Match[str], text: str) -> tuple[int, str | None]:
     return SECONDS[unit], None
 
 
-def parse_amount(text: str) -> tuple[str, int]:
-    """Read how many tokens of which limit.
+def _lasting(kind: str, lasts: str) -> int:
+    """How many seconds a seat is held, or a window is open."""
+    field = LASTING[kind]
+    if _NOTHING.fullmatch(lasts):
+        raise ValidationError(field, lasts, f"it is at least 1 second; write it as {_NEEDS[kind]}")
+    if _PLAIN.fullmatch(lasts):
+        raise ValidationError(field, lasts, f"say of what; seconds are {kind}({lasts}s)")
+    return seconds_of(field, lasts)
 
-    >>> parse_amount("tpm:1.5k")
-    ('tpm', 1500)
+
+def parse_amount(text: str) -> tuple[str, int, str | None]:
+    """Read how many tokens of which limit, and the unit if it is money.
+
+    >>> parse_amount("tpm:1.5k"), parse_amount("usd:25USD")
+    (('tpm', 1500, None), ('usd', 25000000, 'usd_micro'))
     """
     name, colon, amount = text.partition(":")
     if not name or not colon:
         raise ValidationError("amount", text, "write NAME:AMOUNT, such as tpm:500")
-    return name, _amount(amount, text)[0]
+    return name, *_amount(amount, text)
 
 
 def _amount(word: str, text: str) -> tuple[int, str | None]:
@@ -106,9 +138,9 @@ def _amount(word: str, text: str) -> tuple[int, str | None]:
         number, rest = divmod(millionths * _FACTORS[found[3]], 1_000_000)
         if not rest:
             return number, None
-    raise ValidationError(
-        "limit", text, f"{shown(word)} is no whole number; write it as 60, 10_000, 10k or 1.5M"
-    )
+    as_money = f"{word if _DECIMAL.fullmatch(word) else '99.50'}USD"
+    reason = f"{shown(word)} is no whole number; write it as 60, 10_000, 10k or 1.5M, and money as {as_money}"
+    raise ValidationError("limit", text, reason)
 
 
 def limit_text(limit: Limit) -> str:

@@ -14,7 +14,7 @@ from rich.table import Table
 from ..models import Limit, LimiterConfig, OnUnavailable
 from ..models.money import shown_amount
 from .errors import NOT_FOUND, Failure
-from .grammar import limit_text, parse_limits_json
+from .grammar import EXAMPLES, limit_text, parse_limits_json
 from .nouns import Noun, option, together
 from .output import grid, plain, record
 from .session import (
@@ -36,7 +36,7 @@ LEVELS = ("system", "resource", "entity")
 system = Noun("system", help="Limits of whatever has no others.")
 
 
-@system.verb("set-defaults", with_limits, with_session, meant="-l")
+@system.verb("set-defaults", with_limits, with_session, meant="-l", epilog=EXAMPLES)
 def set_system_defaults(session: Session, limits: tuple[Limit, ...], **how: Any) -> None:
     """Replace the default limits of the system."""
     session.repository.set_system_defaults(limits, **how)
@@ -62,7 +62,9 @@ def delete_system_defaults(session: Session, yes: bool, principal: str | None) -
 resource = Noun("resource", help="What is used, and its default limits.")
 
 
-@resource.verb("set-defaults", click.argument("resource"), with_limits, with_session, meant="-l")
+@resource.verb(
+    "set-defaults", click.argument("resource"), with_limits, with_session, meant="-l", epilog=EXAMPLES
+)
 def set_resource_defaults(session: Session, resource: str, limits: tuple[Limit, ...], **how: Any) -> None:
     """Replace the default limits of a resource."""
     session.repository.set_resource_defaults(resource, limits, **how)

@@ -5,13 +5,14 @@ The noun is that of ``entity``, which has these verbs when this module has been 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from ..exceptions import ValidationError
 from ..models.changes import BucketChange
-from .entity import entity
+from ..models.money import currency_of, decimal, shown_amount
+from .entity import entity, units_of
 from .grammar import parse_amount
 from .nouns import option
 from .session import Session, entity_id, key, principal, with_existing
@@ -22,23 +23,31 @@ resource = click.argument("resource")
 some_limits = option("--limit -l limits", "Only this one. May be repeated.", metavar="NAME", multiple=True)
 
 
-def _read_amounts(ctx: click.Context, _: click.Parameter, texts: tuple[str, ...]) -> dict[str, int]:
-    amounts: dict[str, int] = {}
+class Amount(NamedTuple):
+    """How many tokens somebody wrote, and the unit if it was money."""
+
+    text: str
+    tokens: int
+    unit: str | None
+
+
+def _read_amounts(ctx: click.Context, _: click.Parameter, texts: tuple[str, ...]) -> dict[str, Amount]:
+    amounts: dict[str, Amount] = {}
     for text in texts:
         try:
-            name, amount = parse_amount(text)
+            name, tokens, unit = parse_amount(text)
         except ValidationError as error:
             raise click.UsageError(str(error), ctx) from error
         if name in amounts:
             raise click.UsageError(f"--limit {name} was given twice; add them up", ctx)
-        amounts[name] = amount
+        amounts[name] = Amount(text, tokens, unit)
     return amounts
 
 
 @entity.verb("top-up", entity_id, resource)
 @option(
     "--limit -l limits",
-    "How many tokens of which limit. May be repeated.",
+    "How many tokens of which limit, or how much money, such as usd:25USD. May be repeated.",
     metavar="NAME:AMOUNT",
     multiple=True,
     required=True,
@@ -47,12 +56,32 @@ def _read_amounts(ctx: click.Context, _: click.Parameter, texts: tuple[str, ...]
 @key
 @principal
 @with_existing
-def top_up(session: Session, entity_id: str, resource: str, limits: dict[str, int], **how: Any) -> None:
+def top_up(session: Session, entity_id: str, resource: str, limits: dict[str, Amount], **how: Any) -> None:
     """Give tokens to an entity, as far as there is room.
 
-    What it may hold stays the same, and so does what it has used.
+    What it may hold stays the same, and so does what it has used. Of a limit that counts money, money is
+    given: usd:25USD.
     """
-    _tell(session, session.repository.top_up(entity_id, resource, limits, **how), "topped up")
+    units = units_of(session, entity_id, resource)
+    for name, amount in limits.items():
+        _check_unit(name, amount, units.get(name))
+    tokens = {name: amount.tokens for name, amount in limits.items()}
+    _tell(session, session.repository.top_up(entity_id, resource, tokens, **how), "topped up")
+
+
+def _check_unit(name: str, amount: Amount, unit: str | None) -> None:
+    """Money is written as money and nothing else is, so that nobody gives millionths by mistake."""
+    if amount.unit == unit:
+        return
+    if unit is None:
+        reason = f"limit {name!r} has no unit of money; write a whole number, such as {name}:500"
+    elif amount.unit is None:
+        currency, tokens = currency_of(unit), amount.tokens
+        reason = f"limit {name!r} counts {currency} ({unit}); write {name}:{tokens}{currency}, "
+        reason += f"or {name}:{decimal(tokens)}{currency} if millionths were meant"
+    else:
+        reason = f"limit {name!r} counts {currency_of(unit)} ({unit}), not {currency_of(amount.unit)}"
+    raise ValidationError("amount", amount.text, reason)
 
 
 @entity.verb("reset", entity_id, resource, some_limits, key, principal, with_existing)
@@ -69,7 +98,12 @@ def forgive(session: Session, entity_id: str, resource: str, limits: tuple[str, 
 
 def _tell(session: Session, change: BucketChange, did: str) -> None:
     whose = f"{change.entity_id!r} on {change.resource!r}"
-    told = [_changed(change, name) for name in change.before if change.given[name] or change.over.get(name)]
+    units = units_of(session, change.entity_id, change.resource)
+    told = [
+        _changed(change, name, units.get(name))
+        for name in change.before
+        if change.given[name] or change.over.get(name)
+    ]
     if not change.used:
         message = f"{whose} is full: it was never used"
     elif not told:
@@ -79,6 +113,7 @@ def _tell(session: Session, change: BucketChange, did: str) -> None:
     session.output.done(change, message)
 
 
-def _changed(change: BucketChange, name: str) -> str:
-    over = f", no room for {change.over[name]}" if name in change.over else ""
-    return f"{name} from {change.before[name]} to {change.after[name]}{over}"
+def _changed(change: BucketChange, name: str, unit: str | None) -> str:
+    before, after = shown_amount(change.before[name], unit), shown_amount(change.after[name], unit)
+    over = f", no room for {shown_amount(change.over[name], unit)}" if name in change.over else ""
+    return f"{name} from {before} to {after}{over}"

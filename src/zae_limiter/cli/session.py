@@ -286,8 +286,8 @@ on_or_off = click.argument(
 with_limits = together(
     option(
         "--limit -l limits",
-        "A limit; UNIT is sec, min (default), hour or day. May be repeated.",
-        metavar="NAME:RATE[/UNIT][:BURST]",
+        "A limit, written as below. May be repeated.",
+        metavar="NAME:RATE[/UNIT[@ZONE]][:BURST][:soft]",
         multiple=True,
         required=True,
         callback=_read_limits,

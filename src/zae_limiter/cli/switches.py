@@ -9,7 +9,7 @@ from .nouns import option, together, verb
 from .session import Session, confirmed, make_sure, principal, with_existing, with_session
 
 _place = together(
-    option("--entity -e entity_id", "The entity; without it, everybody.", metavar="ID"),
+    option("--entity --entity-id -e entity_id", "The entity; without it, everybody.", metavar="ID"),
     option("--resource -r", "The resource; without it, all of them.", metavar="NAME"),
 )
 
