@@ -426,7 +426,8 @@ def _own_limit(status: LimitStatus) -> dict[str, Any]:
 
 def _others_limit(status: LimitStatus) -> dict[str, Any]:
     found = {"resource": status.resource, "limit_name": status.limit_name, "requested": status.requested}
-    return found | {"exceeded": status.exceeded, "retry_after_seconds": _finite(status.retry_after_seconds)}
+    found |= {"exceeded": status.exceeded, "retry_after_seconds": _finite(status.retry_after_seconds)}
+    return found if status.limit.unit is None else {**found, "unit": status.limit.unit}
 
 
 def _finite(seconds: float) -> float | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from dataclasses import replace
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -102,6 +103,31 @@ async def test_a_level_keeps_its_quota(store: Store) -> None:
     other = await store.client()
     assert list(await other.repository.get_limits("user", RESOURCE)) == [MONTH]
     assert Limit.from_dict(MONTH.to_dict()) == MONTH
+
+
+async def test_whoever_is_told_of_a_limit_is_told_its_unit(store: Store) -> None:
+    """Leases, refusals and looks show money; limits that count something else have no word about it."""
+    money, plain = Limit.per_month("usd", 5_000_000, unit="usd_micro"), Limit.per_minute("rpm", 60)
+    client = await with_limits(store, money, plain)
+    await client.repository.create_entity("team")
+    await client.repository.create_entity("user", parent_id="team", cascade=True)
+    everywhere = {"usd": "usd_micro", "rpm": None}
+    need = {"usd": 4_000_000, "rpm": 1}
+    for brought in (None, [money, plain]):
+        async with client.limiter.acquire("user", RESOURCE, {"rpm": 1}, brought) as lease:
+            assert {one.limit_name: one.limit.unit for one in lease.statuses} == everywhere
+    await client.take("user", need)
+    refused = await client.refused("user", need)
+    assert {one.limit for one in refused.statuses} == {money, plain}
+    for told in (refused.as_dict(), refused.public_dict()):
+        assert {(one["limit_name"], one.get("unit")) for one in told["limits"]} == set(everywhere.items())
+        assert {"unit" in one for one in told["limits"] if one["limit_name"] == "rpm"} == {False}
+    looked = await client.limiter.check_availability("user", RESOURCE, need)
+    assert {one.limit_name: one.limit.unit for one in looked.statuses} == everywhere
+    await client.repository.set_resource_defaults(RESOURCE, [replace(money, unit="eur_micro"), plain])
+    store.clock.advance(120)
+    (violation,) = (await client.refused("team", need)).violations
+    assert violation.limit.unit == "eur_micro"
 
 
 def test_a_sync_limiter_has_quotas_too(sync_limiter: SyncRateLimiter) -> None:

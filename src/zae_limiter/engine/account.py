@@ -43,6 +43,8 @@ class Terms:
     soft: frozenset[str] = frozenset()
     seen: int | None = field(default=None, compare=False)
     """Of the stored configuration, where that is not what the limits come from."""
+    units: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """What the limits count that count money; nothing goes by it."""
     fill_ms: int = field(init=False, compare=False, repr=False)
     """How long the slowest limit takes to fill, 0 if there is none."""
     lasting_ms: int = field(init=False, compare=False, repr=False)
@@ -88,7 +90,9 @@ class Terms:
     def of(cls, limits: Iterable[Limit], version: int | None = None, ttl_fills: int = 0) -> Self:
         by_name = {limit.name: limit for limit in limits}
         soft = frozenset(name for name, limit in by_name.items() if limit.soft)
-        return cls({name: Rate.of(limit) for name, limit in by_name.items()}, version, ttl_fills, soft)
+        units = {name: limit.unit for name, limit in by_name.items() if limit.unit is not None}
+        rates = {name: Rate.of(limit) for name, limit in by_name.items()}
+        return cls(rates, version, ttl_fills, soft, units=units)
 
 
 class Meter(Enum):

@@ -238,7 +238,7 @@ def status(account: Account, name: str, need_milli: int, at: Level | Spread, now
         account.entity_id,
         account.resource,
         name,
-        limit_of(name, account.terms.rates[name], name in account.terms.soft),
+        told_limit(account.terms, name, account.terms.rates[name]),
         available=at.balance(now_ms) // 1000,
         requested=need_milli // 1000,
         exceeded=wait_ms > 0,
@@ -255,6 +255,11 @@ def put_back(image: Item | None, amounts: Mapping[str, int]) -> Item | None:
 
 
 @lru_cache(4096)
-def limit_of(name: str, rate: Rate, soft: bool = False) -> Limit:
+def limit_of(name: str, rate: Rate, soft: bool = False, unit: str | None = None) -> Limit:
     capacity, amount, period, accrual = rate
-    return Limit(name, capacity // 1000, amount // 1000, period // 1000, kind_of(accrual), soft=soft)
+    return Limit(name, capacity // 1000, amount // 1000, period // 1000, kind_of(accrual), unit, soft=soft)
+
+
+def told_limit(terms: Terms, name: str, rate: Rate) -> Limit:
+    """A limit as its users know it, with what a bucket does not say of it."""
+    return limit_of(name, rate, name in terms.soft, terms.units.get(name))

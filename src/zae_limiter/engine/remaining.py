@@ -12,7 +12,7 @@ from ..models.leases import LeaseStatus
 from ..repository_protocol import Item
 from ..schema import stored_rate
 from .account import Account
-from .bucket_view import level, limit_of, stored_terms
+from .bucket_view import level, stored_terms, told_limit
 from .group_commit import BucketWriter
 from .level import Level
 from .shares import Spread
@@ -35,8 +35,8 @@ def statuses_of(seen: Seen) -> Iterable[LeaseStatus]:
     for account, shards in zip(accounts, images, strict=True):
         for name, rate in account.terms.rates.items():
             if parts := _levels(shards, name, now_ms):
-                whole, is_soft = Spread(parts), name in account.terms.soft
-                limit = limit_of(name, parts[0].rate if len(shards) == 1 else rate, is_soft)
+                whole = Spread(parts)
+                limit = told_limit(account.terms, name, parts[0].rate if len(shards) == 1 else rate)
                 left, full_ms = whole.balance(now_ms), whole.retry_after_ms(whole.capacity_milli, now_ms)
                 yield LeaseStatus(
                     account.entity_id, account.resource, name, limit, left // 1000, full_ms / 1000

@@ -80,7 +80,7 @@ def shard_account(account: Account, shard_id: int, image: Item | None) -> Accoun
     }
     return account._replace(
         key=account.shard_key(shard_id),
-        terms=Terms(rates, account.terms.version, soft=account.terms.soft),
+        terms=Terms(rates, account.terms.version, soft=account.terms.soft, units=account.terms.units),
         shard_id=shard_id,
         shard_count=count,
     )
