@@ -48,6 +48,14 @@ def test_the_table_says_who_wins_and_what_binds(run: Run, limiter: SyncRateLimit
     )
 
 
+def test_the_table_keeps_the_order_of_the_chain(run: Run) -> None:
+    """Whoever asks comes first, then whoever is above it, whatever they are called."""
+    stage(run)
+    done(run, "entity", "create", "zoe", "--parent", "team", "--cascade")
+    lines = lines_of(run("explain", "zoe", "gpt-4"))
+    assert lines[-2:] == ["rpm zoe 60/min 60 binds", "rpm team 5/day:100 100"]
+
+
 def test_as_json(run: Run) -> None:
     """The same as data, and nothing beside it."""
     stage(run)

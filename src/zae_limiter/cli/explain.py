@@ -167,4 +167,5 @@ def _applying(found: Explanation) -> RenderableType:
                 binds = f"{binds}, {held}" if binds else held
             left = shown_amount(bucket.available[limit.name], limit.unit)
             rows.append((limit.name, bucket.entity_id, rate, left, binds))
-    return grid(["limit", "of", "rate", "available", "now"], sorted(rows), numbers=("available",))
+    rows.sort(key=lambda row: row[0])  # of each limit in the order of the chain
+    return grid(["limit", "of", "rate", "available", "now"], rows, numbers=("available",))
