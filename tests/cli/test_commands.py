@@ -39,6 +39,7 @@ def test_a_session_with_entities(run: Run) -> None:
     made = data_of(run, "entity", "create", "user-1", *words)
     shown = data_of(run, "entity", "show", "user-1")
     assert shown.pop("ancestors") == ["team"]
+    assert (shown.pop("disabled"), shown.pop("bypass")) == (None, None)
     assert made == shown
     assert {**shown, "created_at": "?"} == {
         "entity_id": "user-1",

@@ -72,3 +72,42 @@ def test_explain_says_who_switched_it_off_and_how_to_undo_it(run: Run) -> None:
         "disabled": None,
         "bypass": "counted",
     }
+
+
+def test_a_name_that_nobody_knows_is_remarked(run: Run) -> None:
+    """It may be mistyped; the switch is thrown all the same, and a name that is known is not remarked."""
+    done(run, "resource", "set-defaults", "gpt-4", "-l", "rpm:9")
+    done(run, "entity", "create", "alice")
+    assert run("disable", "-e", "alice", "-r", "gpt-4", *OFF).stderr.count("\n") == 1
+    for words in (("disable", *OFF), ("bypass",)):
+        told = run(*words, "-e", f"no-{words[0]}", "-r", f"no-{words[0]}")
+        assert told.exit_code == 0
+        assert told.stderr.splitlines()[:2] == [
+            f"entity 'no-{words[0]}' has no record, no limits and no buckets yet",
+            f"resource 'no-{words[0]}' has no limits of its own; see: zae-limiter resource list",
+        ]
+
+
+def test_who_is_not_told_of_changes_follows_later(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a store that tells nobody, the switch of a resource is seen when caches expire."""
+    done(run, "resource", "set-defaults", "gpt-4", "-l", "rpm:9")
+    assert "follow" not in run("disable", "-r", "gpt-4", *OFF).stderr
+    monkeypatch.setattr("zae_limiter.records.connection.Connection.tells_changes", False)
+    later = "other processes follow within 60 s, or their own config_cache_ttl"
+    assert run("disable", "-r", "gpt-4", *OFF).stderr.splitlines()[-1] == later
+    assert "follow" not in run("disable", "-e", "alice", *OFF).stderr
+
+
+def test_an_entity_shows_its_switch(run: Run) -> None:
+    done(run, "entity", "create", "alice")
+    assert "switch" not in run("entity", "show", "alice").stdout
+    done(run, "disable", "-e", "alice", *OFF)
+    assert "off: maintenance" in run("entity", "show", "alice").stdout
+    assert data_of(run, "entity", "show", "alice")["disabled"] == "maintenance"
+
+
+def test_a_switch_is_no_limit(run: Run) -> None:
+    """A resource that has nothing else is not listed among those with limits."""
+    done(run, "resource", "set-defaults", "gpt-4", "-l", "rpm:9")
+    run("disable", "-r", "gpt-5", *OFF)
+    assert data_of(run, "resource", "list") == ["gpt-4"]

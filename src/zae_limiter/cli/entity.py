@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from ..bucket import rate_of
 from ..engine.law import balance, wait_ms
 from ..exceptions import EntityNotFoundError, InfrastructureError, InvalidNameError
-from ..models import BucketState, Entity, Limit
+from ..models import BucketState, Entity, Limit, LimiterConfig
 from ..models.money import shown_amount
 from ..naming import DEFAULT_RESOURCE
 from ..records.ancestry import chain_above
@@ -42,6 +42,7 @@ from .session import (
     with_limits,
     with_session,
 )
+from .switches import switch_text
 
 GAUGE_WIDTH, GAUGE_WIDTH_MIN = 20, 4
 
@@ -97,17 +98,23 @@ def show(session: Session, entity_id: str) -> None:
         raise Failure(str(EntityNotFoundError(entity_id)), hint, NOT_FOUND)
     scope, parent_id = session.repository._async._scope, found.parent_id
     above = [one.entity_id for one in run_sync(chain_above(scope, parent_id))] if parent_id else []
+    own = session.repository.get_config("entity", entity_id) or LimiterConfig()
+    switch = switch_text(own.disabled, own.bypass)
     fields = {
         "entity": found.entity_id,
         "name": found.name,
         "parent": parent_id,
         **({"ancestors": ", ".join(above)} if len(above) > 1 else {}),
         "cascade": found.cascade,
+        **({"switch": switch} if switch else {}),
         "metadata": found.metadata,
         "created": found.created_at,
         "version": found.version,
     }
-    session.output.show({**plain(found), "ancestors": above}, lambda: record(fields))
+    session.output.show(
+        {**plain(found), "ancestors": above, "disabled": own.disabled, "bypass": own.bypass},
+        lambda: record(fields),
+    )
 
 
 @entity.verb("list", meant="--parent")

@@ -13,6 +13,7 @@ from ..engine.switches import OWN
 from ..models.accruals import CONCURRENT
 from ..models.explanation import ExplainedBucket, Explanation
 from ..models.money import shown_amount
+from .levels import resources_with_limits
 from .nouns import verb
 from .output import grid, plain, printable, record
 from .session import Session, limit_texts, with_existing
@@ -43,7 +44,7 @@ def explain(session: Session, entity_id: str, resource: str) -> None:
     session.output.show(found, lambda: _shown(found))
     for sentence in _reasons(found):
         session.output.note(sentence)
-    known = session.repository.list_resources_with_defaults()
+    known = resources_with_limits(session)
     if known and resource not in known and not found.buckets[0].levels[0].wins:
         some = ", ".join([*known[:NAMES_MAX], *(["…"] if len(known) > NAMES_MAX else [])])
         session.output.note(f"resource {resource!r} has no limits of its own; these have: {some}")

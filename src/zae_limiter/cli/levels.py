@@ -13,6 +13,7 @@ from rich.table import Table
 
 from ..models import Limit, LimiterConfig, OnUnavailable
 from ..models.money import shown_amount
+from ..schema import resource_config_key
 from .errors import NOT_FOUND, Failure
 from .grammar import EXAMPLES, limit_text, parse_limits_json
 from .nouns import Noun, option, together
@@ -103,7 +104,19 @@ def clear_cascade(session: Session, resource: str, principal: str | None) -> Non
 @resource.verb("list", with_existing)
 def list_resources(session: Session) -> None:
     """List the resources that have default limits."""
-    show_names(session, session.repository.list_resources_with_defaults())
+    show_names(session, resources_with_limits(session))
+
+
+def resources_with_limits(session: Session) -> list[str]:
+    """The resources that have default limits; one whose level has but a switch or a policy has none."""
+    repository = session.repository
+    namespace_id = repository._async._scope.namespace_id
+    named = {
+        tuple(resource_config_key(namespace_id, name)): name
+        for name in repository.list_resources_with_defaults()
+    }
+    levels = repository.batch_get_configs([(key[0], key[1]) for key in named]) if named else {}
+    return [name for key, name in named.items() if key in levels and levels[key[0], key[1]][0]]
 
 
 config = Noun("config", help="Stored configuration, level by level.")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from ..models import Bypass, LimiterConfig
+from ..records.belongings import has_belongings
+from ..runtime.colour import run_sync
 from .nouns import option, together, verb
 from .session import Session, confirmed, make_sure, principal, with_existing, with_session
 
@@ -23,8 +25,10 @@ def disable(session: Session, reason: str, yes: bool, principal: str | None, **p
     """
     if not any(place.values()):
         make_sure(yes, "Disable everything?")
+    _remark_unknown(session, **place)
     session.repository.disable(**place, reason=reason, principal=principal)
     session.output.done(_data(session, place), f"disabled {_told(place)}: {reason}")
+    _remark_delay(session, place["entity_id"])
 
 
 @verb("enable", _place, principal, with_existing, meant="--resource --entity")
@@ -56,9 +60,11 @@ def bypass(session: Session, counted: bool, yes: bool, principal: str | None, **
     """
     if not any(place.values()):
         make_sure(yes, "Let everything pass?")
+    _remark_unknown(session, **place)
     session.repository.bypass(**place, counted=counted, principal=principal)
     how = Bypass.COUNTED if counted else Bypass.UNCOUNTED
     session.output.done(_data(session, place), f"{_told(place)} goes past its limits, {how}")
+    _remark_delay(session, place["entity_id"])
 
 
 def switch_text(disabled: str | Literal[False] | None, bypass: Bypass | None) -> str:
@@ -66,6 +72,28 @@ def switch_text(disabled: str | Literal[False] | None, bypass: Bypass | None) ->
     if disabled is None:
         return "" if bypass is None else f"bypass {bypass}"
     return f"off: {disabled}" if disabled else "on"
+
+
+def _remark_unknown(session: Session, entity_id: str | None, resource: str | None) -> None:
+    """Say that a name is new, which may be mistyped; entities and resources need not be recorded."""
+    repository = session.repository
+    unrecorded = entity_id is not None and repository.get_entity(entity_id) is None
+    if unrecorded and not run_sync(has_belongings(repository._async._scope, str(entity_id))):
+        session.output.remark(f"entity {entity_id!r} has no record, no limits and no buckets yet")
+    if resource is None:
+        return
+    known = {*repository.list_resources_with_defaults(), *repository.list_resources_with_entity_configs()}
+    if resource not in known:
+        session.output.remark(
+            f"resource {resource!r} has no limits of its own; see: zae-limiter resource list"
+        )
+
+
+def _remark_delay(session: Session, entity_id: str | None) -> None:
+    """Say when others follow, unless it is at their next acquire, as it is with switches of entities."""
+    if entity_id is None and not session.connection.tells_changes:
+        seconds = session.connection.options.config_cache_ttl_seconds
+        session.output.remark(f"other processes follow within {seconds:g} s, or their own config_cache_ttl")
 
 
 def _told(place: dict[str, str | None]) -> str:
