@@ -153,6 +153,18 @@ async def test_a_session_begins_with_the_first_use(store: Store) -> None:
     assert round((await other.refused("user", {"msgs": 1})).retry_after_seconds) == 5 * 3_600
 
 
+async def test_what_a_session_cost_besides_is_charged(store: Store) -> None:
+    """Work that cost more than was taken uses up its window; what the window lacks is owed by the next."""
+    client, window_ms = await with_limits(store, Limit.session("msgs", 50, "5h")), 5 * 3_600_000
+    async with client.limiter.acquire("user", RESOURCE, {"msgs": 30}) as lease:
+        await lease.settle(msgs=45)
+    assert await client.limiter.available("user", RESOURCE) == {"msgs": 5}
+    async with client.limiter.acquire("user", RESOURCE, {"msgs": 5}) as lease:
+        await lease.adjust({"msgs": 20})
+    store.clock.now_ms += window_ms
+    assert await client.limiter.available("user", RESOURCE) == {"msgs": 30}
+
+
 async def test_who_waits_for_a_session_begins_when_it_is_over(store: Store) -> None:
     """To the millisecond, and leaves less for the others."""
     client = await with_limits(store, Limit.session("msgs", 50, 60))

@@ -132,7 +132,8 @@ def settlement(
             next((take.accounts for take in taken if name in take.amounts), accounts) if tokens > 0 else ()
         )
         for account in payers:
-            if name in account.terms.slots and account.is_counted:
+            is_owed = name in account.terms.rates and name not in account.terms.seats
+            if is_owed and account.is_counted:
                 held = [d.account for take in taken for d in take.demands]
                 known = [a for a in held if a.entity_id == account.entity_id and name in a.terms.rates]
                 enter(orders, next(iter(known), account), Posting(debit={name: tokens * 1000}))
