@@ -14,6 +14,7 @@ from itertools import repeat
 from typing import NamedTuple
 
 from tests.simulation.bugs import BUGS, planted
+from tests.simulation.calendars import Calendars
 from tests.simulation.rivals import Rivals
 from tests.simulation.seating import Seating
 from tests.simulation.theorem import Scenario
@@ -43,7 +44,9 @@ def simulate(seed: int, bug: str | None = None, *, waits: bool = True) -> Scenar
             Rivals(seed).run()
             seating = Seating(seed)
             seating.run()
-            scenario.simulation.faults += seating.simulation.faults
+            calendars = Calendars(seed)
+            calendars.run()
+            scenario.simulation.faults += seating.simulation.faults + calendars.simulation.faults
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 from unittest import mock
 
 from tests.engine.booking_bugs import BOOKING_BUGS
@@ -18,6 +19,7 @@ from zae_limiter.engine.bucket_writes import write_for
 from zae_limiter.engine.demand import BucketDemand, Take, demands_on
 from zae_limiter.engine.fitting import fitting
 from zae_limiter.engine.group_commit import BucketWriter
+from zae_limiter.engine.law import Rate, accrued
 from zae_limiter.engine.merge import merge
 from zae_limiter.engine.parts import Part, asked_of
 from zae_limiter.engine.plan import Plan
@@ -30,6 +32,7 @@ from zae_limiter.engine.spent import spent
 from zae_limiter.engine.split import split
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.lease import Lease
+from zae_limiter.models.accruals import Steps, period_and_zone, steps_of, window_start, zone_of
 from zae_limiter.operate.migrations.shapes import MOVED_TO, OldRecord
 from zae_limiter.records import versions
 from zae_limiter.records.buckets import BucketRecords
@@ -270,8 +273,49 @@ async def _nothing_renewed(_: Renewals) -> float:
     return math.inf
 
 
+def _boundary_twice(rate: Rate, t_ms: int) -> int:
+    """A boundary that counts when it is there, and a minute later again."""
+    late_ms = 60_000 if rate.accrual is not None and "@" in rate.accrual else 0
+    return accrued(rate, t_ms) + (accrued(rate, t_ms - late_ms) if late_ms else 0)
+
+
+class _Moved(NamedTuple):
+    """Steps that are counted too late, or too early."""
+
+    steps: Steps
+    by_ms: Callable[[int], int]
+
+    def count(self, t_ms: int) -> int:
+        return self.steps.count(t_ms - self.by_ms(t_ms))
+
+    def instant(self, number: int) -> int:
+        t_ms = self.steps.instant(number)
+        return t_ms + self.by_ms(t_ms)
+
+
+def _deaf_to_summer(accrual: str) -> Steps:
+    """Boundaries by the time that a zone has in winter."""
+    if window_start(accrual) is not None or "@" not in accrual:
+        return steps_of(accrual)
+    zone = zone_of(period_and_zone(accrual)[1])
+
+    def summer_ms(t_ms: int) -> int:
+        return (datetime.fromtimestamp(t_ms / 1000, zone).dst() or timedelta()) // timedelta(milliseconds=1)
+
+    return _Moved(steps_of(accrual), summer_ms)
+
+
+def _full_too_early(accrual: str) -> Steps:
+    """A session whose window is over a minute before it is."""
+    is_window = window_start(accrual) is not None
+    return _Moved(steps_of(accrual), lambda _: -60_000) if is_window else steps_of(accrual)
+
+
 BUGS: dict[str, dict[str, Any]] = {
     **BOOKING_BUGS,
+    "boundary_twice": {"zae_limiter.engine.law.accrued": _boundary_twice},
+    "deaf_to_summer": {"zae_limiter.engine.law.steps_of": _deaf_to_summer},
+    "session_full_early": {"zae_limiter.engine.law.steps_of": _full_too_early},
     "seat_back_twice": {"zae_limiter.engine.bucket_writes.with_seats": _seat_back_twice},
     "seat_over_too_early": {"zae_limiter.engine.seats.Place.is_over": _over_too_early},
     "seats_forgotten": {"zae_limiter.engine.holding.seats_back": _seats_forgotten},
