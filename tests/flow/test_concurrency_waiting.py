@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
+import warnings
+from pathlib import Path
 
 import pytest
 
 from tests.flow.clients import RESOURCE, Client, Store
 from tests.flow.test_concurrency import LIMITS, NEED
 from tests.flow.waiting_room import on_a_loop
-from tests.patience import PATIENCE_SECONDS
-from zae_limiter import ClosedError, RateLimiter, RateLimitExceeded, Repository
+from tests.patience import PATIENCE_SECONDS, wait_until
+from tests.stores import url_of
+from zae_limiter import ClosedError, Limit, RateLimiter, RateLimitExceeded, Repository, SyncRateLimiter
 
 
 async def waiting_limiter(store: Store) -> RateLimiter:
@@ -97,3 +101,47 @@ async def test_closed_while_somebody_waits_for_a_seat(store: Store) -> None:
         await asyncio.wait_for(last, PATIENCE_SECONDS)
     for lease in leases:
         lease._ended = True
+
+
+@pytest.mark.parametrize(("before", "after", "begins"), [(1, 2, True), (2, 1, False)])
+async def test_limits_that_change_while_somebody_waits(
+    store: Store, before: int, after: int, begins: bool
+) -> None:
+    """Who waits goes by the seats that there are by then: a raise lets it in, after a cut it waits on."""
+    limiter = await waiting_limiter(store)
+    await limiter.set_limits("key", [Limit.concurrent("parallel", before, hold="60s")], RESOURCE)
+    leases = [await limiter.acquire("key", RESOURCE, {"parallel": 1}) for _ in range(before)]
+    waiting = asyncio.ensure_future(limiter.acquire("key", RESOURCE, {"parallel": 1}, wait=1.5).open())
+    await asyncio.sleep(0.1)
+    await limiter.set_limits("key", [Limit.concurrent("parallel", after, hold="60s")], RESOURCE)
+    if not begins:
+        await leases.pop().commit()
+    (answer,) = await asyncio.gather(waiting, return_exceptions=True)
+    assert isinstance(answer, RateLimitExceeded) is not begins
+    for lease in leases if isinstance(answer, BaseException) else [*leases, answer]:
+        await lease.commit()
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_garbage_of_a_cycle_is_settled_beside_whoever_is_at_work(kind: str, tmp_path: Path) -> None:
+    """An open lease may be collected at any allocation, also within an acquire, which then goes on."""
+    with SyncRateLimiter.open(url_of(kind, tmp_path)) as limiter, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        limits = [Limit.concurrent("parallel", 100, hold="60s"), Limit.per_day("rpd", 1_000)]
+        limiter.set_resource_defaults(RESOURCE, limits)
+        need = {"parallel": 1, "rpd": 1}
+        threshold = gc.get_threshold()
+        try:
+            for allocations in range(1, 120, 3):
+                cycle: list[object] = [limiter.acquire("key", RESOURCE, need).open()]
+                cycle.append(cycle)
+                del cycle
+                gc.set_threshold(allocations, 10**6, 10**6)
+                with limiter.acquire("key", RESOURCE, need):
+                    pass
+                gc.set_threshold(*threshold)
+        finally:
+            gc.set_threshold(*threshold)
+        gc.collect()
+        wait_until(lambda: limiter.available("key", RESOURCE)["parallel"] == 100)
+        assert limiter.refunds_lost == 0

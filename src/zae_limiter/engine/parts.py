@@ -90,6 +90,17 @@ def _claimed(owed: dict[str, int], amounts: dict[str, int]) -> dict[str, int]:
     return share
 
 
+async def _asked_anew(whole: Holding, parts: Sequence[Part], plans: list[Plan]) -> Sequence[BucketDemand]:
+    """What is asked of which buckets under the limits and switches of now."""
+    buckets, writer = whole._buckets, whole._buckets.writer
+    await buckets.notice_changes()
+    for at, (holding, needs) in enumerate(parts):
+        if not plans[at].stands(writer, needs, writer.world.ticks_ms()):
+            plans[at] = await buckets.plan(holding._entity_id, holding._resource, holding._given, needs)
+            holding._accounts = plans[at].accounts
+    return asked_of(parts, plans)
+
+
 async def took(
     whole: Holding,
     parts: Sequence[Part],
@@ -100,7 +111,12 @@ async def took(
     """Take from the buckets of some families; false, and nothing taken, if one is another one by now."""
     buckets, writer = whole._buckets, whole._buckets.writer
     taking = functools.partial(take, renew=buckets.renewed, speculative=whole._speculative, refused=refused)
-    taken = await (taking(writer, demands) if whole._wait_ms is None else wait_for(whole, demands, taking))
+    if whole._wait_ms is None:
+        taken = await taking(writer, demands)
+    else:
+        planned = [*plans]
+        asked_anew = functools.partial(_asked_anew, whole, parts, planned)
+        taken, plans = await wait_for(whole, demands, taking, asked_anew), planned
     if whole._waited_ms:
         await _check_switches(whole, parts, taken)
     shards = [demand.account for demand in taken]

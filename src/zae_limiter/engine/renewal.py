@@ -75,6 +75,15 @@ class Renewals:
             watch.seats[seat] = None
         self._wake(watch, due_ms(seat.account.terms.rates[seat.name], seat.until))
 
+    def miss(self, order: Order, still: Sequence[Order]) -> None:
+        """Count seats that were to be given back and that somebody else has got meanwhile."""
+        count = -sum(move.amount for move in order.posting.seats)
+        count += sum(move.amount for left in still for move in left.posting.seats)
+        if count > 0:
+            self.lost += count
+            told = "%s: %d seats were not renewed in time: others had them while the work went on"
+            logger.warning(told, order.account.key.partition, count)
+
     def end(self, seat: Seat) -> bool:
         """Look after a seat no longer; whether it was not lost. It may be on the move just now."""
         with _moving.get():

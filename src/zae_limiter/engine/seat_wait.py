@@ -14,23 +14,26 @@ from ..exceptions import ClosedError, RateLimitExceeded
 from ..models.accruals import CONCURRENT
 from .demand import BucketDemand
 from .holding import Holding
-from .settle import Charge
+from .settle import Charge, answered_for
 from .waiting_room import SeatWaiter
 
 LOOK_SECONDS_MIN, LOOK_SECONDS_MAX = 0.02, 1.0
 """How long whoever is first waits before it looks again, each time twice as long."""
 
 Take: TypeAlias = Callable[..., Awaitable[Charge[BucketDemand]]]
+AskedAnew: TypeAlias = Callable[[], Awaitable[Sequence[BucketDemand]]]
 
 
 async def wait_for_seats(
-    holding: Holding, demands: Sequence[BucketDemand], taking: Take
+    holding: Holding, demands: Sequence[BucketDemand], taking: Take, asked_anew: AskedAnew
 ) -> Charge[BucketDemand]:
-    """Take every demand as soon as all of them fit, or none if that is too late."""
+    """Take every demand as soon as all of them fit, or none if that is too late.
+
+    Nothing is booked, so each look is at the limits and switches as they are by then.
+    """
     writer = holding._buckets.writer
     assert holding._wait_ms is not None
-    if holding._latest_ms is None:
-        holding._latest_ms = writer.world.now_ms() + holding._wait_ms
+    assert holding._latest_ms is not None
     latest_ms, since_ms = holding._latest_ms, holding._latest_ms - holding._wait_ms
     keys = [d.account.key for d in demands if not d.account.terms.seats.isdisjoint(d.amounts)]
     me, look_seconds, has_waited = SeatWaiter(writer.seat_line, keys, writer.colour), LOOK_SECONDS_MIN, False
@@ -38,6 +41,8 @@ async def wait_for_seats(
         while True:
             left_ms = latest_ms - writer.world.now_ms()
             if me.is_first or left_ms <= 0:
+                if has_waited and not (demands := await asked_anew()):
+                    return answered_for(writer)
                 try:
                     taken = await taking(writer, demands)
                     holding._waited_ms = writer.world.now_ms() - since_ms if has_waited else 0

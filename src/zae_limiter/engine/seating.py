@@ -82,10 +82,8 @@ def _first_places(moves: Sequence[SeatMove]) -> dict[str, Value]:
     for move in moves:
         if move.amount > 0:
             taken[move.name, move.until] = taken.get((move.name, move.until), 0) + move.amount
-    return {
-        place_attributes(name)[at]: value_of(until, count)
-        for at, ((name, until), count) in enumerate(taken.items())
-    }
+    free = {name: iter(place_attributes(name)) for name, _ in taken}
+    return {next(free[name]): value_of(until, count) for (name, until), count in taken.items()}
 
 
 class _Seating:

@@ -192,7 +192,9 @@ async def settle(writer: BucketWriter, orders: Sequence[Order]) -> list[RateLimi
                 astray += [_with_elder(order)] if order.account.shard_id else []
                 continue
             if in_time and _may_try_again(outcome, attempt):
-                again += _still_owed(order, outcome)
+                still = _still_owed(order, outcome)
+                writer.renewals.miss(order, still)
+                again += still
             elif not outcome.applied:
                 lost.append(outcome.failure or _contended(order))
                 writer.refunds_lost += 1

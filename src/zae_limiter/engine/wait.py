@@ -18,7 +18,7 @@ from .demand import BookedDemand, BucketDemand, by_bucket, hard_and_soft
 from .group_commit import BucketWriter
 from .holding import Holding
 from .posting import Booking
-from .seat_wait import wait_for_seats
+from .seat_wait import AskedAnew, wait_for_seats
 from .settle import Charge, answered_for, give_back
 from .split import known_images, levels
 
@@ -34,13 +34,18 @@ NAP_SECONDS_MAX = 60.0
 Take: TypeAlias = Callable[..., Awaitable[Charge[BucketDemand]]]
 
 
-async def wait_for(holding: Holding, demands: Sequence[BucketDemand], taking: Take) -> Charge[BucketDemand]:
-    """Take every demand when its turn has come, or none if that is too late."""
+async def wait_for(
+    holding: Holding, demands: Sequence[BucketDemand], taking: Take, asked_anew: AskedAnew
+) -> Charge[BucketDemand]:
+    """Take every demand when its turn has come, or none if that is too late.
+
+    ``asked_anew`` tells what is asked of which buckets by now, for those who book nothing meanwhile.
+    """
     room = holding._buckets.writer.waiting_room.get()
     room.waiting += 1
     try:
         if any(not demand.account.terms.seats.isdisjoint(demand.amounts) for demand in demands):
-            return await wait_for_seats(holding, demands, taking)
+            return await wait_for_seats(holding, demands, taking, asked_anew)
         return await _wait_for(holding, demands, taking)
     finally:
         room.waiting -= 1

@@ -34,8 +34,8 @@ __all__ = [
     "Status", "UsageSnapshot", "UsageSummary", "UsageWindow", "VersionRecord",
 ]  # fmt: skip
 
-LIMITS_MAX = 32
-"""The most limits one bucket holds."""
+LIMITS_MAX, SEAT_LIMITS_MAX = 32, 16
+"""The most limits one bucket holds, and how many of them may be of concurrency: a write names all places."""
 
 
 class OnUnavailable(Choice):
@@ -411,6 +411,10 @@ def check_limits(limits: Sequence[Limit]) -> tuple[Limit, ...]:
         raise ValidationError("limits", limits, "pass at least one limit")
     if len(listed) > LIMITS_MAX:
         raise ValidationError("limits", len(limits), f"one bucket holds at most {LIMITS_MAX} limits")
+    if (seats := sum(one.accrual == CONCURRENT for one in listed)) > SEAT_LIMITS_MAX:
+        raise ValidationError(
+            "limits", seats, f"one bucket holds at most {SEAT_LIMITS_MAX} limits of concurrency"
+        )
     names = [one.name for one in listed]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValidationError("limits", names, f"{', '.join(twice)} given more than once")

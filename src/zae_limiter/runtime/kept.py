@@ -145,7 +145,10 @@ def may_wait(left_by: BaseException | None) -> bool:
 
 
 def is_within_ourselves() -> bool:
-    """Whether the stack leads back into this package after it had left it: somebody was interrupted."""
+    """Whether the stack leads back into this package after it had left it: somebody was interrupted.
+
+    The collector of garbage has no frame: who is finalized stands on whoever was at work just then.
+    """
     frame: FrameType | None = sys._getframe(1)
     outside = False
     while frame is not None:
@@ -153,7 +156,7 @@ def is_within_ourselves() -> bool:
         ours = name.startswith("zae_limiter.") and not name.startswith(NOT_OURS)
         if ours and outside:
             return True
-        outside = outside or not ours
+        outside = outside or not ours or frame.f_code.co_name == "__del__"
         frame = frame.f_back
     return False
 
