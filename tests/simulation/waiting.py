@@ -148,6 +148,8 @@ class Asked(NamedTuple):
     written_ms: int
     before: Item | None
     epoch: int
+    client_ms: int
+    """When it was written by the clock of who asked."""
 
 
 class Waiting:
@@ -190,7 +192,8 @@ class Waiting:
         for at, posting in enumerate(in_turn):
             if posting.need and posting.booking is not None:
                 place = self._writes + at / 1000
-                self._asked[id(posting.need)] = Asked(posting.need, place, now_ms, found, bucket.epoch)
+                asked = Asked(posting.need, place, now_ms, found, bucket.epoch, intent.client_ms)
+                self._asked[id(posting.need)] = asked
                 found = put_back(found, {name: -need for name, need in posting.need.items()})
                 continue
             if posting.credit:
@@ -210,7 +213,9 @@ class Waiting:
         asked = self._asked.get(id(posting.credit))
         if late_ms >= 0 and asked is not None and id(posting.credit) not in self._noted:
             self._noted.add(id(posting.credit))
-            at_ms = max(asked.written_ms, self._simulation.now_ms - late_ms)
+            # Who need not wait begins with its write; others by their clock, which may run otherwise.
+            waits = posting.booking.latest_ms > asked.client_ms
+            at_ms = max(asked.written_ms, self._simulation.now_ms - late_ms) if waits else asked.written_ms
             bucket.moves.append(
                 Move(at_ms, asked.place, asked.need, booked=True, alone=False, epoch=asked.epoch)
             )
@@ -272,7 +277,7 @@ class Waiting:
             bucket = self._buckets.get(demand.account.key)
             if not isinstance(demand, BookedDemand) or asked is None or bucket is None:
                 continue
-            _, place, written_ms, before, epoch = asked
+            _, place, written_ms, before, epoch, _ = asked
             # Whoever is late begins where its turn was, bucket by bucket.
             late = together_ms <= process.world.now_ms()
             at_ms = demand.booking.latest_ms if late else together_ms
