@@ -239,8 +239,24 @@ async def test_a_child_may_be_on_where_the_resource_is_off(store: Store) -> None
     assert [await store.used(who) for who in ("key", "team")] == [2, 2]
 
 
-async def test_past_the_limits_is_charged_into_debt_of_a_capacity(store: Store) -> None:
-    """All of it is counted as used; nobody owes more than a capacity afterwards."""
+async def test_what_fails_past_the_limits_gives_back_what_it_took(store: Store) -> None:
+    """However large it was: nobody has more afterwards than before, nor a parent that it is charged to."""
+    admin, user = await stage(store)
+    await admin.repository.create_entity("team")
+    await admin.repository.create_entity("child", parent_id="team", cascade=True)
+    await user.take("team", {"rpm": 10})
+    await user.take("child", {"rpm": 0})
+    await admin.repository.bypass(entity_id="child")
+    with pytest.raises(ZeroDivisionError):
+        async with user.limiter.acquire("child", RESOURCE, {"rpm": 1_000}):
+            raise ZeroDivisionError
+    async with user.limiter.acquire("child", RESOURCE, {"rpm": 1_000}) as lease:
+        await lease.settle(rpm=3)
+    assert [await store.left(who) for who in ("team", "child")] == [-3, 7]
+
+
+async def test_past_the_limits_is_charged_into_debt(store: Store) -> None:
+    """All of it is counted as used, and owed."""
     admin, user = await stage(store)
     await admin.repository.bypass(entity_id="key")
     for used in (18, 33, 48):
@@ -248,10 +264,10 @@ async def test_past_the_limits_is_charged_into_debt_of_a_capacity(store: Store) 
             assert lease.bypassed
             assert lease.consumed == {"rpm": 15}
         assert await store.used("key") == used
-    assert await store.left("key") == -10
+    assert await store.left("key") == -38
     await admin.repository.enable(entity_id="key")
     refusal = await user.refused("key", {"rpm": 1})
-    assert 65.9 < refusal.retry_after_seconds <= 66
+    assert 233.9 < refusal.retry_after_seconds <= 234
     store.clock.advance(refusal.retry_after_seconds)
     await user.take("key", {"rpm": 1})
 

@@ -56,7 +56,7 @@ def enable(session: Session, overrule: bool, principal: str | None, **place: Any
 def bypass(session: Session, counted: bool, yes: bool, principal: str | None, **place: Any) -> None:
     """Let every acquire pass, whatever the limits say.
 
-    It is charged all the same, into debt of up to a capacity; --uncounted writes nothing at all.
+    It is charged all the same, into debt; --uncounted writes nothing at all.
     """
     if not any(place.values()):
         make_sure(yes, "Let everything pass?")

@@ -24,7 +24,7 @@ class Slot(NamedTuple):
     tokens: str
     counter: str
     least_milli: int = 0
-    """What a take leaves at least; of a soft limit, for which that is debt, it takes no more than that."""
+    """What a take leaves at least that is answered at once: deeper debt has to prolong the bucket's life."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Terms:
     ``version`` is ``None`` for limits that the caller brought along: they change numbers, but not
     what the stored configuration says. ``ttl_fills`` is how many times the longest time to fill an
     idle bucket is kept; 0 keeps it for ever. A limit that is ``soft`` refuses nothing: what is taken of it
-    leaves debt, but none beyond a capacity. A bucket does not know which are.
+    leaves debt. A bucket does not know which are.
     """
 
     rates: Mapping[str, Rate]

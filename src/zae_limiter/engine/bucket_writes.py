@@ -57,7 +57,6 @@ from .seating import with_seats
 from .seats import is_counted
 from .set_aside import as_a_whole, flow_over, give_back, set_aside
 from .shares import SHARDS_MAX
-from .soft import floor, least
 from .windows import begins, begun, with_windows
 
 
@@ -115,7 +114,7 @@ def _spend(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
         rate, (tokens, _, _, _, counter) = terms.rates[name], limit_attributes(name)
         stored, need = numbers[tokens], need_by_name.get(name, 0)
         taken, returned = need + debit.get(name, 0), credit.get(name, 0)
-        is_soft, need = need > 0 and name in terms.soft, 0 if name in terms.soft else need
+        need = 0 if name in terms.soft else need
         add[counter] = taken - returned
         gained, brim, is_full, as_believed = believed(rate, tokens, stored, origin, now_ms, need)
         when.append(as_believed)
@@ -137,13 +136,11 @@ def _spend(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
             add[tokens] = returned - taken
             if need:
                 when.append(AtLeast(tokens, need - gained))
-        if is_soft and BOOKED not in image and not is_counted(rate):  # what is booked is owed by others
-            left = floor(tokens, left, -rate.capacity_milli - gained, stored, add, set_, when)
         missing.append((rate, brim - left))
     ttl = image.get("ttl")
     if (
         debit
-        or (terms.soft and BOOKED in image)
+        or terms.soft
         or type(ttl) is not int
         or ttl * 1000 < now_ms + terms.lasting_ms
         or not terms.ttl_fills
@@ -187,8 +184,7 @@ def _create(account: Account, posting: Posting, now_ms: int) -> Put:
         need = posting.need.get(name, 0)
         taken = need + posting.debit.get(name, 0)
         left = rate.capacity_milli - taken
-        if name in terms.soft:
-            left, need = max(left, least(rate)), 0
+        need = 0 if name in terms.soft else need
         if need > rate.capacity_milli:
             when.append(Exists())  # it can never be admitted; the contradiction makes the store say so
         item[names.tk] = left

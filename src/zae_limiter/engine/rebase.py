@@ -30,7 +30,6 @@ from .lifetime import keep_alive
 from .posting import Posting, believed, measure
 from .seats import is_counted, places
 from .set_aside import as_a_whole
-from .soft import least
 from .windows import begun, carried_on, is_over
 
 
@@ -125,7 +124,7 @@ class _Rebase:
         found = rate.capacity_milli - (self._seated(name) if is_counted(rate) else 0)
         left = found - taken
         if name in self.soft:
-            left, need = max(left, least(rate)), 0
+            need = 0
         self.set[tokens] = left - gain(rate, self.origin_ms, self.at_ms)
         if is_new:
             self.set[counter] = taken
@@ -149,7 +148,7 @@ class _Rebase:
         """A limit whose numbers change, or its origin only; returns what is left of it."""
         need, credit = self.posting.need.get(name, 0), self.posting.credit.get(name, 0)
         taken = need + self.posting.debit.get(name, 0)
-        is_soft, need = need > 0 and name in self.soft, 0 if name in self.soft else need
+        need = 0 if name in self.soft else need
         tokens, _, _, _, counter = limit_attributes(name)
         stored, origin_ms = number(self.image, tokens), number(self.image, "rf")
         # Whether a need fits at all is for the new numbers to say.
@@ -167,7 +166,6 @@ class _Rebase:
         if full:
             found = change.found(before.capacity_milli, rate.capacity_milli)
             left = min(rate.capacity_milli, found - taken + credit)
-            left = max(left, least(rate)) if is_soft and not self.waits else left
             self.set[tokens] = left - counted
             self.when.append(as_believed)
             if need > found:
@@ -179,9 +177,7 @@ class _Rebase:
         spared = 0 if need else found - held - change.shift_milli  # where a need fits, nothing is spared
         left = held + change.shift_milli + spared - taken + credit
         self._spare(name, change.spared_milli + spared)
-        sinks = is_soft and not self.waits and left < least(rate)
-        left = least(rate) if sinks else left
-        if spared or sinks:
+        if spared:
             self.set[tokens] = left - counted
             self.when.append(Equal(tokens, stored))
             return left

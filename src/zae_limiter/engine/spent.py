@@ -25,9 +25,7 @@ def spent(terms: Terms, needs: Mapping[str, int], image: Item, now_ms: int) -> d
             gained = gain(terms.rates[name], origin_ms, now_ms)
         found = min(numbers[tokens] + gained, capacity)
         if found - need < least:
-            if not least:
-                return None
-            found = least + need
+            return None
         changed[tokens] = found - gained - need
         changed[counter] = numbers[counter] + need
     return changed

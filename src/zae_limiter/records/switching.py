@@ -62,7 +62,7 @@ async def bypass(
 ) -> None:
     """Let every acquire pass, whatever the limits say: of all, on a resource, of an entity, or of both.
 
-    It is charged all the same, into debt of up to a capacity, unless it is not to be ``counted``: then
+    It is charged all the same, into debt, unless it is not to be ``counted``: then
     nothing is written.
     """
     check_flag("counted", counted)
