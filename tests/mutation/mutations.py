@@ -75,6 +75,7 @@ TARGETS = (
         (*_engine("bucket_writes", "bucket_writes_beside", "bucket_writes_law", "spent"), HOT[2]),
         CORE,
     ),
+    Target("zae_limiter/engine/spent.py", (*_engine("spent"), *FLOW), CORE),
     Target(
         "zae_limiter/engine/posting.py",
         (*_engine("bucket_writes", "bucket_writes_beside", "bucket_writes_law"), HOT[2]),
@@ -210,8 +211,8 @@ PLANTED = (
     Planted(
         "zae_limiter/engine/line.py", "Lines._call_next", "line.lead(waiting[0])", "line.lead(waiting[-1])"
     ),
-    Planted("zae_limiter/engine/bucket_writes.py", "spent", "found - gained - need", "found - need"),
-    Planted("zae_limiter/engine/bucket_writes.py", "spent", "numbers[counter] + need", "need"),
+    Planted("zae_limiter/engine/spent.py", "spent", "found - gained - need", "found - need"),
+    Planted("zae_limiter/engine/spent.py", "spent", "numbers[counter] + need", "need"),
     Planted(
         "zae_limiter/engine/bucket_writes.py",
         "_spend",

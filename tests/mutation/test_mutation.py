@@ -31,8 +31,8 @@ FATAL = (
     "accrued(rate, now_ms) - deficit_milli",
     "zae_limiter.engine.law.accrued: t_ms * rate.refill_amount_milli // rate.refill_period_ms => "
     "-(-t_ms * rate.refill_amount_milli // rate.refill_period_ms)",
-    "zae_limiter.engine.bucket_writes.spent: found < need => found <= need",
-    "zae_limiter.engine.bucket_writes.spent: min(numbers[tokens] + gained, capacity) => "
+    "zae_limiter.engine.spent.spent: found - need < least => found - need <= least",
+    "zae_limiter.engine.spent.spent: min(numbers[tokens] + gained, capacity) => "
     "max(numbers[tokens] + gained, capacity)",
 )
 EQUIVALENT = "zae_limiter.engine.law.gain: now_ms <= origin_ms => now_ms < origin_ms"

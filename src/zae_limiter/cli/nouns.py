@@ -132,7 +132,7 @@ class Noun(click.Group):
                 raise
             known = [name for name, command in self.commands.items() if not command.hidden]
             meant = [name for name in ALIASES.get(args[0], ()) if name in known]
-            meant = meant or get_close_matches(args[0], known)
+            meant = meant or get_close_matches(args[0], known, cutoff=0.65)
             hint = " or ".join(f"{ctx.command_path} {name}" for name in meant)
             hint = f"did you mean: {hint}" if hint else f"{ctx.command_path} --help"
             raise Failure(f"no such command {args[0]!r}", hint, USAGE) from error
