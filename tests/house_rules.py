@@ -98,7 +98,7 @@ LAYERS = (
     Layer("command", "__main__", "cli"),
 )
 
-SRC_LINES_MAX = 36_000
+SRC_LINES_MAX = 35_500
 """What `src` may have in all: whoever adds something finds what can go."""
 
 FILE_LINES_MAX = 500
