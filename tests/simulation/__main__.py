@@ -17,6 +17,7 @@ from tests.simulation.bugs import BUGS, planted
 from tests.simulation.calendars import Calendars
 from tests.simulation.rivals import Rivals
 from tests.simulation.seating import Seating
+from tests.simulation.switching import Switching
 from tests.simulation.theorem import Scenario
 
 CHUNK = 50
@@ -46,7 +47,10 @@ def simulate(seed: int, bug: str | None = None, *, waits: bool = True) -> Scenar
             seating.run()
             calendars = Calendars(seed)
             calendars.run()
-            scenario.simulation.faults += seating.simulation.faults + calendars.simulation.faults
+            switching = Switching(seed)
+            switching.run()
+            for world in (seating, calendars, switching):
+                scenario.simulation.faults += world.simulation.faults
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)

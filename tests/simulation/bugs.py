@@ -313,6 +313,7 @@ def _full_too_early(accrual: str) -> Steps:
 
 BUGS: dict[str, dict[str, Any]] = {
     **BOOKING_BUGS,
+    "deaf_to_switches": {"zae_limiter.engine.plan.Plan.is_fresh": lambda *_: True},
     "boundary_twice": {"zae_limiter.engine.law.accrued": _boundary_twice},
     "deaf_to_summer": {"zae_limiter.engine.law.steps_of": _deaf_to_summer},
     "session_full_early": {"zae_limiter.engine.law.steps_of": _full_too_early},

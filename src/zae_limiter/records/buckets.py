@@ -73,14 +73,14 @@ class BucketRecords:
         if plan is not None and known and plan.stands(self.writer, needed, self._world.ticks_ms()):
             return plan
         # A bucket that is about to be made is not made from what may have been deleted meanwhile.
-        fresh = self._is_missing(entity_id, resource)
+        fresh, changes = self._is_missing(entity_id, resource), self._connection.cache.changes
         accounts, resolved = await self._charged(entity_id, resource, limits, fresh=fresh)
         if not _has_limits(accounts) or not _knows_all(accounts, needed):
             accounts, resolved = await self._charged(entity_id, resource, limits, fresh=True)
         if not _has_limits(accounts):
             raise NoLimitsError(entity_id, resource)
         policy = resolved.on_unavailable or self._connection.options.on_unavailable
-        return self._keep_plan(accounts, policy, limits)
+        return self._keep_plan(accounts, policy, limits, changes)
 
     async def _charged(
         self, entity_id: str, resource: str, limits: Sequence[Limit] | None, *, fresh: bool
@@ -147,15 +147,22 @@ class BucketRecords:
         return not self._connection.tells_changes and writer.knows(key) and writer.image(key) is None
 
     def _keep_plan(
-        self, accounts: tuple[Account, ...], policy: OnUnavailable, limits: Sequence[Limit] | None
+        self,
+        accounts: tuple[Account, ...],
+        policy: OnUnavailable,
+        limits: Sequence[Limit] | None,
+        changes: int | None,
     ) -> Plan:
-        """A plan, kept for as long as the records that it was made from are fresh."""
+        """A plan, kept for as long as the records that it was made from are fresh.
+
+        If the store has told of a change since it was begun, what is remembered now may be other records.
+        """
         entity_id, resource = accounts[0].entity_id, accounts[0].resource
         records = [key for account in accounts for key in self._records(account.entity_id, resource)]
         cache = self._connection.cache
         entries = [entry for key in records if (entry := cache.last_known(key)) is not None]
         plan = Plan(accounts, policy, limits, cache, entries)
-        if len(entries) == len(records):
+        if len(entries) == len(records) and cache.changes == changes:
             self.plans[entity_id, resource] = plan
             if len(self.plans) > self._connection.options.remembered_max:
                 with suppress(KeyError):  # another thread was faster

@@ -88,6 +88,7 @@ class Connection:
         """Remember no record that somebody else may have changed, as far as the store can tell."""
         if self._changes is not None and (changes := await self._changes()) != self.cache.changes:
             self.writer.reconsider()  # before anybody finds the count here, and trusts what is remembered
+            self._reads.get().drop(lambda *_: True)  # which may have set out before the change
             self.cache.notice(changes)
 
     async def fetch(
