@@ -175,6 +175,20 @@ def test_all_who_give_up_leave_nothing_behind() -> None:
     assert left > 300
 
 
+def test_what_came_back_unseen_spoils_a_booking_that_cuts_others_off() -> None:
+    """A limit that flows over until a far slot is not cut off for it if the slot has come near meanwhile."""
+    bucket = Bucket(fast=Rate(10_000, 35_000, 60_000), slow=Rate(40_000, 100_000, 86_400_000))
+    bucket.post(Posting({"slow": 35_000}), NOW)
+    stale = bucket.item
+    write = write_for(
+        bucket.account, Posting({"fast": 1, "slow": 10_000}, booking=Booking(FOR_EVER_MS)), stale, NOW
+    )
+    bucket.post(Posting(credit={"slow": 7_000}), NOW)
+    assert write is not None
+    assert apply(write, stale).applied
+    assert not apply(write, bucket.item).applied
+
+
 def in_line_behind() -> tuple[Bucket, GivenUpBookings, Posting]:
     """An empty bucket, a booking that was given up while another one was behind it, and that other one."""
     bucket, given_up = Bucket(a=Rate(1_000, 1_000, 3_000)), GivenUpBookings()

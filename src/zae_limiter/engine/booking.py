@@ -291,7 +291,10 @@ class _Shape:
             room = min(part.at.rate.capacity_milli - part.high, part.brim - part.stored)
             spare = max(0, min(room, part.at.rate.capacity_milli // MARGIN_PART)) if known else 0
             self.add[names.tk] = -part.taken
-            self.when += [AtMost(names.tk, part.brim - spare), AtLeast(names.tk, part.least)]
+            most = part.brim - spare
+            if self.is_waiting and self.full and not known:
+                most = min(most, part.stored)  # with more the slot is sooner, and others are cut off by it
+            self.when += [AtMost(names.tk, most), AtLeast(names.tk, part.least)]
             if known:
                 self.when.append(AtMost(booked.back, part.stored_back + spare))
                 if part.drawn:
@@ -384,7 +387,7 @@ def booked(posting: Posting, turn: Turn, image: Item, now_ms: int, *, alone: boo
         if name in turn.full:
             asked[limit_attributes(name).tk] = turn.full[name] - need + turn.drawn.get(name, 0)
     at_ms = slot_of(posting.need, asked, now_ms)
-    if not alone and not turn.full.keys().isdisjoint(posting.need):
+    if not alone and not (turn.full.keys() - turn.before.keys()).isdisjoint(posting.need):
         at_ms = max(at_ms, turn.slot_ms)
     at_ms = min(at_ms, turn.at_ms)
     earliest_ms = 0 if posting.booking is None else posting.booking.earliest_ms
