@@ -38,7 +38,7 @@ limits = st.builds(
     Limit, st.just("rpm"), tokens, tokens, st.integers(1, 86_400) | st.integers(1, PERIOD_SECONDS_MAX)
 )
 # Shares of a limit are no whole tokens, so the arithmetic is tried on every number of millitokens.
-rates = limits.map(Rate.of) | st.builds(Rate, *[st.integers(1, 10**6)] * 3, st.none())
+rates = limits.map(Rate.of) | st.builds(Rate, *[st.integers(1, 10**6)] * 3, st.none(), st.none())
 instants = st.integers(0, 10**4) | st.integers(NOW - 10**6, NOW + 10**6) | st.integers(0, 10**14)
 balances = st.integers(-(10**6), 10**6) | st.integers(-TOKENS_MAX * 1000, TOKENS_MAX * 1000)
 

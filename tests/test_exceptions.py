@@ -273,6 +273,12 @@ def test_a_refusal_for_logs() -> None:
                 "requested": 5,
                 "exceeded": wait > 0,
                 "retry_after_seconds": wait,
+                "kind": "rate",
+                "window_seconds": 60,
+                "remaining": 3,
+                "reset_after_seconds": 0.0,
+                "next_after_seconds": 0.0,
+                "reset_at_ms": 0,
             }
             for name, wait in (("tpm", 12.3), ("rpm", 0.0))
         ],

@@ -13,12 +13,11 @@ from zae_limiter import naming, schema
 from zae_limiter.engine.law import Rate
 from zae_limiter.exceptions import ValidationError
 from zae_limiter.models import NUMBER_MAX, PERIOD_SECONDS_MAX, BucketState, Limit
-from zae_limiter.records.items import config_attributes, config_limits
+from zae_limiter.records.items import bucket_states, config_attributes, config_limits
 from zae_limiter.repository_protocol import Item, Key
 from zae_limiter.schema import (
     BucketAddress,
     bucket_limit_names,
-    bucket_states,
     limit_attributes,
     number,
     parse_bucket_pk,

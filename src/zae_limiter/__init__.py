@@ -20,9 +20,10 @@ from .limiter import RateLimiter
 from .models import *
 from .models.changes import BucketChange
 from .models.demand import Demand
-from .models.explanation import ExplainedBucket, ExplainedLevel, Explanation
+from .models.explanation import ExplainedBucket, ExplainedLevel, ExplainedPhase, Explanation
 from .models.leases import LeaseStatus, OnError
-from .models.switches import Bypass, Switch
+from .models.refusing import Refusing
+from .models.switches import Bypass, Switch, ThrownSwitch
 from .repository import Repository
 from .runtime.world import World
 from .settings import Settings
@@ -39,18 +40,19 @@ __all__ = [
     "AcquireOptions", "AuditAction", "AuditEvent", "Availability", "BackendCapabilities", "BucketChange",
     "BucketState", "Bypass", "CacheStats", "ClosedError", "ConfigSource", "DamagedRecordError", "Demand",
     "Entity", "EntityCapacity", "EntityConflictError", "EntityError", "EntityExistsError",
-    "EntityNotFoundError", "ExplainedBucket", "ExplainedLevel", "Explanation", "IncompatibleSchemaError",
-    "InfrastructureError", "InfrastructureNotFoundError", "InvalidIdentifierError", "InvalidNameError",
-    "JointLease", "Lease", "LeaseExpiredError", "LeasePart", "LeaseStatus", "Limit", "LimitName",
-    "LimitStatus", "LimiterConfig", "LimiterInfo", "Namespace", "NamespaceNotFoundError",
+    "EntityNotFoundError", "ExplainedBucket", "ExplainedLevel", "ExplainedPhase", "Explanation",
+    "IncompatibleSchemaError", "InfrastructureError", "InfrastructureNotFoundError",
+    "InvalidIdentifierError", "InvalidNameError",
+    "JointLease", "Lease", "LeaseExpiredError", "LeasePart", "LeaseStatus", "Limit", "LimitKind",
+    "LimitName", "LimitStatus", "LimiterConfig", "LimiterInfo", "Namespace", "NamespaceNotFoundError",
     "NamespaceStateError", "NamespaceStatus", "NoLimitsError", "OnError", "OnUnavailable",
     "PermissionDenied", "RateLimitError", "RateLimitExceeded", "RateLimiter", "RateLimiterUnavailable",
-    "Repository", "RepositoryBuilder", "ResourceCapacity", "ResourceDisabled", "Settings",
+    "Refusing", "Repository", "RepositoryBuilder", "ResourceCapacity", "ResourceDisabled", "Settings",
     "StackAlreadyExistsError", "StackManager", "StackOperationError", "StackOptions", "Status", "Switch",
     "SwitchedOff", "SyncJointLease", "SyncLease", "SyncRateLimiter", "SyncRepository",
-    "SyncRepositoryBuilder", "SyncStackManager", "UsageSnapshot", "UsageSummary", "UsageWindow",
-    "ValidationError", "VersionError", "VersionMismatchError", "VersionRecord", "World", "ZAELimiterError",
-    "__version__", "limited",
+    "SyncRepositoryBuilder", "SyncStackManager", "ThrownSwitch", "UsageSnapshot", "UsageSummary",
+    "UsageWindow", "ValidationError", "VersionError", "VersionMismatchError", "VersionRecord", "World",
+    "ZAELimiterError", "__version__", "limited",
 ]  # fmt: skip
 
 

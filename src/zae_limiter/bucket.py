@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from .engine.law import Rate, balance, retry_after_ms, wait_ms
+from .engine.law import TOKEN_MILLI, Rate, balance, retry_after_ms, wait_ms
+from .engine.level import Level
 from .exceptions import ValidationError
 from .models import NUMBER_MAX, BucketState, Limit, LimitStatus, check_count, check_mapping
 
@@ -87,7 +88,10 @@ def build_limit_status(
     available = calculate_available(state, now_ms)
     wait_seconds = 0.0 if limit.soft else calculate_time_until_available(state, requested, now_ms)
     exceeded = wait_seconds > 0
-    return LimitStatus(entity_id, resource, limit.name, limit, available, requested, exceeded, wait_seconds)
+    found = entity_id, resource, limit.name, limit, available, requested, exceeded, wait_seconds
+    at = Level(rate_of(state), state.tokens_milli, state.last_refill_ms)
+    waits = _seconds(at.reset_ms(now_ms)), _seconds(at.retry_after_ms(TOKEN_MILLI, now_ms))
+    return LimitStatus(*found, *waits, now_ms)
 
 
 def would_refill_satisfy(

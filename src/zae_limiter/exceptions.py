@@ -80,6 +80,11 @@ class RateLimitExceeded(RateLimitError):
         return [s for s in self.statuses if not s.exceeded]
 
     @property
+    def public_statuses(self) -> list[LimitStatus]:
+        """The limits of whoever asked, which it may be told in full: in headers, for one."""
+        return [s for s in self.statuses if s.entity_id == self.entity_id]
+
+    @property
     def primary_violation(self) -> LimitStatus:
         """The limit with the longest wait."""
         return max(self.violations, key=lambda s: s.retry_after_seconds)
@@ -419,9 +424,12 @@ class InvalidNameError(ValidationError):
 
 
 def _own_limit(status: LimitStatus) -> dict[str, Any]:
+    from .models.header_data import header_fields  # which know these exceptions
+
     limit = status.limit.to_dict()
     place = {"resource": status.resource, "limit_name": limit.pop("name")}
-    return {**place, **limit, "available": status.available, **_others_limit(status)}
+    found = {"available": status.available, **_others_limit(status)}
+    return {**place, **limit, **found, **header_fields(status, status.available)}
 
 
 def _others_limit(status: LimitStatus) -> dict[str, Any]:

@@ -7,7 +7,7 @@ has no life of its own. What the lease is told by the name of a limit goes to th
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .acquisition import Acquisition, DegradedLease
@@ -177,6 +177,9 @@ class JointLease(Lease):
     def exceeded(self) -> tuple[str, ...]:
         """Of which soft limits there was not enough, whichever demand asked; ``parts`` tell them apart."""
         return tuple(dict.fromkeys(name for part in self.parts for name in part.exceeded))
+
+    def _asked_by(self) -> Collection[str]:
+        return {part._entity_id for part in self.parts}
 
     def _sights(self) -> Iterable[Seen]:
         return self._saw.values()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from .engine.holding import Holding
 from .engine.remaining import Seen, exceeded, statuses_of
@@ -32,6 +32,12 @@ class View(Holding):
         return tuple(status for seen in self._sights() for status in statuses_of(seen))
 
     @property
+    def public_statuses(self) -> tuple[LeaseStatus, ...]:
+        """Those of whoever asked, who may be told of them, in headers for one; no parent's are among them."""
+        asked = self._asked_by()
+        return tuple(status for status in self.statuses if status.entity_id in asked)
+
+    @property
     def exceeded(self) -> tuple[str, ...]:
         """Of which soft limits there was not enough for it: had they not been soft, they would have refused.
 
@@ -40,6 +46,9 @@ class View(Holding):
         """
         asked = {name for take in self._taken() for name in take.amounts}
         return tuple(dict.fromkeys(name for seen in self._sights() for name in exceeded(seen, asked)))
+
+    def _asked_by(self) -> Collection[str]:
+        return (self._entity_id,)
 
     def _sights(self) -> Iterable[Seen]:
         return (self._seen,)

@@ -313,6 +313,7 @@ class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):
     disable = passed_on(Repository.disable)
     enable = passed_on(Repository.enable)
     bypass = passed_on(Repository.bypass)
+    list_switches = passed_on(Repository.list_switches)
     set_entity_cascade = passed_on(Repository.set_entity_cascade)
     set_resource_cascade = passed_on(Repository.set_resource_cascade)
     resolve_limits = passed_on(Repository.resolve_limits)

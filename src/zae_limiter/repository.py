@@ -210,6 +210,7 @@ class Repository(BucketRecords):
     disable = scoped(switching.disable)
     enable = scoped(switching.enable)
     bypass = scoped(switching.bypass)
+    list_switches = scoped(switching.list_switches)
     set_entity_cascade = scoped(config.set_entity_cascade)
     set_resource_cascade = scoped(config.set_resource_cascade)
     batch_get_configs = scoped(config.batch_get_configs)

@@ -16,8 +16,9 @@ from typing import NamedTuple, TypeGuard
 
 from .engine.law import Rate
 from .exceptions import ValidationError
-from .models import NUMBER_MAX, PERIOD_SECONDS_MAX, TOKENS_MAX, BucketState
+from .models import NUMBER_MAX, PERIOD_SECONDS_MAX, TOKENS_MAX
 from .models.accruals import SESSION, is_accrual, kind_of, window, window_start
+from .models.schedules import is_schedule
 from .naming import WCU, validate_entity_id, validate_resource
 from .repository_protocol import LAST, Equal, Item, Key, Query, Value
 
@@ -365,22 +366,29 @@ class KindAttributes(NamedTuple):
     """How it accrues, as text."""
     ws: str
     """When its session window began, if somebody has used it."""
+    sd: str
+    """When it has other numbers, as text."""
 
 
 @lru_cache(4096)
 def kind_attributes(name: str) -> KindAttributes:
-    return KindAttributes(f"b_{name}_ac", f"b_{name}_ws")
+    return KindAttributes(f"b_{name}_ac", f"b_{name}_ws", f"b_{name}_sd")
 
 
 def rate_attributes(name: str, rate: Rate) -> dict[str, Value]:
     """The numbers of a limit as a bucket keeps them; of a plain rate nothing more."""
     _, cp, ra, rp, _ = limit_attributes(name)
     numbers: dict[str, Value] = dict(zip((cp, ra, rp), rate, strict=False))
+    if rate.schedule is not None:
+        numbers[kind_attributes(name).sd] = rate.schedule
     if rate.accrual is None:
         return numbers
     names, began_ms = kind_attributes(name), window_start(rate.accrual)
     return {**numbers, names.ac: kind_of(rate.accrual)} | ({names.ws: began_ms} if began_ms else {})
 
+
+PHASE = "ph"
+"""On a bucket with limits whose numbers change with the time of day: since when it has those that it has."""
 
 MOVED = "moved"
 """On a bucket that came from a table of an older shape: when, in milliseconds."""
@@ -475,7 +483,11 @@ def stored_rate(image: Item, name: str) -> Rate | None:
         and is_number(image.get(tk))
         and is_number(image.get(tc))
     ):
-        accrual = image.get(kind_attributes(name).ac)
+        kind = kind_attributes(name)
+        accrual, schedule = image.get(kind.ac), image.get(kind.sd)
+        if schedule is not None:
+            known = schedule if accrual is None and is_schedule(schedule) else None
+            return None if known is None else Rate(capacity, amount, period, None, known)
         if accrual is None:
             return Rate(capacity, amount, period)
         if accrual == SESSION:
@@ -483,16 +495,3 @@ def stored_rate(image: Item, name: str) -> Rate | None:
             return Rate(capacity, amount, period, window(period, began_ms))
         return Rate(capacity, amount, period, accrual) if is_accrual(accrual, period) else None
     return None
-
-
-def bucket_states(image: Item, at: BucketAddress | None = None) -> list[BucketState]:
-    """A bucket item as one state for each limit that users know of; whose it is says its key, if known."""
-    if at is None:
-        at = BucketAddress("", text(image, "entity_id") or "", text(image, "resource") or "", 0)
-    states = []
-    for name in bucket_limit_names(image):
-        tk, tc, rate = limit_attributes(name).tk, limit_attributes(name).tc, stored_rate(image, name)
-        assert rate is not None, "every limit that a bucket holds has a rate"
-        whose, stored = (at.entity_id, at.resource, name), (number(image, tk), number(image, "rf"))
-        states.append(BucketState(*whose, *stored, *rate[:3], number(image, tc), at.shard_id, rate.accrual))
-    return states

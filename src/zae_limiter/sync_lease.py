@@ -62,6 +62,11 @@ class SyncLease(Current):
         """See ``Lease.statuses``."""
         return self._async.statuses
 
+    @property
+    def public_statuses(self) -> tuple[LeaseStatus, ...]:
+        """See ``Lease.public_statuses``."""
+        return self._async.public_statuses
+
     def __repr__(self) -> str:
         return repr(self._async).replace("<", "<Sync", 1)
 

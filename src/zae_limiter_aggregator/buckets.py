@@ -23,8 +23,8 @@ from zae_limiter.engine.bucket_view import shard_count, stored_terms
 from zae_limiter.engine.door import write_each, write_together
 from zae_limiter.engine.law import Rate, balance, gain
 from zae_limiter.engine.merge import TTL_FILLS, merge
-from zae_limiter.engine.posting import Posting
-from zae_limiter.engine.rebase import rebase
+from zae_limiter.engine.phase_writes import brought_up_to_date
+from zae_limiter.engine.phased import in_phase
 from zae_limiter.engine.shares import SHARDS_MAX
 from zae_limiter.engine.split import doubled, shard_keys, splitting, spread_of
 from zae_limiter.naming import WCU
@@ -32,6 +32,7 @@ from zae_limiter.repository_protocol import Backend, Exists, Item, Key, Update, 
 from zae_limiter.runtime.world import World
 from zae_limiter.schema import (
     BOOKED,
+    PHASE,
     SAMPLED,
     BucketAddress,
     bucket_key,
@@ -137,7 +138,9 @@ def refill(bucket: BucketActivity, now_ms: int) -> Update | None:
     if not needed or not is_whole or now_ms - origin < REFILL_AFTER_MS or BOOKED in image:
         return None  # what is owed by those who wait is no empty bucket
     account = bucket.account._replace(key=bucket.key, terms=replace(terms, version=None))
-    write = rebase(account, Posting(), image, now_ms)
+    if PHASE in image and in_phase(image, now_ms) is not image:
+        return None  # whoever uses it next brings it into the new phase
+    write = brought_up_to_date(account, image, now_ms)
     if (rate := stored_rate(image, WCU)) is None:
         return write
     # A gauge needs no condition, and a refill is no use of the bucket, so it counts no write.

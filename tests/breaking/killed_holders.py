@@ -31,7 +31,7 @@ SLACK_SECONDS = 0.1
 
 BUGS: dict[str, dict[str, Any]] = {
     "early": {
-        "zae_limiter.engine.seats.Place.is_over": lambda place, now_ms: place.until * 125 < now_ms + 3000
+        "zae_limiter.engine.seats.Place.is_over": lambda place, now_ms: place.until * 125 < now_ms + 3500
     },
     "unrenewed": {"zae_limiter.engine.renewal.Renewals.add": lambda *_: None},
 }

@@ -58,7 +58,7 @@ def test_a_session_with_entities(run: Run) -> None:
     assert [one["entity_id"] for one in children["entities"]] == ["user-1"]
     assert done(run, "entity", "delete", "user-1", "--yes") == "deleted entity 'user-1'\n"
     assert data_of(run, "entity", "delete", "team", "-y") == {"deleted": "team"}
-    assert data_of(run, "entity", "list") == {"entities": [], "cursor": None}
+    assert data_of(run, "entity", "list") == {"entities": [], "switches": [], "cursor": None}
     events = data_of(run, "audit", "list", "--entity-id", "user-1")
     assert [(e["action"], e["principal"]) for e in events] == [
         ("entity_deleted", None),

@@ -169,3 +169,20 @@ def test_seats_that_are_held(run: Run, limiter: SyncRateLimiter) -> None:
     assert "held" in table
     lease.commit()
     assert data_of(run, "entity", "buckets", "alice")[0]["held"] == 0
+
+
+def test_a_stranger_sees_why_a_key_is_refused(run: Run, limiter: SyncRateLimiter) -> None:
+    """The limit that refuses is marked, and the first sentence says why and until when."""
+    stage(run)
+    with limiter.acquire("team", "gpt-4", {"rpm": 100}):
+        pass
+    result = run("explain", "alice", "gpt-4")
+    assert lines_of(result)[-2:] == ["rpm alice 60/min 60", "rpm team 5/day:100 0 refuses"]
+    first = result.stderr.splitlines()[0]
+    assert first.startswith(
+        "an acquire is refused: 'rpm' of 'team' refuses: nothing of 100 is left; there is"
+    )
+    (refusal,) = data_of(run, "explain", "alice", "gpt-4")["buckets"][1]["refusing"]
+    assert refusal["message"].startswith("'rpm' of 'team' refuses: nothing of 100 is left")
+    assert 17_000 < refusal["retry_after_seconds"] <= 17_280
+    assert refusal["until_ms"] - refusal["checked_at_ms"] == round(refusal["retry_after_seconds"] * 1000)

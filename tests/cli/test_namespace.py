@@ -54,7 +54,7 @@ def test_what_only_reads_takes_no_name(run: Run, deleted: str) -> None:
 def test_a_default_namespace_that_nobody_made_reads_as_empty(run: Run) -> None:
     """And is not made by that."""
     data_of(run, "namespace", "register", "acme")
-    assert data_of(run, "entity", "list") == {"entities": [], "cursor": None}
+    assert data_of(run, "entity", "list") == {"entities": [], "switches": [], "cursor": None}
     assert run("entity", "delete", "a", "--yes").exit_code == 4
     assert [one["namespace_name"] for one in data_of(run, "namespace", "list")] == ["acme"]
     done(run, "entity", "create", "a")

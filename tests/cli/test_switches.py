@@ -111,3 +111,35 @@ def test_a_switch_is_no_limit(run: Run) -> None:
     done(run, "resource", "set-defaults", "gpt-4", "-l", "rpm:9")
     run("disable", "-r", "gpt-5", *OFF)
     assert data_of(run, "resource", "list") == ["gpt-4"]
+
+
+def test_all_switches_at_one_look(run: Run) -> None:
+    """Where each is, what it says, and by whom; also beside the entities that are listed."""
+    assert run("switches").exit_code != 0  # there is no store yet
+    for name in ("alice", "bob"):
+        done(run, "entity", "create", name)
+    assert "switch" not in run("entity", "list").stdout
+    assert data_of(run, "switches") == {"switches": [], "cursor": None}
+    done(run, "disable", "--entity", "alice", "--resource", "gpt-4", *OFF, "--principal", "ops")
+    done(run, "bypass", "--entity", "alice")
+    done(run, "disable", "--yes", "--reason", "closed")
+    rows = [" ".join(row.split()) for row in run("switches").stdout.splitlines()][2:]
+    assert [row.split(" 20")[0] for row in rows] == [
+        "everything off: closed",
+        "'alice' bypass counted",
+        "'alice' on 'gpt-4' off: maintenance",
+    ]
+    assert rows[2].endswith(" ops")
+    data = data_of(run, "switches", "--limit=1")
+    assert (data["switches"][0]["level"], data["switches"][0]["disabled"]) == ("system", "closed")
+    then = data_of(run, "switches", f"--cursor={data['cursor']}")
+    assert [one["entity_id"] for one in then["switches"]] == ["alice", "alice"]
+    table = [" ".join(row.split()) for row in run("entity", "list").stdout.splitlines()]
+    assert table[0].endswith(" switch")
+    assert "bypass counted; on gpt-4: off: maintenance" in " ".join(table)
+    assert table[-1].startswith("bob ")
+    assert table[-1].endswith(" -")
+    assert [one["level"] for one in data_of(run, "entity", "list")["switches"]] == [
+        "entity_default",
+        "entity",
+    ]

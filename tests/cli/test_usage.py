@@ -259,3 +259,41 @@ def test_nothing_as_json(run: Run) -> None:
 def test_times_ago(text: str | None, told: str | None) -> None:
     """Hours, days and weeks; everything else is for the store to judge."""
     assert moment(text, START + 24 * HOUR) == told
+
+
+def test_money_is_shown_as_money(run: Run, limiter: SyncRateLimiter) -> None:
+    """In rows, totals and charts; programs get whole numbers and the unit."""
+    usd = Limit.per_month("usd", 20_000_000, unit="usd_micro")
+    limiter.set_resource_defaults("gpt-4", [usd, Limit.per_minute("rpm", 10)])
+    for hour in range(3):
+        used(limiter, "alice", "gpt-4", hour, usd=4_115_000, rpm=1_000)
+    assert "$4.115" in run("usage", "list", "-e", "alice", "-w", "hourly").stdout
+    for words in (("-e", "alice"), ("-r", "gpt-4"), ("-e", "alice", "-r", "gpt-4")):
+        shown = [" ".join(row.split()) for row in run("usage", "summary", *words).stdout.splitlines()]
+        assert shown[-2:] == ["rpm 3,000 1,000.0", "usd $12.345 $4.115"]
+        summary = json_of(run, "summary", *words)
+        assert (summary["total"]["usd"], summary["units"]) == (12_345_000, {"usd": "usd_micro"})
+    (row, *_) = json_of(run, "list", "-r", "gpt-4")["snapshots"]
+    assert (row["counters"]["usd"], row["units"]) == (4_115_000, {"usd": "usd_micro"})
+    chart = run("usage", "list", "-e", "alice", "-r", "gpt-4", "--plot").stdout
+    assert "usd: $12.345 used, at most $4.115 in one hour" in chart
+    assert "$5┤" in chart
+    assert "$0└" in chart
+    assert " 1k┤" in chart
+    assert "usd lets" not in chart  # a month's budget may be spent in an hour
+    run_sync(count_usage(limiter.repository._async, "alice", "gpt-4", "monthly", START, usd=12_345_000))
+    monthly = run("usage", "list", "-e", "alice", "-r", "gpt-4", "--plot", "-w", "monthly").stdout
+    assert "usd lets $20.00 through in one month" in monthly
+
+
+def test_sums_of_two_currencies_are_plain(run: Run, limiter: SyncRateLimiter) -> None:
+    """A total is money only where all whom it is of count the same; each row is in its own."""
+    for resource, unit in (("gpt-4", "usd_micro"), ("mistral", "eur_micro")):
+        limiter.set_resource_defaults(resource, [Limit.per_month("cost", 20_000_000, unit=unit)])
+        used(limiter, "alice", resource, 1, cost=2_500_000)
+    rows = run("usage", "list", "-e", "alice", "-w", "hourly").stdout
+    assert "$2.50" in rows
+    assert "€2.50" in rows
+    assert "5,000,000" in run("usage", "summary", "-e", "alice").stdout
+    assert "units" not in json_of(run, "summary", "-e", "alice")
+    assert "cost: 5,000,000 used" in run("usage", "list", "-e", "alice", "--plot").stdout

@@ -14,6 +14,7 @@ SECRETS = ("sk-secret-key", "org-secret", "777")
 
 OWN = {"resource", "limit_name", "capacity", "refill_amount", "refill_period_seconds"}
 OWN |= {"available", "requested", "exceeded", "retry_after_seconds"}
+OWN |= {"kind", "window_seconds", "remaining", "reset_after_seconds", "next_after_seconds", "reset_at_ms"}
 
 
 def limit(name: str, capacity: int) -> Limit:

@@ -192,6 +192,9 @@ def operator_costs(client: Client) -> list[Cost]:
         measured("reset", client, lambda: verbs.reset("user", RESOURCE)),
         measured("reset of a full bucket", client, lambda: verbs.reset("nobody", RESOURCE)),
         measured("set_parent", client, lambda: verbs.set_parent("user", "parent")),
+        measured("disable a resource", client, lambda: verbs.disable(resource=RESOURCE, reason="down")),
+        measured("list_switches, of one", client, verbs.list_switches),
+        measured("enable a resource", client, lambda: verbs.enable(resource=RESOURCE)),
     ]
 
 

@@ -3,6 +3,7 @@
 import heapq
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -15,10 +16,12 @@ from zae_limiter.engine.bucket_view import level
 from zae_limiter.engine.bucket_writes import write_for
 from zae_limiter.engine.fitting import fitting
 from zae_limiter.engine.given_up import GivenUpBookings
-from zae_limiter.engine.law import Rate, accrued
+from zae_limiter.engine.law import Rate, accrued, balance
 from zae_limiter.engine.posting import Booking, Posting, merged
+from zae_limiter.engine.rebase import rebase
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.repository_protocol import Item, Key, Outcome, apply
+from zae_limiter.schema import booking_attributes, number
 
 NOW = 1_700_000_000_000
 WORLDS = 30
@@ -187,6 +190,36 @@ def test_what_came_back_unseen_spoils_a_booking_that_cuts_others_off() -> None:
     assert write is not None
     assert apply(write, stale).applied
     assert not apply(write, bucket.item).applied
+
+
+@pytest.mark.parametrize("capacity", [2_000, 10_000, 15_000])
+def test_what_came_back_flows_over_when_the_numbers_change(capacity: int) -> None:
+    """A limit and what is set aside of it hold together no more than it can, also by its next numbers."""
+    judged = 0
+    for seed in range(300):
+        randomness = random.Random(seed)
+        rate, later = Rate(10_000, 35_000, 60_000), Rate(capacity, 35_000, 60_000)
+        bucket = Bucket(fast=rate, slow=Rate(10_000, 10_000, 86_400_000))
+        bucket.post(Posting({"fast": randomness.randrange(1, 10_001), "slow": 10_000}), NOW)
+        bucket.book(NOW, fast=randomness.randrange(1, 9_000))
+        bucket.book(NOW, slow=5_000)
+        bucket.post(Posting(credit={"fast": randomness.randrange(1, 9_000)}), NOW)
+        image, now_ms = bucket.item or {}, NOW + randomness.randrange(30_000)
+        aside = number(image, booking_attributes("fast").back)
+        before = min(rate.capacity_milli, balance(rate, number(image, "b_fast_tk"), NOW, now_ms) + aside)
+        terms = replace(bucket.account.terms, rates=bucket.account.terms.rates | {"fast": later}, version=2)
+        taken = Posting({"fast": 1_000})
+        write = rebase(bucket.account._replace(terms=terms), taken, image, now_ms)
+        done = apply(write, image)
+        if not done.applied or done.item is None or not aside:
+            continue
+        judged += 1
+        assert not apply(write, image | {"b_fast_bb": aside + 1}).applied, f"seed {seed}"
+        stored = balance(later, number(done.item, "b_fast_tk"), number(done.item, "rf"), now_ms)
+        held = stored + number(done.item, booking_attributes("fast").back)
+        most = min(capacity, before + capacity - rate.capacity_milli) - 1_000
+        assert held <= most, f"seed {seed} holds {held} instead of {most}"
+    assert judged > 30
 
 
 def in_line_behind() -> tuple[Bucket, GivenUpBookings, Posting]:

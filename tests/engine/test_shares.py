@@ -19,7 +19,9 @@ from zae_limiter.engine.shares import (
 
 NOW = 1_700_000_000_000
 PARTS = st.tuples(
-    st.builds(Rate, st.integers(1_000, 20_000), st.integers(1, 5_000), st.integers(1, 2_000), st.none()),
+    st.builds(
+        Rate, st.integers(1_000, 20_000), st.integers(1, 5_000), st.integers(1, 2_000), st.none(), st.none()
+    ),
     st.integers(-20_000, 25_000),
     st.integers(NOW - 3_000, NOW + 3_000),
 )

@@ -66,6 +66,28 @@ async def test_a_cut_by_somebody_else_binds_at_the_next_acquire(store: Store, le
         await user.take("key", {"rpm": 6})
 
 
+@pytest.mark.parametrize("broader", [system, resource])
+@pytest.mark.parametrize("level", OWN)
+async def test_no_other_change_hides_one_of_the_entity_itself(
+    store: Store, level: Level, broader: Level
+) -> None:
+    """Who has learnt of a later change, of a broader level and through another entity, still learns of it."""
+    admin, user, other = [await store.client() for _ in range(3)]
+    for limits_of in (system, resource, level):
+        await limits_of(admin.repository, FULL)
+    for name in ("key", "neighbour"):
+        await user.take(name, {"rpm": 1})
+    await level(admin.repository, CUT)
+    for _ in range(2):
+        await broader(admin.repository, FULL)
+        await other.take("neighbour", {"rpm": 1})
+        other.repository.invalidate_config_cache()
+    await other.take("neighbour", {"rpm": 1})
+    await user.take("neighbour", {"rpm": 1})  # which tells of the broader change
+    refusal = await user.refused("key", {"rpm": 6})
+    assert refusal.primary_violation.limit.capacity == 5
+
+
 @pytest.mark.parametrize("level", LEVELS)
 async def test_a_raise_by_somebody_else_turns_a_remembered_refusal_around(store: Store, level: Level) -> None:
     """The refusal of a moment ago is no answer under other limits."""

@@ -29,8 +29,10 @@ async def test_each_limit_in_full(store: Store) -> None:
     store.clock.advance(5)
     async with client.limiter.acquire("key", RESOURCE, {"rpm": 3, "tpm": 100}, LIMITS) as lease:
         assert lease.statuses == (
-            LeaseStatus("key", RESOURCE, "rpm", LIMITS[0], 60 - 20 + 5 - 3, 18.0),
-            LeaseStatus("key", RESOURCE, "tpm", LIMITS[1], 900, 6.0),
+            LeaseStatus(
+                "key", RESOURCE, "rpm", LIMITS[0], 60 - 20 + 5 - 3, 18.0, 18.0, 0.0, store.clock.now_ms
+            ),
+            LeaseStatus("key", RESOURCE, "tpm", LIMITS[1], 900, 6.0, 6.0, 0.0, store.clock.now_ms),
         )
     store.clock.advance(18)
     assert await client.limiter.available("key", RESOURCE, LIMITS) == {"rpm": 60, "tpm": 1_000}

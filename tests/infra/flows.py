@@ -228,6 +228,7 @@ def reading(repository: SyncRepository) -> None:
     repository.list_resources_with_defaults()
     repository.list_resources_with_entity_configs()
     repository.list_entities_with_custom_limits(RESOURCE)
+    repository.list_switches()
     repository.get_bucket("child", RESOURCE)
     repository.get_buckets("child")
     repository.get_resource_buckets(RESOURCE)

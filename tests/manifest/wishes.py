@@ -17,13 +17,18 @@ tokens = st.sampled_from((1, 60, 1_000_000, TOKENS_MAX)) | st.integers(1, TOKENS
 calendars = st.sampled_from(("month@Europe/Berlin", "day@UTC", "cron(0 6 * * 1)@America/New_York")).map(
     lambda accrual: (period_seconds(accrual), accrual)
 )
+SCHEDULES = ("600(* 9-16 * * mon-fri)@Europe/Berlin", "5:7(* * * * sat,sun);3(30 2 1 1 *)@UTC")
 units = st.sampled_from((None, "usd_micro"))
 limits = st.builds(
-    lambda found, soft: tuple(Limit(name, *of, soft=name in soft) for name, of in sorted(found.items())),
+    lambda found, soft: tuple(
+        Limit(name, *of[:5], soft=name in soft, schedule=of[5] if len(of) > 5 else None)
+        for name, of in sorted(found.items())
+    ),
     st.dictionaries(
         st.sampled_from(NAMES),
         st.tuples(tokens, tokens, st.sampled_from((1, 60)) | st.integers(1, PERIOD_SECONDS_MAX))
         | st.builds(lambda *given: (*given[:2], *given[2], given[3]), tokens, tokens, calendars, units)
+        | st.tuples(tokens, tokens, st.just(60), st.none(), units, st.sampled_from(SCHEDULES))
         | st.integers(1, 100).map(lambda seats: (seats, seats, 300, "concurrent"))
         | st.integers(1, 100).map(lambda amount: (amount, amount, 18_000, "session")),
         max_size=3,

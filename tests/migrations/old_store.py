@@ -17,10 +17,10 @@ from zae_limiter.engine.law import Rate, balance
 from zae_limiter.operate.migrations import Migration, MigrationReport, scan_of
 from zae_limiter.operate.migrations.scanning import Scan
 from zae_limiter.records.connection import Connection, Options
-from zae_limiter.records.items import audit_event_of, config_of, entity_of, usage_snapshot_of
+from zae_limiter.records.items import audit_event_of, bucket_states, config_of, entity_of, usage_snapshot_of
 from zae_limiter.repository_protocol import Backend, Item, Key, Put, Write
 from zae_limiter.runtime.colour import run_sync
-from zae_limiter.schema import bucket_states, namespace_key, number, parse_bucket_pk
+from zae_limiter.schema import namespace_key, number, parse_bucket_pk
 from zae_limiter.testing import ManualClock
 
 INSTANTS_MS = (0, 1, 999, 60_000, 3_600_000, 86_400_000)

@@ -16,11 +16,10 @@ from zae_limiter.models import UsageWindow
 from zae_limiter.operate.migrations.moving import Context, Move, Translation, packed, writes_of
 from zae_limiter.operate.migrations.shapes import Finding, Kind, OldRecord, fields, recognise, target_of
 from zae_limiter.operate.migrations.translation import translate
-from zae_limiter.records.items import audit_event_of, config_of, usage_row, usage_snapshot_of
+from zae_limiter.records.items import audit_event_of, bucket_states, config_of, usage_row, usage_snapshot_of
 from zae_limiter.repository_protocol import Item, Key, Query, Row, apply_all
 from zae_limiter.schema import (
     bucket_key,
-    bucket_states,
     entity_config_key,
     limit_attributes,
     resource_config_key,

@@ -12,7 +12,6 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from datetime import timedelta
 from typing import Any
 
 warnings.simplefilter("ignore")
@@ -274,18 +273,8 @@ def usage(snapshots: list[Any]) -> list[Any]:
 
 
 FEATURES: dict[str, Callable[[Any], Any]] = {
-    "disabled entity": lambda repo: repo.disable_entity("who"),
-    "disabled for a resource": lambda repo: repo.disable_entity("who", resource="gpt-4"),
-    "disabled resource": lambda repo: repo.disable_resource("gpt-4"),
-    "bypass": lambda repo: repo.bypass_entity("who"),
-    "soft limit": lambda repo: repo.set_limits("who", [Limit.per_day("rpd", 5, soft=True)], resource="gpt-4"),
     "schedule": lambda repo: repo.set_limits("who", [scheduled()], resource="gpt-4"),
-    "calendar quota": lambda repo: repo.set_resource_defaults(
-        "gpt-4", [Limit.quota("rpd", 9, cron="0 0 * * *", tz="Europe/Berlin")]
-    ),
-    "session quota": lambda repo: repo.set_system_defaults(
-        [Limit.quota("rpd", 9, reset_after=timedelta(hours=5))]
-    ),
+    "two resets": lambda repo: repo.set_limits("who", [reset_twice()], resource="gpt-4"),
     "cascade policy": lambda repo: repo.set_entity_cascade("who", False, resource="gpt-4"),
     "cascade of a resource": lambda repo: repo.set_resource_cascade("gpt-4", True),
     "another parent": lambda repo: repo.set_parent("who", "org"),
@@ -297,6 +286,11 @@ FEATURES: dict[str, Callable[[Any], Any]] = {
 def scheduled() -> Any:
     entry = older.ScheduleEntry("* * * * *", scale=0.5)
     return Limit.per_day("rpd", 10).with_schedule((entry,))
+
+
+def reset_twice() -> Any:
+    rules = Limit.quota("rpd", 10, cron="0 0 * * *"), Limit.quota("rpd", 10, cron="30 12 * * 1")
+    return rules[0].with_reset_schedule(rules[0].reset_schedule + rules[1].reset_schedule)
 
 
 def fill_features(table: Table, features: tuple[str, ...]) -> None:

@@ -1,22 +1,27 @@
-"""Records what older releases leave in a table: ``python -m tests.older.record``, after ``make engines``."""
+"""Records what older releases leave in a table: ``python -m tests.older.record [NAME…]``.
+
+Run ``make engines`` before. Without a name all are recorded.
+"""
 
 import json
 import secrets
+import sys
 
 from tests.engines import dynamodb_local
-from tests.older.releases import RECORDED, VERSIONS, ask, rows_of
+from tests.older.releases import KINDS, PROGRAM, RECORDED, RECORDINGS, ask, rows_of
 
 
-def record(version: str) -> None:
+def record(name: str) -> None:
     table = f"recorded-{secrets.token_hex(4)}"
-    ask(version, table, "fill")
+    version, _, kinds = name.partition("-")
+    ask(version, table, "fill", program=KINDS if kinds else PROGRAM)
     rows = [{"key": list(key), **item} for key, item in sorted(rows_of(table).items())]
     lines = [json.dumps(row, sort_keys=True, ensure_ascii=False) for row in rows]
-    (RECORDED / f"{version}.jsonl").write_text("\n".join(lines) + "\n")
+    (RECORDED / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":
     dynamodb_local.isolate_from_aws()
     RECORDED.mkdir(exist_ok=True)
-    for version in VERSIONS:
-        record(version)
+    for name in sys.argv[1:] or RECORDINGS:
+        record(name)

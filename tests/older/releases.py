@@ -16,8 +16,12 @@ from zae_limiter.repository_protocol import Item, Key
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "tests/older/fill.py"
+KINDS = ROOT / "tests/older/fill_kinds.py"
 RECORDED = ROOT / "tests/older/recorded"
 VERSIONS = ("0.10", "0.17")
+RECORDINGS = (*VERSIONS, "0.17-kinds")
+"""What releases left: the last one with quotas, soft limits and switches."""
+
 REGION = "us-east-1"
 
 PATIENCE = {"AWS_MAX_ATTEMPTS": "1"}
@@ -29,14 +33,16 @@ def alone() -> dict[str, str]:
     return {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
 
 
-def ask(version: str, table: str, task: str, *features: str, endpoint: str | None = None) -> Any:
+def ask(
+    version: str, table: str, task: str, *features: str, endpoint: str | None = None, program: Path = PROGRAM
+) -> Any:
     """Let an older release do something with a table; what it says of it."""
     python = ROOT / f".engines/older-{version}/bin/python"
     if not python.exists():
         pytest.fail(f"release {version} is not installed; run: make engines", pytrace=False)
     url = endpoint or dynamodb_local.endpoint()
     done = subprocess.run(
-        [str(python), str(PROGRAM), url, table, task, *features],
+        [str(python), str(program), url, table, task, *features],
         env={**alone(), **AWS_ENVIRONMENT, **PATIENCE, "AWS_DEFAULT_REGION": REGION, "AWS_ENDPOINT_URL": url},
         capture_output=True,
         text=True,

@@ -83,7 +83,7 @@ def test_records_in_the_way_are_named(tmp_path: Path) -> None:
     """On the error stream for people, as data for programs; nothing is asked and nothing is changed."""
     rows = recorded("0.17")
     key = next(key for key in rows if key.sort == "#CONFIG#_default_")
-    strange = {**rows[key], "disabled": True, "l_rpd_sched": "1s500", "sched_tz": "UTC", "moon": "full"}
+    strange = {**rows[key], "disabled": "maybe", "l_rpd_sched": "1s500", "sched_tz": "UTC", "moon": "full"}
     store = stored(tmp_path, rows | {key: strange})
     result = run(store, "--yes")
     assert (result.exit_code, result.stdout) == (1, "")

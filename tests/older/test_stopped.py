@@ -18,7 +18,7 @@ from tests.dynamodb.tables import make_table, open_table
 from tests.engines import dynamodb_local
 from tests.migrations.old_store import OldStore, assert_same, batch_fill, old_rows
 from tests.migrations.older import NOW_MS, SHAPES
-from tests.older.releases import ROOT, VERSIONS, recorded, rows_of
+from tests.older.releases import RECORDINGS, ROOT, VERSIONS, recorded, rows_of
 from tests.older.test_recorded import Rows, clock
 from tests.records.store import take
 from zae_limiter.repository_protocol import TRANSACT_WRITES_MAX
@@ -36,11 +36,19 @@ NEVER = 0
 KILLED = str(-signal.SIGKILL)
 
 
+DEMANDS: dict[str, list[tuple[str, str, dict[str, int]]]] = {
+    **{one: [("hot", "gpt-4", {"rpd": 5}), ("user-2", "gpt-4", {"rpd": 1})] for one in VERSIONS},
+    "0.17-kinds": [("hot", "any", {"msgs": 5}), ("kid", "soft", {"rpd": 9}), ("vip", "cal", {"day": 99})],
+}
+"""What a client takes when a table is upgraded: of a bucket that had shards, and of a family."""
+
+
 class Upgrades:
     """Tables that a release left, and the processes that upgrade them."""
 
-    def __init__(self, rows: Rows, still: ManualClock, program: "subprocess.Popen[str]") -> None:
+    def __init__(self, rows: Rows, still: ManualClock, program: "subprocess.Popen[str]", of: str) -> None:
         self._rows, self._still, self._program = rows, still, program
+        self._demands = DEMANDS[of]
 
     def table(self) -> str:
         table = make_table()
@@ -69,13 +77,13 @@ class Upgrades:
         """A client of this version takes something, of a bucket that had shards and of a family."""
         stage = OldStore("dynamodb", lambda: open_table(True, table, self._still.world), self._still)
         limiter = stage.limiter()
-        run_sync(take(limiter, "hot", "gpt-4", rpd=5))
-        run_sync(take(limiter, "user-2", "gpt-4", rpd=1))
+        for entity, resource, amounts in self._demands:
+            run_sync(take(limiter, entity, resource, **amounts))
         run_sync(limiter.close())
 
 
 @contextmanager
-def upgrades(rows: Rows, still: ManualClock, path: Path) -> Iterator[Upgrades]:
+def upgrades(rows: Rows, still: ManualClock, path: Path, of: str) -> Iterator[Upgrades]:
     now_ms = still.world.now_ms()
     command = [sys.executable, "-m", "tests.older.upgrades", str(now_ms), str(TOGETHER_MAX)]
     with (
@@ -84,14 +92,14 @@ def upgrades(rows: Rows, still: ManualClock, path: Path) -> Iterator[Upgrades]:
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=told, text=True
         ) as program,
     ):
-        yield Upgrades(rows, still, program)
+        yield Upgrades(rows, still, program, of)
 
 
-@pytest.fixture(params=VERSIONS)
+@pytest.fixture(params=RECORDINGS)
 def they(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Upgrades]:
     """Upgrades of what a release left, a second after it was last used."""
     rows = recorded(request.param)
-    with upgrades(rows, clock(rows), tmp_path) as they:
+    with upgrades(rows, clock(rows), tmp_path, request.param) as they:
         yield they
 
 
@@ -137,7 +145,7 @@ def test_several_at_once(they: Upgrades) -> None:
 def test_several_at_once_where_keys_had_no_namespace(shape: str, tmp_path: Path) -> None:
     """The same for the first tables: what was there is there once, and all of it in one namespace."""
     older = SHAPES[shape](20)
-    with upgrades(older.items, ManualClock(NOW_MS), tmp_path) as they:
+    with upgrades(older.items, ManualClock(NOW_MS), tmp_path, RECORDINGS[0]) as they:
         for seed in range(0, RACES * 3, 3):
             table = they.table()
             assert they.race(table, seed) == "0 0 0", seed

@@ -1,11 +1,14 @@
 """Changes of configuration take effect: at the next acquire, for everybody, once."""
 
+from typing import Any
+
 import pytest
 
 from tests.records.store import RPM, Store, take
 from zae_limiter import Limit, RateLimiter, RateLimitExceeded, Repository, ValidationError
+from zae_limiter.engine.seen_changes import stamp_of, version_of
+from zae_limiter.records.buckets import BucketRecords
 from zae_limiter.records.connection import Options
-from zae_limiter.records.resolution import combined_version
 from zae_limiter.repository_protocol import Equal, Update
 from zae_limiter.schema import bucket_key, resource_config_key
 
@@ -133,15 +136,65 @@ async def test_views_read_piece_by_piece_converge(store: Store) -> None:
     for client in (first, second, first, second, first, second):
         await take(RateLimiter(client), "key-1", "gpt-4", rpm=1)
         seen.append(await stored(admin))
-    assert set(seen[2:]) == {(50, combined_version([0, 0, 2, 2]))}
+    assert set(seen[2:]) == {(50, version_of([0, 0, 2, 2]))}
 
 
-def test_a_version_tells_mixtures_apart() -> None:
-    """Any change makes the number larger, and equal sums of different counts differ."""
-    assert combined_version([0, 0, 0, 0]) == 0
-    assert combined_version([0, 0, 2, 1]) > combined_version([0, 0, 1, 1]) > combined_version([0, 0, 1, 0])
-    assert combined_version([0, 0, 2, 1]) != combined_version([0, 0, 1, 2])
-    assert combined_version([1, 0, 0, 0]) // 1_000_000 == 1
+@pytest.mark.parametrize("changes", [1, 2, 3])
+async def test_no_change_of_one_level_hides_another(store: Store, changes: int) -> None:
+    """A bucket that was used under a resource's cut tells of it, however often the system's was changed."""
+    admin, other, user = [await store.repository() for _ in range(3)]
+    await forget_to_tell(user)
+    await admin.set_system_defaults([rpm(100)])
+    await admin.set_resource_defaults("gpt-4", [rpm(100)])
+    await take(RateLimiter(user), "key-1", "gpt-4", rpm=1)
+    await admin.set_resource_defaults("gpt-4", [rpm(5)])
+    await take(RateLimiter(other), "key-1", "gpt-4", rpm=1)
+    for _ in range(changes):
+        await admin.set_system_defaults([rpm(70)])
+    user._connection.invalidate(lambda key: key.partition.endswith("/SYSTEM#"))
+    with pytest.raises(RateLimitExceeded):
+        await take(RateLimiter(user), "key-1", "gpt-4", rpm=6)
+    assert await stored(admin) == (5, version_of([0, 0, 2, 1 + changes]))
+
+
+async def test_a_plan_is_not_kept_beside_records_that_say_something_else(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else of the process learns of a change while a plan is made: the next acquire goes by that."""
+    admin, user = await store.repository(), await store.repository()
+    await forget_to_tell(user)
+    await admin.set_resource_defaults("gpt-4", [rpm(100)])
+    charged, overtaken = BucketRecords._charged, list[bool]()
+
+    async def overtake(records: BucketRecords, *asked: Any, **how: Any) -> Any:
+        found = await charged(records, *asked, **how)
+        if not overtaken:
+            overtaken.append(True)
+            await admin.set_resource_defaults("gpt-4", [rpm(5)])
+            await user._connection.fetch([resource_config_key(admin.namespace_id, "gpt-4")], fresh=True)
+        return found
+
+    monkeypatch.setattr(BucketRecords, "_charged", overtake)
+    await take(RateLimiter(user), "key-1", "gpt-4", rpm=1)
+    assert overtaken
+    with pytest.raises(RateLimitExceeded):
+        await take(RateLimiter(user), "key-1", "gpt-4", rpm=6)
+
+
+async def test_a_stamp_forgets_nothing(store: Store) -> None:
+    """After a change of the entity's own a bucket has still seen what it had of the resource."""
+    admin, other = await store.repository(), await store.repository()
+    for repository in (admin, other):
+        await forget_to_tell(repository)
+    key = bucket_key(admin.namespace_id, "key-1", "gpt-4")
+    await admin.set_resource_defaults("gpt-4", [rpm(100)])
+    await take(RateLimiter(admin), "key-1", "gpt-4", rpm=1)
+    ahead = Update(key, set={"cv": version_of([0, 0, 3, 0])})  # by somebody who read after the stamp was made
+    assert (await admin.write_each([ahead]))[0].applied
+    await other.set_limits("key-1", [rpm(5)], "gpt-4")
+    (image,) = await admin._backend.batch_get([key])
+    assert image is not None
+    assert image["cv"] == stamp_of(version_of([1, 0, 3, 0]))
 
 
 async def test_a_deleted_level_gives_way_at_once(store: Store) -> None:
@@ -186,7 +239,7 @@ async def test_a_bucket_ahead_of_its_configuration_is_put_right_once(store: Stor
     assert outcome.applied
     user, calls = await store.recorded()
     await take(RateLimiter(user), "key-1", "gpt-4", rpm=1)
-    assert await stored(admin) == (50, combined_version([0, 0, 1, 0]))
+    assert await stored(admin) == (50, version_of([0, 0, 1, 0]))
     calls.forget()
     await take(RateLimiter(user), "key-1", "gpt-4", rpm=1)
     assert [verb for verb, _ in calls.calls] == ["write_each"]

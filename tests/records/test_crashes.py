@@ -260,3 +260,24 @@ async def test_an_answer_that_is_lost_is_told(store: Store, fault: Fault) -> Non
     await repository.set_resource_defaults("gpt-4", [TPM])
     assert await repository.get_resource_defaults("gpt-4") == [TPM]
     assert len(await repository.get_audit_events("$RESOURCE:gpt-4")) == 1 + happened
+
+
+async def test_a_switch_and_its_entry(store: Store) -> None:
+    """Whoever dies while throwing a switch leaves it and its entry in the list, or neither."""
+
+    async def prepare(repository: Repository) -> None:
+        await repository.set_limits("key-1", [RPM])
+
+    async def change(repository: Repository) -> None:
+        await repository.disable(entity_id="key-1", reason="leaked")
+        await repository.bypass(entity_id="key-1")
+        await repository.enable(entity_id="key-1")
+
+    async def check(repository: Repository) -> None:
+        config = await repository.get_config("entity", "key-1")
+        assert config is not None
+        found, _ = await repository.list_switches()
+        said = [(one.disabled, one.bypass) for one in found]
+        assert said == ([(config.disabled, config.bypass)] if config.has_switch else [])
+
+    assert await crash_everywhere(store, prepare, change, check) >= 6

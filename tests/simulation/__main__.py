@@ -19,6 +19,7 @@ from tests.simulation.rivals import Rivals
 from tests.simulation.seating import Seating
 from tests.simulation.switching import Switching
 from tests.simulation.theorem import Scenario
+from tests.simulation.turns import Turns
 
 CHUNK = 50
 
@@ -45,11 +46,13 @@ def simulate(seed: int, bug: str | None = None, *, waits: bool = True) -> Scenar
             Rivals(seed).run()
             seating = Seating(seed)
             seating.run()
+            turns = Turns(seed)
+            turns.run()
             calendars = Calendars(seed)
             calendars.run()
             switching = Switching(seed)
             switching.run()
-            for world in (seating, calendars, switching):
+            for world in (seating, turns, calendars, switching):
                 scenario.simulation.faults += world.simulation.faults
     finally:
         for logger, level in zip(loggers, levels, strict=True):

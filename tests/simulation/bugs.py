@@ -15,6 +15,7 @@ from zae_limiter.acquisition import Acquisition
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.config_cache import ConfigCache
 from zae_limiter.engine.account import Account
+from zae_limiter.engine.announced import said, waiters
 from zae_limiter.engine.bucket_writes import write_for
 from zae_limiter.engine.demand import BucketDemand, Take, demands_on
 from zae_limiter.engine.fitting import fitting
@@ -27,6 +28,7 @@ from zae_limiter.engine.posting import Posting
 from zae_limiter.engine.renewal import Renewals
 from zae_limiter.engine.seating import with_seats
 from zae_limiter.engine.seats import TICK_MS, Place
+from zae_limiter.engine.seen_changes import counts_of
 from zae_limiter.engine.settle import give_back
 from zae_limiter.engine.spent import spent
 from zae_limiter.engine.split import split
@@ -231,6 +233,12 @@ def _always(*_: Any) -> bool:
     return True
 
 
+def _missed_in_sum(version: int, other: int) -> bool:
+    """Changes of one level that make up for those of another."""
+    one, another = (sum(counts_of(of)) for of in (version, other))
+    return one < another
+
+
 GIVE_BACK = tuple(
     f"zae_limiter.engine.{module}.give_back" for module in ("acquire", "parts", "take", "holding", "wait")
 )
@@ -266,6 +274,12 @@ def _seats_forgotten(orders: Any, seats: Any) -> Any:
     """A lease that ends and keeps its seats."""
     del seats
     return orders
+
+
+def _last_off(image: Item, name: str, ticket: int | None, now_ms: int) -> str | None:
+    """Whoever takes a seat takes off who asked last, instead of itself."""
+    del ticket
+    return said(waiters(image, name, now_ms)[:-1])
 
 
 async def _nothing_renewed(_: Renewals) -> float:
@@ -314,12 +328,18 @@ def _full_too_early(accrual: str) -> Steps:
 BUGS: dict[str, dict[str, Any]] = {
     **BOOKING_BUGS,
     "deaf_to_switches": {"zae_limiter.engine.plan.Plan.is_fresh": lambda *_: True},
+    "changes_masked": {"zae_limiter.engine.bucket_view.has_missed": _missed_in_sum},
     "boundary_twice": {"zae_limiter.engine.law.accrued": _boundary_twice},
     "deaf_to_summer": {"zae_limiter.engine.law.steps_of": _deaf_to_summer},
     "session_full_early": {"zae_limiter.engine.law.steps_of": _full_too_early},
     "seat_back_twice": {"zae_limiter.engine.bucket_writes.with_seats": _seat_back_twice},
     "seat_over_too_early": {"zae_limiter.engine.seats.Place.is_over": _over_too_early},
     "seats_forgotten": {"zae_limiter.engine.holding.seats_back": _seats_forgotten},
+    "waiters_ignored": dict.fromkeys(
+        ("zae_limiter.engine.seats.ahead", "zae_limiter.engine.seating.ahead"), lambda *_: []
+    ),
+    "waiters_for_ever": {"zae_limiter.engine.announced.Announcement.is_believed": _always},
+    "wrong_waiter_off": {"zae_limiter.engine.seating.without": _last_off},
     "seats_not_renewed": {"zae_limiter.engine.renewal.Renewals.renew": _nothing_renewed},
     "parent_booked_early": {
         "zae_limiter.engine.wait.LEAD_MS": 10**9,

@@ -20,9 +20,10 @@ from zae_limiter.engine.group_commit import BucketWriter
 from zae_limiter.engine.law import Rate, accrued, balance, wait_ms
 from zae_limiter.engine.line import Lines, Ticket
 from zae_limiter.engine.posting import Order, Posting, merged
+from zae_limiter.engine.seen_changes import has_missed
 from zae_limiter.engine.sending import Sending
 from zae_limiter.models import Limit
-from zae_limiter.repository_protocol import Backend, Item, Outcome, Write
+from zae_limiter.repository_protocol import Backend, Item, Key, Outcome, Write
 from zae_limiter.schema import (
     BOOKED,
     BURIED,
@@ -287,3 +288,9 @@ def _is_less_patient(early: Ticket, late: Ticket) -> bool:
     """Whether one leaves earlier than another would."""
     one, other = early.order.posting.booking, late.order.posting.booking
     return one is not None and other is not None and one.latest_ms < other.latest_ms
+
+
+def check_seen(key: Key, before: Item | None, after: Item | None) -> None:
+    """No bucket forgets a change of the configuration that it has seen, at any level."""
+    forgot = has_missed(number(after or {}, "cv"), number(before or {}, "cv"))
+    assert not forgot, f"{key.partition} was turned back"

@@ -63,6 +63,7 @@ def test_simulated_world_is_rough() -> None:
         *("swaps", "splits", "refills", "proactive splits", "batches repeated", "batches out of order"),
         *("admitted jointly", "refused jointly"),
         *("no seat", "holders crashed", "outlived a hold", "seats lost"),
+        *("stepped back", "waiters crashed"),
         *("calendar changed", "jumped to a boundary", "quota refused", "waited for a boundary"),
     }
     assert {name for name in expected if tally.faults[name] < 3} == set()

@@ -33,7 +33,7 @@ from tests.simulation.final_checks import (
     check_namespaces,
     check_waits,
 )
-from tests.simulation.ideal import Intent, Judge, WatchedWriter, Whole
+from tests.simulation.ideal import Intent, Judge, WatchedWriter, Whole, check_seen
 from tests.simulation.joint import AMOUNTS, JointAttempt
 from tests.simulation.older import USAGE, Estate, Heritage, migrate
 from tests.simulation.operators import Desk, Operators
@@ -446,7 +446,7 @@ class Scenario:
             self._bury(key, write)
             return
         assert outcome.item is not None, f"{key.partition} was deleted"
-        assert number(outcome.item, "cv") >= number(before or {}, "cv"), f"{key.partition} was turned back"
+        check_seen(key, before, outcome.item)
         intent = self.intents.pop(id(write), None)
         if intent is None:
             needs: Mapping[str, int] = {}

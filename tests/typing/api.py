@@ -36,6 +36,7 @@ from zae_limiter import (
     SyncRateLimiter,
     SyncRepository,
     SyncStackManager,
+    ThrownSwitch,
     ValidationError,
     World,
     limited,
@@ -64,12 +65,14 @@ async def switch_async(repository: Repository) -> None:
     assert_type(await repository.disable(resource="r", reason="maintenance"), None)
     assert_type(await repository.enable(resource="r"), bool)
     assert_type(await repository.bypass(entity_id="e", counted=False), None)
+    assert_type(await repository.list_switches(limit=10), tuple[list[ThrownSwitch], str | None])
 
 
 def switch_sync(repository: SyncRepository) -> None:
     assert_type(repository.disable(resource="r", reason="maintenance"), None)
     assert_type(repository.enable(resource="r"), bool)
     assert_type(repository.bypass(entity_id="e", counted=False), None)
+    assert_type(repository.list_switches(limit=10), tuple[list[ThrownSwitch], str | None])
 
 
 async def use_async(repository: Repository) -> None:

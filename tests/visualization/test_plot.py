@@ -5,7 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.visualization.test_timeline import DAILY, HOURLY, MONTHLY, hour, snapshot
@@ -180,6 +180,7 @@ def test_bars_of_entities_compare() -> None:
     st.sampled_from([ASCII, BLOCKS]),
 )
 @settings(max_examples=60)
+@example({"a": [-1_582_105], "a" * 15: [1]}, 24, ASCII)
 def test_a_chart_by_entity_fits(parts: dict[str, list[int]], width: int, ink: Ink) -> None:
     """No line is wider than the terminal, and no name is cut that had room beside its number."""
     width = max(width, WIDTH_MIN)
@@ -215,3 +216,18 @@ def test_heights_are_told_in_eighths(ink: Ink) -> None:
     assert [len(column) for column in columns] == sorted(len(column) for column in columns)
     assert columns[-1].count(full) > columns[0].count(full) == 0
     assert len({column[0] for column in columns}) == len(set(ink.parts)) - 1
+
+
+@given(
+    st.lists(st.integers(-(10**15), 10**15), min_size=1, max_size=30),
+    st.integers(24, 120),
+    st.sampled_from(["usd_micro", "chf_micro"]),
+)
+def test_money_fits_like_any_number(amounts: list[int], width: int, unit: str) -> None:
+    """Amounts of money have more letters at the side, and no line is wider than the terminal for that."""
+    line = timeline(series(HOURLY, 1, *amounts))
+    assert line is not None
+    drawn = usage_chart(
+        line, width, units=dict.fromkeys(line.used, unit), allowed=dict.fromkeys(line.used, 10**6)
+    )
+    assert max(map(len, drawn.split("\n"))) <= width

@@ -25,7 +25,7 @@ from .operators import entity
 from .session import STORE_IN_USE
 from .spellings import teach
 from .status import check, list_, status, version
-from .switches import bypass, disable, enable
+from .switches import bypass, disable, enable, switches
 from .table import table
 from .upgrade import upgrade
 from .usage import usage
@@ -76,6 +76,7 @@ for command in (
         namespace,
         resource,
         status,
+        switches,
         system,
         table,
         upgrade,

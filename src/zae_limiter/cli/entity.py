@@ -42,7 +42,7 @@ from .session import (
     with_limits,
     with_session,
 )
-from .switches import switch_text
+from .switches import switch_text, switches_of_entities, switches_text
 
 GAUGE_WIDTH, GAUGE_WIDTH_MIN = 20, 4
 
@@ -138,11 +138,14 @@ def list_(
         entities = repository.get_children(parent_id)
     else:
         entities, after = repository.list_entities(limit, cursor)
-    rows = [(one.entity_id, one.name, one.parent_id, one.cascade, one.created_at) for one in entities]
-    session.output.show(
-        {"entities": entities, "cursor": after},
-        lambda: grid(["entity", "name", "parent", "cascade", "created"], rows),
-    )
+    rows = [[one.entity_id, one.name, one.parent_id, one.cascade, one.created_at] for one in entities]
+    columns = ["entity", "name", "parent", "cascade", "created"]
+    thrown = switches_of_entities(session, {one.entity_id for one in entities})
+    if thrown:
+        columns.append("switch")
+        rows = [[*row, switches_text(thrown.get(str(row[0]), ())) or None] for row in rows]
+    data = {"entities": entities, "switches": [one for each in thrown.values() for one in each]}
+    session.output.show({**data, "cursor": after}, lambda: grid(columns, rows))
     if after is not None:
         session.output.remark(f"there are more: --cursor {after}")
 

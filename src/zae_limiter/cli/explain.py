@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from shlex import quote
+from typing import Any
 
 import click
 from rich.console import Group, RenderableType
@@ -13,6 +14,7 @@ from ..engine.switches import OWN
 from ..models.accruals import CONCURRENT
 from ..models.explanation import ExplainedBucket, Explanation
 from ..models.money import shown_amount
+from ..schema import iso_time
 from .levels import resources_with_limits
 from .nouns import verb
 from .output import grid, plain, printable, record
@@ -39,7 +41,7 @@ def explain(session: Session, entity_id: str, resource: str) -> None:
     consumed.
     """
     found = session.repository.explain(entity_id, resource)
-    if session.output.json({**plain(found), "binding": found.binding}):
+    if session.output.json(_data(found)):
         return
     session.output.show(found, lambda: _shown(found))
     for sentence in _reasons(found):
@@ -50,9 +52,18 @@ def explain(session: Session, entity_id: str, resource: str) -> None:
         session.output.note(f"resource {resource!r} has no limits of its own; these have: {some}")
 
 
+def _data(found: Explanation) -> dict[str, Any]:
+    """All of it, and each refusal in words too."""
+    told = {**plain(found), "binding": found.binding}
+    for bucket, said in zip(told["buckets"], found.buckets, strict=True):
+        for refusal, one in zip(bucket["refusing"], said.refusing, strict=True):
+            refusal |= {"retry_after_seconds": one.retry_after_seconds, "message": str(one)}
+    return told
+
+
 def _reasons(found: Explanation) -> list[str]:
     """What is to be known beside the numbers."""
-    said = _switches(found)
+    said = [*_switches(found), *(f"an acquire is refused: {one}" for one in found.refusing)]
     if not any(bucket.winner for bucket in found.buckets):
         said.append(
             f"no level has limits for {found.entity_id!r} on {found.resource!r}, so an acquire fails; "
@@ -161,11 +172,16 @@ def _applying(found: Explanation) -> RenderableType:
         for limit in bucket.winner.limits if bucket.winner else ():
             rate = limit_texts([limit]).removeprefix(f"{limit.name}:")
             binds = "binds" if found.binding.get(limit.name) == bucket.entity_id else ""
+            binds = "refuses" if any(one.limit.name == limit.name for one in bucket.refusing) else binds
             if limit.soft:
                 binds = "soft, over" if bucket.available[limit.name] < 0 else "soft"
             if limit.accrual == CONCURRENT:
                 held = f"{limit.capacity - bucket.available[limit.name]} of {limit.capacity} held"
                 binds = f"{binds}, {held}" if binds else held
+            if (phase := bucket.phases.get(limit.name)) is not None:
+                now = limit_texts([phase.limit]).removeprefix(f"{limit.name}:")
+                told = f"{now} until {iso_time(phase.until_ms).replace('.000Z', 'Z')}"
+                binds = f"{binds}, {told}" if binds else told
             left = shown_amount(bucket.available[limit.name], limit.unit)
             rows.append((limit.name, bucket.entity_id, rate, left, binds))
     rows.sort(key=lambda row: row[0])  # of each limit in the order of the chain

@@ -4,7 +4,8 @@
 ``tpm:1.5M/min`` and ``tpm:10_000`` are large numbers. A unit with a time zone is a calendar quota:
 ``usd:100/month@Europe/Berlin``, ``runs:5/day@UTC``, ``runs:5/cron(0 6 * * 1)@UTC``; weeks, months and years
 always are. ``msgs:50/session(5h)`` is a window that begins with the first use, ``jobs:10/concurrent(5m)`` is
-ten at once, ``usd:99.50USD/month`` is money. ``rpm:60:soft`` is counted and refuses nobody. What the grammar
+ten at once, ``usd:99.50USD/month`` is money. ``rpm:60:soft`` is counted and refuses nobody.
+``rpm:60;600(* 9-16 * * mon-fri)@Europe/Berlin`` has other numbers at other times. What the grammar
 cannot say, such as 5 every 30 seconds, is said in JSON.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 from ..exceptions import ValidationError, shown
@@ -55,6 +57,7 @@ How a limit is written; UNIT is sec, min (default), hour, day, or as here:
   'jobs:10/concurrent(5m)'       ten at work at once
   usd:99.50USD/month             money
   rpm:60:soft                    counted, and nobody is refused
+  'rpm:60;600(* 9-16 * * *)@UTC' 600 while the clock there shows nine to five
 """
 """What help shows of all this."""
 
@@ -69,6 +72,12 @@ def parse_limit(text: str) -> Limit:
     >>> parse_limit("usd:99.50USD/month@Europe/Berlin").accrual
     'month@Europe/Berlin'
     """
+    plain, semicolon, schedule = text.partition(";")
+    if semicolon:
+        try:
+            return replace(parse_limit(plain), schedule=schedule)
+        except ValidationError as error:
+            raise ValidationError("limit", text, error.reason) from None
     found = _LIMIT.fullmatch(text)
     if found is None:
         raise ValidationError("limit", text, _RULE)
@@ -158,7 +167,8 @@ def limit_text(limit: Limit) -> str:
     if limit.accrual in LASTING:
         period = f"{limit.accrual}({written(seconds)})"
     burst, soft = "" if capacity == rate else f":{capacity}", ":soft" if limit.soft else ""
-    return f"{limit.name}:{rate}/{period}{burst}{soft}"
+    schedule = "" if limit.schedule is None else f";{limit.schedule}"
+    return f"{limit.name}:{rate}/{period}{burst}{soft}{schedule}"
 
 
 def parse_limits_json(text: str) -> tuple[Limit, ...]:

@@ -1,14 +1,27 @@
-"""``zae-limiter disable``, ``enable`` and ``bypass``: switches of a resource, an entity, or everything."""
+"""``zae-limiter disable``, ``enable``, ``bypass`` and ``switches``: what is off, or past its limits."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import Any, Literal
 
 from ..models import Bypass, LimiterConfig
+from ..models.switches import ThrownSwitch
 from ..records.belongings import has_belongings
+from ..records.switching import switches_of
 from ..runtime.colour import run_sync
 from .nouns import option, together, verb
-from .session import Session, confirmed, make_sure, principal, with_existing, with_session
+from .output import grid
+from .session import (
+    Session,
+    confirmed,
+    cursor_option,
+    limit_option,
+    make_sure,
+    principal,
+    with_existing,
+    with_session,
+)
 
 _place = together(
     option("--entity --entity-id -e entity_id", "The entity; without it, everybody.", metavar="ID"),
@@ -65,6 +78,39 @@ def bypass(session: Session, counted: bool, yes: bool, principal: str | None, **
     how = Bypass.COUNTED if counted else Bypass.UNCOUNTED
     session.output.done(_data(session, place), f"{_told(place)} goes past its limits, {how}")
     _remark_delay(session, place["entity_id"])
+
+
+@verb("switches", limit_option, cursor_option, with_existing)
+def switches(session: Session, limit: int, cursor: str | None) -> None:
+    """List all switches: what is off, past its limits, or on in any case.
+
+    Everything's comes first, then those of resources, then those of entities.
+    """
+    found, after = session.repository.list_switches(limit, cursor)
+    rows = []
+    for one in found:
+        of = _told({"entity_id": one.entity_id, "resource": one.resource})
+        since = None if one.since is None else f"{one.since[:19]}Z"
+        rows.append((of, switch_text(one.disabled, one.bypass), since, one.by))
+    session.output.show(
+        {"switches": found, "cursor": after}, lambda: grid(["of", "switch", "since", "by"], rows)
+    )
+    if after is not None:
+        session.output.remark(f"there are more: --cursor {after}")
+
+
+def switches_of_entities(session: Session, entity_ids: Collection[str]) -> dict[str, list[ThrownSwitch]]:
+    """The switches of some entities, by entity; those that have none are left out."""
+    found: dict[str, list[ThrownSwitch]] = {}
+    for one in run_sync(switches_of(session.repository._async._scope, entity_ids)):
+        found.setdefault(str(one.entity_id), []).append(one)
+    return found
+
+
+def switches_text(thrown: Iterable[ThrownSwitch]) -> str:
+    """The switches of one entity in a few words."""
+    each = ((switch_text(one.disabled, one.bypass), one.resource) for one in thrown)
+    return "; ".join(said if resource is None else f"on {resource}: {said}" for said, resource in each)
 
 
 def switch_text(disabled: str | Literal[False] | None, bypass: Bypass | None) -> str:

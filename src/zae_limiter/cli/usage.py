@@ -11,14 +11,17 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from ..models import UsageSnapshot, UsageSummary, UsageWindow
+from ..models import Limit, LimitKind, UsageSnapshot, UsageSummary, UsageWindow
+from ..models.accruals import period_and_zone
+from ..models.money import grouped_amount, shown_amount
 from ..records.usage import own
 from ..schema import iso_time
 from ..visualization.plot import usage_chart
-from ..visualization.timeline import Fold, Timeline, timeline
+from ..visualization.timeline import UNITS, Fold, Timeline, timeline
 from .nouns import Noun, option, together
-from .output import console, grid, ink, record
+from .output import console, grid, ink, plain, record
 from .session import Session, cursor_option, with_existing
+from .units import Units, agreed, units_of_all, units_of_places
 
 PAGE = 1000
 SNAPSHOTS_MAX = 100_000
@@ -99,7 +102,10 @@ def list_(
     snapshots, after = session.repository.get_usage_snapshots(*asked, limit=limit or 100, next_key=cursor)
     kinds = list(UsageWindow)
     snapshots.sort(key=lambda s: (kinds.index(s.window_type), s.window_start, s.entity_id, s.resource))
-    session.output.show({"snapshots": snapshots, "cursor": after}, lambda: _snapshots_table(snapshots))
+    units = units_of_places(session, {(one.entity_id, one.resource) for one in snapshots})
+    counted = [units.get((one.entity_id, one.resource), {}) for one in snapshots]
+    rows = [_row(one, money) for one, money in zip(snapshots, counted, strict=True)]
+    session.output.show({"snapshots": rows, "cursor": after}, lambda: _snapshots_table(snapshots, counted))
     if snapshots or after is None:
         _tell_behind(session, asked, is_empty=not snapshots)
     if after is not None:
@@ -115,7 +121,10 @@ def summary(session: Session, **chosen: Any) -> None:
     """
     asked = _asked(session, **chosen)
     found = session.repository.get_usage_summary(*asked)
-    session.output.show(found, lambda: _summary_table(found, asked))
+    units = units_of_all(session, asked.entity_id, asked.resource) if found.snapshot_count else {}
+    units = {name: unit for name, unit in units.items() if name in found.total}
+    data = {**plain(found), **({"units": units} if units else {})}
+    session.output.show(data, lambda: _summary_table(found, asked, units))
     _tell_behind(session, asked, is_empty=not found.snapshot_count)
 
 
@@ -176,7 +185,10 @@ def _draw(session: Session, asked: Chosen, snapshots_max: int, fold: Fold) -> No
         if line is not None:
             out = console()
             allowed, shares = _allowed(session, asked, kind), _shares(asked, found)
-            chart = Text(usage_chart(line, out.width, fold, ink(out), allowed, shares))
+            units = agreed(
+                units_of_places(session, {(one.entity_id, one.resource) for one in found}).values()
+            )
+            chart = Text(usage_chart(line, out.width, fold, ink(out), allowed, shares, units))
             chart.highlight_regex(r"[▁▂▃▄▅▆▇█▏▎▍▌▋▊▉#]+", "cyan")
             chart.highlight_regex("╌+", "yellow")
             out.print(Text(f"{_title(asked, found)}\n"))
@@ -210,7 +222,19 @@ def _allowed(session: Session, asked: Chosen, kind: UsageWindow) -> dict[str, in
     if asked.entity_id is None or asked.resource is None:
         return {}
     limits, _, _ = session.repository.resolve_limits(asked.entity_id, asked.resource)
-    return {one.name: one.refill_amount * SECONDS[kind] // one.refill_period_seconds for one in limits or ()}
+    lets = {one.name: _let_through(one, kind) for one in limits or ()}
+    return {name: amount for name, amount in lets.items() if amount is not None}
+
+
+def _let_through(limit: Limit, kind: UsageWindow) -> int | None:
+    """What a limit lets through in a window; nothing can be said of one that comes back at other times."""
+    if limit.kind is LimitKind.CONCURRENT:
+        return None
+    if limit.accrual is not None and period_and_zone(limit.accrual)[0] == UNITS[kind]:
+        return limit.refill_amount
+    if limit.kind is not LimitKind.RATE and limit.refill_period_seconds > SECONDS[kind]:
+        return None
+    return limit.refill_amount * SECONDS[kind] // limit.refill_period_seconds
 
 
 def _shares(asked: Chosen, found: list[UsageSnapshot]) -> dict[str, Timeline]:
@@ -224,14 +248,20 @@ def _shares(asked: Chosen, found: list[UsageSnapshot]) -> dict[str, Timeline]:
     return {entity_id: line for entity_id, line in lines.items() if line is not None}
 
 
-def _snapshots_table(snapshots: list[UsageSnapshot]) -> RenderableType:
+def _row(snapshot: UsageSnapshot, units: Units) -> dict[str, Any]:
+    """A snapshot as JSON says it: whole numbers, and what they count where that is money."""
+    money = {name: unit for name, unit in units.items() if name in snapshot.counters}
+    return {**plain(snapshot), **({"units": money} if money else {})}
+
+
+def _snapshots_table(snapshots: list[UsageSnapshot], counted: list[Units]) -> RenderableType:
     if not snapshots:
         return Group()
     names = sorted({name for one in snapshots for name in one.counters})
     columns = ["start", "window", "entity", "resource", *names]
     rows = [
-        [s.window_start, s.window_type, s.entity_id, s.resource, *map(s.counters.get, names)]
-        for s in snapshots
+        [s.window_start, s.window_type, s.entity_id, s.resource, *(_amount(s, name, units) for name in names)]
+        for s, units in zip(snapshots, counted, strict=True)
     ]
     if any(one.passed_on for one in snapshots):
         columns.append("also counted for")
@@ -239,7 +269,12 @@ def _snapshots_table(snapshots: list[UsageSnapshot]) -> RenderableType:
     return grid(columns, rows, numbers=names)
 
 
-def _summary_table(found: UsageSummary, asked: Chosen) -> RenderableType:
+def _amount(snapshot: UsageSnapshot, name: str, units: Units) -> str | None:
+    amount = snapshot.counters.get(name)
+    return None if amount is None else shown_amount(amount, units.get(name))
+
+
+def _summary_table(found: UsageSummary, asked: Chosen, units: Units) -> RenderableType:
     """Totals, and averages over snapshots: what such a one is of depends on what was left open."""
     if not found.snapshot_count:
         return Group()
@@ -250,6 +285,10 @@ def _summary_table(found: UsageSummary, asked: Chosen) -> RenderableType:
     }
     each = {"entity": asked.entity_id, "resource": asked.resource, "window": None}
     average = f"average per {' and '.join(what for what, named in each.items() if named is None)}"
-    rows = [(name, f"{found.total[name]:,}", f"{found.average[name]:,.1f}") for name in sorted(found.total)]
+    rows = []
+    for name in sorted(found.total):
+        unit, mean = units.get(name), found.average[name]
+        shown = f"{mean:,.1f}" if unit is None else shown_amount(round(mean), unit)
+        rows.append((name, grouped_amount(found.total[name], unit), shown))
     totals = grid(["limit", "total", average], rows, numbers=("total", average))
     return Group(record(fields), totals)

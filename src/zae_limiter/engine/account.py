@@ -41,10 +41,20 @@ class Terms:
     version: int | None = None
     ttl_fills: int = 0
     soft: frozenset[str] = frozenset()
+    phase_ms: int | None = None
+    """Since when limits with schedules have these numbers; ``None`` if they are those of no instant."""
+    ticket: int | None = None
+    """Of somebody who waits for seats: since when, so that it is before those who asked later."""
     seen: int | None = field(default=None, compare=False)
     """Of the stored configuration, where that is not what the limits come from."""
     units: Mapping[str, str] = field(default_factory=dict, compare=False)
     """What the limits count that count money; nothing goes by it."""
+    until_ms: int = field(default=0, compare=False)
+    """When the phase ends, if they are those of one."""
+    phased: list[Terms] = field(default_factory=list, init=False, compare=False, repr=False)
+    """The same of the phase that was last asked for."""
+    scheduled: bool = field(init=False, compare=False, repr=False)
+    """Whether some numbers depend on an instant, and it is not said on which."""
     fill_ms: int = field(init=False, compare=False, repr=False)
     """How long the slowest limit takes to fill, 0 if there is none."""
     lasting_ms: int = field(init=False, compare=False, repr=False)
@@ -66,20 +76,22 @@ class Terms:
         said: dict[str, Value] = {} if self.version is None else {"cv": self.version}
         counted, slots = ["rf"] if self.version is None else ["rf", "cv"], {}
         for name, rate in self.rates.items():
-            names, (capacity, amount, period, accrual) = limit_attributes(name), rate
+            names, (capacity, amount, period, accrual, _) = limit_attributes(name), rate
             said |= rate_attributes(name, rate)
             counted += [names.tk, names.tc]
             if accrual not in (CONCURRENT, SESSION):
                 least = -capacity if name in self.soft else 0
                 slots[name] = Slot(capacity, amount, 0 if accrual else period, names.tk, names.tc, least)
-        plain = (name for name, rate in self.rates.items() if rate.accrual is None)
+        unsaid = {kind_attributes(name).ac for name, rate in self.rates.items() if rate.accrual is None}
+        unsaid |= {kind_attributes(name).sd for name, rate in self.rates.items() if rate.schedule is None}
         worked_out = {
             "fill_ms": fill_ms,
             "lasting_ms": (3 if self.soft else 2) * fill_ms,
             "said": said,
-            "unsaid": frozenset(kind_attributes(name).ac for name in plain),
+            "unsaid": frozenset(unsaid),
             "counted": tuple(counted),
             "slots": slots,
+            "scheduled": self.phase_ms is None and any(rate.schedule for rate in self.rates.values()),
             "seats": frozenset(name for name, rate in self.rates.items() if rate.accrual == CONCURRENT),
             "windows": frozenset(name for name, rate in self.rates.items() if rate.accrual == SESSION),
         }

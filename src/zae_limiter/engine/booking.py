@@ -45,10 +45,12 @@ from ..schema import (
     stored_rate,
 )
 from .account import Account, Meter, Terms
-from .bucket_view import as_found, has_terms, in_line, level, standing, tokens_of
+from .bucket_view import as_found, has_terms_now, in_line, level, standing, tokens_of
 from .law import fill_ms, gain
 from .level import Level
 from .lifetime import keep_alive
+from .phase_writes import within_phase
+from .phased import instant, terms_at
 from .posting import Booking, Posting, measure
 
 MARGIN_MS_MAX = 250
@@ -88,7 +90,7 @@ class _Stock:
 
     def __init__(self, at: Level) -> None:
         self.rate, self.origin_ms = at.rate, at.origin_ms
-        self.tokens, self.back = at.tokens_milli, at.back_milli
+        self.tokens, self.back, self.since_ms = at.tokens_milli, at.back_milli, at.since_ms
 
     def gained(self, at_ms: int) -> int:
         return gain(self.rate, self.origin_ms, at_ms)
@@ -98,9 +100,9 @@ class _Stock:
 
     def slot_ms(self, need: int, now_ms: int) -> float:
         """When the need fits, together with what came back, behind those who booked before."""
-        at = Level(self.rate, self.tokens, self.origin_ms)
+        at = Level(self.rate, self.tokens, self.origin_ms, since_ms=self.since_ms)
         if need > self.rate.capacity_milli:
-            return at.retry_after_ms(need, now_ms)
+            return now_ms + at.retry_after_ms(need, now_ms)
         own = max(1, need - self.back)  # for each booking is to be seen in the tokens
         return now_ms + at.retry_after_ms(own, now_ms)
 
@@ -149,9 +151,13 @@ def book(account: Account, posting: Posting, image: Item, now_ms: int) -> Update
 
 def turns(account: Account, postings: Sequence[Posting], image: Item | None, now_ms: int) -> list[Turn]:
     """What those get whose bookings are written now: no later than at the instants these are shaped for."""
-    if image is None or is_deleted(image) or not has_terms(image, account.terms):
+    if image is None or is_deleted(image) or not has_terms_now(image, account.terms, now_ms):
         return [Turn(True, now_ms)] * len(postings)
-    return _shape(account, postings, as_found(image, now_ms), now_ms).turns
+    found = as_found(image, now_ms)
+    if account.terms.scheduled:
+        postings = [within_phase(account.terms, posting, found, now_ms) for posting in postings]
+        account = account._replace(terms=terms_at(account.terms, instant(found, now_ms)))
+    return _shape(account, postings, found, now_ms).turns
 
 
 def _shape(account: Account, postings: Sequence[Posting], image: Item, now_ms: int) -> _Shape:
@@ -401,6 +407,7 @@ def slot_of(names: Mapping[str, int], image: Item, now_ms: int) -> int:
     for name, need in names.items():
         rate = stored_rate(image, name)
         if rate is not None and need:
+            rate = rate._replace(schedule=None)  # a slot is in the phase that the bucket is in
             at = Level(rate, number(image, limit_attributes(name).tk), number(image, "rf"))
             slots.append(now_ms + int(at.retry_after_ms(0, now_ms)))
     return max(slots)

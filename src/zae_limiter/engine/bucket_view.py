@@ -19,6 +19,7 @@ from ..schema import (
     BOOKED,
     BOOKED_SINCE,
     LIFE,
+    PHASE,
     booking_attributes,
     bucket_limit_names,
     forgiven,
@@ -31,7 +32,9 @@ from ..schema import (
 from .account import WRITE_MILLI, Account, Meter, Terms
 from .law import TOKEN_MILLI, Rate, balance, floored, gain, is_cut
 from .level import Level
+from .phased import in_phase, instant, terms_at, unphased
 from .seats import level_of, vacated
+from .seen_changes import has_missed
 from .shares import SHARDS_MAX, Spread
 
 Standing: TypeAlias = frozenset[tuple[str, int]]
@@ -119,11 +122,11 @@ def has_same_terms(one: Account, other: Account) -> bool:
 
 
 def is_outdated(terms: Terms, image: Item | None) -> bool:
-    """Whether somebody has already used this bucket under a newer configuration."""
+    """Whether this bucket has seen a change of the configuration that the terms have not."""
     version = terms.seen if terms.version is None else terms.version
     if version is None or image is None or image.get("cv") == version:
         return False
-    return number(image, "cv") > version
+    return has_missed(version, number(image, "cv"))
 
 
 def is_ahead(image: Item, now_ms: int) -> bool:
@@ -160,12 +163,14 @@ def is_overloaded(account: Account, image: Item | None, now_ms: int) -> bool:
 
 def level(terms: Terms, name: str, image: Item | None, now_ms: int) -> Level:
     """A limit of the bucket under these terms, as the next write would find it."""
-    rate = terms.rates[name]
+    if terms.scheduled or (image is not None and PHASE in image):
+        terms, image = as_of(terms, image, now_ms)
+    rate, since_ms = terms.rates[name], terms.phase_ms or 0
     before = None if image is None else stored_rate(image, name)
     if image is not None and rate.accrual == CONCURRENT:
-        return level_of(rate, before, image, name, now_ms)
+        return level_of(rate, before, image, name, now_ms, terms.ticket)
     if image is None or before is None or before.accrual == CONCURRENT:
-        return Level(rate, rate.capacity_milli, now_ms)
+        return Level(rate, rate.capacity_milli, now_ms, since_ms=since_ms)
     waits = False
     if BOOKED in image:
         waits = in_line(image, now_ms)
@@ -176,13 +181,27 @@ def level(terms: Terms, name: str, image: Item | None, now_ms: int) -> Level:
         rate = before if kind_of(before.accrual) == SESSION else rate  # with the window that it is in
     if before == rate:
         back = number(image, booking_attributes(name).back) if waits else 0
-        return Level(rate, tokens, origin, None, back, number(image, BOOKED) if waits else 0)
+        return Level(rate, tokens, origin, None, back, number(image, BOOKED) if waits else 0, since_ms)
     # Until that write the bucket goes on to fill at the rate it has.
     spared = 0 if is_renewed(terms, image) else still_forgiven(image, name, now_ms)
     change = carry(before, rate, spared)
     shift = change.shift_milli
-    filling = before._replace(capacity_milli=before.capacity_milli + shift)
+    filling = before._replace(capacity_milli=before.capacity_milli + shift, schedule=None)
     return Level(filling, tokens + shift, origin, -shift if change.is_cut and not waits else None)
+
+
+def as_of(terms: Terms, image: Item | None, now_ms: int) -> tuple[Terms, Item | None]:
+    """Terms and a bucket in the phase of an instant."""
+    view = None if image is None else in_phase(image, now_ms)
+    return terms_at(terms, instant(view, now_ms)), None if view is None else unphased(view)
+
+
+def has_terms_now(image: Item, terms: Terms, now_ms: int) -> bool:
+    """Whether a bucket has the numbers that its terms have now, or gets them as time passes."""
+    if terms.scheduled or PHASE in image:
+        terms, view = as_of(terms, image, now_ms)
+        return view is not None and has_terms(view, terms)
+    return has_terms(image, terms)
 
 
 def in_line(image: Item, now_ms: int) -> bool:
@@ -193,6 +212,7 @@ def in_line(image: Item, now_ms: int) -> bool:
 def as_found(image: Item, now_ms: int) -> Item:
     """A bucket as the next write finds it: without a line that is over, and seats that lapsed."""
     image = unbooked(image) if BOOKED in image and not in_line(image, now_ms) else image
+    image = in_phase(image, now_ms) if PHASE in image else image
     return vacated(image, stored_terms(image).seats, now_ms)
 
 
@@ -238,11 +258,14 @@ def status(account: Account, name: str, need_milli: int, at: Level | Spread, now
         account.entity_id,
         account.resource,
         name,
-        told_limit(account.terms, name, account.terms.rates[name]),
+        told_limit(account.terms, name, terms_at(account.terms, now_ms).rates[name]),
         available=at.balance(now_ms) // 1000,
         requested=need_milli // 1000,
         exceeded=wait_ms > 0,
         retry_after_seconds=wait_ms / 1000,
+        reset_after_seconds=at.reset_ms(now_ms) / 1000,
+        next_after_seconds=at.retry_after_ms(TOKEN_MILLI, now_ms) / 1000,
+        checked_at_ms=now_ms,
     )
 
 
@@ -256,7 +279,7 @@ def put_back(image: Item | None, amounts: Mapping[str, int]) -> Item | None:
 
 @lru_cache(4096)
 def limit_of(name: str, rate: Rate, soft: bool = False, unit: str | None = None) -> Limit:
-    capacity, amount, period, accrual = rate
+    capacity, amount, period, accrual, _ = rate
     return Limit(name, capacity // 1000, amount // 1000, period // 1000, kind_of(accrual), unit, soft=soft)
 
 

@@ -37,6 +37,7 @@ from ..schema import (
     FORGIVEN,
     HOLDS,
     LIFE,
+    PHASE,
     bucket_entries,
     forgiven,
     limit_attributes,
@@ -51,6 +52,7 @@ from .account import WRITE_MILLI, WRITES, Account, Meter
 from .bucket_view import has_terms, in_line, is_ahead, is_outdated, life_of, stored_terms, unbooked
 from .law import Rate, fill_ms
 from .lifetime import keep_alive, ttl_seconds
+from .phase_writes import phased
 from .posting import COUNT, Posting, believed, measure
 from .rebase import rebase
 from .seating import with_seats
@@ -62,6 +64,8 @@ from .windows import begins, begun, with_windows
 
 def write_for(account: Account, posting: Posting, image: Item | None, now_ms: int) -> Write | None:
     """The write that carries out a posting on a bucket last seen as ``image``; ``None`` if it is moot."""
+    if account.terms.scheduled or (image is not None and PHASE in image):
+        return phased(write_for, account, posting, image, now_ms)
     if posting.seats:
         return with_seats(write_for, account, posting, image, now_ms)
     if image is not None and BOOKED in image:

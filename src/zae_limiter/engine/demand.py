@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from ..exceptions import ValidationError
@@ -79,7 +80,7 @@ def unknown_limit(name: str, accounts: Sequence[Account]) -> ValidationError:
 class Seat:
     """Some seats that a lease holds of one bucket, and until when; whoever renews them moves that."""
 
-    __slots__ = ("__weakref__", "account", "count", "is_lost", "is_over", "moving", "name", "until")
+    __slots__ = ("__weakref__", "account", "count", "doubt", "is_lost", "is_over", "moving", "name", "until")
 
     def __init__(self, account: Account, name: str, held_until: int, count: int) -> None:
         self.account, self.name, self.until, self.count = account, name, held_until, count
@@ -87,6 +88,8 @@ class Seat:
         """Whether its lease has ended, or nobody can tell any more where it is."""
         self.moving: Signal | None = None
         """Given when the renewal is done that is under way."""
+        self.doubt: object = None
+        """The renewal whose reply was lost, until somebody has found out what became of it."""
 
     def back(self, *, is_refund: bool = False) -> SeatMove:
         return SeatMove(self.name, self.until, -self.count, is_refund)
@@ -122,6 +125,28 @@ def seated(demand: BucketDemand, now_ms: int) -> BucketDemand:
             if name in account.terms.seats
         ),
     )
+
+
+def with_ticket(demand: BucketDemand, ticket: int | None) -> BucketDemand:
+    """A demand of somebody who waits for seats since then, or, once it has them, of anybody."""
+    account, amounts = demand
+    if account.terms.ticket == ticket or account.terms.seats.isdisjoint(amounts):
+        return demand
+    account = account._replace(terms=replace(account.terms, ticket=ticket))
+    seats = demand.seats if isinstance(demand, SeatedDemand) else ()
+    moved = tuple(Seat(account, seat.name, seat.until, seat.count) for seat in seats)
+    return _with_seats(BucketDemand(account, amounts), moved)
+
+
+def seats_and_rest(demands: Sequence[BucketDemand]) -> tuple[list[BucketDemand], list[BucketDemand]]:
+    """What some demands want of limits of concurrency, and of all others."""
+    both: tuple[list[BucketDemand], list[BucketDemand]] = [], []
+    for account, amounts in demands:
+        for part, is_seat in zip(both, (True, False), strict=True):
+            some = {name: n for name, n in amounts.items() if (name in account.terms.seats) is is_seat}
+            if some:
+                part.append(BucketDemand(account, some))
+    return both
 
 
 def order_of(demand: BucketDemand, posting: Posting) -> Order:

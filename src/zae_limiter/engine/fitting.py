@@ -8,6 +8,7 @@ from ..repository_protocol import Item
 from . import booking
 from .account import Terms
 from .bucket_view import level
+from .phase_writes import within_phase
 from .posting import Posting
 from .seats import take_off
 from .soft import hard
@@ -16,6 +17,8 @@ from .soft import hard
 def fitting(postings: Sequence[Posting], terms: Terms, image: Item | None, now_ms: int) -> list[bool]:
     """Which postings a bucket can take, one after another; what is not asked for always fits."""
     if any(posting.booking for posting in postings):
+        if terms.scheduled:
+            postings = [within_phase(terms, posting, image, now_ms) for posting in postings]
         return [turn.fits for turn in booking.schedule(postings, terms, image, now_ms)]
     left: dict[str, int] = {}
     held: dict[tuple[str, int], int] = {}

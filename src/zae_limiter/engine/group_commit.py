@@ -19,16 +19,17 @@ from ..exceptions import RateLimiterUnavailable
 from ..repository_protocol import Backend, Item, Key, Outcome, Write
 from ..runtime.colour import ForkSafe, Signal
 from ..runtime.world import World
-from ..schema import BOOKED, LIFE, is_deleted
+from ..schema import BOOKED, LIFE, PHASE, is_deleted
 from .account import Account
 from .booking import Turn, outcomes, turns
-from .bucket_view import has_terms, in_line, is_ahead, is_outdated, is_overloaded, is_split, outlived
+from .bucket_view import has_terms_now, in_line, is_ahead, is_outdated, is_overloaded, is_split, outlived
 from .bucket_writes import write_for
 from .door import Call, write_each, write_together
 from .fitting import fitting
 from .line import WITHDRAWN, Line, Lines, Ticket
+from .phase_writes import brought_up_to_date
+from .phased import in_phase
 from .posting import Order, Posting, merged
-from .rebase import rebase
 from .renewal import Renewals
 from .seen_buckets import SeenBuckets
 from .sending import LATE, MOOT, Sending, interrupted, outcome_of, unknown
@@ -200,7 +201,9 @@ class BucketWriter(SeenBuckets):
         image = self.image(account.key)
         if image is None or is_deleted(image) or is_outdated(account.terms, image):
             return False
-        return not has_terms(image, account.terms) or is_ahead(image, now_ms)
+        if PHASE in image and in_phase(image, now_ms) is not image:
+            return True
+        return not has_terms_now(image, account.terms, now_ms) or is_ahead(image, now_ms)
 
     # The lines.
 
@@ -390,7 +393,7 @@ class BucketWriter(SeenBuckets):
         image = self.image(account.key)
         if image is None or not self.is_behind(account, now_ms):
             return None
-        return rebase(account, Posting(), image, now_ms)
+        return brought_up_to_date(account, image, now_ms)
 
 
 class Visit:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from ..models import Limit
 from ..models.accruals import CONCURRENT, STEP_MS_SPARE, steps_of
+from ..models.schedules import schedule_of, with_rest
 
 TOKEN_MILLI = 1_000
 
@@ -26,15 +27,21 @@ class Rate(NamedTuple):
     refill_period_ms: int
     accrual: str | None = None
     """When the refill comes: spread over the period, or as a whole at the steps that this text names."""
+    schedule: str | None = None
+    """When other numbers count; those of the rate are the ones of one phase. ``phases`` knows the others."""
 
     @classmethod
     def of(cls, limit: Limit) -> Rate:
         numbers = limit.capacity_milli, limit.refill_amount_milli, limit.refill_period_ms
-        return cls(*numbers, limit.accrual)
+        if limit.schedule is None:
+            return cls(*numbers, limit.accrual)
+        return cls(*numbers, limit.accrual, with_rest(limit.schedule, *numbers[:2]))
 
     @property
     def fill_ms(self) -> int:
         """How long an empty bucket takes to fill, rounded up."""
+        if self.schedule is not None:
+            return fill_ms(self, schedule_of(self.schedule).capacity_max)
         return fill_ms(self, self.capacity_milli)
 
 
@@ -49,7 +56,7 @@ def gain(rate: Rate, origin_ms: int, now_ms: int) -> int:
     """What a bucket has gained since its origin; time never runs backwards."""
     if now_ms <= origin_ms:
         return 0
-    _, amount, period, accrual = rate
+    _, amount, period, accrual, _ = rate
     if accrual is not None:
         return accrued(rate, now_ms) - accrued(rate, origin_ms)
     return now_ms * amount // period - origin_ms * amount // period
@@ -101,7 +108,8 @@ def fill_ms(rate: Rate, missing_milli: int) -> int:
         if rate.accrual == CONCURRENT:  # what nobody renews is back by then
             return -(-rate.refill_period_ms * 9 // 8) if missing_milli > 0 else 0
         return max(0, -(-missing_milli // rate.refill_amount_milli)) * rate.refill_period_ms + STEP_MS_SPARE
-    return max(0, -(-missing_milli * rate.refill_period_ms // rate.refill_amount_milli))
+    amount = rate.refill_amount_milli if rate.schedule is None else schedule_of(rate.schedule).amount_min
+    return max(0, -(-missing_milli * rate.refill_period_ms // amount))
 
 
 def retry_after_ms(rate: Rate, tokens_milli: int, origin_ms: int, need_milli: int, now_ms: int) -> float:

@@ -31,6 +31,7 @@ from ..schema import (
     BURIED,
     FORGIVEN,
     LAPSES,
+    PHASE,
     bucket_limit_names,
     limit_attributes,
     number,
@@ -76,7 +77,7 @@ def merge(account: Account, shard_id: int, images: Sequence[Item | None], now_ms
 
 def _fit(image: Item, child: Item) -> bool:
     """Whether two shards are the halves of one, under the same configuration, and nobody waits for either."""
-    if BOOKED in image or BOOKED in child:
+    if BOOKED in image or BOOKED in child or PHASE in image or PHASE in child:
         return False
     count = shard_count(image)
     if shard_count(child) != count or image.get("cv") != child.get("cv"):

@@ -21,6 +21,7 @@ from ..schema import (
     BOOKED,
     BOOKED_SINCE,
     LIFE,
+    PHASE,
     booking_attributes,
     is_number,
     limit_attributes,
@@ -31,6 +32,7 @@ from ..schema import (
 from .account import WRITE_MILLI
 from .bucket_view import as_found, in_line, unbooked
 from .law import TOKEN_MILLI
+from .phased import in_phase
 from .posting import COUNT, believed
 from .set_aside import as_a_whole, room_for, set_aside
 
@@ -57,9 +59,11 @@ class Room(NamedTuple):
 
 def room_of(image: Item | None, name: str, now_ms: int) -> Room | None:
     """How a limit stands; ``None`` if the shard does not have it."""
-    if image is None or (rate := stored_rate(image, name)) is None:
+    if image is None:
         return None
     found, tokens = as_found(image, now_ms), limit_attributes(name).tk
+    if (rate := stored_rate(found, name)) is None:
+        return None
     stored = number(found, tokens)
     gained, _, is_full, _ = believed(rate, tokens, stored, number(found, "rf"), now_ms)
     held = rate.capacity_milli if is_full else stored + gained
@@ -120,6 +124,8 @@ def give(key: Key, image: Item, given: Mapping[str, int], now_ms: int) -> Update
     if BOOKED in image and not in_line(image, now_ms):
         plain = unbooked(image)
         return as_a_whole(give(key, plain, given, now_ms), plain, image)
+    if PHASE in image and (view := in_phase(image, now_ms)) is not image:
+        return as_a_whole(give(key, view, given, now_ms), view, image)
     when: list[Condition] = [Exists()]
     for attribute in ("rf", "cv", BOOKED_SINCE, LIFE):
         when += pinned(image, attribute)

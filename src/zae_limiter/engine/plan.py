@@ -9,7 +9,7 @@ from ..models import Limit, OnUnavailable
 from ..repository_protocol import Item
 from ..schema import BOOKED, FORGIVEN, LIFE
 from .account import Account, Meter
-from .bucket_view import has_terms, is_ahead, is_outdated, life_of
+from .bucket_view import has_terms_now, is_ahead, is_outdated, life_of
 from .seen_buckets import SeenBuckets
 
 
@@ -51,6 +51,8 @@ class Plan:
         """Whether there is somebody to charge."""
         self.is_swappable = len(accounts) == 1 and accounts[0].meter is Meter.NONE and self.is_counted
         """Whether there is one bucket, and nobody counts the writes to it: a store may replace it at once."""
+        if accounts[0].terms.scheduled:  # a boundary may have passed since the image
+            self.is_swappable = False
         self.seats = frozenset(name for account in accounts for name in account.terms.seats)
         """Those of them that count who is at work."""
         self.expires_ms = self.withdrawals = -1.0
@@ -88,7 +90,7 @@ class Plan:
     def suits(self, image: Item, now_ms: int) -> bool:
         """Whether the entity's bucket is plain: a write would do no more than take from it."""
         account = self.accounts[0]
-        if not _is_of(image, account) or not has_terms(image, account.terms):
+        if not _is_of(image, account) or not has_terms_now(image, account.terms, now_ms):
             return False
         if FORGIVEN in image or BOOKED in image or is_ahead(image, now_ms):
             return False

@@ -24,6 +24,7 @@ from ..schema import (
     stored_rate,
 )
 from .account import Account, Meter
+from .announced import waiters_attribute
 from .bucket_view import carry, in_line, is_ahead, is_renewed, unbooked
 from .law import TOKEN_MILLI, Rate, fill_ms, gain, moved_origin
 from .lifetime import keep_alive
@@ -59,7 +60,7 @@ def rebase(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
         if rate is None:
             if renewed:
                 set_.update(dict.fromkeys((*limit_attributes(name), *shard_attributes(name))))
-                kept = (*kind_attributes(name), *booking_attributes(name))
+                kept = (*kind_attributes(name), *booking_attributes(name), waiters_attribute(name))
                 set_.update(dict.fromkeys(attribute for attribute in kept if attribute in image))
                 continue
             assert before is not None, "every limit that a bucket holds has a rate"
@@ -165,6 +166,7 @@ class _Rebase:
             credit = 0  # there is no room for it
         if full:
             found = change.found(before.capacity_milli, rate.capacity_milli)
+            self._flow_over(name, rate.capacity_milli - found)
             left = min(rate.capacity_milli, found - taken + credit)
             self.set[tokens] = left - counted
             self.when.append(as_believed)
@@ -174,6 +176,8 @@ class _Rebase:
             return left
         held = stored + gained
         found = change.found(held, rate.capacity_milli)
+        if self._flow_over(name, rate.capacity_milli - found):
+            as_believed = Equal(tokens, stored)
         spared = 0 if need else found - held - change.shift_milli  # where a need fits, nothing is spared
         left = held + change.shift_milli + spared - taken + credit
         self._spare(name, change.spared_milli + spared)
@@ -189,6 +193,16 @@ class _Rebase:
         if leasts:
             self.when.append(AtLeast(tokens, max(leasts) - gained))
         return left
+
+    def _flow_over(self, name: str, room_milli: int) -> bool:
+        """Keep of what came back while somebody waits what has room; returns whether anything came."""
+        back = booking_attributes(name).back
+        if not self.waits or not (aside := number(self.image, back)):
+            return False
+        self.when.append(Equal(back, aside))
+        if aside > room_milli:
+            self.set[back] = max(0, room_milli)
+        return True
 
     def _spare(self, name: str, spared_milli: int) -> None:
         if spared_milli and not self.renewed:

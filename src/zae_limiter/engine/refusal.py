@@ -10,7 +10,7 @@ from ..models import LimitStatus
 from ..repository_protocol import Item
 from .account import Account
 from .booking import slot_ms
-from .bucket_view import has_terms, level, put_back, shard_count, status
+from .bucket_view import has_terms_now, level, put_back, shard_count, status
 from .demand import BucketDemand
 from .group_commit import BucketWriter
 from .split import are_known, known_images, levels, shard_account, shard_keys
@@ -35,7 +35,8 @@ def _refused_lately(writer: BucketWriter, account: Account) -> bool:
         return False
     image = writer.image(account.key)
     return image is None or (
-        has_terms(image, shard_account(account, 0, image).terms) and are_known(writer, account)
+        has_terms_now(image, shard_account(account, 0, image).terms, writer.world.now_ms())
+        and are_known(writer, account)
     )
 
 

@@ -14,6 +14,7 @@ from ..schema import stored_rate
 from .account import Account
 from .bucket_view import level, stored_terms, told_limit
 from .group_commit import BucketWriter
+from .law import TOKEN_MILLI
 from .level import Level
 from .shares import Spread
 from .split import known_images
@@ -39,7 +40,10 @@ def statuses_of(seen: Seen) -> Iterable[LeaseStatus]:
                 limit = told_limit(account.terms, name, parts[0].rate if len(shards) == 1 else rate)
                 left, full_ms = whole.balance(now_ms), whole.retry_after_ms(whole.capacity_milli, now_ms)
                 yield LeaseStatus(
-                    account.entity_id, account.resource, name, limit, left // 1000, full_ms / 1000
+                    *(account.entity_id, account.resource, name, limit, left // 1000, full_ms / 1000),
+                    reset_after_seconds=whole.reset_ms(now_ms) / 1000,
+                    next_after_seconds=whole.retry_after_ms(TOKEN_MILLI, now_ms) / 1000,
+                    checked_at_ms=now_ms,
                 )
 
 

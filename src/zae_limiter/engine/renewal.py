@@ -2,7 +2,8 @@
 
 One timer of a process looks after all seats that its leases hold. Those of one bucket that were taken within
 an eighth of a ``hold`` are renewed together, by one write, when about half of their time is over. A lease
-that is dropped without a word is not renewed any more. What could not be renewed in time is told: others may
+that is dropped without a word is not renewed any more. A renewal whose reply was lost is sent again, and the
+bucket tells by its mark whether it was written before. What could not be renewed in time is told: others may
 have its seat while its work goes on.
 """
 
@@ -19,9 +20,11 @@ from weakref import WeakKeyDictionary
 
 from ..repository_protocol import Outcome
 from ..runtime.colour import ForkSafe, Signal
+from .bucket_view import outlived
 from .demand import Seat
+from .law import Rate
 from .posting import Order, Posting
-from .seats import TICK_MS, SeatMove, due_ms, until
+from .seats import TICK_MS, SeatMove, due_ms, rate_by_now, renewals, surely_unwritten, until
 
 if TYPE_CHECKING:
     from .group_commit import BucketWriter
@@ -30,6 +33,9 @@ logger = logging.getLogger("zae_limiter")
 
 RETRY_PART = 16
 """A renewal that did not get through is tried again after such a part of a ``hold``."""
+
+MARKS = 16**8
+"""How many marks of renewals there are; eight of them are told apart."""
 
 _moving = ForkSafe(threading.RLock)
 """Around what says whether a seat is renewed: garbage may be collected within it, and end another lease."""
@@ -45,18 +51,20 @@ class _Watch:
 
 
 class _Batch(NamedTuple):
-    """Seats of one bucket that are held until the same instant."""
+    """Seats of one bucket that are held until the same instant, and are renewed together or not at all."""
 
     seats: Sequence[Seat]
     later: int
     done: Signal
+    mark: str
+    before: Sequence[str]
+    """The renewals that the bucket told of before."""
 
     @property
     def order(self) -> Order:
         first, count = self.seats[0], sum(seat.count for seat in self.seats)
-        return Order(
-            first.account, Posting(seats=(SeatMove(first.name, first.until, -count, later=self.later),))
-        )
+        move = SeatMove(first.name, first.until, -count, later=self.later, mark=self.mark)
+        return Order(first.account, Posting(seats=(move,)))
 
 
 class Renewals:
@@ -73,7 +81,11 @@ class Renewals:
         watch = self._watches.get()
         with _moving.get():
             watch.seats[seat] = None
-        self._wake(watch, due_ms(seat.account.terms.rates[seat.name], seat.until))
+        self._wake(watch, due_ms(self._rate(seat), seat.until))
+
+    def _rate(self, seat: Seat) -> Rate:
+        account = seat.account
+        return rate_by_now(account.terms.rates[seat.name], self._writer.image(account.key), seat.name)
 
     def miss(self, order: Order, still: Sequence[Order]) -> None:
         """Count seats that were to be given back and that somebody else has got meanwhile."""
@@ -117,8 +129,30 @@ class Renewals:
 
     async def renew(self) -> float:
         """Renew what is due; returns when the next is."""
-        writer, watch = self._writer, self._watches.get()
-        batches, next_ms = self._due(watch, writer.world.now_ms())
+        batches, next_ms = self._due(self._watches.get(), self._writer.world.now_ms())
+        return min(next_ms, await self._send(batches))
+
+    async def resolve(self, seats: Sequence[Seat]) -> None:
+        """Find out where seats are whose lease ends after a reply was lost, or count them as lost."""
+        doubts = {id(seat.doubt): seat.doubt for seat in seats if isinstance(seat.doubt, _Batch)}
+        again = [self._begun(batch) for batch in doubts.values()]
+        await self._send([batch for batch in again if batch is not None])
+        self._lose(
+            [s for s in seats if s.doubt is not None and not s.is_lost], "its renewal was not answered"
+        )
+
+    def _begun(self, batch: _Batch) -> _Batch | None:
+        """Another attempt at a renewal, unless one is under way."""
+        with _moving.get():
+            if any(seat.moving is not None for seat in batch.seats):
+                return None
+            batch = batch._replace(done=self._writer.colour.signal())
+            for seat in batch.seats:
+                seat.moving = batch.done
+            return batch
+
+    async def _send(self, batches: Sequence[_Batch]) -> float:
+        writer, next_ms = self._writer, math.inf
         by_bucket: dict[object, list[_Batch]] = defaultdict(list)
         for batch in batches:
             by_bucket[batch.seats[0].account.key].append(batch)
@@ -141,45 +175,62 @@ class Renewals:
     def _due(self, watch: _Watch, now_ms: int) -> tuple[list[_Batch], float]:
         """What is to be renewed now, and when there is more."""
         groups: dict[object, list[Seat]] = defaultdict(list)
+        doubts: dict[int, _Batch] = {}
         next_ms = math.inf
         with _moving.get():
             for seat in list(watch.seats):
                 if seat.is_over or seat.is_lost:
                     del watch.seats[seat]
                     continue
-                at_ms = due_ms(seat.account.terms.rates[seat.name], seat.until)
-                if at_ms > now_ms:
+                at_ms = due_ms(self._rate(seat), seat.until)
+                if isinstance(seat.doubt, _Batch):
+                    doubts[id(seat.doubt)] = seat.doubt
+                elif at_ms > now_ms:
                     next_ms = min(next_ms, at_ms)
                 elif seat.moving is None:
                     groups[seat.account.key, seat.account.life, seat.name, seat.until].append(seat)
-            batches = []
+            again = [self._begun(batch) for batch in doubts.values()]
+            batches = [batch for batch in again if batch is not None]
             for seats in groups.values():
-                rate, done = seats[0].account.terms.rates[seats[0].name], self._writer.colour.signal()
-                batches.append(_Batch(seats, until(rate, now_ms), done))
+                done, mark = self._writer.colour.signal(), self._writer.world.random.randrange(MARKS)
+                told = renewals(self._writer.image(seats[0].account.key))
+                batches.append(_Batch(seats, until(self._rate(seats[0]), now_ms), done, f"{mark:x}", told))
                 for seat in seats:
                     seat.moving = done
         return batches, next_ms
 
     def _note(self, batch: _Batch, outcome: Outcome) -> float:
         """Note what became of some seats; returns when they are to be renewed next."""
-        first, now_ms = batch.seats[0], self._writer.world.now_ms()
-        rate, failure = first.account.terms.rates[first.name], outcome.failure
-        if outcome.applied and outcome.item is not None:
-            for seat in batch.seats:
-                seat.until = batch.later
+        first, now_ms, failure = batch.seats[0], self._writer.world.now_ms(), outcome.failure
+        rate, is_here = self._rate(first), not outlived(first.account, outcome.item)
+        if outcome.item is not None and is_here and (outcome.applied or batch.mark in renewals(outcome.item)):
+            with _moving.get():
+                for seat in batch.seats:
+                    seat.until, seat.doubt = batch.later, None
             return due_ms(rate, batch.later)
-        in_time = now_ms < first.until * TICK_MS
-        was_busy = not outcome.applied and failure is None and outcome.item is not None
-        if in_time and (was_busy or (failure is not None and not failure.ambiguous)):
+        was_in_doubt = first.doubt is not None
+        may_be_held = failure is not None  # there is nothing to find out where no bucket is
+        if failure is None and outcome.item is not None:
+            may_be_held = not was_in_doubt or surely_unwritten(batch.mark, batch.before, outcome.item)
+        if may_be_held and now_ms < first.until * TICK_MS:
+            doubt = batch if was_in_doubt or (failure is not None and failure.ambiguous) else None
+            with _moving.get():
+                for seat in batch.seats:
+                    seat.doubt = doubt
             return now_ms + rate.refill_period_ms / RETRY_PART
+        self._lose(batch.seats, failure or "it was given to somebody else")
+        return math.inf
+
+    def _lose(self, seats: Sequence[Seat], why: object) -> None:
+        """Count seats that nobody can tell of any more, and log it."""
         count = 0
         with _moving.get():
-            for seat in batch.seats:
-                seat.is_lost = True
+            for seat in seats:
+                seat.is_lost, seat.doubt = True, None
                 count += seat.count
         self.lost += count
-        logger.warning(
-            "%s: %d of %s could not be renewed in time: others may have the seat while the work goes on: %s",
-            *(first.account.key.partition, count, first.name, failure or "it was given to somebody else"),
-        )
-        return math.inf
+        if seats:
+            told = (
+                "%s: %d of %s could not be renewed in time: others may have the seat while the work goes on: "
+            )
+            logger.warning(f"{told}%s", seats[0].account.key.partition, count, seats[0].name, why)

@@ -22,24 +22,35 @@ from ..repository_protocol import (
     Value,
     Write,
 )
-from ..schema import LIFE, is_deleted, kind_attributes, limit_attributes, pinned, stored_rate
+from ..schema import (
+    LIFE,
+    is_deleted,
+    kind_attributes,
+    limit_attributes,
+    pinned,
+    stored_rate,
+)
 from .account import WRITE_MILLI, Account
+from .announced import ahead, waiters_attribute, without
 from .bucket_view import stored_terms
 from .law import TOKEN_MILLI, fill_ms
 from .lifetime import keep_alive
 from .posting import COUNT, Posting
 from .seats import (
+    RENEWED,
     TICK_MS,
     Place,
     SeatMove,
     bounds_of,
     is_counted,
     lapsed,
+    level_of,
     place_attributes,
     places,
     take_off,
     vacated,
     value_of,
+    with_renewal,
 )
 
 Shape: TypeAlias = Callable[[Account, Posting, Item | None, int], Write | None]
@@ -68,6 +79,9 @@ def with_seats(
     seating = _Seating(account, image, write, now_ms)
     for name in counted:
         seating.vacate(name)
+    for name in dict.fromkeys(wanted):
+        if name not in account.terms.soft:
+            seating.keep_order(name, sum(m.amount for m in moves if m.name == name and m.amount > 0))
     return seating.update(moves)
 
 
@@ -111,6 +125,24 @@ class _Seating:
             self.set[place.attribute] = None
             self.when.append(Equal(place.attribute, place.value))
 
+    def keep_order(self, name: str, count: int) -> None:
+        """Take seats of a limit only behind those who asked before, and say that one waits no longer."""
+        terms, image, attribute = self.account.terms, self.image, waiters_attribute(name)
+        self.when += pinned(image, attribute)
+        before, rate = stored_rate(image, name), terms.rates[name]
+        if waiting := sum(it.seats for it in ahead(image, name, terms.ticket, self.now_ms)):
+            at = level_of(rate, before, image, name, self.now_ms, terms.ticket)
+            if at.balance(self.now_ms) < count * TOKEN_MILLI:
+                self.when.append(Absent())
+            elif before is not None and is_counted(before):
+                over = sum(place.taken for place in lapsed(image, name, self.now_ms))
+                shift = rate.capacity_milli - before.capacity_milli
+                least = (count + waiting - over) * TOKEN_MILLI - shift
+                self.when.append(AtLeast(limit_attributes(name).tk, least))
+        left = without(image, name, terms.ticket, self.now_ms)
+        if left != image.get(attribute):
+            self.set[attribute] = left
+
     def update(self, moves: Sequence[SeatMove]) -> Update:
         """The write with all moves in it."""
         net: dict[tuple[str, int], int] = {}
@@ -151,6 +183,8 @@ class _Seating:
         net[at] = net.get(at, 0) - count
         if move.later is not None:
             net[name, move.later] = net.get((name, move.later), 0) + count
+            self.set[RENEWED] = with_renewal(self.image, move.mark)
+            self.when += pinned(self.image, RENEWED)
             self._outlive(name)
         elif is_there:
             self._bump(names.tk, count * TOKEN_MILLI)

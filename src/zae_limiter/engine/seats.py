@@ -15,14 +15,15 @@ gives nothing back, so no seat is ever free twice. Renewing moves a seat from it
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from ..models import SEATS_MAX
 from ..models.accruals import CONCURRENT
 from ..repository_protocol import Item, Value
-from ..schema import limit_attributes, number
+from ..schema import limit_attributes, number, stored_rate, text
+from .announced import ahead
 from .law import TOKEN_MILLI, Rate
 from .level import Level
 
@@ -37,6 +38,12 @@ PLACES_MAX = 32
 
 HELD_MS_MAX = 86_400_000 * (GRID + 1) // GRID + 60_000
 """How far ahead an honest clock can put the end of a seat: the longest ``hold``, and what clocks are off."""
+
+RENEWED = "renewed"
+"""On a bucket with seats that somebody has renewed: the marks of renewals, the latest last."""
+
+RENEWALS_MAX = 8
+"""How many renewals a bucket tells of: a lost reply is made up for unless as many others came after it."""
 
 _COUNTED = SEATS_MAX + 1
 
@@ -53,6 +60,8 @@ class SeatMove(NamedTuple):
     """Whether what is given back shall count as never used."""
     later: int | None = None
     """Until when seats are renewed, instead of given back."""
+    mark: str = ""
+    """Of a renewal: by which the bucket tells that it has been written."""
 
 
 class Place(NamedTuple):
@@ -82,6 +91,12 @@ def due_ms(rate: Rate, held_until: int) -> int:
 def is_counted(rate: Rate | None) -> bool:
     """Whether a limit counts who is at work, instead of what was used."""
     return rate is not None and rate.accrual == CONCURRENT
+
+
+def rate_by_now(rate: Rate, image: Item | None, name: str) -> Rate:
+    """A limit that somebody holds seats of, with the ``hold`` that its bucket was last seen to have."""
+    stored = None if image is None else stored_rate(image, name)
+    return stored if stored is not None and is_counted(stored) else rate
 
 
 @lru_cache(4096)
@@ -131,10 +146,31 @@ def vacated(image: Item, names: Iterable[str], now_ms: int) -> Item:
     return {**image, **changed} if changed else image
 
 
+def renewals(image: Item | None) -> list[str]:
+    """The marks of the latest renewals of a bucket, so that one whose reply was lost can be found."""
+    return (text(image or {}, RENEWED) or "").split()
+
+
+def with_renewal(image: Item, mark: str) -> str:
+    """What a bucket says of its renewals after one more."""
+    return " ".join([*renewals(image), mark][-RENEWALS_MAX:])
+
+
+def surely_unwritten(mark: str, before: Sequence[str], image: Item | None) -> bool:
+    """Whether a renewal was not written since ``before``: it would still be among those that are told."""
+    told = renewals(image)
+    return mark not in told and (before[-1] in told if before else len(told) < RENEWALS_MAX)
+
+
 def take_off(moves: Iterable[SeatMove], image: Item | None, left: dict[tuple[str, int], int]) -> bool:
-    """Whether seats that are given back are where they were taken, as far as those before ``left`` them."""
+    """Whether seats that are given back are where they were taken, as far as those before ``left`` them.
+
+    Seats of a renewal that has been written are somewhere else.
+    """
     back: dict[tuple[str, int], int] = {}
     for move in moves:
+        if move.mark and move.mark in renewals(image):
+            return False
         if move.amount < 0:
             at = move.name, move.until
             if at not in left:
@@ -167,10 +203,13 @@ class SeatLevel(Level):
         return math.inf
 
 
-def level_of(rate: Rate, before: Rate | None, image: Item, name: str, now_ms: int) -> SeatLevel:
+def level_of(
+    rate: Rate, before: Rate | None, image: Item, name: str, now_ms: int, ticket: int | None = None
+) -> SeatLevel:
     """A limit of concurrency of a bucket, as the next write finds it, under the numbers that it is to have.
 
-    It may have been another kind of limit, or none: whoever took a seat before that still holds it.
+    It may have been another kind of limit, or none: whoever took a seat before that still holds it. What
+    those wait for who are before somebody is not there for it.
     """
     there = [place for place in places(image, name) if place.taken]
     held_now = [place for place in there if not place.is_over(now_ms)]
@@ -184,6 +223,9 @@ def level_of(rate: Rate, before: Rate | None, image: Item, name: str, now_ms: in
         free_milli = rate.capacity_milli - TOKEN_MILLI * sum(place.taken for place in held_now)
     if len(held_now) >= PLACES_MAX:
         free_milli = min(0, free_milli)
+    for waiter in ahead(image, name, ticket, now_ms):
+        free_milli -= waiter.seats * TOKEN_MILLI
+        held_now.append(Place("", until(rate, waiter.until_ms), waiter.seats, 0))
     at = SeatLevel(rate, free_milli, now_ms)
-    at.places = tuple(held_now)
+    at.places = tuple(sorted(held_now, key=lambda place: place.until))
     return at

@@ -94,6 +94,9 @@ async def rest(writer: BucketWriter, seats: Sequence[Seat]) -> BaseException | N
         wait = signal.wait(RENEWAL_CALLS * writer.backend.capabilities.timeout_ms / 1000)
         _, interrupted = await writer.colour.finish(wait)
         interruption = interruption or interrupted
+    if any(seat.doubt is not None for seat in seats):
+        _, interrupted = await writer.colour.finish(writer.renewals.resolve(seats))
+        interruption = interruption or interrupted
     return interruption
 
 

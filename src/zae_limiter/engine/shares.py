@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ..models.schedules import mapped, schedule_of
 from .law import Rate
-from .level import Level
+from .level import Level, reset_ms
+from .phases import PHASES_MAX
 
 SHARDS_MAX = 32
 
@@ -32,10 +34,13 @@ def halves(amount: int) -> tuple[int, int]:
 
 def share_rate(rate: Rate, shard_id: int, count: int) -> Rate:
     """One shard's part of a limit."""
-    return rate._replace(
+    part = rate._replace(
         capacity_milli=share(rate.capacity_milli, shard_id, count),
         refill_amount_milli=share(rate.refill_amount_milli, shard_id, count),
     )
+    if rate.schedule is None:
+        return part
+    return part._replace(schedule=mapped(rate.schedule, lambda whole: share(whole, shard_id, count)))
 
 
 def splits_further(share_milli: int, largest_milli: int) -> bool:
@@ -67,17 +72,45 @@ class Spread:
     def balance(self, now_ms: int) -> int:
         return sum(part.balance(now_ms) for part in self._parts)
 
+    def reset_ms(self, now_ms: int) -> float:
+        """How long until it begins anew, or is full."""
+        rates = (part.rate for part in self._parts)
+        return reset_ms(rates, self.retry_after_ms(self.capacity_milli, now_ms), now_ms)
+
     def retry_after_ms(self, need_milli: int, now_ms: int) -> float:
         """The smallest wait after which all shards together cover the need; ``inf`` if they never can."""
         if len(self._parts) == 1:
             return self._parts[0].retry_after_ms(need_milli, now_ms)
         if self.balance(now_ms) >= need_milli:
             return 0
+        if schedules := [part.rate.schedule for part in self._parts if part.rate.schedule is not None]:
+            return self._through_phases(schedules[0], need_milli, now_ms)
         if need_milli > self.capacity_milli:
             return float("inf")
         low, high = 0, 1
         while self.balance(now_ms + high) < need_milli:
             low, high = high, high * 2
+        return self._first(low, high, need_milli, now_ms)
+
+    def _through_phases(self, schedule: str, need_milli: int, now_ms: int) -> float:
+        """The same where numbers change with the time of day: only within a phase is later more."""
+        rates = [part.rate for part in self._parts]
+        if need_milli > sum(
+            rate.capacity_milli if rate.schedule is None else schedule_of(rate.schedule).capacity_max
+            for rate in rates
+        ):
+            return float("inf")
+        at_ms = now_ms
+        for _ in range(PHASES_MAX):
+            end_ms = schedule_of(schedule).phase(at_ms).end_ms
+            if self.balance(at_ms) >= need_milli:
+                return at_ms - now_ms
+            if self.balance(end_ms - 1) >= need_milli:
+                return self._first(at_ms - now_ms, end_ms - 1 - now_ms, need_milli, now_ms)
+            at_ms = end_ms
+        return at_ms - now_ms
+
+    def _first(self, low: int, high: int, need_milli: int, now_ms: int) -> int:
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if self.balance(now_ms + middle) >= need_milli else (middle, high)

@@ -33,6 +33,7 @@ from ..schema import (
     FORGIVEN,
     LAPSES,
     LIFE,
+    PHASE,
     bucket_entries,
     bucket_limit_names,
     kind_attributes,
@@ -70,17 +71,17 @@ def spread_of(image: Item, name: str) -> int:
 
 def shard_account(account: Account, shard_id: int, image: Item | None) -> Account:
     """One shard of a bucket, under its shares of the terms; ``account`` is that of the whole bucket."""
-    count = shard_count(image)
+    count, terms = shard_count(image), account.terms
     if image is None or (shard_id == 0 and count == 1):
         return account
     rates = {
         name: rate if spread == 1 else share_rate(rate, shard_id, spread)
-        for name, rate in account.terms.rates.items()
+        for name, rate in terms.rates.items()
         if shard_id < (spread := spread_of(image, name))
     }
     return account._replace(
         key=account.shard_key(shard_id),
-        terms=Terms(rates, account.terms.version, soft=account.terms.soft, units=account.terms.units),
+        terms=Terms(rates, terms.version, soft=terms.soft, ticket=terms.ticket, units=terms.units),
         shard_id=shard_id,
         shard_count=count,
     )
@@ -202,7 +203,8 @@ async def gather(
 def doubled(first: Item) -> dict[str, int] | None:
     """How far each limit is spread when shard 0 is split once more; ``None`` if that would not help."""
     count = shard_count(first)
-    if count * 2 > SHARDS_MAX or stored_terms(first).seats:  # who is at work is counted in one place
+    # Who is at work is counted in one place, and so is what changes with the time of day.
+    if count * 2 > SHARDS_MAX or PHASE in first or stored_terms(first).seats:
         return None
     target = {}
     for name in bucket_limit_names(first):

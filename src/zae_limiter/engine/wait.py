@@ -13,12 +13,14 @@ from typing import NamedTuple, TypeAlias
 
 from ..exceptions import ClosedError, RateLimiterUnavailable, RateLimitExceeded
 from ..models import LimitStatus
+from .account import Account
 from .bucket_view import shard_count
 from .demand import BookedDemand, BucketDemand, by_bucket, hard_and_soft
 from .group_commit import BucketWriter
 from .holding import Holding
+from .phased import ends_ms, instant
 from .posting import Booking
-from .seat_wait import AskedAnew, wait_for_seats
+from .seat_wait import AskedAnew, SeatWait
 from .settle import Charge, answered_for, give_back
 from .split import known_images, levels
 
@@ -45,7 +47,7 @@ async def wait_for(
     room.waiting += 1
     try:
         if any(not demand.account.terms.seats.isdisjoint(demand.amounts) for demand in demands):
-            return await wait_for_seats(holding, demands, taking, asked_anew)
+            return await SeatWait(holding, taking, asked_anew, _wait_for).take(demands)
         return await _wait_for(holding, demands, taking)
     finally:
         room.waiting -= 1
@@ -205,11 +207,24 @@ def _turn_ms(booked: Sequence[BucketDemand], at_ms: int) -> int:
 async def _outwait_shards(
     writer: BucketWriter, demands: Sequence[BucketDemand], refusal: RateLimitExceeded, latest_ms: int
 ) -> None:
-    """Wait until the shards of a bucket have together what none can be booked for, if there is time."""
-    at_ms = writer.world.now_ms() + refusal.retry_after_seconds * 1000
+    """Wait until the shards of a bucket have together what none can be booked for, if there is time.
+
+    Where numbers change with the time of day nobody is booked beyond that: who fits later books anew then.
+    """
+    now_ms = writer.world.now_ms()
+    at_ms = now_ms + refusal.retry_after_seconds * 1000
+    ends = [end for d in demands if (end := _phase_end_ms(writer, d.account, now_ms)) is not None]
+    if ends and at_ms <= latest_ms:
+        await _sleep_until(writer, math.ceil(min(at_ms, *ends)))
+        return
     if at_ms > latest_ms or all(shard_count(writer.image(d.account.key)) == 1 for d in demands):
         raise refusal
     await _sleep_until(writer, math.ceil(at_ms))
+
+
+def _phase_end_ms(writer: BucketWriter, account: Account, now_ms: int) -> int | None:
+    """When the numbers of a bucket change next, if they do."""
+    return ends_ms(account.terms.rates, instant(writer.image(account.key), now_ms))
 
 
 async def _sleep_until(writer: BucketWriter, at_ms: int) -> None:

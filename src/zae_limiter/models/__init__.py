@@ -22,16 +22,17 @@ from .checks import Choice
 from .checks import check_count as check_count
 from .checks import check_mapping as check_mapping
 from .deployments import LimiterInfo, StackOptions, Status, VersionRecord
-from .limits import Limit
+from .header_data import HeaderData
+from .limits import Limit, LimitKind
 from .switches import Bypass as Bypass
 from .switches import check_disabled
 from .usage import EntityCapacity, ResourceCapacity, UsageSnapshot, UsageSummary, UsageWindow
 
 __all__ = [
     "AuditAction", "AuditEvent", "Availability", "BackendCapabilities", "BucketState", "CacheStats",
-    "ConfigSource", "Entity", "EntityCapacity", "Limit", "LimitName", "LimitStatus", "LimiterConfig",
-    "LimiterInfo", "Namespace", "NamespaceStatus", "OnUnavailable", "ResourceCapacity", "StackOptions",
-    "Status", "UsageSnapshot", "UsageSummary", "UsageWindow", "VersionRecord",
+    "ConfigSource", "Entity", "EntityCapacity", "Limit", "LimitKind", "LimitName", "LimitStatus",
+    "LimiterConfig", "LimiterInfo", "Namespace", "NamespaceStatus", "OnUnavailable", "ResourceCapacity",
+    "StackOptions", "Status", "UsageSnapshot", "UsageSummary", "UsageWindow", "VersionRecord",
 ]  # fmt: skip
 
 LIMITS_MAX, SEAT_LIMITS_MAX = 32, 16
@@ -50,7 +51,7 @@ class OnUnavailable(Choice):
 
 
 @dataclass(frozen=True, slots=True)
-class LimitStatus:
+class LimitStatus(HeaderData):
     """One limit as one request found it, in whole tokens of the whole bucket."""
 
     entity_id: str
@@ -61,6 +62,9 @@ class LimitStatus:
     requested: int
     exceeded: bool
     retry_after_seconds: float
+    reset_after_seconds: float = 0.0
+    next_after_seconds: float = 0.0
+    checked_at_ms: int = 0
 
     @property
     def soft(self) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from . import Bypass, ConfigSource, Limit, OnUnavailable
+from .refusing import Refusing
 from .switches import Switch
 
 
@@ -24,6 +25,18 @@ class ExplainedLevel:
     disabled: str | Literal[False] | None = None
     bypass: Bypass | None = None
     cascade: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedPhase:
+    """What a limit with a schedule goes by now: its numbers, the window that says so, and until when.
+
+    The window is ``None`` where the limit's own numbers count; the time is in milliseconds since the epoch.
+    """
+
+    limit: Limit
+    window: str | None
+    until_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +60,12 @@ class ExplainedBucket:
     parent_id: str | None = None
     cascade: bool = False
     cascade_source: ConfigSource | None = None
+    refusing: tuple[Refusing, ...] = ()
+    """Its limits that would refuse even a single token now, and until when; a soft one never does."""
+    bypassed: bool = False
+    """Whether its limits refuse nothing, by its own switch or by that of whoever asks."""
+    phases: Mapping[str, ExplainedPhase] = field(default_factory=dict)
+    """Of the limits that apply, those with a schedule."""
 
     @property
     def winner(self) -> ExplainedLevel | None:
@@ -59,7 +78,8 @@ class Explanation:
     """What an acquire of an entity on a resource would go by.
 
     ``buckets`` has the entity's own first, then its parent's if it cascades, and so on upwards.
-    ``on_unavailable_source`` is ``None`` if it is the setting of this program.
+    ``on_unavailable_source`` is ``None`` if it is the setting of this program. ``checked_at_ms`` is when the
+    buckets were looked at.
     """
 
     entity_id: str
@@ -69,6 +89,12 @@ class Explanation:
     buckets: tuple[ExplainedBucket, ...]
     on_unavailable: OnUnavailable
     on_unavailable_source: ConfigSource | None
+    checked_at_ms: int = 0
+
+    @property
+    def refusing(self) -> tuple[Refusing, ...]:
+        """The limits that would refuse even a single token now, each a sentence as text."""
+        return tuple(one for bucket in self.buckets for one in bucket.refusing)
 
     @property
     def off(self) -> ExplainedBucket | None:
@@ -77,9 +103,14 @@ class Explanation:
 
     @property
     def binding(self) -> dict[str, str]:
-        """By limit, the entity whose bucket has the least of it now, and so decides; soft ones never do."""
+        """By limit, the entity whose bucket has the least of it now, and so decides.
+
+        Soft ones never do, nor those of somebody who is past its limits.
+        """
         held: dict[str, dict[str, int]] = {}
         for bucket in self.buckets:
+            if bucket.bypassed:
+                continue
             soft = {limit.name for limit in (bucket.winner.limits if bucket.winner else ()) if limit.soft}
             for name, available in bucket.available.items():
                 if name in soft:

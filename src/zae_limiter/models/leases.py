@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from . import Limit
 from .checks import Choice
+from .header_data import HeaderData, header_fields
 
 
 class OnError(Choice):
@@ -24,7 +26,7 @@ class OnError(Choice):
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseStatus:
+class LeaseStatus(HeaderData):
     """One limit of one bucket, just after a lease had taken its part, in whole tokens of the whole bucket.
 
     ``remaining`` is negative while the bucket is in debt. It is full again after ``full_after_seconds`` if
@@ -37,8 +39,17 @@ class LeaseStatus:
     limit: Limit
     remaining: int
     full_after_seconds: float
+    reset_after_seconds: float = 0.0
+    next_after_seconds: float = 0.0
+    checked_at_ms: int = 0
 
     @property
     def soft(self) -> bool:
         """Whether the limit refuses nothing."""
         return self.limit.soft
+
+    def public_dict(self) -> dict[str, Any]:
+        """What headers say of it, and nobody's name: for whoever's own limit it is."""
+        limit = self.limit.to_dict()
+        place = {"resource": self.resource, "limit_name": limit.pop("name")}
+        return {**place, **limit, **header_fields(self, self.remaining)}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self
 
 from ..exceptions import ValidationError, shown
 from ..naming import validate_limit_name
 from . import accruals
-from .accruals import CONCURRENT
+from .accruals import CONCURRENT, check_zone
 from .checks import (
     HOLD_SECONDS_MAX,
     PERIOD_SECONDS_MAX,
@@ -21,9 +23,25 @@ from .checks import (
 )
 from .durations import seconds_of
 from .money import check_unit
+from .schedules import Window, check_schedule, schedule_of, schedule_text, windows_of, with_rest
 
 if TYPE_CHECKING:
     from . import BucketState
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class LimitKind(StrEnum):
+    """How what was used of a limit comes back."""
+
+    RATE = "rate"
+    """Bit by bit."""
+    QUOTA = "quota"
+    """As a whole, at the boundaries of calendar periods."""
+    SESSION = "session"
+    """As a whole, when the window is over that the first use began."""
+    CONCURRENT = "concurrent"
+    """When whoever took it gives it back."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -48,6 +66,8 @@ class Limit:
     """What is counted, if that is money: ``usd_micro`` for millionths of a dollar."""
     soft: bool = field(default=False, kw_only=True)
     """Whether it is counted and refuses nobody."""
+    schedule: str | None = field(default=None, kw_only=True)
+    """When other numbers count, as text; ``None`` if these always do. See ``during``."""
 
     def __post_init__(self) -> None:
         validate_limit_name(self.name)
@@ -65,6 +85,12 @@ class Limit:
         if self.unit is not None:
             check_unit(f"unit of {self.name!r}", self.unit)
         check_flag(f"soft of {self.name!r}", self.soft)
+        if self.schedule is not None:
+            kept = check_schedule(f"schedule of {self.name!r}", self.schedule)
+            if self.accrual is not None:
+                reason = f"only a plain rate can have one, not {self.accrual!r}; leave out one of the two"
+                raise ValidationError(f"schedule of {self.name!r}", self.schedule, reason)
+            object.__setattr__(self, "schedule", kept)
 
     def __repr__(self) -> str:
         return f"Limit({', '.join(f'{name}={value!r}' for name, value in self.to_dict().items())})"
@@ -221,6 +247,68 @@ class Limit:
         Limit(name='rpm', capacity=60, refill_amount=60, refill_period_seconds=60, soft=True)
         """
         return replace(self, soft=True)
+
+    def during(self, window: str, amount: int, burst: int | None = None, *, tz: str | None = None) -> Self:
+        """The same limit with other numbers while a window holds: an amount, in a bucket of ``burst``.
+
+        A window is written in the five fields of cron, and holds while the wall clock of the zone shows a
+        minute that it names. All windows of a limit are of one zone, UTC if none is named; the first that
+        holds wins.
+
+        >>> Limit.per_minute("rpm", 60).during("* 9-16 * * mon-fri", 600, tz="Europe/Berlin").schedule
+        '600(* 9-16 * * mon-fri)@Europe/Berlin'
+        """
+        field_name = f"schedule of {self.name!r}"
+        if not isinstance(window, str) or not set("();@").isdisjoint(window):
+            raise ValidationError(
+                "window", window, "write it in the five fields of cron, '* 9-16 * * mon-fri'"
+            )
+        for what, number in (("amount", amount), ("burst", amount if burst is None else burst)):
+            check_count(f"{what} of {self.name!r} during {window!r}", number, TOKENS_MAX)
+        before, zone = ((), tz) if self.schedule is None else windows_of(self.schedule)
+        if tz is not None and (not isinstance(tz, str) or "@" in tz or tz != zone):
+            if self.schedule is not None:
+                raise ValidationError(
+                    "tz", tz, f"all windows of a limit are of one zone; this one has {zone!r}"
+                )
+            check_zone(tz)
+        added = Window(amount if burst is None else burst, amount, " ".join(window.lower().split()))
+        return replace(
+            self, schedule=check_schedule(field_name, schedule_text([*before, added], zone or "UTC"))
+        )
+
+    def at(self, instant: datetime) -> Self:
+        """The numbers that count at an instant, as a limit without a schedule.
+
+        >>> noon = datetime(2026, 3, 30, 12, tzinfo=UTC)
+        >>> Limit.per_minute("rpm", 60).during("* 9-16 * * mon-fri", 600).at(noon).refill_amount
+        600
+        """
+        if not isinstance(instant, datetime) or instant.utcoffset() is None:
+            raise ValidationError(
+                "instant", instant, "pass a datetime with a zone, such as datetime.now(UTC)"
+            )
+        if self.schedule is None:
+            return self
+        text = with_rest(self.schedule, self.capacity_milli, self.refill_amount_milli)
+        phase = schedule_of(text).phase((instant - _EPOCH) // timedelta(milliseconds=1))
+        capacity, amount = phase.capacity // 1000, phase.amount // 1000
+        return replace(self, capacity=capacity, refill_amount=amount, schedule=None)
+
+    @property
+    def kind(self) -> LimitKind:
+        """Which kind of limit it is."""
+        if self.accrual is None:
+            return LimitKind.RATE
+        return LimitKind(self.accrual) if self.accrual in accruals.LASTING else LimitKind.QUOTA
+
+    @property
+    def window_seconds(self) -> int | None:
+        """In how many seconds it lets its refill through; the longest period of a quota.
+
+        ``None`` for a limit of concurrency, which has no window.
+        """
+        return None if self.accrual == CONCURRENT else self.refill_period_seconds
 
     @property
     def refill_rate(self) -> float:

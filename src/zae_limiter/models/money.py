@@ -38,6 +38,15 @@ def decimal(amount: int, *, grouped: bool = False) -> str:
     return f"{'-' if amount < 0 else ''}{whole:{',' if grouped else ''}}.{decimals}"
 
 
+def grouped_amount(amount: int, unit: str | None = None) -> str:
+    """The same with marks between thousands, for numbers that stand by themselves.
+
+    >>> grouped_amount(1_250_000, "usd_micro"), grouped_amount(1_250_000)
+    ('$1.25', '1,250,000')
+    """
+    return f"{amount:,}" if unit is None else shown_amount(amount, unit)
+
+
 def shown_amount(amount: int, unit: str | None = None) -> str:
     """An amount of a limit for a reader.
 

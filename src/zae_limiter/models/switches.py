@@ -37,6 +37,21 @@ class Switch:
     bypass: Bypass | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ThrownSwitch(Switch):
+    """A switch of some level as a list shows it: where it is, and since when and by whom, if that is known.
+
+    ``level`` is ``system``, ``resource``, ``entity_default`` for an entity's on all resources, or ``entity``.
+    """
+
+    entity_id: str | None = None
+    resource: str | None = None
+    since: str | None = None
+    """When it was thrown into this position, such as ``2024-01-01T14:00:00.000Z``."""
+    by: str | None = None
+    """The ``principal`` who did so."""
+
+
 def check_reason(value: str) -> str:
     """A reason that can be told to whoever is refused."""
     if not isinstance(value, str) or not value.strip():

@@ -49,7 +49,7 @@ from ..schema import (
     within_namespace,
 )
 from .items import readable_config
-from .resolution import least_version, level_keys
+from .resolution import level_keys, stamp_for
 from .scope import TOMBSTONE_DAYS, Scope
 
 ATTEMPTS_MAX = 16
@@ -137,7 +137,7 @@ async def _mark_buckets(scope: Scope, keys: Sequence[Key]) -> None:
     for key, at in found:
         if at.shard_id == 0:
             levels = level_keys(scope.namespace_id, at.entity_id, at.resource)
-            version = least_version(await scope.backend.batch_get(levels))
+            version = stamp_for(await scope.backend.batch_get(levels))
             mark: dict[str, Value] = {"status": "deleted", "cv": version, **_passing(scope, key)}
             writes.append(Put(key, {**mark, LIFE: scope.connection.next_event_id()}))
     await scope.must_write(writes)

@@ -28,12 +28,13 @@ from ..models.checks import needs_milli
 from ..models.explanation import Explanation
 from ..naming import validate_entity_id, validate_limit_name, validate_resource
 from ..repository_protocol import Backend, Equal, Item, Key, Outcome, Update, Write
-from ..schema import bucket_address, bucket_key, bucket_states, entity_key, is_deleted, nsid_key, number
+from ..schema import bucket_address, bucket_key, entity_key, is_deleted, nsid_key, number
 from .ancestry import chain_text
 from .belongings import bucket_keys
 from .connection import Connection
 from .explaining import explanation
 from .families import copy_family
+from .items import bucket_states
 from .resolution import LASTING, Resolved, cascade_policy, family_of, level_keys, resolve
 from .scope import Scope, check_alive
 
@@ -73,14 +74,14 @@ class BucketRecords:
         if plan is not None and known and plan.stands(self.writer, needed, self._world.ticks_ms()):
             return plan
         # A bucket that is about to be made is not made from what may have been deleted meanwhile.
-        fresh, changes = self._is_missing(entity_id, resource), self._connection.cache.changes
+        fresh = self._is_missing(entity_id, resource)
         accounts, resolved = await self._charged(entity_id, resource, limits, fresh=fresh)
         if not _has_limits(accounts) or not _knows_all(accounts, needed):
             accounts, resolved = await self._charged(entity_id, resource, limits, fresh=True)
         if not _has_limits(accounts):
             raise NoLimitsError(entity_id, resource)
         policy = resolved.on_unavailable or self._connection.options.on_unavailable
-        return self._keep_plan(accounts, policy, limits, changes)
+        return self._keep_plan(accounts, policy, limits, resolved.records)
 
     async def _charged(
         self, entity_id: str, resource: str, limits: Sequence[Limit] | None, *, fresh: bool
@@ -130,8 +131,9 @@ class BucketRecords:
                 chain = chain_text([*accounts, account.parent_id])
                 told = f"it cascades through more than {GENERATIONS_MAX} generations, {chain}"
                 raise DamagedRecordError(f"family of {entity_id!r}", f"{told}; give one another parent")
-            account, _ = await find(account.parent_id, resource, None)
+            account, above = await find(account.parent_id, resource, None)
             accounts[account.entity_id] = account
+            resolved = resolved._replace(records=(*resolved.records, *above.records))
         return list(accounts.values()), resolved
 
     async def _read_ahead(self, entity_id: str, resource: str) -> None:
@@ -151,18 +153,18 @@ class BucketRecords:
         accounts: tuple[Account, ...],
         policy: OnUnavailable,
         limits: Sequence[Limit] | None,
-        changes: int | None,
+        made_of: Sequence[Item | None],
     ) -> Plan:
         """A plan, kept for as long as the records that it was made from are fresh.
 
-        If the store has told of a change since it was begun, what is remembered now may be other records.
+        If others are remembered by now, somebody has learnt of a change meanwhile.
         """
         entity_id, resource = accounts[0].entity_id, accounts[0].resource
         records = [key for account in accounts for key in self._records(account.entity_id, resource)]
         cache = self._connection.cache
         entries = [entry for key in records if (entry := cache.last_known(key)) is not None]
         plan = Plan(accounts, policy, limits, cache, entries)
-        if len(entries) == len(records) and cache.changes == changes:
+        if [entry.item for entry in entries] == [*made_of]:
             self.plans[entity_id, resource] = plan
             if len(self.plans) > self._connection.options.remembered_max:
                 with suppress(KeyError):  # another thread was faster
@@ -418,7 +420,7 @@ class BucketRecords:
         family = family_of(entity, resolved.cascade)
         place = key, self._namespace_id, entity_id, resource
         account = Account(*place, terms, *family, meter, life=life, switch=resolved.switch)
-        return account, resolved
+        return account, resolved._replace(records=tuple(known))
 
 
 def check_shard(shard_id: int) -> int:

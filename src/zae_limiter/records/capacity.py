@@ -21,7 +21,6 @@ from ..schema import (
     bucket_address,
     bucket_found,
     bucket_key,
-    bucket_states,
     buckets_of_entity,
     buckets_of_resource,
     limit_attributes,
@@ -31,6 +30,7 @@ from ..schema import (
 )
 from .buckets import check_shard
 from .input import check_writes
+from .items import bucket_states
 from .scope import Scope
 
 EVERY_LIMIT = ""

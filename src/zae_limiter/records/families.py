@@ -27,17 +27,21 @@ async def tell_buckets(scope: Scope, entity: Entity) -> None:
     """Copy the family of an entity into its buckets; one that is missed puts itself right when used."""
     with suppress(RateLimiterUnavailable, DamagedRecordError):
         async for keys in bucket_keys(scope, entity.entity_id):
-            levels = await stored_levels(scope, keys)
+            levels, _ = await stored_levels(scope, keys)
             policies = [cascade_policy(levels[key])[0] for key in keys]
             cascades = [entity.cascade if policy is None else policy for policy in policies]
             pairs = zip(keys, cascades, strict=True)
             await scope.must_write([copy_family(key, entity.parent_id, cascade) for key, cascade in pairs])
 
 
-async def stored_levels(scope: Scope, buckets: Sequence[Key]) -> dict[Key, list[Item | None]]:
-    """What the four levels say that matter to some buckets, by bucket, read at once."""
+async def stored_levels(
+    scope: Scope, buckets: Sequence[Key], *, with_buckets: bool = False
+) -> tuple[dict[Key, list[Item | None]], dict[Key, Item | None]]:
+    """What the four levels say that matter to some buckets and, if asked for, the buckets, read at once."""
     places = {key: parse_bucket_pk(key.partition) for key in buckets}
     levels = {key: level_keys(scope.namespace_id, at.entity_id, at.resource) for key, at in places.items()}
-    wanted = list(dict.fromkeys(key for keys in levels.values() for key in keys))
+    images = buckets if with_buckets else ()
+    wanted = list(dict.fromkeys([*images, *(key for keys in levels.values() for key in keys)]))
     items = dict(zip(wanted, await scope.backend.batch_get(wanted), strict=True)) if wanted else {}
-    return {bucket: [items[key] for key in keys] for bucket, keys in levels.items()}
+    by_bucket = {bucket: [items[key] for key in keys] for bucket, keys in levels.items()}
+    return by_bucket, {bucket: items[bucket] for bucket in images}

@@ -20,6 +20,7 @@ from ..exceptions import DamagedRecordError, ValidationError, shown
 from ..models import (
     AuditAction,
     AuditEvent,
+    BucketState,
     Bypass,
     Entity,
     Limit,
@@ -36,7 +37,9 @@ from ..naming import validate_namespace, validate_namespace_id
 from ..repository_protocol import Item, Key, Value
 from ..schema import (
     INDEXES,
+    BucketAddress,
     audit_key,
+    bucket_limit_names,
     entity_key,
     gsi1_pk_parent,
     gsi1_sk_child,
@@ -45,7 +48,9 @@ from ..schema import (
     gsi3_pk_entities,
     identifier,
     is_number,
+    limit_attributes,
     number,
+    stored_rate,
     text,
     usage_key,
     within_namespace,
@@ -70,7 +75,7 @@ def config_attributes(limits: Iterable[Limit]) -> dict[str, Value]:
         attributes[f"l_{limit.name}_cp"] = limit.capacity
         attributes[f"l_{limit.name}_ra"] = limit.refill_amount
         attributes[f"l_{limit.name}_rp"] = limit.refill_period_seconds
-        kind = {"ac": limit.accrual, "un": limit.unit, "so": 1 if limit.soft else None}
+        kind = {"ac": limit.accrual, "un": limit.unit, "so": 1 if limit.soft else None, "sd": limit.schedule}
         attributes |= {f"l_{limit.name}_{part}": said for part, said in kind.items() if said is not None}
     return attributes
 
@@ -88,6 +93,7 @@ def config_limits(item: Mapping[str, Value]) -> tuple[Limit, ...]:
             name,
             *(item.get(f"l_{name}_{field}") for field in ("cp", "ra", "rp", "ac", "un")),  # type: ignore[arg-type]
             soft=_softness(item.get(f"l_{name}_so")),
+            schedule=item.get(f"l_{name}_sd"),  # type: ignore[arg-type]
         )
         for name in configured_names(item)
     )
@@ -123,15 +129,14 @@ def readable_config(item: Item) -> LimiterConfig:
 
 
 _SETTING = re.compile(
-    r"l_.+_(?:cp|ra|rp|ac|un|so)|on_unavailable|cascade|off|bypass|auto_update|strict_version|config_version|born"
-    r"|resource"
+    r"l_.+_(?:cp|ra|rp|ac|un|so|sd)|on_unavailable|cascade|off|bypass|auto_update|strict_version|config_version"
+    r"|born|switched_at|switched_by|resource"
     r"|entity_id|ttl"
     r"|GSI[1-4][PS]K",
     re.DOTALL,
 )
 _STRANGE = re.compile(r"[lw]_(.+?)_([a-z]+)", re.DOTALL)
-_KINDS = {"sched": "has a schedule", "rsched": "is a calendar quota"}
-_KINDS |= {"rsa": "is a session quota", "soft": "is soft"}
+_KINDS = {"sched": "has a schedule", "rsched": "is a calendar quota", "soft": "is soft"}
 NOBODY_KNOWS = "nobody knows"
 
 
@@ -145,10 +150,10 @@ def unknown_settings(item: Item) -> Iterator[str]:
         limit = _STRANGE.fullmatch(name)
         if name == "disabled":
             yield "it is bypassed" if item[name] == "bypass" else "it is disabled"
-        elif limit is not None and limit[2] in _KINDS:
-            yield f"limit {limit[1]!r} {_KINDS[limit[2]]}"
-        elif not (name == "sched_tz" or (name[:2] == "w_" and limit is not None)):
-            yield f"{NOBODY_KNOWS} what {name!r} says"  # those two only come with others
+        elif limit is not None and (limit[2] in _KINDS or name[:2] == "w_"):
+            yield f"limit {limit[1]!r} {_KINDS.get(limit[2], 'is a session quota')}"
+        elif name != "sched_tz":  # which only comes with others
+            yield f"{NOBODY_KNOWS} what {name!r} says"
 
 
 def check_settings(item: Item, record: str, *, replacing: bool = False) -> None:
@@ -393,3 +398,16 @@ def usage_snapshot_of(item: Item) -> UsageSnapshot:
             for parent_id, amounts in usage_passed_milli(item).items()
         },
     )
+
+
+def bucket_states(image: Item, at: BucketAddress | None = None) -> list[BucketState]:
+    """A bucket item as one state for each limit that users know of; whose it is says its key, if known."""
+    if at is None:
+        at = BucketAddress("", text(image, "entity_id") or "", text(image, "resource") or "", 0)
+    states = []
+    for name in bucket_limit_names(image):
+        tk, tc, rate = limit_attributes(name).tk, limit_attributes(name).tc, stored_rate(image, name)
+        assert rate is not None, "every limit that a bucket holds has a rate"
+        whose, stored = (at.entity_id, at.resource, name), (number(image, tk), number(image, "rf"))
+        states.append(BucketState(*whose, *stored, *rate[:3], number(image, tc), at.shard_id, rate.accrual))
+    return states

@@ -16,10 +16,24 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from ..engine.seen_changes import STAMP, has_missed, stamp_of, together
 from ..exceptions import DamagedRecordError, RateLimiterUnavailable, ValidationError
 from ..models import AuditAction, LimiterConfig
 from ..naming import DEFAULT_RESOURCE, validate_entity_id, validate_resource
-from ..repository_protocol import AtMost, Check, Delete, Equal, Key, Put, Update, Value, Write
+from ..repository_protocol import (
+    AtMost,
+    Check,
+    Condition,
+    Delete,
+    Equal,
+    Exists,
+    Item,
+    Key,
+    Put,
+    Update,
+    Value,
+    Write,
+)
 from ..schema import (
     RESOURCE_AUDIT,
     SYSTEM_AUDIT,
@@ -27,6 +41,7 @@ from ..schema import (
     entity_config_key,
     entity_key,
     gsi3_pk_entity_config,
+    number,
     parse_bucket_pk,
     pinned,
     resource_config_key,
@@ -38,8 +53,9 @@ from .audit import audited
 from .belongings import bucket_keys, clear_out, count_entity_config, mend_counts
 from .families import stored_levels
 from .items import check_settings, config_item, configured_names, readable_config, unknown_settings
-from .resolution import cascade_policy, family_of, least_version
+from .resolution import cascade_policy, family_of, stamp_for
 from .scope import Scope
+from .switch_list import switch_entry
 
 CHANGE_ATTEMPTS_MAX = 16
 
@@ -116,6 +132,11 @@ async def change_level(
         made, gone = not governs(said) and governs(config), governs(said) and not governs(config)
         born = text(audit.item, "event_id") if made else None if gone else born
         item = config_item(config) | {"born": born} | _level_entries(scope, at, listed=listed)
+        if config.has_switch:
+            since, by = text(audit.item, "timestamp"), principal
+            if _switched(said) == _switched(config):
+                since, by = text(before, "switched_at"), text(before, "switched_by")
+            item |= {"switched_at": since, "switched_by": by, **switch_entry(scope.namespace_id, at.key)}
         writes: list[Write] = [Put(at.key, item, when=pinned(before, "config_version")), audit]
         if entity_id is not None:
             writes.append(Check(entity_key(scope.namespace_id, entity_id), when=alive))
@@ -168,17 +189,35 @@ async def _stamp_buckets(scope: Scope, entity_id: str, resource: str, *, moved: 
 
 
 async def _stamp(scope: Scope, entity_id: str, buckets: Sequence[Key], *, moved: bool) -> None:
-    """Raise the version of buckets above that of whoever has not seen the levels as they are now."""
+    """Let buckets have seen the levels as they are now, and forget nothing else that they have seen."""
     if not buckets:
         return
-    levels = await stored_levels(scope, buckets)
+    levels, images = await stored_levels(scope, buckets, with_buckets=True)
     owner = await scope.get(entity_key(scope.namespace_id, entity_id)) if moved else None
-    stamps: list[Write] = []
-    for key, items in levels.items():
-        cv = least_version(items)
-        cascade = {"cascade": family_of(owner, cascade_policy(items)[0])[1]} if moved else {}
-        stamps.append(Update(key, set={"cv": cv, **cascade}, when=(AtMost("cv", cv - 1),)))
-    await scope.must_write(stamps)
+    for _ in range(CHANGE_ATTEMPTS_MAX):
+        stamps = list[Write]()
+        for key, image in images.items():
+            cascade = {"cascade": family_of(owner, cascade_policy(levels[key])[0])[1]} if moved else {}
+            stamps += _stamped(key, image, stamp_for(levels[key]), cascade)
+        outcomes = await scope.must_write(stamps)
+        refused = [(s.key, o.item) for s, o in zip(stamps, outcomes, strict=True) if not o.applied]
+        images = {key: image for key, image in refused if image is not None}
+        if not images:
+            return
+
+
+def _stamped(key: Key, image: Item | None, stamp: int, beside: Mapping[str, Value]) -> list[Update]:
+    """The write that tells a bucket of changes, none if it has seen them.
+
+    One that was not there may have been made since, by somebody who has not.
+    """
+    when: tuple[Condition, ...] = (AtMost("cv", stamp - STAMP - 1),)
+    if image is not None:
+        seen = number(image, "cv")
+        if not has_missed(seen, stamp):
+            return []
+        stamp, when = stamp_of(together(seen, stamp)), (Exists(), *pinned(image, "cv"))
+    return [Update(key, set={"cv": stamp, **beside}, when=when)]
 
 
 def check_level_resource(resource: str) -> str:

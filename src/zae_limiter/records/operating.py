@@ -13,6 +13,7 @@ from ..engine.account import Account
 from ..engine.bucket_view import is_renewed, shard_count, stored_terms
 from ..engine.law import Rate
 from ..engine.operator_writes import Gift, gifts, give
+from ..engine.phased import terms_at
 from ..engine.split import known_images, shard_account, shard_keys, survey
 from ..exceptions import RateLimiterUnavailable, ValidationError
 from ..models import TOKENS_MAX, AuditAction, check_count, check_mapping
@@ -173,7 +174,7 @@ class _Giving:
         held = _rates_in(images)
         gift = gifts(self._kind, [name for name in chosen if name in held], images, now_ms, self._amounts)
         # A limit that the bucket does not have yet is full.
-        full = {name: rate.capacity_milli for name, rate in account.terms.rates.items()}
+        full = {name: rate.capacity_milli for name, rate in terms_at(account.terms, now_ms).rates.items()}
         milli = {name: gift.before[name] if name in held else full[name] for name in chosen}
         before = {name: milli[name] // 1000 for name in chosen}
         after = {name: (milli[name] + gift.given.get(name, 0)) // 1000 for name in chosen}

@@ -4,18 +4,16 @@ Four levels are looked at in this order: the entity's own limits for the resourc
 for every resource, the resource's, the system's. The first level that has limits wins whole;
 ``on_unavailable``, ``cascade`` and the switch are each taken from the first level that says anything of it.
 
-Each level counts its own changes, deletions included. Their sum grows with every change that could
-matter to a bucket, so of two views of the levels the one with the larger sum has seen more. Views
-that were read piece by piece can have the same sum and differ all the same; a fingerprint of the
-four counts tells them apart.
+Each level counts its own changes, deletions included. The four counts are the version of what was read
+(``engine.seen_changes``): of two views, each may have seen what the other has not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
-from zlib import crc32
 
+from ..engine.seen_changes import stamp_of, version_of
 from ..exceptions import DamagedRecordError
 from ..models import ConfigSource, Limit, OnUnavailable
 from ..models.switches import Switch
@@ -34,7 +32,6 @@ from .items import changes_of, check_settings, limits_of, policy_of, switch_of
 SOURCES = (ConfigSource.ENTITY, ConfigSource.ENTITY_DEFAULT, ConfigSource.RESOURCE, ConfigSource.SYSTEM)
 LASTING = frozenset({ConfigSource.ENTITY, ConfigSource.ENTITY_DEFAULT})
 """Levels that make the limits the entity's own."""
-FINGERPRINTS = 1_000_000
 SWITCHES = frozenset({"off", "bypass"})
 
 
@@ -50,6 +47,8 @@ class Resolved(NamedTuple):
     cascade: bool | None = None
     """Whether entities cascade on the resource, whatever their records say."""
     cascade_source: ConfigSource | None = None
+    records: tuple[Item | None, ...] = ()
+    """All that an account, or those of a family, were worked out from, if they were."""
 
 
 def level_keys(namespace_id: str, entity_id: str, resource: str) -> tuple[Key, ...]:
@@ -78,7 +77,7 @@ def resolve(items: Sequence[Item | None]) -> Resolved:
             on_unavailable, policy_source = policy, level
         if switch is None and (said.keys() & SWITCHES):
             switch = Switch(level, **switch_of(said, f"switch of the level {level.value!r}"))
-    version, cascades = combined_version(counts), cascade_policy(items)
+    version, cascades = version_of(counts), cascade_policy(items)
     return Resolved(limits, on_unavailable, source, version, policy_source, switch, *cascades)
 
 
@@ -100,15 +99,6 @@ def family_of(item: Item | None, policy: bool | None = None) -> tuple[str | None
     return identifier(item.get("parent_id")), item.get("cascade") is True if policy is None else policy
 
 
-def least_version(items: Sequence[Item | None]) -> int:
-    """A version above all that have seen fewer changes of these levels, and not above those that saw them.
-
-    It is no version of any view, so the next use of a bucket that has it is under other numbers.
-    """
-    return sum(changes_of(item or {}) for item in items) * FINGERPRINTS
-
-
-def combined_version(counts: Sequence[int]) -> int:
-    """One number for the changes of all levels: their sum, then six digits of fingerprint."""
-    changes = sum(counts)
-    return changes * FINGERPRINTS + crc32(repr(list(counts)).encode()) % FINGERPRINTS if changes else 0
+def stamp_for(items: Sequence[Item | None]) -> int:
+    """The version of a bucket that is told of these levels: who has missed a change of one reads again."""
+    return stamp_of(version_of([changes_of(item or {}) for item in items]))

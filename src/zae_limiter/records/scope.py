@@ -23,6 +23,7 @@ from .connection import Connection
 
 logger = logging.getLogger("zae_limiter")
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 PAGE_MAX = 1000
@@ -175,7 +176,7 @@ def check_alive(name: str, space: Item | None) -> None:
         raise NamespaceNotFoundError(message, namespace_name=name)
 
 
-def readable(read: Callable[[Item], T], items: Iterable[Item]) -> list[T]:
+def readable(read: Callable[[R], T], items: Iterable[R]) -> list[T]:
     """What a list shows: all records that can be read. The others are told to the log."""
     found = []
     for item in items:

@@ -7,16 +7,19 @@ decides.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ..exceptions import ValidationError
 from ..models import Bypass, LimiterConfig
 from ..models.checks import check_flag
-from ..models.switches import check_reason
+from ..models.switches import ThrownSwitch, check_reason
+from ..repository_protocol import Key
 from .items import limits_of
 from .levels import ConfigLevel, change_level, level_at
-from .scope import Scope
+from .scope import PAGE_MAX, Scope, cursor_text, paged, readable
+from .switch_list import all_switches, switches_between, thrown_switch_of
 
 
 async def disable(
@@ -68,6 +71,38 @@ async def bypass(
     check_flag("counted", counted)
     how = Bypass.COUNTED if counted else Bypass.UNCOUNTED
     await _throw(scope, entity_id, resource, principal, bypass=how)
+
+
+async def list_switches(
+    scope: Scope, limit: int = 100, cursor: str | None = None
+) -> tuple[list[ThrownSwitch], str | None]:
+    """Every level with a switch: the system's, then resources', then entities'; and the next page's cursor.
+
+    The last page is the one without a cursor; a page may be short, or empty, and have one.
+    """
+    query = all_switches(scope.namespace_id)
+    rows, after = await scope.first_rows(paged(query, limit, cursor))
+    return await _thrown(scope, [row.key for row in rows]), cursor_text(after, query)
+
+
+async def switches_of(scope: Scope, entity_ids: Collection[str]) -> list[ThrownSwitch]:
+    """The switches of some entities: one look into the list between the first and the last of them.
+
+    It reads no record of an entity that has none. Of very many switches only the first are seen.
+    """
+    if not entity_ids:
+        return []
+    query = switches_between(scope.namespace_id, entity_ids)
+    rows, _ = await scope.first_rows(query._replace(rows_max=PAGE_MAX))
+    found = await _thrown(scope, [row.key for row in rows])
+    return [one for one in found if one.entity_id in entity_ids]
+
+
+async def _thrown(scope: Scope, keys: Sequence[Key]) -> list[ThrownSwitch]:
+    """The switches of levels that an index named, those that can be read."""
+    found = await scope.get_all(keys)
+    said = readable(lambda named: thrown_switch_of(*named), found.items())
+    return [one for one in said if one is not None]
 
 
 async def _throw(

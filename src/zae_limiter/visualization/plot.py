@@ -11,11 +11,14 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from ..models.money import MICRO, SIGNS, currency_of, decimal, grouped_amount
 from .bars import BLOCKS, Ink, bar, diverging
 from .timeline import UNITS, Bars, Fold, Timeline, folded, start_of
 
 WIDTH_MIN = 24
 LABEL_MAX = 5  # letters of the longest number at the side, such as -1.5k
+MONEY_LABEL_MAX = 10  # and of an amount of money, such as -$0.000005
+DIGITS_MAX = 4  # that count, in a number that has to be short
 BAR_COLUMNS_MAX = 6
 ROWS = 8  # about as many, so that every number stands on a row
 TICKS_MAX = 5  # numbers at the side, besides nought
@@ -30,28 +33,32 @@ def usage_chart(
     ink: Ink = BLOCKS,
     allowed: Mapping[str, int] | None = None,
     shares: Mapping[str, Timeline] | None = None,
+    units: Mapping[str, str] | None = None,
 ) -> str:
     """The use of every limit over time, no line wider than the terminal.
 
     ``allowed`` is what a limit lets through in one window; ``shares`` is what each entity used, by its name.
+    ``units`` are those of limits that count money.
     """
     width = max(width, WIDTH_MIN)
-    columns = width - LABEL_MAX - 1
+    units = {name: unit for name, unit in (units or {}).items() if name in line.used}
+    columns = width - (MONEY_LABEL_MAX if units else LABEL_MAX) - 1
     bars = folded(line, columns, fold)
     each = min(BAR_COLUMNS_MAX, columns // bars.length)
     windows, unit = bars.each if fold is Fold.SUM else 1, UNITS[line.window]
     lets = {name: amount * windows for name, amount in (allowed or {}).items() if name in bars.heights}
     scales = {name: scale_of(heights, lets.get(name)) for name, heights in bars.heights.items()}
-    gutter = max(len(_short(tick)) for ticks in scales.values() for tick in ticks)
+    gutter = max(len(_short(tick, units.get(name))) for name, ticks in scales.items() for tick in ticks)
     parts = []
     for name, heights in bars.heights.items():
-        panel, used = Panel(bars, each, gutter, scales[name], lets.get(name), ink), line.used[name].values()
-        title = f"{name}: {sum(used):,} used, at most {max(used):,} in one {unit}"
+        panel = Panel(bars, each, gutter, scales[name], lets.get(name), ink, units.get(name))
+        used = line.used[name].values()
+        title = f"{name}: {panel.told(sum(used))} used, at most {panel.told(max(used))} in one {unit}"
         lines = [*textwrap.wrap(title, width), *panel.drawn(heights)]
         if name in lets:
             sign = "" if panel.line_row is None else f"{ink.limit * 2} "
             span = f"one {unit}" if windows == 1 else f"{windows} {unit}s"
-            lines += textwrap.wrap(f"{sign}{name} lets {lets[name]:,} through in {span}", width)
+            lines += textwrap.wrap(f"{sign}{name} lets {panel.told(lets[name])} through in {span}", width)
         if shares and any(line.used.get(name) for line in shares.values()):
             lines += _shares(panel, name, shares, width)
         parts.append("\n".join(lines))
@@ -83,6 +90,11 @@ class Panel(NamedTuple):
     ticks: tuple[int, ...]
     lets: int | None
     ink: Ink
+    unit: str | None = None
+
+    def told(self, amount: int) -> str:
+        """An amount in full."""
+        return grouped_amount(amount, self.unit)
 
     @property
     def span(self) -> int:
@@ -106,7 +118,7 @@ class Panel(NamedTuple):
 
     def drawn(self, heights: Sequence[int]) -> list[str]:
         """The bars, numbers at their side, and times below, as often as these have room."""
-        labels = {self._edge(tick): _short(tick) for tick in self.ticks}
+        labels = {self._edge(tick): _short(tick, self.unit) for tick in self.ticks}
         lines = []
         for row in range(self.rows):
             mark = self.ink.tick if row in labels else self.ink.axis
@@ -172,10 +184,13 @@ def _shares(panel: Panel, name: str, shares: Mapping[str, Timeline], width: int)
     rows = _rows(panel, name, shares)
     heights = [height for row in rows for height in row.heights]
     low, high = min(0, *heights), max(0, *heights)
-    told = f"by entity, all on one scale{f'; the largest bar is {high:,}' if high else ''}"
-    fulls = [f"{row.total:,}" for row in rows]
+    told = f"by entity, all on one scale{f'; the largest bar is {panel.told(high)}' if high else ''}"
+    fulls = [panel.told(row.total) for row in rows]
     # A number is in full where it leaves room for a name.
-    totals = [n if len(n) <= width // 3 else _short(row.total) for n, row in zip(fulls, rows, strict=True)]
+    totals = [
+        n if len(n) <= width // 3 else _short(row.total, panel.unit)
+        for n, row in zip(fulls, rows, strict=True)
+    ]
     digits, letters = max(map(len, totals)), max(len(row.who) for row in rows)
     beside = panel.bars.length == 1 and letters + SHARE_BAR <= width - digits - 2
     if panel.bars.length == 1:
@@ -252,12 +267,22 @@ def _caption(bars: Bars) -> str:
     return f"each bar is {means if bars.each > 1 else f'one {unit}'}; {span}"
 
 
-def _short(amount: int) -> str:
-    """A number that reads well, in few letters.
+def _short(amount: int, unit: str | None = None) -> str:
+    """A number that reads well, rounded to few letters; of money without the letters of its currency.
 
     >>> [_short(amount) for amount in (0, 500, 1500, 2000, -50_000, 1_000_000, 20_000_000_000)]
     ['0', '500', '1.5k', '2k', '-50k', '1M', '20G']
+    >>> [_short(amount, "usd_micro") for amount in (0, 5, 500_000, -1_500_000_000)]
+    ['$0', '$0.000005', '$0.5', '-$1.5k']
+    >>> _short(-1_582_105), _short(1_582_105, "usd_micro")
+    ('-1.582M', '$1.582')
     """
+    step = 10 ** max(0, len(str(abs(amount))) - DIGITS_MAX)
+    amount = (amount + step // 2) // step * step
+    if unit is not None:
+        whole, rest = divmod(abs(amount), MICRO)
+        digits = decimal(abs(amount)).rstrip("0").rstrip(".") if rest and whole < 1000 else _short(whole)
+        return f"{'-' if amount < 0 else ''}{SIGNS.get(currency_of(unit), '')}{digits}"
     for power, letter in ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
         if abs(amount) >= 10**power:
             return f"{amount / 10**power:g}{letter}"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,7 @@ from ...models.accruals import LASTING, PERIODS, calendar, check_period, check_z
 from ...models.checks import Choice
 from ...models.durations import seconds_of, written
 from ...models.money import check_unit
+from ...models.schedules import check_schedule
 from ...models.switches import check_reason
 from ...naming import validate_entity_id, validate_limit_name, validate_namespace, validate_resource
 from ...records.levels import check_level_resource
@@ -50,6 +52,7 @@ LIMIT_FIELDS = (
     "unit",
     *LASTING.values(),
     "soft",
+    "schedule",
 )
 
 _CHOICES: dict[str, type[Choice]] = {"on_unavailable": OnUnavailable, "bypass": Bypass}
@@ -154,8 +157,21 @@ class _Reader:
                 self._wrong(tree, path, "its capacity is missing")
             return None
         soft = self._flag(fields, "soft", path)
-        limit = self._hard_limit({key: node for key, node in fields.items() if key != "soft"}, path, name)
+        others = {key: node for key, node in fields.items() if key not in ("soft", "schedule")}
+        limit = self._hard_limit(others, path, name)
+        if limit is not None and "schedule" in fields:
+            limit = self._scheduled(limit, fields["schedule"], (*path, "schedule"))
         return limit.softly() if limit is not None and soft else limit
+
+    def _scheduled(self, limit: Limit, tree: Node, path: KeyPath) -> Limit | None:
+        """A limit with other numbers at other times."""
+        text = self._checked(tree, path, partial(check_schedule, "schedule"))
+        if text is None:
+            return None
+        if limit.accrual is not None:
+            self._wrong(tree, path, "only a plain rate can have a schedule; leave out one of the two")
+            return None
+        return replace(limit, schedule=text)
 
     def _hard_limit(self, fields: Fields, path: KeyPath, name: str) -> Limit | None:
         """The numbers of a limit, whatever becomes of what goes beyond them."""

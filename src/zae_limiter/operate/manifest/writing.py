@@ -84,7 +84,8 @@ def _limit_data(limit: Limit) -> dict[str, Any]:
     else:
         data["period"], data["tz"] = period_and_zone(limit.accrual)
     unit = {} if limit.unit is None else {"unit": limit.unit}
-    return {**data, **unit, **soft}
+    schedule = {} if limit.schedule is None else {"schedule": limit.schedule}
+    return {**data, **unit, **soft, **schedule}
 
 
 def _lines(data: Mapping[str, Any], indent: str = "") -> Iterator[str]:

@@ -1,9 +1,9 @@
 """Tables of older shapes, brought up to date in place.
 
-Reading order: ``shapes`` and ``namespaced`` (what older records look like), ``translation``, ``buckets``
-and ``history`` (what becomes of them), ``moving`` (how a record is moved exactly once), ``state`` (who may
-use the table meanwhile), ``migration`` (the passes). ``scanning`` and ``indexes`` are what they need of a
-store beside the waist.
+Reading order: ``shapes``, ``namespaced`` and ``kinds`` (what older records look like), ``translation``,
+``buckets`` and ``history`` (what becomes of them), ``moving`` (how a record is moved exactly once), ``state``
+(who may use the table meanwhile), ``migration`` (the passes). ``scanning`` and ``indexes`` are what they need
+of a store beside the waist.
 """
 
 from .migration import Migration, MigrationReport, PassProgress, Survey

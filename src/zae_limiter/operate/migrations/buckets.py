@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 from ...engine.account import WRITES, Account
 from ...engine.bucket_view import stored_terms
 from ...engine.bucket_writes import write_for
-from ...engine.law import Rate, accrued, balance, fill_ms
+from ...engine.law import Rate, accrued, balance, fill_ms, gain
 from ...engine.merge import TTL_FILLS
 from ...engine.posting import Posting
 from ...exceptions import ValidationError
 from ...models import LIMITS_MAX, Limit
+from ...models.accruals import SESSION, kind_of, window_start
 from ...naming import WCU, validate_limit_name
 from ...records.resolution import family_of, level_keys, resolve
 from ...repository_protocol import Absent, Condition, Delete, Equal, Exists, Item, Key, Put, Update, Value
@@ -35,6 +36,7 @@ from ...schema import (
     number,
     rate_attributes,
 )
+from .kinds import is_quota, quota_rate
 from .moving import Context, Group, Move, Translation, mark, moved, pins, superseded, unchanged
 from .shapes import SUPERSEDED, OldRecord, fields
 
@@ -57,6 +59,11 @@ class Part(NamedTuple):
     tokens_milli: int
     origin_ms: int
     consumed_milli: int
+    shard_id: int = 0
+    granted: int = 1
+    """Of a quota: how many shards there were when this one got its share of the period, or of the window."""
+    is_over: bool = False
+    """Of a quota: the period or window is over that its tokens are left of."""
 
     def tokens_at(self, origin_ms: int) -> int:
         """The stored number that means the same with another origin."""
@@ -79,7 +86,7 @@ def bucket_move(group: Group, context: Context) -> Translation:
         return [superseded(group)]
     counting = [record for record in group if not record.limit] or group
     stored = {limit.name: limit for limit in resolve([images[level] for level in levels]).limits or ()}
-    parts = _parts_of(counting, stored)
+    parts = _parts_of(counting, stored, context.now_ms)
     if there is None:
         write: Put | Update = Put(key, _made(counting, parts, images[entity], context), (Absent(),))
     else:
@@ -89,7 +96,7 @@ def bucket_move(group: Group, context: Context) -> Translation:
     return [move._replace(records=group, writes=(*move.writes, *void))]
 
 
-def _parts_of(group: Group, stored: Mapping[str, Limit]) -> list[Part]:
+def _parts_of(group: Group, stored: Mapping[str, Limit], now_ms: int) -> list[Part]:
     """The limits of an old bucket; numbers it lacks are those of the stored limits."""
     parts: list[Part] = []
     for record in group:
@@ -97,19 +104,42 @@ def _parts_of(group: Group, stored: Mapping[str, Limit]) -> list[Part]:
             item = fields(record.item)
             parts.append(_part(record.limit, [item.get(name) for name in SINGLE], stored))
         else:
-            parts += _composite_parts(record, stored)
+            parts += _composite_parts(record, stored, now_ms)
     if not 0 < len(parts) <= LIMITS_MAX:
         raise ValidationError("bucket", group[0].key.sort, f"it has {len(parts)} limits")
     return parts
 
 
-def _composite_parts(record: OldRecord, stored: Mapping[str, Limit]) -> list[Part]:
+def _composite_parts(record: OldRecord, stored: Mapping[str, Limit], now_ms: int) -> list[Part]:
     item = fields(record.item)
     names = sorted(a[2:-3] for a in item if a.startswith("b_") and a.endswith("_tk") and len(a) > 5)
     if record.namespace_id and WCU in names:  # which these versions count their writes under
         names.remove(WCU)
-    numbers = {name: [item.get(f"b_{name}_{field}") for field in COMPOSITE] for name in names}
-    return [_part(validate_limit_name(name), [item.get("rf"), *numbers[name]], stored) for name in names]
+    parts: list[Part] = []
+    for name in map(validate_limit_name, names):
+        if is_quota(item, name):
+            parts.append(_quota(name, record, now_ms))
+        else:
+            numbers = [item.get("rf"), *(item.get(f"b_{name}_{field}") for field in COMPOSITE)]
+            parts.append(_part(name, numbers, stored)._replace(shard_id=record.shard_id))
+    return parts
+
+
+def _quota(name: str, record: OldRecord, now_ms: int) -> Part:
+    """A quota, which was full again as soon as its period or window was over, whatever it owed."""
+    item, rate = record.item, quota_rate(record.item, name)
+    tokens_milli, origin_ms = number(item, f"b_{name}_tk"), number(item, "rf")
+    began_ms, granted = number(item, f"b_{name}_ws"), max(1, number(item, f"b_{name}_gc", 1))
+    if kind_of(rate.accrual) == SESSION:
+        # A shard may have heard of a window that it has not begun yet.
+        has_begun = 0 < began_ms == number(item, f"b_{name}_wa", began_ms)
+        is_over = not has_begun or now_ms - began_ms >= rate.refill_period_ms
+    else:
+        is_over = gain(rate, origin_ms, now_ms) > 0
+    if is_over:
+        tokens_milli, rate = rate.capacity_milli, rate._replace(accrual=kind_of(rate.accrual))
+    consumed_milli = number(item, f"b_{name}_tc")
+    return Part(name, rate, tokens_milli, origin_ms, consumed_milli, record.shard_id, granted, is_over)
 
 
 def _part(name: str, numbers: list[Any], stored: Mapping[str, Limit]) -> Part:
@@ -241,7 +271,7 @@ def whole(group: Group, context: Context) -> list[Part]:
     """The limits of a bucket that was spread over shards, each of which knows the numbers of the whole."""
     found: dict[str, list[Part]] = {}
     for record in sorted(group, key=lambda record: record.shard_id):
-        for part in _composite_parts(record, {}):
+        for part in _composite_parts(record, {}, context.now_ms):
             found.setdefault(part.name, []).append(part)
     if len(found) > LIMITS_MAX:
         raise ValidationError("bucket", group[0].key.partition, f"it has {len(found)} limits")
@@ -263,9 +293,39 @@ def _joined(parts: Sequence[Part], count: int, context: Context) -> Part:
         return parts[0]
     latest = max(parts, key=lambda part: part.origin_ms)
     origin_ms = max(context.now_ms, latest.origin_ms)
+    if latest.rate.accrual is not None:
+        return _joined_quota(parts, count)
+    parts = [part._replace(rate=latest.rate) if part.rate.accrual else part for part in parts]
     lacking = sum(missing_of_share(part, count, origin_ms) for part in parts)
     consumed = sum(part.consumed_milli for part in parts)
     return Part(latest.name, latest.rate, latest.rate.capacity_milli - lacking, origin_ms, consumed)
+
+
+def _joined_quota(parts: Sequence[Part], count: int) -> Part:
+    """A quota of all shards: what they have left, and the shares that nobody has taken yet.
+
+    A shard that began when there were fewer had the shares of those that came of it, and gave them theirs.
+    One that has not heard yet that the limit is a quota keeps no more than its share.
+    """
+    quotas = [part for part in parts if part.rate.accrual is not None]
+    began_ms = max(map(_began, quotas))
+    current = [part for part in quotas if not part.is_over and _began(part) == began_ms]
+    latest = max(current or quotas, key=lambda part: part.origin_ms)
+    consumed = sum(part.consumed_milli for part in parts)
+    if not current:
+        return latest._replace(consumed_milli=consumed)
+    share = latest.rate.capacity_milli // count
+    for part in (part for part in parts if part.rate.accrual is None):
+        current.append(part._replace(tokens_milli=min(share, part.tokens_milli), granted=count))
+    taken = {shard for part in current for shard in range(part.shard_id % part.granted, count, part.granted)}
+    free = count - len(taken | {part.shard_id for part in current})
+    tokens = sum(part.tokens_milli for part in current) + free * share
+    return latest._replace(tokens_milli=tokens, consumed_milli=consumed)
+
+
+def _began(part: Part) -> int:
+    """When the window began that a quota is in; 0 if it is in none."""
+    return window_start(str(part.rate.accrual)) or 0
 
 
 def missing_of_share(part: Part, count: int, now_ms: int) -> int:
@@ -273,7 +333,9 @@ def missing_of_share(part: Part, count: int, now_ms: int) -> int:
 
     One that holds more than its share was not used since there were fewer shards: its share was larger.
     """
-    capacity, amount, period, _ = part.rate
+    capacity, amount, period, accrual, _ = part.rate
+    if accrual is not None:
+        return 0 if part.is_over else max(0, capacity // max(count, part.granted) - part.tokens_milli)
     shares = count
     while shares > 1 and part.tokens_milli > capacity // shares:
         shares //= 2
@@ -286,7 +348,9 @@ def missing_of_share(part: Part, count: int, now_ms: int) -> int:
 def _lacking(group: Group, there: Item, context: Context) -> Counter[str]:
     """What further shards lack of the limits that the bucket has."""
     rates, lacking = stored_terms(there).rates, Counter[str]()
-    for part in (part for record in group if record.shard_id for part in _composite_parts(record, {})):
+    for part in (
+        part for record in group if record.shard_id for part in _composite_parts(record, {}, context.now_ms)
+    ):
         if part.name in rates:
             lacking[part.name] += missing_of_share(part, _shard_count(group), context.now_ms)
     return +lacking  # what is above nothing

@@ -35,7 +35,8 @@ def usage_rewrite(group: Group, context: Context) -> Translation:
     images = yield [key]
     when = unchanged(row, "window")
     if key == row.key:
-        return [Move(group, key, (Update(key, set=attributes, when=when),))]
+        renamed = {**dict.fromkeys(_overdrawn(row.item)), **_kept(row.item)}
+        return [Move(group, key, (Update(key, set={**attributes, **renamed}, when=when),))]
     gone = Delete(row.key, (*when, *pins(row)))
     return [Move(group, key, (_added(key, attributes, images[key], row.item), gone))]
 
@@ -49,13 +50,26 @@ def _added(key: Key, attributes: Mapping[str, Value], row: Item | None, older: I
     seen = text(row or {}, USAGE_SEEN)
     before = _MOVED_BEFORE.match(seen or "")
     versions, rest = (int(before[1]) + 1, (seen or "")[before.end() :]) if before else (1, seen or "")
-    add = {usage_counter(name): amount for name, amount in usage_counters(older).items() if name != WCU}
+    counted = {
+        name: n for name, n in usage_counters(older).items() if name != WCU and name not in _overdrawn(older)
+    }
+    add = {usage_counter(name): amount for name, amount in counted.items()} | _kept(older)
     add["total_events"] = number(older, "total_events")
     set_: dict[str, Value] = {USAGE_SEEN: f"-1@0:0-{versions};{rest}".rstrip(";")}
     if row is None:
         ttl = older.get("ttl")
         set_ |= {**attributes, **({"ttl": ttl} if type(ttl) is int else {})}
     return Update(key, add, set_, (Equal(USAGE_SEEN, seen), Absent() if row is None else Exists()))
+
+
+def _overdrawn(row: Item) -> list[str]:
+    """The attributes that count what went beyond soft limits, which nobody counts today."""
+    return [name for name in row if name.endswith("#od")]
+
+
+def _kept(row: Item) -> dict[str, int]:
+    """The same numbers where no reader takes them for those of a limit."""
+    return {f"_od_{name[:-3]}": number(row, name) for name in _overdrawn(row)}
 
 
 def audit_move(group: Group, context: Context) -> Translation:

@@ -29,7 +29,7 @@ from ...schema import REGISTRY, number
 from ...settings import DEFAULT_NAMESPACE
 from .buckets import SHARDS_TOGETHER_MAX, holds_tokens
 from .moving import Context, Group, Move, Translation, packed, writes_of
-from .namespaced import recognise_namespaced
+from .namespaced import Switches, recognise_namespaced
 from .scanning import Scan, scan_of
 from .shapes import COUNTED, MOVED_TO, Finding, Found, Kind, OldRecord, fields, recognise, target_of
 from .state import MigrationStage, State, begin, finish, let_in
@@ -132,13 +132,13 @@ class Migration:
 
     def _recognise(self, row: Row) -> Found:
         if self._state.is_namespaced and "/" in row.key.partition.partition("#")[0]:
-            return recognise_namespaced(row, self._world.now_ms())
+            return recognise_namespaced(row)
         return recognise(row)
 
     async def survey(self) -> Survey:
         """Count what there is. Nothing is written."""
         await self.state()
-        found = Survey()
+        found, switches = Survey(), Switches()
         async for row in self._all("looking"):
             found.rows += 1
             record = self._recognise(row)
@@ -148,6 +148,10 @@ class Migration:
                 is_left = record.is_moved or record.kind is Kind.LIST
                 (found.moved if is_left else found.unmoved)[record.kind] += 1
                 found.shards += record.shard_id > 0
+                switches.note(record)
+        if self._state.stage is MigrationStage.NONE:  # later some levels have been moved
+            for finding in switches.changed(await self._images(switches.children())):
+                found.obstacles.add(finding)
         self._survey = found
         return found
 

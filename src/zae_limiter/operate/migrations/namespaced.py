@@ -9,20 +9,22 @@ Keys already had a namespace and are those of today, so what tells an older reco
 
 Beside them lie lists that are made of the others, notes of operations that expire, and one record of what a
 file of limits had made. Some records say what this version does not know, such as a limit that changes by
-a calendar. They are named before anything is written, and never left out.
+a schedule. They are named before anything is written, and never left out.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ...exceptions import ValidationError
-from ...naming import WCU, validate_entity_id, validate_limit_name, validate_resource
+from ...naming import DEFAULT_RESOURCE, WCU, validate_entity_id, validate_limit_name, validate_resource
 from ...records.items import config_limits, unknown_settings
 from ...records.levels import check_level_resource
-from ...repository_protocol import Item, Row
-from ...schema import REGISTRY, is_number, parse_bucket_pk
+from ...repository_protocol import Item, Key, Row, Value
+from ...schema import REGISTRY, entity_config_key, entity_key, is_number, parse_bucket_pk, text
+from .kinds import level_of_today, quota_rate
 from .shapes import Finding, Found, Kind, OldRecord, read_key, usage_place
 
 _PARTITION = re.compile(r"([^/#]+)/([A-Z_]+)#(.*)", re.DOTALL)
@@ -31,7 +33,7 @@ _OF_TODAY = ("CLAIM", "VERSION", "NAMESPACE", "NSID", "MIGRATION", "CHECKPOINT",
 """Records of the system that were always as they are, or are made by this version only."""
 
 
-def recognise_namespaced(row: Row, now_ms: int) -> Found:
+def recognise_namespaced(row: Row) -> Found:
     """What a row of a table is whose keys have namespaces and whose records may be older."""
     partition = _PARTITION.fullmatch(row.key.partition)
     if partition is None:
@@ -39,7 +41,7 @@ def recognise_namespaced(row: Row, now_ms: int) -> Found:
     namespace_id, head, name = partition.groups()
     try:
         found = _read(namespace_id, head, name, row)
-        reasons = list(dict.fromkeys(_obstacles(found, now_ms))) if isinstance(found, OldRecord) else []
+        reasons = list(dict.fromkeys(_obstacles(found))) if isinstance(found, OldRecord) else []
     except ValidationError as error:
         reasons = [str(error)]
     return Finding(row.key, "; ".join(reasons), blocks=True) if reasons else found
@@ -90,20 +92,22 @@ _SAID = frozenset(("on_unavailable", "cascade"))
 
 def says_anything(item: Item) -> bool:
     """Whether a config record says more than whose it is."""
-    return any(name[:2] in ("l_", "w_") for name in item) or not item.keys().isdisjoint(_SAID)
+    is_switch = item.get("disabled") is not None
+    return is_switch or any(name[:2] in ("l_", "w_") for name in item) or not item.keys().isdisjoint(_SAID)
 
 
 # What this version cannot serve.
 
 
-def _obstacles(record: OldRecord, now_ms: int) -> Iterator[str]:
+def _obstacles(record: OldRecord) -> Iterator[str]:
     item = record.item
     match record.kind:
         case Kind.LIMITS:
-            strange = list(unknown_settings(item))
+            today = level_of_today(item)
+            strange = list(unknown_settings(today))
             yield from strange
             try:
-                config_limits(item)
+                config_limits(today)
             except ValidationError as error:
                 if not strange:
                     yield str(error)
@@ -115,11 +119,7 @@ def _obstacles(record: OldRecord, now_ms: int) -> Iterator[str]:
             if not is_number(item.get("rf")) and any(name.endswith("_tk") for name in item):
                 yield "it does not say since when it is refilled"
             for name in sorted(item):
-                yield from _bucket_obstacles(name, item[name], now_ms)
-        case Kind.USAGE:
-            overdrawn = sorted(name[:-3] for name in item if name.endswith("#od"))
-            if overdrawn:
-                yield f"it counts what went beyond the soft limits {', '.join(map(repr, overdrawn))}"
+                yield from _bucket_obstacles(name, item)
         case Kind.MANIFEST:
             yield from _manifest_obstacles(item)
 
@@ -128,54 +128,94 @@ _ENTITY = re.compile(
     r"entity_id|name|parent_id|cascade|metadata|created_at|version|children|pgen|pinc|GSI[1-4][PS]K"
 )
 _BUCKET = re.compile(
-    r"entity_id|resource|rf|shard_count|cascade|parent_id|ttl|pgen|pinc|vu|sched_tz|GSI[1-4][PS]K"
+    r"entity_id|resource|rf|shard_count|cascade|parent_id|ttl|pgen|pinc|vu|sched_tz|rsched|disabled|bypass"
+    r"|GSI[1-4][PS]K"
 )
 _LIMIT = re.compile(r"b_(.+)_([a-z]+)", re.DOTALL)
 
 
-def _is_over(value: object, now_ms: int) -> bool:
-    return is_number(value) and value <= now_ms
+_STAMPS = ("soft", "rsched", "rsa", "gc", "rn", "tu", "wa", "ws", "wtc")
+"""What the limits of a bucket say beside their numbers: what their level says too, and how quotas stand."""
 
 
-def _has_no_schedule(value: object, _: int) -> bool:
-    return value == "-"
-
-
-_Harmless = Callable[[object, int], bool]
-_OF_BUCKETS: dict[str, tuple[_Harmless, str]] = {
-    "disabled": (lambda value, _: not value, "it is disabled"),
-    "bypass": (_is_over, "its limits are bypassed"),
-    "sched": (_has_no_schedule, "its limits change by a schedule"),
-    "rsched": (_has_no_schedule, "it holds a calendar quota"),
-}
-_OF_LIMITS: dict[str, tuple[_Harmless, str]] = {
-    "soft": (_is_over, "is soft"),
-    "sched": (_has_no_schedule, "has a schedule"),
-    **dict.fromkeys(("gc", "rn", "rsa", "rsched", "tu", "wa", "ws", "wtc"), (lambda *_: False, "is a quota")),
-}
-"""What buckets and their limits may say beside their numbers, when it means nothing, and what it means."""
-
-
-def _bucket_obstacles(name: str, value: object, now_ms: int) -> Iterator[str]:
-    """What an attribute of a bucket says that is not its numbers, as far as it still holds."""
-    limit, field = found.groups() if (found := _LIMIT.fullmatch(name)) else ("", "")
-    if name in _OF_BUCKETS:
-        is_harmless, reason = _OF_BUCKETS[name]
-        if not is_harmless(value, now_ms):
-            yield reason
+def _bucket_obstacles(name: str, item: Item) -> Iterator[str]:
+    """What an attribute of a bucket says that is not its numbers and cannot be moved."""
+    value, found = item[name], _LIMIT.fullmatch(name)
+    limit, field = found.groups() if found else ("", "")
+    if "sched" in (name, field):
+        if value != "-":  # which is how it says that it has none
+            yield f"limit {limit!r} has a schedule" if limit else "its limits change by a schedule"
     elif field in ("tk", "cp", "ra", "rp", "tc"):
         if limit != WCU:
             validate_limit_name(limit)
         if not is_number(value):
             yield f"limit {limit!r} has {value!r} where a number belongs"
         elif field == "ra" and value == 0:
-            yield f"limit {limit!r} is a quota"
-    elif field in _OF_LIMITS:
-        is_harmless, reason = _OF_LIMITS[field]
-        if not is_harmless(value, now_ms):
-            yield f"limit {limit!r} {reason}"
-    elif limit or _BUCKET.fullmatch(name) is None:
+            quota_rate(item, limit)
+    elif (limit and field not in _STAMPS) or (not limit and _BUCKET.fullmatch(name) is None):
         yield _nobody_knows(name)
+
+
+class Switches:
+    """The switches of a table, and where they would not be the same when they are moved with their levels.
+
+    A bucket may say itself that it is off, which a level has to say as well. And a child that is on was
+    refused all the same where its parent was off by the resource; today the child's own say counts there.
+    """
+
+    def __init__(self) -> None:
+        self._off: list[OldRecord] = []
+        self._said: dict[tuple[str, str, str], Value] = {}
+        self._cascades: set[tuple[str, str, str]] = set()
+
+    def note(self, record: OldRecord) -> None:
+        at, said = (record.namespace_id, record.owner, record.resource), record.item.get("disabled")
+        if record.kind is Kind.BUCKET and said:
+            self._off.append(record)
+        elif record.kind is Kind.LIMITS and said is not None:
+            self._said[at] = said
+        if record.kind is Kind.LIMITS and record.item.get("cascade") is True:
+            self._cascades.add(at)
+
+    def children(self) -> list[Key]:
+        """The entities whose parents have to be known."""
+        return [entity_key(at, owner) for at, owner, _, _ in self._exceptions()]
+
+    def changed(self, entities: Mapping[Any, Item | None]) -> Iterator[Finding]:
+        """The records by which a switch would be lifted."""
+        for record in self._off:
+            if self._first(record.namespace_id, record.owner, record.resource) is not True:
+                yield Finding(record.key, "it is disabled, and no level says so", blocks=True)
+        for at, owner, resource, level in self._exceptions():
+            child = entities[entity_key(at, owner)] or {}
+            parent_id, levels = text(child, "parent_id"), _levels(at, owner, resource)
+            cascades = child.get("cascade") is True or not self._cascades.isdisjoint(levels)
+            own = parent_id and [
+                level for level in _levels(at, parent_id, resource)[:2] if level in self._said
+            ]
+            if parent_id is not None and cascades and not own:
+                told = f"it is on where {resource!r} is off, for its parent {parent_id!r} as well"
+                yield Finding(entity_config_key(at, owner, level), told, blocks=True)
+
+    def _first(self, at: str, owner: str, resource: str) -> Value:
+        """What the most specific level says that has a switch."""
+        return next((self._said[one] for one in _levels(at, owner, resource) if one in self._said), None)
+
+    def _exceptions(self) -> Iterator[tuple[str, str, str, str]]:
+        """Entities that are on where a resource is off, and the level at which that is said."""
+        off = [
+            (at, resource) for (at, owner, resource), said in self._said.items() if said is True and not owner
+        ]
+        for (at, owner, level), said in self._said.items():
+            for resource in (name for space, name in off if owner and said is False and space == at):
+                if level == resource or (
+                    level == DEFAULT_RESOURCE and (at, owner, resource) not in self._said
+                ):
+                    yield at, owner, resource, level
+
+
+def _levels(at: str, owner: str, resource: str) -> list[tuple[str, str, str]]:
+    return [(at, owner, resource), (at, owner, DEFAULT_RESOURCE), (at, "", resource)]
 
 
 def _manifest_obstacles(item: Item) -> Iterator[str]:

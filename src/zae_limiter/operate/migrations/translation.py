@@ -17,6 +17,7 @@ from typing import Any
 from ...models import Entity, Limit, LimiterConfig, OnUnavailable, check_limits
 from ...naming import DEFAULT_RESOURCE, validate_limit_name, validate_parent_id
 from ...records.items import claim_item, config_item, entity_item
+from ...records.switch_list import switch_entry
 from ...repository_protocol import TRANSACT_WRITES_MAX, Absent, Check, Delete, Exists, Key, Put, Query, Update
 from ...schema import (
     claim_key,
@@ -35,6 +36,7 @@ from ...schema import (
 )
 from .buckets import bucket_move, shards_move
 from .history import audit_move, usage_move, usage_rewrite
+from .kinds import level_of_today
 from .moving import Context, Group, Images, Move, Translation, moved, superseded, unchanged
 from .namespaced import says_anything
 from .shapes import COUNTED, Kind, OldRecord, fields
@@ -164,15 +166,16 @@ def _limits_rewrite(group: Group, context: Context) -> Translation:
     yield ()
     (level,) = group
     item = level.item
-    when = unchanged(level, "born", "config_version", "resource")
+    when = unchanged(level, "born", "config_version", "resource", "disabled")
     if not says_anything(item):
         return [Move(group, None, (Delete(level.key, when),))]
+    today = level_of_today(item)
     known: dict[str, Any] = {
+        **{name: today.get(name) for name in item.keys() | today.keys() if today.get(name) != item.get(name)},
         "born": BORN,
         "config_version": _changes(item, "config_version"),
-        # An entity that is said to be enabled is one that nothing disables.
-        **dict.fromkeys(("entity_id", "disabled", "sched_tz")),
-        **{name: None for name in item if name.endswith("_soft")},
+        "entity_id": None,
+        **(switch_entry(context.namespace_id, level.key) if {"off", "bypass"} & today.keys() else {}),
     }
     counts = (_counted_level(level, context),) if level.owner else ()
     return [Move(group, level.key, (Update(level.key, set=known, when=when),), counts)]

@@ -1,0 +1,114 @@
+"""What becomes of a balance when its numbers change with the time of day: against a walk by the minute."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zae_limiter.engine import phases
+from zae_limiter.engine.bucket_view import carry
+from zae_limiter.engine.law import Rate, gain
+from zae_limiter.engine.phases import held_at, rate_at, wait_of
+from zae_limiter.models.schedules import schedule_of, with_rest
+
+MINUTE = 60_000
+START = 1_711_846_800_000 - 40 * MINUTE  # before Berlin's clocks go forward
+NUMBER = st.integers(1, 40)
+
+
+@st.composite
+def rates(draw: st.DrawFn) -> Rate:
+    windows = draw(
+        st.lists(
+            st.sampled_from(["*/3 * * * *", "*/4 * * * *", "10-30 * * * *", "* 3 * * *"]),
+            min_size=1,
+            max_size=2,
+            unique=True,
+        )
+    )
+    parts = [f"{draw(NUMBER)}:{draw(NUMBER)}({window})" for window in windows]
+    capacity, amount = draw(NUMBER) * 1000, draw(NUMBER) * 1000
+    period = draw(st.sampled_from([7_000, 60_000, 3_600_000]))
+    return Rate(
+        capacity, amount, period, None, with_rest(f"{';'.join(parts)}@Europe/Berlin", capacity, amount)
+    )
+
+
+def walked(rate: Rate, tokens: int, origin_ms: int, t_ms: int) -> int:
+    """What is held, by going to every minute."""
+    at, held, at_ms = rate_at(rate, origin_ms), tokens, origin_ms
+    held = min(at.capacity_milli, held)
+    start, base = held, origin_ms
+    while True:
+        next_ms = min(t_ms, (at_ms // MINUTE + 1) * MINUTE)
+        held = min(at.capacity_milli, start + gain(at, base, next_ms))
+        after = rate_at(rate, next_ms)
+        if after != at:
+            held = carry(at, after, 0).found(held, after.capacity_milli)
+            at, start, base = after, held, next_ms
+        at_ms = next_ms
+        if at_ms >= t_ms:
+            return held
+
+
+@settings(max_examples=100, deadline=None)
+@given(rates(), st.integers(-50_000, 45_000), st.integers(0, 3 * 3_600_000), st.integers(0, 5 * 3_600_000))
+def test_what_is_held_is_what_a_walk_through_every_minute_finds(rate, tokens, from_ms, for_ms):
+    """Before a boundary the old numbers count and after it the new ones, whatever lies between."""
+    origin_ms = START + from_ms
+    at_ms = origin_ms + for_ms
+    assert held_at(rate, tokens, origin_ms, 0, at_ms) == walked(rate, tokens, origin_ms, at_ms)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    rates(), st.integers(-50_000, 45_000), st.integers(0, 10**7), st.integers(0, 10**7), st.integers(0, 10**7)
+)
+def test_whoever_looks_in_between_finds_the_same_in_the_end(rate, tokens, from_ms, first_ms, then_ms):
+    """A balance telescopes through phases: a look moves nothing."""
+    origin_ms = START + from_ms
+    middle_ms, end_ms = origin_ms + first_ms, origin_ms + first_ms + then_ms
+    middle = held_at(rate, tokens, origin_ms, 0, middle_ms)
+    assert held_at(rate, middle, middle_ms, 0, end_ms) == held_at(rate, tokens, origin_ms, 0, end_ms)
+
+
+@settings(max_examples=100, deadline=None)
+@given(rates(), st.integers(-50_000, 45_000), st.integers(0, 3 * 3_600_000), st.integers(1, 45_000))
+def test_a_told_wait_is_exact_to_the_millisecond(rate, tokens, from_ms, need):
+    """After it the need is covered, and at no instant before; never only if no phase could hold it."""
+    now_ms = START + from_ms
+    wait = wait_of(rate, tokens, now_ms, 0, need, now_ms)
+    schedule = schedule_of(rate.schedule)
+    if need > schedule.capacity_max:
+        assert wait == math.inf
+        return
+    assert wait < math.inf
+    turn_ms = now_ms + int(wait)
+    assert held_at(rate, tokens, now_ms, 0, turn_ms) >= need
+    before = {turn_ms - 1, *range(now_ms, turn_ms, max(1, int(wait) // 200))}
+    at_ms = now_ms
+    while (end_ms := schedule.phase(at_ms).end_ms) < turn_ms:
+        before |= {end_ms - 1, end_ms}
+        at_ms = end_ms
+    assert all(held_at(rate, tokens, now_ms, 0, at) < need for at in before if now_ms <= at < turn_ms)
+
+
+@settings(max_examples=100, deadline=None)
+@given(rates(), st.integers(-50_000, 45_000), st.integers(0, 5_000), st.integers(0, 5 * 3_600_000))
+def test_giving_back_gives_no_more_than_was_taken(rate, tokens, back, for_ms):
+    """What is added at the origin is found later at most once, and never makes it less."""
+    without, with_it = (held_at(rate, n, START, 0, START + for_ms) for n in (tokens, tokens + back))
+    assert without <= with_it <= without + back
+
+
+def test_a_bucket_that_nobody_used_for_very_long_is_followed_from_near(monkeypatch):
+    """Of what lies further back the least counts that can have come, so nothing is given that did not."""
+    monkeypatch.setattr(phases, "PHASES_MAX", 5)
+    text = with_rest("9:40(*/2 * * * *)@UTC", 30_000, 1_000)
+    rate = Rate(30_000, 1_000, 3_600_000, None, text)
+    far = held_at(rate, 0, START, 0, START + 400 * MINUTE)
+    monkeypatch.setattr(phases, "PHASES_MAX", 10_000)
+    exact = held_at(rate, 0, START, 0, START + 400 * MINUTE)
+    assert 0 < far <= exact
