@@ -99,7 +99,7 @@ format: $(READY) ## Format the code and apply safe fixes
 lock: ## Lock the dependencies again (UPGRADE=1 takes newer versions)
 	$(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/pip install $(PIP_FLAGS) "uv>=0.6"
-	$(COMPILE) pyproject.toml --extra cli --extra dynamodb --group dev --output-file requirements/dev.lock
+	$(COMPILE) pyproject.toml --extra cli --extra dynamodb --extra fastapi --extra flask --extra django --group dev --output-file requirements/dev.lock
 	$(COMPILE) pyproject.toml --extra cli --constraints requirements/dev.lock --output-file requirements/demo.lock
 	$(COMPILE) requirements/emulator.in --output-file requirements/emulator.lock
 	$(COMPILE) requirements/peers.in --output-file requirements/peers.lock
