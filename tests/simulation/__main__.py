@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import sys
@@ -39,6 +40,9 @@ def simulate(seed: int, bug: str | None = None, *, waits: bool = True) -> Scenar
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL)  # lost refunds and rows are part of the plan
+    collects = gc.isenabled()
+    gc.collect()
+    gc.disable()  # what other seeds left behind would decide when garbage of this one settles its leases
     try:
         with planted(bug):
             scenario = Scenario(seed, waits=waits)
@@ -55,6 +59,8 @@ def simulate(seed: int, bug: str | None = None, *, waits: bool = True) -> Scenar
             for world in (seating, turns, calendars, switching):
                 scenario.simulation.faults += world.simulation.faults
     finally:
+        if collects:
+            gc.enable()
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
     return scenario

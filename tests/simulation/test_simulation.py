@@ -103,6 +103,15 @@ def test_one_seed_is_one_run(seed: int) -> None:
     assert one.store._shelf.items, "there is something to compare"
 
 
+def test_what_a_seed_does_depends_on_no_other_seed() -> None:
+    """Garbage settles leases, and when it is collected depends on what was run before; not on this."""
+    alone = simulate(10443)
+    simulate(10442)
+    after = simulate(10443)
+    assert alone.simulation.steps == after.simulation.steps
+    assert alone.store._shelf.items == after.store._shelf.items
+
+
 def test_other_seeds_are_other_runs() -> None:
     """Seeds differ, or many of them would prove no more than one."""
     assert len({simulate(seed).simulation.steps for seed in range(10)}) > 5
