@@ -82,12 +82,12 @@ class Turns:
         """Whoever takes a seat leaves those theirs who wait for longer, and takes nobody off but itself."""
         if write.key.sort != sk_state() or not outcome.applied or before is None or outcome.item is None:
             return
-        now_ms, tokens = self.simulation.now_ms, f"b_{NAME}_tk"
+        now_ms, tokens, used = self.simulation.now_ms, f"b_{NAME}_tk", f"b_{NAME}_tc"
         there, left = waiters(before, NAME, now_ms), waiters(outcome.item, NAME, now_ms)
         gone = {it.ticket for it in there} - {it.ticket for it in left}
         assert len(gone) <= 1, f"{gone} were taken off by one write"
         found, leaves = number(before, tokens), number(outcome.item, tokens)
-        if gone and leaves < found:
+        if gone and number(outcome.item, used) > number(before, used):  # also where more has lapsed
             earlier = sum(it.seats for it in there if it.ticket < min(gone))
             assert leaves >= 1000 * earlier, f"{leaves} are left, and {earlier} wait for longer"
         elif gone:
