@@ -117,6 +117,19 @@ def test_a_resource_counts_every_request_once(stage: Stage) -> None:
     }
 
 
+def test_an_average_is_of_those_who_asked(stage: Stage) -> None:
+    """A parent that asked for nothing itself is not one of them."""
+    stage.repository.set_resource_defaults("api", [RPM])
+    stage.repository.create_entity("team")
+    for child in ("ann", "bob"):
+        stage.repository.create_entity(child, parent_id="team", cascade=True)
+        stage.use(child, 3)
+    stage.count()
+    summary = stage.repository.get_usage_summary(resource="api")
+    assert (summary.snapshot_count, summary.total, summary.average) == (2, {"rpm": 6}, {"rpm": 3.0})
+    assert stage.repository.get_usage_summary("team").average == {"rpm": 6.0}
+
+
 def test_what_only_one_of_them_limits_counts_there(stage: Stage) -> None:
     """A budget that only the parent has was charged to nobody else, nor one that only the child has."""
     stage.repository.create_entity("team")

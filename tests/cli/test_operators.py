@@ -30,9 +30,11 @@ def test_a_session_of_an_operator(run: Run) -> None:
     over = f"topped up {key}: rpm from 0 to 10, no room for 1490\n"
     assert done(run, "entity", "top-up", *WHERE, "-l", "rpm:1.5k") == over
     assert done(run, "entity", "reset", *WHERE, "-l", "rpm") == f"{key} is full\n"
-    assert (
-        done(run, "entity", "reset", "nobody", "gpt-4") == "'nobody' on 'gpt-4' is full: it was never used\n"
+    assert done(run, "entity", "reset", "nobody", "gpt-4") == (
+        "entity 'nobody' has no record, no limits and no buckets yet\n"
+        "'nobody' on 'gpt-4' is full: it was never used\n"
     )
+    assert "resource 'gpt4' has no limits of its own" in done(run, "entity", "forgive", "key-1", "gpt4")
     events = data_of(run, "audit", "list", "--entity-id", "key-1")
     assert [event["action"] for event in events] == [
         "bucket_topped_up",

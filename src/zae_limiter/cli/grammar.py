@@ -2,7 +2,7 @@
 
 ``rpm:60`` is 60 a minute with a burst of 60; ``rps:10/sec:50`` is 10 a second with a burst of 50.
 ``tpm:1.5M/min`` and ``tpm:10_000`` are large numbers. A unit with a time zone is a calendar quota:
-``usd:100/month@Europe/Berlin``, ``runs:5/day@UTC``, ``runs:5/cron(0 6 * * 1)@UTC``; weeks, months and years
+``runs:100/month@Europe/Berlin``, ``runs:5/day@UTC``, ``runs:5/cron(0 6 * * 1)@UTC``; weeks, months and years
 always are. ``msgs:50/session(5h)`` is a window that begins with the first use, ``jobs:10/concurrent(5m)`` is
 ten at once, ``usd:99.50USD/month`` is money. ``rpm:60:soft`` is counted and refuses nobody.
 ``rpm:60;600(* 9-16 * * mon-fri)@Europe/Berlin`` has other numbers at other times. What the grammar
@@ -34,7 +34,7 @@ _LIMIT = re.compile(
 )
 _RULE = (
     "write NAME:RATE[/sec|min|hour|day|week|month|year[@ZONE]][:BURST][:soft], such as rpm:60, "
-    "tokens:1000/sec:5000 or usd:100/month@Europe/Berlin"
+    "tokens:1000/sec:5000 or runs:100/month@Europe/Berlin"
 )
 _PLAIN = re.compile(r"[0-9]{1,19}|[0-9]{1,3}(?:_[0-9]{3}){1,6}")
 _TIMES = re.compile(r"([0-9]{1,16})(?:\.([0-9]{1,6}))?([kM])")
@@ -74,6 +74,9 @@ def parse_limit(text: str) -> Limit:
     """
     plain, semicolon, schedule = text.partition(";")
     if semicolon:
+        if schedule.endswith(":soft"):
+            reason = f"soft stands before the windows: {plain}:soft;{schedule.removesuffix(':soft')}"
+            raise ValidationError("limit", text, reason)
         try:
             return replace(parse_limit(plain), schedule=schedule)
         except ValidationError as error:
@@ -83,6 +86,9 @@ def parse_limit(text: str) -> Limit:
         raise ValidationError("limit", text, _RULE)
     seconds, accrual = _period(found, text)
     rate, unit = _amount(found["rate"], text)
+    if found["kind"] is not None and found["burst"] is not None:
+        reason = f"{found['kind']} has no burst; write {found['name']}:{found['rate']}/{found['unit']}"
+        raise ValidationError("limit", text, reason)
     burst, other = (rate, unit) if found["burst"] is None else _amount(found["burst"], text)
     if other != unit:
         raise ValidationError("limit", text, "its rate and its burst are of different units")
@@ -93,7 +99,9 @@ def _period(found: re.Match[str], text: str) -> tuple[int, str | None]:
     """How long a period is, and the text of its calendar if it has one."""
     unit, zone = ALSO.get(found["unit"], found["unit"] or "min"), found["zone"]
     try:
-        if found["kind"] is not None and zone is None:
+        if found["kind"] is not None:
+            if zone is not None:
+                raise ValidationError("zone", zone, f"{found['kind']} has no time zone; leave it out")
             return _lasting(found["kind"], found["lasts"]), found["kind"]
         if found["cron"] is not None:
             accrual = cron(found["cron"], zone or "UTC")
@@ -147,6 +155,8 @@ def _amount(word: str, text: str) -> tuple[int, str | None]:
         number, rest = divmod(millionths * _FACTORS[found[3]], 1_000_000)
         if not rest:
             return number, None
+    if word.startswith("-"):
+        raise ValidationError("limit", text, f"{shown(word)} is below zero; write how many, such as 60")
     as_money = f"{word if _DECIMAL.fullmatch(word) else '99.50'}USD"
     reason = f"{shown(word)} is no whole number; write it as 60, 10_000, 10k or 1.5M, and money as {as_money}"
     raise ValidationError("limit", text, reason)

@@ -16,6 +16,7 @@ from .entity import entity, units_of
 from .grammar import parse_amount
 from .nouns import option
 from .session import Session, entity_id, key, principal, with_existing
+from .switches import remark_unknown
 
 __all__ = ["entity"]
 
@@ -105,6 +106,7 @@ def _tell(session: Session, change: BucketChange, did: str) -> None:
         if change.given[name] or change.over.get(name)
     ]
     if not change.used:
+        remark_unknown(session, change.entity_id, change.resource)
         message = f"{whose} is full: it was never used"
     elif not told:
         message = f"{whose} has nothing to forgive" if did == "forgave" else f"{whose} is full"

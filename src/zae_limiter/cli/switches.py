@@ -38,7 +38,7 @@ def disable(session: Session, reason: str, yes: bool, principal: str | None, **p
     """
     if not any(place.values()):
         make_sure(yes, "Disable everything?")
-    _remark_unknown(session, **place)
+    remark_unknown(session, **place)
     session.repository.disable(**place, reason=reason, principal=principal)
     session.output.done(_data(session, place), f"disabled {_told(place)}: {reason}")
     _remark_delay(session, place["entity_id"])
@@ -73,7 +73,7 @@ def bypass(session: Session, counted: bool, yes: bool, principal: str | None, **
     """
     if not any(place.values()):
         make_sure(yes, "Let everything pass?")
-    _remark_unknown(session, **place)
+    remark_unknown(session, **place)
     session.repository.bypass(**place, counted=counted, principal=principal)
     how = Bypass.COUNTED if counted else Bypass.UNCOUNTED
     session.output.done(_data(session, place), f"{_told(place)} goes past its limits, {how}")
@@ -120,7 +120,7 @@ def switch_text(disabled: str | Literal[False] | None, bypass: Bypass | None) ->
     return f"off: {disabled}" if disabled else "on"
 
 
-def _remark_unknown(session: Session, entity_id: str | None, resource: str | None) -> None:
+def remark_unknown(session: Session, entity_id: str | None, resource: str | None) -> None:
     """Say that a name is new, which may be mistyped; entities and resources need not be recorded."""
     repository = session.repository
     unrecorded = entity_id is not None and repository.get_entity(entity_id) is None

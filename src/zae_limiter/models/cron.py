@@ -104,6 +104,10 @@ def _numbers(expression: str, word: str, field: str, least: int, most: int) -> s
             first, last = least, most
         elif last is None:
             last = first if step is None else most
+        if least <= last < first <= most:
+            around = ",".join((f"{first}-{most}", f"{least}-{last}"))
+            reason = f"{shown(part)} runs backwards; write {around} if the {field} is to go round"
+            raise ValidationError("cron", expression, reason)
         if not least <= first <= last <= most or step == 0:
             raise ValidationError("cron", expression, f"{shown(part)} is no {field} from {least} to {most}")
         found.update(range(first, last + 1, step or 1))

@@ -28,11 +28,11 @@ WINDOWS_MAX = 16
 """How many windows a limit may have."""
 
 _DAY_MINUTES = 1_440
-_TEXT = re.compile(r"(?P<windows>[^@]+)@(?P<tz>[^@]+)")
+_TEXT = re.compile(r"(?P<windows>[^@]+)(?:@(?P<tz>[^@]+))?")
 _WINDOW = re.compile(r"([0-9]{1,19})(?::([0-9]{1,19}))?\(([^();]*)\)")
 _RULE = (
-    "write AMOUNT[:BURST](WINDOW), one after another with ';' between, and @ZONE at the end, such as "
-    "'600(* 9-16 * * mon-fri)@Europe/Berlin'"
+    "write AMOUNT[:BURST](WINDOW), one after another with ';' between, and @ZONE at the end "
+    "unless it is UTC, such as '600(* 9-16 * * mon-fri)@Europe/Berlin'"
 )
 
 
@@ -76,7 +76,7 @@ def windows_of(text: str) -> tuple[tuple[Window, ...], str]:
         amount, burst, expression = window.groups()
         numbers = int(amount if burst is None else burst), int(amount)
         windows.append(Window(*numbers, " ".join(expression.lower().split())))
-    return tuple(windows), found["tz"].strip()
+    return tuple(windows), (found["tz"] or "UTC").strip()
 
 
 def check_schedule(field_name: str, text: str) -> str:

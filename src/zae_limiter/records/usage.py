@@ -103,6 +103,8 @@ async def get_usage_summary(
         async for window in _windows(page):
             starts.add(window[0].window_start)
             for snapshot in window if entity_id is not None else own(window):
+                if entity_id is None and not any(snapshot.counters.values()):
+                    continue  # all that it was charged with others asked for
                 count, events = count + 1, events + snapshot.total_events
                 total.update(snapshot.counters)
         if count:

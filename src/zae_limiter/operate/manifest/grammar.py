@@ -56,6 +56,9 @@ LIMIT_FIELDS = (
 )
 
 _CHOICES: dict[str, type[Choice]] = {"on_unavailable": OnUnavailable, "bypass": Bypass}
+YES_OR_NO = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n"})
+"""What a writer of YAML means as yes or no: never a reason."""
+
 _NUMBER = re.compile(r"0|[1-9][0-9]*(?:_[0-9]+)*")
 
 KeyPath: TypeAlias = tuple[str, ...]
@@ -262,7 +265,8 @@ class _Reader:
         tree, at = fields["disabled"], (*path, "disabled")
         if tree.kind == WORD and tree.plain and tree.text in ("false", "False", "FALSE"):
             return False
-        if tree.kind != WORD or tree.is_nothing or (tree.plain and tree.text in ("true", "True", "TRUE")):
+        is_flag = tree.plain and tree.text.lower() in YES_OR_NO
+        if tree.kind != WORD or tree.is_nothing or is_flag:
             told = f"give the reason as text, or false where it is on in any case, not {_shown(tree)}"
             self._wrong(tree, at, told)
             return None
