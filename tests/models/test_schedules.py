@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from zae_limiter import Limit, ValidationError
 from zae_limiter.models.cron import Marks, day_of
-from zae_limiter.models.schedules import schedule_of, window_at, windows_of, with_rest
+from zae_limiter.models.schedules import Phase, Schedule, schedule_of, window_at, windows_of, with_rest
 
 ZONES = [
     "UTC",
@@ -107,6 +107,38 @@ def test_phases_follow_one_another_over_every_change_of_the_clock(text, about_ms
     schedule = schedule_of(text)
     for at_ms in range(about_ms - 86_400_000, about_ms + 86_400_000, 15 * 60_000):
         assert schedule.phase(at_ms)[2:] == by_the_minute(text, at_ms)
+
+
+class Compared(int):
+    """An instant that counts how often it is compared with others."""
+
+    times = 0
+
+    def __lt__(self, other: int) -> bool:
+        Compared.times += 1
+        return int(self) < int(other)
+
+    def __gt__(self, other: int) -> bool:
+        Compared.times += 1
+        return int(self) > int(other)
+
+
+def test_a_phase_is_found_without_going_through_all_that_are_known(monkeypatch):
+    """Following a bucket through a thousand phases must not hold up everybody else of a process."""
+    found = Schedule._found
+
+    def counted(self: Schedule, t_ms: int) -> Phase:
+        phase = found(self, t_ms)
+        return phase._replace(start_ms=Compared(phase.start_ms))
+
+    monkeypatch.setattr(Schedule, "_found", counted)
+    monkeypatch.setattr(Compared, "times", 0)
+    schedule = Schedule(*windows_of(with_rest("9(*/2 * * * *)@UTC", 30_000, 1_000)))
+    minutes = [CHANGES[0] + 60_000 * (n * 377 % 1_000) for n in range(1_000)]
+    starts = [schedule.phase(t_ms).start_ms for t_ms in minutes]
+    assert Compared.times < 20 * 1_000
+    assert starts == minutes
+    assert [schedule.phase(t_ms).start_ms for t_ms in minutes] == starts
 
 
 def test_numbers_before_and_after_all_that_is_known_are_the_limits_own():

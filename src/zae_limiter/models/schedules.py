@@ -166,13 +166,17 @@ class Schedule:
     def phase(self, t_ms: int) -> Phase:
         """The phase of an instant."""
         starts, phases = self._known
-        place = bisect_right(starts, t_ms) - 1
-        if place >= 0 and t_ms < phases[place].end_ms:
-            return phases[place]
+        place = bisect_right(starts, t_ms)
+        if place and t_ms < phases[place - 1].end_ms:
+            return phases[place - 1]
         found = self._found(t_ms)
-        others = phases if len(phases) < PERIODS_MAX else []
-        phases = sorted({*others, found})
-        self._known = [phase.start_ms for phase in phases], phases
+        if len(phases) < PERIODS_MAX:  # others may be looking at what is known: it is replaced, not changed
+            self._known = (
+                [*starts[:place], found.start_ms, *starts[place:]],
+                [*phases[:place], found, *phases[place:]],
+            )
+        else:
+            self._known = [found.start_ms], [found]
         return found
 
     def _found(self, t_ms: int) -> Phase:
