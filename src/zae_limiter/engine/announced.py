@@ -9,6 +9,7 @@ bucket that nobody waits for says nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
@@ -27,6 +28,10 @@ AHEAD_MS = 2_000
 
 TICKETS_PER_MS = 1_000
 """Tells those apart who asked within a millisecond."""
+
+
+_TOLD = re.compile(r"([0-9]{1,19}):([0-9]{1,19}):([0-9]{1,19})")
+"""One entry; longer numbers nobody has written who waits."""
 
 
 class Announcement(NamedTuple):
@@ -49,11 +54,8 @@ def waiters_attribute(name: str) -> str:
 
 def waiters(image: Item, name: str, now_ms: int) -> list[Announcement]:
     """Who waits for seats of a limit, the first first."""
-    found = []
-    for told in (text(image, waiters_attribute(name)) or "").split():
-        numbers = told.split(":")
-        if len(numbers) == len(Announcement._fields) and all(number.isdecimal() for number in numbers):
-            found.append(Announcement(*map(int, numbers)))
+    told = map(_TOLD.fullmatch, (text(image, waiters_attribute(name)) or "").split()[:WAITERS_MAX])
+    found = (Announcement(*map(int, entry.groups())) for entry in told if entry is not None)
     return sorted(waiter for waiter in found if waiter.is_believed(now_ms))
 
 
