@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Sequence
 
 import pytest
 
-from tests.flow.clients import RESOURCE, Store
+from tests.flow.clients import RESOURCE, Client, Store
 from tests.flow.test_concurrency import LIMITS, NEED
 from tests.flow.test_concurrency_waiting import waiting_limiter
+from tests.flow.waiting_room import on_a_loop
 from tests.patience import PATIENCE_SECONDS
-from zae_limiter import Limit, RateLimiter, RateLimitExceeded
+from zae_limiter import Limit, RateLimiter, RateLimitExceeded, Repository
 from zae_limiter.engine.announced import waiters_attribute
-from zae_limiter.repository_protocol import Item
+from zae_limiter.repository_protocol import Backend, Item, Outcome, Update, Write
 from zae_limiter.schema import bucket_key
+from zae_limiter.testing.stores import Wrapper
 
 SEAT = [Limit.concurrent("parallel", 1, hold="60s")]
 WAITS = waiters_attribute("parallel")
@@ -114,3 +117,60 @@ async def test_a_seat_and_a_rate_among_those_who_want_the_rate(store: Store) -> 
     is_over = True
     await asyncio.gather(*tasks)
     assert await limiter.available("key", RESOURCE, limits) is not None
+
+
+class SlowToTell(Wrapper):
+    """A store whose replies to whatever is said of those who wait are held back, while that is wanted."""
+
+    def __init__(self, inner: Backend) -> None:
+        super().__init__(inner)
+        self.held, self.gate = asyncio.Event(), asyncio.Event()
+
+    async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
+        outcomes = await super().write_each(writes)
+        if any(isinstance(write, Update) and set(write.set) == {WAITS} for write in writes):
+            self.held.set()
+            await self.gate.wait()
+        return outcomes
+
+
+async def slow_to_tell(store: Store) -> tuple[RateLimiter, SlowToTell]:
+    backend = SlowToTell(on_a_loop(store.open_backend()) if store.name == "memory" else store.open_backend())
+    limiter = RateLimiter(await Repository.over(backend))
+    store.clients.append(Client(limiter, None, None))  # type: ignore[arg-type]
+    return limiter, backend
+
+
+async def test_who_is_cancelled_while_it_announces_itself_is_in_nobodys_way(store: Store) -> None:
+    """It knows what it has said before it goes, and takes it back."""
+    (limiter, backend), other = await slow_to_tell(store), await waiting_limiter(store)
+    lease = await other.acquire("key", RESOURCE, {"parallel": 1}, SEAT)
+    waiting = asyncio.create_task(limiter.acquire("key", RESOURCE, {"parallel": 1}, SEAT, wait=600).open())
+    await asyncio.wait_for(backend.held.wait(), PATIENCE_SECONDS)
+    waiting.cancel()
+    await asyncio.sleep(0)
+    backend.gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(waiting, PATIENCE_SECONDS)
+    assert WAITS not in await bucket(store, other)
+    await lease.commit()
+    await (await other.acquire("key", RESOURCE, {"parallel": 1}, SEAT)).commit()
+
+
+async def test_a_cancellation_is_obeyed_though_the_time_to_wait_is_over(store: Store) -> None:
+    """Who takes its announcement back because it is refused, and is cancelled meanwhile, is cancelled."""
+    (limiter, backend), other = await slow_to_tell(store), await waiting_limiter(store)
+    lease = await other.acquire("key", RESOURCE, {"parallel": 1}, SEAT)
+    backend.gate.set()
+    waiting = asyncio.create_task(limiter.acquire("key", RESOURCE, {"parallel": 1}, SEAT, wait=0.5).open())
+    await until_announced(store, other)
+    backend.gate.clear()
+    backend.held.clear()
+    await asyncio.wait_for(backend.held.wait(), PATIENCE_SECONDS)
+    waiting.cancel()
+    await asyncio.sleep(0)
+    backend.gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(waiting, PATIENCE_SECONDS)
+    assert WAITS not in await bucket(store, other)
+    await lease.commit()

@@ -66,8 +66,10 @@ class SeatWait:
             del self._held[:]
             raise
         except BaseException:
-            await self._writer.colour.finish(self._withdraw())
+            _, interruption = await self._writer.colour.finish(self._withdraw())
             await give_back(self._writer, self._held)
+            if interruption is not None:
+                raise interruption from None
             raise
         finally:
             me.leave()
@@ -134,7 +136,11 @@ class SeatWait:
             seats = {name: amounts[name] // 1000 for name in account.terms.seats.intersection(amounts)}
             if (account.entity_id, account.resource) in short or account.key in self._told:
                 self._told[account.key] = account
-                await self._tell(account, partial(announce, account, seats, self._ticket))
+                # Whoever is cancelled meanwhile has to know what it has said, to take it back.
+                tell = self._tell(account, partial(announce, account, seats, self._ticket))
+                _, interruption = await self._writer.colour.finish(tell)
+                if interruption is not None:
+                    raise interruption
             image = self._writer.image(account.key) or {}
             before += [len(ahead(image, name, self._ticket, now_ms)) for name in seats]
         if before != self._ahead:
