@@ -96,6 +96,18 @@ def test_a_told_wait_is_exact_to_the_millisecond(rate, tokens, from_ms, need):
 
 
 @settings(max_examples=100, deadline=None)
+@given(rates(), st.integers(-50_000, 45_000), st.integers(0, 3 * 3_600_000))
+def test_a_bucket_is_full_as_soon_as_it_is_told_to_be(rate, tokens, from_ms):
+    """By the numbers of that time, which may be others than those of now; and at no instant before."""
+    now_ms = START + from_ms
+    full_ms = now_ms + int(wait_of(rate, tokens, now_ms, 0, None, now_ms))
+    assert held_at(rate, tokens, now_ms, 0, full_ms) == rate_at(rate, full_ms).capacity_milli
+    before = {full_ms - 1, *range(now_ms, full_ms, max(1, (full_ms - now_ms) // 200))}
+    for at_ms in (at for at in before if now_ms <= at < full_ms):
+        assert held_at(rate, tokens, now_ms, 0, at_ms) < rate_at(rate, at_ms).capacity_milli
+
+
+@settings(max_examples=100, deadline=None)
 @given(rates(), st.integers(-50_000, 45_000), st.integers(0, 5_000), st.integers(0, 5 * 3_600_000))
 def test_giving_back_gives_no_more_than_was_taken(rate, tokens, back, for_ms):
     """What is added at the origin is found later at most once, and never makes it less."""

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
@@ -239,3 +240,20 @@ async def test_only_a_bucket_with_a_schedule_says_anything_of_it(store: Store) -
     assert office is not None
     assert office.keys() - plain.keys() == {"ph", "b_rpm_sd"}
     assert office["ph"] == NINE
+
+
+async def test_full_is_told_by_the_numbers_of_that_time(store: Store) -> None:
+    """Half a minute before five an empty bucket is full at one past five; before nine not at nine already."""
+    for at_ms, full_seconds in ((FIVE - 30_000, 90.0), (NINE - 30_000, 33.0)):
+        store.clock.now_ms = at_ms
+        client = await with_limits(store, OFFICE)
+        limit = OFFICE.at(datetime.fromtimestamp(at_ms / 1000, UTC))
+        entity_id = f"user-{at_ms}"
+        async with client.limiter.acquire(entity_id, RESOURCE, {"rpm": limit.capacity}) as lease:
+            (status,) = lease.statuses
+        assert (status.full_after_seconds, status.reset_after_seconds) == (full_seconds, full_seconds)
+        (refused,) = (await client.refused(entity_id, {"rpm": 1})).statuses
+        assert refused.reset_after_seconds == full_seconds
+        store.clock.now_ms += round(full_seconds * 1000)
+        limit = OFFICE.at(datetime.fromtimestamp(store.clock.now_ms / 1000, UTC))
+        assert await client.limiter.available(entity_id, RESOURCE) == {"rpm": limit.capacity}

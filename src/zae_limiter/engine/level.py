@@ -39,20 +39,29 @@ class Level(NamedTuple):
         return floored(held, held + self.cut_milli, self.rate.capacity_milli)
 
     def retry_after_ms(self, need_milli: int, now_ms: int) -> float:
+        return self._after_ms(need_milli, now_ms)
+
+    def full_after_ms(self, now_ms: int) -> float:
+        """How long until it is full, by the numbers that it has then."""
+        if self.rate.schedule is None:
+            return self.retry_after_ms(self.rate.capacity_milli, now_ms)
+        return self._after_ms(None, now_ms)
+
+    def _after_ms(self, need_milli: int | None, now_ms: int) -> float:
         wait = self._wait_ms(self.tokens_milli, need_milli, now_ms)
         if not self.back_milli:
             return wait
         whole = self._wait_ms(self.tokens_milli + self.back_milli, need_milli, now_ms)
         return min(wait, max(whole, self.over_ms - now_ms))
 
-    def _wait_ms(self, tokens_milli: int, need_milli: int, now_ms: int) -> float:
-        if self.rate.schedule is not None:
+    def _wait_ms(self, tokens_milli: int, need_milli: int | None, now_ms: int) -> float:
+        if self.rate.schedule is not None or need_milli is None:
             return wait_of(self.rate, tokens_milli, self.origin_ms, self.since_ms, need_milli, now_ms)
         return retry_after_ms(self.rate, tokens_milli, self.origin_ms, need_milli, now_ms)
 
     def reset_ms(self, now_ms: int) -> float:
         """How long until it begins anew, or is full."""
-        return reset_ms([self.rate], self.retry_after_ms(self.rate.capacity_milli, now_ms), now_ms)
+        return reset_ms([self.rate], self.full_after_ms(now_ms), now_ms)
 
 
 def reset_ms(rates: Iterable[Rate], full_ms: float, now_ms: int) -> float:

@@ -66,22 +66,24 @@ def held_at(rate: Rate, tokens_milli: int, origin_ms: int, since_ms: int, t_ms: 
 
 
 def wait_of(
-    rate: Rate, tokens_milli: int, origin_ms: int, since_ms: int, need_milli: int, now_ms: int
+    rate: Rate, tokens_milli: int, origin_ms: int, since_ms: int, need_milli: int | None, now_ms: int
 ) -> float:
     """The smallest wait after which the balance covers the need; ``inf`` if no phase allows that.
 
-    Whoever would wait for longer than the phases that are looked at is told to ask again then.
+    Without a need it is until the limit is full by the numbers of that time. Whoever would wait for longer
+    than the phases that are looked at is told to ask again then.
     """
     assert rate.schedule is not None, "a plain rate has no phases"
     schedule = schedule_of(rate.schedule)
-    if need_milli > schedule.capacity_max:
+    if need_milli is not None and need_milli > schedule.capacity_max:
         return math.inf
     at_ms = max(now_ms, origin_ms)
     held = held_at(rate, tokens_milli, origin_ms, since_ms, at_ms)
     phase = schedule.phase(max(at_ms, since_ms))
     for _ in range(PHASES_MAX):
         at = numbers_of(rate, phase)
-        turn_ms = at_ms + retry_after_ms(at, held, at_ms, need_milli, at_ms)
+        need = at.capacity_milli if need_milli is None else need_milli
+        turn_ms = at_ms + retry_after_ms(at, held, at_ms, need, at_ms)
         if turn_ms < phase.end_ms:
             return turn_ms - now_ms
         held, at_ms = balance(at, held, at_ms, phase.end_ms), phase.end_ms

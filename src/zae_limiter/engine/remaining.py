@@ -16,6 +16,7 @@ from .bucket_view import level, stored_terms, told_limit
 from .group_commit import BucketWriter
 from .law import TOKEN_MILLI
 from .level import Level
+from .phased import terms_at
 from .shares import Spread
 from .split import known_images
 
@@ -34,11 +35,11 @@ def statuses_of(seen: Seen) -> Iterable[LeaseStatus]:
     """Every limit of these buckets as it stood; of what no reply has shown nothing is told."""
     now_ms, accounts, images = seen
     for account, shards in zip(accounts, images, strict=True):
-        for name, rate in account.terms.rates.items():
+        for name, rate in terms_at(account.terms, now_ms).rates.items():
             if parts := _levels(shards, name, now_ms):
                 whole = Spread(parts)
                 limit = told_limit(account.terms, name, parts[0].rate if len(shards) == 1 else rate)
-                left, full_ms = whole.balance(now_ms), whole.retry_after_ms(whole.capacity_milli, now_ms)
+                left, full_ms = whole.balance(now_ms), whole.full_after_ms(now_ms)
                 yield LeaseStatus(
                     *(account.entity_id, account.resource, name, limit, left // 1000, full_ms / 1000),
                     reset_after_seconds=whole.reset_ms(now_ms) / 1000,

@@ -65,17 +65,16 @@ class Spread:
     def __init__(self, parts: Sequence[Level]) -> None:
         self._parts = parts
 
-    @property
-    def capacity_milli(self) -> int:
-        return sum(part.rate.capacity_milli for part in self._parts)
-
     def balance(self, now_ms: int) -> int:
         return sum(part.balance(now_ms) for part in self._parts)
 
     def reset_ms(self, now_ms: int) -> float:
         """How long until it begins anew, or is full."""
-        rates = (part.rate for part in self._parts)
-        return reset_ms(rates, self.retry_after_ms(self.capacity_milli, now_ms), now_ms)
+        return reset_ms((part.rate for part in self._parts), self.full_after_ms(now_ms), now_ms)
+
+    def full_after_ms(self, now_ms: int) -> float:
+        """How long until all shards are full, of which each stays so by itself."""
+        return max((part.full_after_ms(now_ms) for part in self._parts), default=0)
 
     def retry_after_ms(self, need_milli: int, now_ms: int) -> float:
         """The smallest wait after which all shards together cover the need; ``inf`` if they never can."""
@@ -85,7 +84,7 @@ class Spread:
             return 0
         if schedules := [part.rate.schedule for part in self._parts if part.rate.schedule is not None]:
             return self._through_phases(schedules[0], need_milli, now_ms)
-        if need_milli > self.capacity_milli:
+        if need_milli > sum(part.rate.capacity_milli for part in self._parts):
             return float("inf")
         low, high = 0, 1
         while self.balance(now_ms + high) < need_milli:
