@@ -111,6 +111,17 @@ async def test_who_waits_is_not_booked_beyond_the_phase(store: Store) -> None:
     await client.refused("user", {"rpm": 1})
 
 
+async def test_who_waits_through_many_phases_gets_its_turn(store: Store) -> None:
+    """Numbers that change every minute keep nobody from waiting for hours, and are no outage."""
+    limit = Limit("slow", 100, 1, 120).during("*/2 * * * *", 2, 100)  # three tokens in four minutes
+    store.clock.now_ms = NINE
+    client = await with_limits(store, limit)
+    await client.take("user", {"slow": 100})
+    async with client.limiter.acquire("user", RESOURCE, {"slow": 90}, wait=7_200) as lease:
+        assert lease.waited_ms == 120 * 60_000
+    assert store.clock.now_ms == NINE + 120 * 60_000
+
+
 async def test_a_booking_within_the_phase_stays_as_it_is(store: Store) -> None:
     """Whoever fits before the boundary begins then; who does not waits by the numbers of after it."""
     store.clock.now_ms = FIVE - 2_000

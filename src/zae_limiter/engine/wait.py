@@ -13,12 +13,11 @@ from typing import NamedTuple, TypeAlias
 
 from ..exceptions import ClosedError, RateLimiterUnavailable, RateLimitExceeded
 from ..models import LimitStatus
-from .account import Account
 from .bucket_view import shard_count
 from .demand import BookedDemand, BucketDemand, by_bucket, hard_and_soft
 from .group_commit import BucketWriter
 from .holding import Holding
-from .phased import ends_ms, instant
+from .phased import begun_ms
 from .posting import Booking
 from .seat_wait import AskedAnew, SeatWait
 from .settle import Charge, answered_for, give_back
@@ -76,7 +75,8 @@ async def _wait_for(holding: Holding, demands: Sequence[BucketDemand], taking: T
         booked = answered_for(writer)
         try:
             at_ms, later = await _book(writer, short, taking, latest_ms, booked)
-            if at_ms > writer.world.now_ms():
+            at_ms = max(at_ms, now_ms := writer.world.now_ms())
+            if attempt or at_ms > now_ms:
                 holding._waited_ms = at_ms - since_ms
             await _sleep_until(writer, at_ms)
             booked[:] = [BucketDemand(*demand) for demand in booked]  # its turn has come
@@ -84,8 +84,9 @@ async def _wait_for(holding: Holding, demands: Sequence[BucketDemand], taking: T
             if refused is None:
                 return booked
         except RateLimitExceeded as refusal:
+            refused = _of_all(refusal, statuses)
             await give_back(writer, booked)
-            await _outwait_shards(writer, waited_for, _of_all(refusal, statuses), latest_ms)
+            await _outwait(writer, waited_for, refused, latest_ms)
         except GeneratorExit:  # a coroutine that is thrown away may not await any more
             del booked[:]
             raise
@@ -204,27 +205,24 @@ def _turn_ms(booked: Sequence[BucketDemand], at_ms: int) -> int:
     return max([at_ms, *(it.booking.latest_ms for it in booked if isinstance(it, BookedDemand))])
 
 
-async def _outwait_shards(
+async def _outwait(
     writer: BucketWriter, demands: Sequence[BucketDemand], refusal: RateLimitExceeded, latest_ms: int
 ) -> None:
     """Wait until the shards of a bucket have together what none can be booked for, if there is time.
 
-    Where numbers change with the time of day nobody is booked beyond that: who fits later books anew then.
+    Where numbers change with the time of day nobody is booked beyond that: who fits later books anew when
+    the phase begins that it is told to fit in.
     """
     now_ms = writer.world.now_ms()
     at_ms = now_ms + refusal.retry_after_seconds * 1000
-    ends = [end for d in demands if (end := _phase_end_ms(writer, d.account, now_ms)) is not None]
-    if ends and at_ms <= latest_ms:
-        await _sleep_until(writer, math.ceil(min(at_ms, *ends)))
-        return
-    if at_ms > latest_ms or all(shard_count(writer.image(d.account.key)) == 1 for d in demands):
+    if at_ms > latest_ms:
         raise refusal
-    await _sleep_until(writer, math.ceil(at_ms))
-
-
-def _phase_end_ms(writer: BucketWriter, account: Account, now_ms: int) -> int | None:
-    """When the numbers of a bucket change next, if they do."""
-    return ends_ms(account.terms.rates, instant(writer.image(account.key), now_ms))
+    begins = [begun_ms(demand.account.terms.rates, math.ceil(at_ms)) for demand in demands]
+    known = [begin_ms for begin_ms in begins if begin_ms is not None]
+    if not known and all(shard_count(writer.image(d.account.key)) == 1 for d in demands):
+        raise refusal
+    begin_ms = max(known, default=now_ms)
+    await _sleep_until(writer, begin_ms if begin_ms > now_ms else math.ceil(at_ms))
 
 
 async def _sleep_until(writer: BucketWriter, at_ms: int) -> None:
