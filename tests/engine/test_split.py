@@ -12,12 +12,16 @@ from zae_limiter.engine.account import WRITES, Account, Meter, Terms
 from zae_limiter.engine.bucket_view import level, still_forgiven
 from zae_limiter.engine.group_commit import BucketWriter
 from zae_limiter.engine.law import Rate, balance
+from zae_limiter.engine.phased import begun_ms
+from zae_limiter.engine.phases import rate_at
 from zae_limiter.engine.posting import Posting
 from zae_limiter.engine.rebase import rebase
+from zae_limiter.engine.shares import share_rate
 from zae_limiter.engine.split import doubled, gather, place, relieve, shard_account, split
 from zae_limiter.models import Limit
 from zae_limiter.repository_protocol import Absent, AtLeast, AtMost, Equal, Exists, Item, Put, apply
 from zae_limiter.schema import (
+    PHASE,
     bucket_entries,
     bucket_key,
     limit_attributes,
@@ -324,6 +328,26 @@ def test_a_shard_that_is_behind_is_split_itself() -> None:
         stored = await writer.backend.batch_get(KEYS)
         assert [image is not None for image in stored] == [True, True, False, True, *[False] * 4]
         assert [image["shard_count"] for image in stored if image] == [4, 4, 4]
+
+    asyncio.run(run())
+
+
+def test_a_shard_with_a_schedule_that_is_behind_stays_as_it_is() -> None:
+    """Its halves would each go by the schedule of the whole from the next boundary on."""
+    terms = Terms.of([A.during("* 12 * * *", 20)], 1, 7)
+    images: list[Item | None] = []
+    for shard_id, count in ((0, 4), (1, 2)):
+        rate = rate_at(share_rate(terms.rates["a"], shard_id, count), NOW)
+        image = shard(count, a=(rate, 1_000)) | {"b_a_sc": count, "b_a_sd": rate.schedule}
+        images.append(image | {PHASE: begun_ms({"a": rate}, NOW)})
+
+    async def run() -> None:
+        writer = await writer_with(images)
+        await writer.look(KEYS[:2])
+        whole = account(A)._replace(terms=terms)
+        await relieve(writer, whole, whole._replace(key=KEYS[1], shard_id=1))
+        assert await writer.backend.batch_get(KEYS[:4]) == [*images, None, None]
+        assert {(await place(writer, whole, {"a": 1_000})).shard_id for _ in range(50)} == {0, 1}
 
     asyncio.run(run())
 

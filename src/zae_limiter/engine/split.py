@@ -226,8 +226,10 @@ def splitting(
     ``images`` are those of shard 0 and of the shard itself, in the last place.
     """
     first, image = images[0], images[-1]
-    if image is None or BOOKED in image or (shard_id and shard_count(first) <= shard_count(image)):
-        return []  # what somebody waits for stays where it is
+    if image is None or (shard_id and shard_count(first) <= shard_count(image)):
+        return []
+    if BOOKED in image or PHASE in image:  # what somebody waits for stays where it is, and what has phases
+        return []
     writes: list[Write] = [*split(account, shard_id, image, target, now_ms)]
     if shard_id and first is not None:
         writes.append(unchanged(account, 0, first))
