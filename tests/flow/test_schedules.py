@@ -268,3 +268,15 @@ async def test_full_is_told_by_the_numbers_of_that_time(store: Store) -> None:
         store.clock.now_ms += round(full_seconds * 1000)
         limit = OFFICE.at(datetime.fromtimestamp(store.clock.now_ms / 1000, UTC))
         assert await client.limiter.available(entity_id, RESOURCE) == {"rpm": limit.capacity}
+
+
+async def test_a_schedule_that_a_bucket_does_not_know_yet_is_told_by_too(store: Store) -> None:
+    """Who brings one along for a bucket without it is told when its window begins, and not: never."""
+    store.clock.now_ms = NINE - 3_600_000
+    client, plain = await store.client(), Limit.per_minute("rpm", 60)
+    await client.take("user", {"rpm": 10}, plain)
+    wait = client.limiter.time_until_available
+    assert await wait("user", RESOURCE, {"rpm": 500}, [OFFICE]) == 3_600.0
+    assert await wait("user", RESOURCE, {"rpm": 601}, [OFFICE]) == math.inf
+    assert await client.limiter.available("user", RESOURCE, [OFFICE]) == {"rpm": 50}
+    assert (await client.refused("user", {"rpm": 500}, OFFICE)).retry_after_seconds == 3_600.0

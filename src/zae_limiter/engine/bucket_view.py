@@ -187,7 +187,11 @@ def level(terms: Terms, name: str, image: Item | None, now_ms: int) -> Level:
     change = carry(before, rate, spared)
     shift = change.shift_milli
     filling = before._replace(capacity_milli=before.capacity_milli + shift, schedule=None)
-    return Level(filling, tokens + shift, origin, -shift if change.is_cut and not waits else None)
+    at = Level(filling, tokens + shift, origin, -shift if change.is_cut and not waits else None)
+    if rate.schedule is None:
+        return at
+    # How full it gets by phases that are still to come is for the new numbers to say.
+    return Level(rate, at.balance(now_ms), now_ms, since_ms=since_ms)
 
 
 def as_of(terms: Terms, image: Item | None, now_ms: int) -> tuple[Terms, Item | None]:
