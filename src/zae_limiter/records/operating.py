@@ -34,9 +34,6 @@ ACTIONS = {
     Gift.FORGIVE: AuditAction.BUCKET_FORGIVEN,
 }
 
-SEATS = "it counts who is at work: a seat comes back when its lease ends, or after its hold"
-
-
 async def top_up(
     scope: Scope,
     entity_id: str,
