@@ -7,6 +7,7 @@ import pytest
 from tests.records.store import RPM, Store, take
 from zae_limiter import Limit, RateLimiter, RateLimitExceeded, Repository, ValidationError
 from zae_limiter.engine.seen_changes import stamp_of, version_of
+from zae_limiter.records import levels
 from zae_limiter.records.buckets import BucketRecords
 from zae_limiter.records.connection import Options
 from zae_limiter.repository_protocol import Equal, Update
@@ -195,6 +196,30 @@ async def test_a_stamp_forgets_nothing(store: Store) -> None:
     (image,) = await admin._backend.batch_get([key])
     assert image is not None
     assert image["cv"] == stamp_of(version_of([1, 0, 3, 0]))
+
+
+async def test_a_stamp_forgets_nothing_of_a_bucket_that_was_not_there(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was made since, by somebody who has seen a later change of the system's level, keeps that."""
+    admin, other = await store.repository(), await store.repository()
+    for repository in (admin, other):
+        await forget_to_tell(repository)
+    key, read = bucket_key(admin.namespace_id, "key-1", "gpt-4"), levels.stored_levels
+    await admin.set_resource_defaults("gpt-4", [rpm(100)])
+
+    async def made_since(*given: Any, **more: Any) -> Any:
+        found = await read(*given, **more)
+        await take(RateLimiter(admin), "key-1", "gpt-4", rpm=1)
+        made = Update(key, set={"cv": version_of([0, 0, 1, 3])})
+        assert (await admin.write_each([made]))[0].applied
+        return found
+
+    monkeypatch.setattr(levels, "stored_levels", made_since)
+    await other.set_limits("key-1", [rpm(5)], "gpt-4")
+    (image,) = await admin._backend.batch_get([key])
+    assert image is not None
+    assert image["cv"] == stamp_of(version_of([1, 0, 1, 3]))
 
 
 async def test_a_deleted_level_gives_way_at_once(store: Store) -> None:

@@ -16,14 +16,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ..engine.seen_changes import STAMP, has_missed, stamp_of, together
+from ..engine.seen_changes import has_missed, stamp_of, together
 from ..exceptions import DamagedRecordError, RateLimiterUnavailable, ValidationError
 from ..models import AuditAction, LimiterConfig
 from ..naming import DEFAULT_RESOURCE, validate_entity_id, validate_resource
 from ..repository_protocol import (
-    AtMost,
+    Absent,
     Check,
-    Condition,
     Delete,
     Equal,
     Exists,
@@ -209,15 +208,15 @@ async def _stamp(scope: Scope, entity_id: str, buckets: Sequence[Key], *, moved:
 def _stamped(key: Key, image: Item | None, stamp: int, beside: Mapping[str, Value]) -> list[Update]:
     """The write that tells a bucket of changes, none if it has seen them.
 
-    One that was not there may have been made since, by somebody who has not.
+    One that was not there may have been made since, by somebody who has not: the store is asked for it.
     """
-    when: tuple[Condition, ...] = (AtMost("cv", stamp - STAMP - 1),)
-    if image is not None:
-        seen = number(image, "cv")
-        if not has_missed(seen, stamp):
-            return []
-        stamp, when = stamp_of(together(seen, stamp)), (Exists(), *pinned(image, "cv"))
-    return [Update(key, set={"cv": stamp, **beside}, when=when)]
+    if image is None:
+        return [Update(key, when=(Exists(), Absent()))]
+    seen = number(image, "cv")
+    if not has_missed(seen, stamp):
+        return []
+    told = {"cv": stamp_of(together(seen, stamp)), **beside}
+    return [Update(key, set=told, when=(Exists(), *pinned(image, "cv")))]
 
 
 def check_level_resource(resource: str) -> str:

@@ -34,6 +34,7 @@ ACTIONS = {
     Gift.FORGIVE: AuditAction.BUCKET_FORGIVEN,
 }
 
+
 async def top_up(
     scope: Scope,
     entity_id: str,
