@@ -4,6 +4,7 @@ import pytest
 
 from tests.records.store import RPM, Store
 from zae_limiter import Bypass, LimiterConfig, Repository, SyncRateLimiter, ThrownSwitch, ValidationError
+from zae_limiter.records import switching
 from zae_limiter.records.switching import switches_of
 from zae_limiter.repository_protocol import Update
 from zae_limiter.schema import bucket_key, system_config_key
@@ -121,6 +122,16 @@ async def test_some_entities_are_one_look(store: Store) -> None:
     assert [(one.entity_id, one.resource) for one in found] == [("b", "gpt-4")]
     assert calls.verbs == {"query": 1, "batch_get": 1}
     assert await switches_of(repository._scope, set()) == []
+
+
+async def test_some_entities_among_very_many(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many switches lie between those of two entities, both are found."""
+    monkeypatch.setattr(switching, "PAGE_MAX", 3)
+    repository = await store.repository()
+    for number in range(8):
+        await repository.disable(entity_id=f"key-{number}", reason="leaked")
+    found = await switches_of(repository._scope, {"key-0", "key-7", "key-9"})
+    assert [one.entity_id for one in found] == ["key-0", "key-7"]
 
 
 def test_in_sync_code() -> None:

@@ -88,12 +88,16 @@ async def list_switches(
 async def switches_of(scope: Scope, entity_ids: Collection[str]) -> list[ThrownSwitch]:
     """The switches of some entities: one look into the list between the first and the last of them.
 
-    It reads no record of an entity that has none. Of very many switches only the first are seen.
+    It reads no record of an entity that has none. Where very many switches lie between, each entity is looked
+    for by itself.
     """
     if not entity_ids:
         return []
-    query = switches_between(scope.namespace_id, entity_ids)
-    rows, _ = await scope.first_rows(query._replace(rows_max=PAGE_MAX))
+    some = switches_between(scope.namespace_id, entity_ids)
+    rows, after = await scope.first_rows(some._replace(rows_max=PAGE_MAX))
+    if after is not None:
+        each = [switches_between(scope.namespace_id, [entity_id]) for entity_id in sorted(entity_ids)]
+        rows = [row for one in each for row in (await scope.first_rows(one._replace(rows_max=PAGE_MAX)))[0]]
     found = await _thrown(scope, [row.key for row in rows])
     return [one for one in found if one.entity_id in entity_ids]
 
