@@ -77,6 +77,13 @@ LAYERS = (
     Layer("limiter", "limiter", f"{PUBLIC} decorator"),
     Layer("sync", "sync sync_lease", f"{PUBLIC} decorator limiter"),
     Layer("package", "__init__", f"{PUBLIC} decorator limiter sync"),
+    # Requests to others, each client library in a module of its name.
+    Layer(
+        "outbound",
+        "outbound outbound.*",
+        f"{PUBLIC} limiter sync",
+        packages="httpx httpx2 requests",
+    ),
     # What users test their own programs with.
     Layer("testing", "testing testing.*", f"{PUBLIC} sync memory"),
     # It knows the records, and what is pure about buckets and shards, but no limiter.

@@ -1,0 +1,146 @@
+"""``Provider``: somebody else's API that limits us, as all our workers send to it.
+
+It says which requests cost what, and puts a turn before and a look behind each of them. What is decided is in
+``pacing``; each client library has a module that knows it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from ..exceptions import RateLimiterUnavailable, RateLimitExceeded, ValidationError, ZAELimiterError
+from ..lease import Lease
+from ..limiter import RateLimiter
+from ..models import Limit
+from ..sync import SyncRateLimiter
+from .pacing import Pacing, told_refusal
+from .told import read_answer
+
+if TYPE_CHECKING:
+    from . import httpx as for_httpx
+    from . import httpx2 as for_httpx2
+    from . import requests as for_requests
+
+logger = logging.getLogger("zae_limiter")
+
+Cost: TypeAlias = Mapping[str, int] | Callable[[Any], Mapping[str, int]]
+"""What a request takes of each limit, or how to tell; the request is the client library's own."""
+
+
+class LocalAnswer(NamedTuple):
+    """An answer to a request that was not sent."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class Provider:
+    """Whom requests are sent to, and what it allows.
+
+    - ``limiter``: a ``RateLimiter`` for async clients, a ``SyncRateLimiter`` for sync ones.
+    - ``name``: the entity that stands for the provider, or for an account there. All who use the same name in
+      the same namespace share its limits.
+    - ``limits``: what it allows, to begin with; what it says itself counts from then on.
+    - ``cost``: what a request takes, 1 of the first limit if not said.
+    - ``names``: how the provider's words are called here, such as ``{"requests": "rpm", "tokens": "tpm"}``.
+    - ``wait``: how many seconds a request may wait for its turn.
+    - ``raises``: whether a request whose turn would come too late raises ``RateLimitExceeded``. Otherwise it
+      is answered like by the provider, with status 429, and the header ``x-zae-limiter: refused``.
+    """
+
+    def __init__(
+        self,
+        limiter: RateLimiter | SyncRateLimiter,
+        name: str,
+        limits: Sequence[Limit],
+        *,
+        resource: str = "api",
+        cost: Cost | None = None,
+        names: Mapping[str, str] | None = None,
+        wait: float = 60.0,
+        raises: bool = False,
+    ) -> None:
+        if not isinstance(limiter, RateLimiter | SyncRateLimiter):
+            raise ValidationError("limiter", limiter, "pass a RateLimiter, or a SyncRateLimiter")
+        self.is_sync = isinstance(limiter, SyncRateLimiter)
+        inner = limiter._async if isinstance(limiter, SyncRateLimiter) else limiter
+        self._pacing = Pacing(inner, name, resource, limits, wait)
+        self._cost: Cost = {limits[0].name: 1} if cost is None else cost
+        self._names, self._raises = dict(names or {}), raises
+        self._world = inner.repository._scope.world
+
+    def httpx_transport(self, transport: Any = None) -> for_httpx.AsyncPacedTransport:
+        """A transport for ``httpx.AsyncClient`` that sends through another one."""
+        from .httpx import AsyncPacedTransport
+
+        return AsyncPacedTransport(self, transport)
+
+    def httpx2_transport(self, transport: Any = None) -> for_httpx2.AsyncPacedTransport:
+        """A transport for ``httpx2.AsyncClient``, which openai and anthropic use."""
+        from .httpx2 import AsyncPacedTransport
+
+        return AsyncPacedTransport(self, transport)
+
+    def sync_httpx_transport(self, transport: Any = None) -> for_httpx.PacedTransport:
+        """A transport for ``httpx.Client``."""
+        from .httpx import PacedTransport
+
+        return PacedTransport(self, transport)
+
+    def sync_httpx2_transport(self, transport: Any = None) -> for_httpx2.PacedTransport:
+        """A transport for ``httpx2.Client``, which the sync clients of openai and anthropic use."""
+        from .httpx2 import PacedTransport
+
+        return PacedTransport(self, transport)
+
+    def requests_adapter(self, **options: Any) -> for_requests.PacedAdapter:
+        """An adapter to mount on a ``requests.Session``; options are those of ``HTTPAdapter``."""
+        from .requests import PacedAdapter
+
+        return PacedAdapter(self, **options)
+
+    def check_colour(self, *, sync: bool) -> None:
+        if self.is_sync != sync:
+            fits = "SyncRateLimiter" if sync else "RateLimiter"
+            raise ValidationError("limiter", self, f"this client needs a provider with a {fits}")
+
+    async def admit(self, request: Any) -> Lease | LocalAnswer:
+        """Wait for a request's turn; if that would take too long, the answer that it gets."""
+        amounts = self._cost(request) if callable(self._cost) else self._cost
+        try:
+            return await self._pacing.admit(amounts)
+        except RateLimitExceeded as refusal:
+            if self._raises:
+                raise
+            status, headers = told_refusal(refusal)
+            return _local(status, headers, refusal.public_dict())
+        except RateLimiterUnavailable:
+            if self._raises:
+                raise
+            told = {"error": "rate_limiter_unavailable", "message": "the store of the limits does not answer"}
+            return _local(503, {"retry-after": "1", "x-zae-limiter": "refused"}, told)
+
+    async def answered(self, lease: Lease, status: int, headers: Iterable[tuple[str, str]]) -> None:
+        """Learn from an answer; whatever comes of that, the answer stands."""
+        answer = read_answer(status, headers, self._world.now_ms())
+        told = tuple(one._replace(name=self._names.get(one.name, one.name)) for one in answer.told)
+        try:
+            await self._pacing.answered(lease, answer._replace(told=told))
+        except ZAELimiterError as error:
+            logger.warning("what a provider said could not be stored: %s", error)
+
+    async def failed(self, lease: Lease, *, sent: bool) -> None:
+        """There was no answer to a request."""
+        try:
+            await self._pacing.failed(lease, sent=sent)
+        except ZAELimiterError as error:
+            logger.warning("a request that came to nothing could not be given back: %s", error)
+
+
+def _local(status: int, headers: dict[str, str], told: Mapping[str, Any]) -> LocalAnswer:
+    body = json.dumps(told).encode()
+    return LocalAnswer(status, {**headers, "content-type": "application/json"}, body)

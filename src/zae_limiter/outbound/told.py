@@ -1,0 +1,159 @@
+"""What a provider tells of its limits in the headers of an answer. Pure.
+
+Every provider writes it otherwise: OpenAI ``x-ratelimit-remaining-requests`` with resets such as ``6m0s``,
+Anthropic ``anthropic-ratelimit-requests-remaining`` with resets as dates, others the fields of an IETF draft
+or of its predecessors. All of it becomes the same few numbers. What cannot be read is not told, nothing
+raises, and a number below zero, which Azure sends, means that nobody knows.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import NamedTuple
+
+FIELDS_MAX = 16
+"""How many limits an answer tells of at most; more are passed over."""
+
+SECONDS_MAX = 366 * 86_400.0
+NUMBER_MAX = 10**12
+
+_OPENAI = re.compile(r"x-ratelimit-(limit|remaining|reset)-([a-z][a-z0-9_-]{0,40})")
+_ANTHROPIC = re.compile(r"anthropic-ratelimit-([a-z][a-z0-9_-]{0,40})-(limit|remaining|reset)")
+_PLAIN = re.compile(r"(?:x-)?ratelimit-(limit|remaining|reset)")
+_DURATION = re.compile(
+    r"(?:([0-9]{1,6}(?:\.[0-9]+)?)d)?(?:([0-9]{1,6}(?:\.[0-9]+)?)h)?(?:([0-9]{1,6}(?:\.[0-9]+)?)m(?!s))?"
+    r"(?:([0-9]{1,9}(?:\.[0-9]+)?)s)?(?:([0-9]{1,9}(?:\.[0-9]+)?)ms)?"
+)
+_UNITS = (86_400.0, 3_600.0, 60.0, 1.0, 0.001)
+_NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,9})?")
+_MEMBER = re.compile(r'\s*"([^"\\]{1,64})"((?:\s*;\s*[a-z][a-z0-9_-]*(?:=[^;,]*)?)*)\s*(?:,|$)')
+_PARAMETER = re.compile(r";\s*([a-z][a-z0-9_-]*)=([0-9]{1,15})(?=\s*(?:;|$))")
+_EPOCH_SECONDS = 1_000_000_000.0
+"""A reset above this is an instant and not a duration."""
+
+REQUESTS = "requests"
+"""What a header counts that does not say what it counts."""
+
+
+class Told(NamedTuple):
+    """What an answer says of one limit; ``None`` for what it does not say."""
+
+    name: str
+    limit: int | None = None
+    remaining: int | None = None
+    reset_seconds: float | None = None
+    """Until all of it is there again."""
+
+
+class Answer(NamedTuple):
+    """What an answer says: whether the provider refused, for how long, and of which limits it tells."""
+
+    refused: bool
+    retry_after_seconds: float | None
+    told: tuple[Told, ...]
+
+
+def read_answer(status: int, headers: Iterable[tuple[str, str]], now_ms: int) -> Answer:
+    """Read the status and the headers of an answer; names of headers may be in any case.
+
+    >>> read_answer(429, [("Retry-After", "2"), ("x-ratelimit-limit-requests", "60")], 0).told[0].limit
+    60
+    """
+    fields: dict[str, str] = {}
+    for name, value in headers:
+        fields.setdefault(name.lower(), value.strip())
+    wait = _retry_after(fields, now_ms)
+    refused = status == 429 or (status in (503, 529) and wait is not None)
+    return Answer(refused, wait, tuple(_told(fields, now_ms))[:FIELDS_MAX])
+
+
+def _retry_after(fields: Mapping[str, str], now_ms: int) -> float | None:
+    exact = _seconds(fields.get("retry-after-ms", ""), 0.001)
+    if exact is not None:
+        return exact
+    said = fields.get("retry-after", "")
+    wait = _seconds(said)
+    return _until_date(said, now_ms) if wait is None and said else wait
+
+
+def _told(fields: Mapping[str, str], now_ms: int) -> Iterator[Told]:
+    found: dict[str, dict[str, float]] = {}
+    for field, value in fields.items():
+        what = _what(field)
+        if what is None:
+            continue
+        name, part = what
+        number = _reset(value, now_ms) if part == "reset" else _whole(value)
+        if number is not None and len(found) <= FIELDS_MAX:
+            found.setdefault(name, {})[part] = number
+    for name, part, number in _members(fields):
+        found.setdefault(name, {}).setdefault(part, number)
+    for name, numbers in found.items():
+        limit, remaining = numbers.get("limit"), numbers.get("remaining")
+        yield Told(
+            name,
+            None if limit is None else int(limit),
+            None if remaining is None else int(remaining),
+            numbers.get("reset"),
+        )
+
+
+def _what(field: str) -> tuple[str, str] | None:
+    """Which limit a header is about, and what it says of it."""
+    if (match := _OPENAI.fullmatch(field)) is not None:
+        return match[2], match[1]
+    if (match := _ANTHROPIC.fullmatch(field)) is not None:
+        return match[1], match[2]
+    match = _PLAIN.fullmatch(field)
+    return None if match is None else (REQUESTS, match[1])
+
+
+def _members(fields: Mapping[str, str]) -> Iterator[tuple[str, str, float]]:
+    """What the fields of the IETF draft say: policies with ``q``, and what is left with ``r`` and ``t``."""
+    for field, parts in (
+        ("ratelimit-policy", {"q": "limit"}),
+        ("ratelimit", {"r": "remaining", "t": "reset"}),
+    ):
+        for member in list(_MEMBER.finditer(fields.get(field, "")[:4096]))[:FIELDS_MAX]:
+            for parameter in _PARAMETER.finditer(member[2]):
+                if parameter[1] in parts:
+                    yield member[1], parts[parameter[1]], min(float(parameter[2]), NUMBER_MAX)
+
+
+def _whole(value: str) -> float | None:
+    first = re.split("[,;]", value, maxsplit=1)[0].strip()  # older drafts have the policy behind the number
+    return min(float(int(first)), NUMBER_MAX) if first.isdecimal() and len(first) < 16 else None
+
+
+def _reset(value: str, now_ms: int) -> float | None:
+    seconds = _seconds(value)
+    if seconds is not None:
+        at_epoch = float(value) if _NUMBER.fullmatch(value) else 0.0
+        return max(0.0, at_epoch - now_ms / 1000) if at_epoch > _EPOCH_SECONDS else seconds
+    match = _DURATION.fullmatch(value)
+    if match is not None and any(match.groups()):
+        parts = zip(match.groups(), _UNITS, strict=True)
+        return min(sum(float(part) * unit for part, unit in parts if part is not None), SECONDS_MAX)
+    return _until_date(value, now_ms)
+
+
+def _seconds(value: str, unit: float = 1.0) -> float | None:
+    if not _NUMBER.fullmatch(value):
+        return None
+    return min(float(value) * unit, SECONDS_MAX)
+
+
+def _until_date(value: str, now_ms: int) -> float | None:
+    """How long it is until an instant that is written as in mail, or as in RFC 3339."""
+    at: datetime | None = None
+    try:
+        at = datetime.fromisoformat(value) if value[:4].isdecimal() else parsedate_to_datetime(value)
+        at = at.replace(tzinfo=at.tzinfo or UTC)
+        seconds = at.timestamp() - now_ms / 1000
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return None
+    return None if math.isnan(seconds) else max(0.0, min(seconds, SECONDS_MAX))

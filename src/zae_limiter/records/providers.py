@@ -1,0 +1,87 @@
+"""What a provider has said that we send requests to, for all who send: which limits were declared for it,
+and until when nobody is to send.
+
+Each change is one write on condition that nobody said as much before. So of many who are told the same at the
+same time one has it, and acts for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ..repository_protocol import Condition, Item, Key, Update, Value
+from ..schema import number, pinned, provider_key, text, within_namespace
+from .scope import Scope
+
+KEPT_DAYS = 400
+"""How long the record of a provider stays that nobody sends to any more."""
+
+
+class ProviderRecord(NamedTuple):
+    """What is known of a provider."""
+
+    declared: str | None = None
+    """The limits that a program gave for it, as a text."""
+    paused_ms: int = 0
+    """Since when nobody is to send."""
+    until_ms: int = 0
+    eased_ms: int = 0
+    """When its limits were last raised or lowered without the provider's word."""
+
+
+async def get_provider(scope: Scope, entity_id: str, resource: str) -> ProviderRecord:
+    """What is known of a provider by now."""
+    return _record_of(await scope.get(provider_key(scope.namespace_id, entity_id, resource)))
+
+
+async def declare(scope: Scope, entity_id: str, resource: str, declared: str) -> None:
+    """Note which limits a program gave for a provider."""
+    place = provider_key(scope.namespace_id, entity_id, resource)
+    await scope.must_write([_update(scope, place, {"declared": declared})])
+
+
+async def pause(
+    scope: Scope, entity_id: str, resource: str, now_ms: int, until_ms: int
+) -> ProviderRecord | None:
+    """Let nobody send until an instant; what was known before, or ``None`` if that was said before."""
+    place = provider_key(scope.namespace_id, entity_id, resource)
+    known = await scope.get(place)
+    before = _record_of(known)
+    if before.until_ms >= until_ms:
+        return None
+    said = {"paused_ms": max(now_ms, before.until_ms), "until_ms": until_ms}
+    return before if await _is_first(scope, place, known, "until_ms", said) else None
+
+
+async def ease(
+    scope: Scope, entity_id: str, resource: str, now_ms: int, every_ms: int
+) -> ProviderRecord | None:
+    """Take leave to change the limits; what was known before, or ``None`` if somebody did lately."""
+    place = provider_key(scope.namespace_id, entity_id, resource)
+    known = await scope.get(place)
+    before = _record_of(known)
+    if before.eased_ms > now_ms - every_ms:
+        return None
+    return before if await _is_first(scope, place, known, "eased_ms", {"eased_ms": now_ms}) else None
+
+
+async def _is_first(
+    scope: Scope, place: Key, known: Item | None, pin: str, said: Mapping[str, Value]
+) -> bool:
+    """Write what was said, unless somebody was faster."""
+    (outcome,) = await scope.must_write([_update(scope, place, said, pinned(known or {}, pin))])
+    return outcome.applied
+
+
+def _update(scope: Scope, place: Key, said: Mapping[str, Value], when: tuple[Condition, ...] = ()) -> Update:
+    kept = {"ttl": scope.seconds_in(KEPT_DAYS), **within_namespace(scope.namespace_id, place)}
+    return Update(place, set={**said, **kept}, when=when)
+
+
+def _record_of(item: Item | None) -> ProviderRecord:
+    if item is None:
+        return ProviderRecord()
+    return ProviderRecord(
+        text(item, "declared"), number(item, "paused_ms"), number(item, "until_ms"), number(item, "eased_ms")
+    )
