@@ -210,11 +210,6 @@ def once_key(namespace_id: str, key: str) -> Key:
     return Key(pk_system(namespace_id), f"#ONCE#{key}")
 
 
-def provider_key(namespace_id: str, entity_id: str, resource: str) -> Key:
-    """Where it is noted what a provider said that we send requests to."""
-    return Key(pk_system(namespace_id), f"#PROVIDER#{entity_id}#{resource}")
-
-
 def within_namespace(namespace_id: str, key: Key) -> dict[str, Value]:
     """The entry by which a namespace finds everything it holds."""
     return {"GSI4PK": namespace_id, "GSI4SK": key.partition}

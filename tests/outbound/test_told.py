@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zae_limiter.outbound import Answer, Told, read_answer
+from zae_limiter.outbound import ProviderAnswer, Told, read_answer
 from zae_limiter.outbound.told import FIELDS_MAX, NUMBER_MAX, SECONDS_MAX
 
 NOW_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
@@ -76,7 +76,7 @@ def test_a_refusal_and_how_long_it_lasts(
     status: int, headers: dict[str, str], refused: bool, wait: float | None
 ) -> None:
     """To the millisecond where the provider says so."""
-    assert read_answer(status, headers.items(), NOW_MS) == Answer(refused, wait, ())
+    assert read_answer(status, headers.items(), NOW_MS) == ProviderAnswer(refused, wait, ())
 
 
 FIELD = st.sampled_from(

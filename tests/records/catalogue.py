@@ -38,6 +38,7 @@ from zae_limiter.records.items import (
     version_item,
 )
 from zae_limiter.records.once import Request, once_item
+from zae_limiter.records.providers import ProviderRecord, provider_item, provider_key
 from zae_limiter.repository_protocol import Item, Key, Put
 from zae_limiter.schema import (
     BOOKED,
@@ -106,6 +107,7 @@ def samples() -> list[Sample]:
             {"entities": 1, "resource": RES, **within_namespace(NS, count_key)},
         ),
         Sample("claim", claim, {**claim_item(NS, claim, "entity", ID, RES), "born": ""}),
+        Sample("provider", provider_key(NS, ID, RES), _provider()),
         Sample("key of a verb", once_key(NS, "{key}"), once_item(NS, Request("", {}, "{key}"), {}, 1)),
         Sample("namespace by name", namespace_key("{name}"), space),
         Sample("namespace by id", nsid_key(NS), space),
@@ -139,6 +141,11 @@ def renewed(text: str) -> str:
 
 def _entity() -> Item:
     return {**entity_item(NS, Entity(ID, "", PARENT, True, {}, "")), "children": 1}
+
+
+def _provider() -> Item:
+    said = ProviderRecord("")._asdict()
+    return provider_item(NS, provider_key(NS, ID, RES), said, 1)
 
 
 def _bucket() -> tuple[Key, Item]:

@@ -14,7 +14,7 @@ UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 """After these nothing was sent."""
 
 
-class AsyncPacedTransport(httpx.AsyncBaseTransport):
+class AsyncHttpxTransport(httpx.AsyncBaseTransport):
     """Sends through another transport, each request at its turn."""
 
     def __init__(self, provider: Provider, transport: httpx.AsyncBaseTransport | None = None) -> None:
@@ -37,8 +37,8 @@ class AsyncPacedTransport(httpx.AsyncBaseTransport):
         await self._inner.aclose()
 
 
-class PacedTransport(httpx.BaseTransport):
-    """The sync twin of ``AsyncPacedTransport``."""
+class HttpxTransport(httpx.BaseTransport):
+    """The sync twin of ``AsyncHttpxTransport``."""
 
     def __init__(self, provider: Provider, transport: httpx.BaseTransport | None = None) -> None:
         provider.check_colour(sync=True)

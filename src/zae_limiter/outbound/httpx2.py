@@ -14,7 +14,7 @@ UNSENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 """After these nothing was sent."""
 
 
-class AsyncPacedTransport(httpx2.AsyncBaseTransport):
+class AsyncHttpx2Transport(httpx2.AsyncBaseTransport):
     """Sends through another transport, each request at its turn."""
 
     def __init__(self, provider: Provider, transport: httpx2.AsyncBaseTransport | None = None) -> None:
@@ -37,8 +37,8 @@ class AsyncPacedTransport(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
-class PacedTransport(httpx2.BaseTransport):
-    """The sync twin of ``AsyncPacedTransport``."""
+class Httpx2Transport(httpx2.BaseTransport):
+    """The sync twin of ``AsyncHttpx2Transport``."""
 
     def __init__(self, provider: Provider, transport: httpx2.BaseTransport | None = None) -> None:
         provider.check_colour(sync=True)

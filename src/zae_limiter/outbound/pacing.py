@@ -19,10 +19,11 @@ from ..exceptions import RateLimitExceeded, ValidationError
 from ..lease import Lease
 from ..limiter import RateLimiter
 from ..models import Limit, LimitKind, check_limits
+from ..models.checks import wait_ms
 from ..models.leases import LeaseStatus
 from ..naming import validate_entity_id, validate_resource
 from ..records.providers import declare, ease, get_provider, pause
-from .told import Answer, Told
+from .told import ProviderAnswer, Told
 
 PAUSE_SECONDS = 1.0
 """For how long nobody sends if the provider does not say."""
@@ -53,6 +54,7 @@ class Pacing:
         for limit in self._declared.values():
             if limit.kind is not LimitKind.RATE:
                 raise ValidationError("limits", limit, "a provider's limits are plain rates; use per_minute")
+        wait_ms(wait)
         self._wait = wait
         self._is_declared = False
         self._eased_ticks = 0.0
@@ -95,7 +97,7 @@ class Pacing:
             asked_ms = known.until_ms
             await self._scope.backend.colour.sleep(late_ms / 1000)
 
-    async def answered(self, lease: Lease, answer: Answer) -> None:
+    async def answered(self, lease: Lease, answer: ProviderAnswer) -> None:
         """Learn from an answer, and end the lease."""
         try:
             if not lease.degraded:
@@ -107,7 +109,7 @@ class Pacing:
         """There was no answer: what may have been sent counts."""
         await (lease.commit() if sent else lease.cancel())
 
-    async def _learn(self, lease: Lease, answer: Answer) -> None:
+    async def _learn(self, lease: Lease, answer: ProviderAnswer) -> None:
         now_at = {status.limit_name: status for status in lease.public_statuses}
         told = {one.name: one for one in answer.told if one.name in now_at}
         said = {name: one.limit for name, one in told.items() if one.limit}
@@ -151,7 +153,7 @@ class Pacing:
         )
 
     async def _pause(
-        self, lease: Lease, answer: Answer, now_at: Mapping[str, LeaseStatus], *, is_said: bool
+        self, lease: Lease, answer: ProviderAnswer, now_at: Mapping[str, LeaseStatus], *, is_said: bool
     ) -> None:
         wait = PAUSE_SECONDS if answer.retry_after_seconds is None else answer.retry_after_seconds
         now_ms = self._scope.world.now_ms()
@@ -216,7 +218,7 @@ def _scaled(declared: Limit, amount: int) -> Limit:
 
 
 def _accrual(limit: Limit, lasts_ms: int) -> int:
-    return math.ceil(limit.refill_amount * lasts_ms / (limit.refill_period_seconds * 1000))
+    return limit.refill_amount * lasts_ms // (limit.refill_period_seconds * 1000)
 
 
 def _is_short(told: Told, status: LeaseStatus) -> bool:

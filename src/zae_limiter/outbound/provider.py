@@ -73,29 +73,29 @@ class Provider:
         self._names, self._raises = dict(names or {}), raises
         self._world = inner.repository._scope.world
 
-    def httpx_transport(self, transport: Any = None) -> for_httpx.AsyncPacedTransport:
+    def httpx_transport(self, transport: Any = None) -> for_httpx.AsyncHttpxTransport:
         """A transport for ``httpx.AsyncClient`` that sends through another one."""
-        from .httpx import AsyncPacedTransport
+        from .httpx import AsyncHttpxTransport
 
-        return AsyncPacedTransport(self, transport)
+        return AsyncHttpxTransport(self, transport)
 
-    def httpx2_transport(self, transport: Any = None) -> for_httpx2.AsyncPacedTransport:
+    def httpx2_transport(self, transport: Any = None) -> for_httpx2.AsyncHttpx2Transport:
         """A transport for ``httpx2.AsyncClient``, which openai and anthropic use."""
-        from .httpx2 import AsyncPacedTransport
+        from .httpx2 import AsyncHttpx2Transport
 
-        return AsyncPacedTransport(self, transport)
+        return AsyncHttpx2Transport(self, transport)
 
-    def sync_httpx_transport(self, transport: Any = None) -> for_httpx.PacedTransport:
+    def sync_httpx_transport(self, transport: Any = None) -> for_httpx.HttpxTransport:
         """A transport for ``httpx.Client``."""
-        from .httpx import PacedTransport
+        from .httpx import HttpxTransport
 
-        return PacedTransport(self, transport)
+        return HttpxTransport(self, transport)
 
-    def sync_httpx2_transport(self, transport: Any = None) -> for_httpx2.PacedTransport:
+    def sync_httpx2_transport(self, transport: Any = None) -> for_httpx2.Httpx2Transport:
         """A transport for ``httpx2.Client``, which the sync clients of openai and anthropic use."""
-        from .httpx2 import PacedTransport
+        from .httpx2 import Httpx2Transport
 
-        return PacedTransport(self, transport)
+        return Httpx2Transport(self, transport)
 
     def requests_adapter(self, **options: Any) -> for_requests.PacedAdapter:
         """An adapter to mount on a ``requests.Session``; options are those of ``HTTPAdapter``."""

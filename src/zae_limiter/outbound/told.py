@@ -49,7 +49,7 @@ class Told(NamedTuple):
     """Until all of it is there again."""
 
 
-class Answer(NamedTuple):
+class ProviderAnswer(NamedTuple):
     """What an answer says: whether the provider refused, for how long, and of which limits it tells."""
 
     refused: bool
@@ -57,7 +57,7 @@ class Answer(NamedTuple):
     told: tuple[Told, ...]
 
 
-def read_answer(status: int, headers: Iterable[tuple[str, str]], now_ms: int) -> Answer:
+def read_answer(status: int, headers: Iterable[tuple[str, str]], now_ms: int) -> ProviderAnswer:
     """Read the status and the headers of an answer; names of headers may be in any case.
 
     >>> read_answer(429, [("Retry-After", "2"), ("x-ratelimit-limit-requests", "60")], 0).told[0].limit
@@ -68,7 +68,7 @@ def read_answer(status: int, headers: Iterable[tuple[str, str]], now_ms: int) ->
         fields.setdefault(name.lower(), value.strip())
     wait = _retry_after(fields, now_ms)
     refused = status == 429 or (status in (503, 529) and wait is not None)
-    return Answer(refused, wait, tuple(_told(fields, now_ms))[:FIELDS_MAX])
+    return ProviderAnswer(refused, wait, tuple(_told(fields, now_ms))[:FIELDS_MAX])
 
 
 def _retry_after(fields: Mapping[str, str], now_ms: int) -> float | None:

@@ -11,11 +11,14 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ..repository_protocol import Condition, Item, Key, Update, Value
-from ..schema import number, pinned, provider_key, text, within_namespace
+from ..schema import number, pinned, pk_system, text, within_namespace
 from .scope import Scope
 
 KEPT_DAYS = 400
 """How long the record of a provider stays that nobody sends to any more."""
+
+LONGER_MS = 100
+"""By how much a pause must be longer than the one that is under way to be worth telling."""
 
 
 class ProviderRecord(NamedTuple):
@@ -28,6 +31,11 @@ class ProviderRecord(NamedTuple):
     until_ms: int = 0
     eased_ms: int = 0
     """When its limits were last raised or lowered without the provider's word."""
+
+
+def provider_key(namespace_id: str, entity_id: str, resource: str) -> Key:
+    """Where it is noted what a provider said that we send requests to."""
+    return Key(pk_system(namespace_id), f"#PROVIDER#{entity_id}#{resource}")
 
 
 async def get_provider(scope: Scope, entity_id: str, resource: str) -> ProviderRecord:
@@ -48,7 +56,7 @@ async def pause(
     place = provider_key(scope.namespace_id, entity_id, resource)
     known = await scope.get(place)
     before = _record_of(known)
-    if before.until_ms >= until_ms:
+    if before.until_ms > until_ms - LONGER_MS:
         return None
     said = {"paused_ms": max(now_ms, before.until_ms), "until_ms": until_ms}
     return before if await _is_first(scope, place, known, "until_ms", said) else None
@@ -74,9 +82,14 @@ async def _is_first(
     return outcome.applied
 
 
+def provider_item(namespace_id: str, place: Key, said: Mapping[str, Value], ttl: int) -> dict[str, Value]:
+    """What a record of a provider says, and where it is found."""
+    return {**said, "ttl": ttl, **within_namespace(namespace_id, place)}
+
+
 def _update(scope: Scope, place: Key, said: Mapping[str, Value], when: tuple[Condition, ...] = ()) -> Update:
-    kept = {"ttl": scope.seconds_in(KEPT_DAYS), **within_namespace(scope.namespace_id, place)}
-    return Update(place, set={**said, **kept}, when=when)
+    item = provider_item(scope.namespace_id, place, said, scope.seconds_in(KEPT_DAYS))
+    return Update(place, set=item, when=when)
 
 
 def _record_of(item: Item | None) -> ProviderRecord:
