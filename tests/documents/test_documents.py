@@ -49,14 +49,28 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return wheel.environment(place / "venv", wheel.build(place))
 
 
+WEB_PAGES = frozenset({"docs/outbound.md"})
+"""Pages for those who have more: a framework, a server or a client."""
+WEB = frozenset({"fastapi", "flask", "django"})
+CLIENTS = frozenset({"httpx", "httpx2", "requests", "uvicorn"})
+
+
+@pytest.fixture(scope="session")
+def web_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, with what programs of the web have."""
+    place = tmp_path_factory.mktemp("web-installed")
+    return wheel.environment(place / "venv", wheel.build(place), wheel.EXTRAS | WEB, CLIENTS)
+
+
 def spared(page: str) -> frozenset[str]:
     firsts = re.findall(r"^\$ (.*)$", page, re.MULTILINE)
     return frozenset(one for one in firsts if one in NOT_RUN or one.startswith(tuple(PREFIXES)))
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_does_what_it_says(name: str, programs: Path, tmp_path: Path) -> None:
+def test_a_page_does_what_it_says(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """From top to bottom, in an empty directory, with the wheel and nothing of this checkout."""
+    programs = request.getfixturevalue("web_programs" if name in WEB_PAGES else "programs")
     page = (ROOT / name).read_text(encoding="utf-8")
     steps = steps_of(page, spared(page))
     notes = tmp_path.parent / f"{tmp_path.name}-notes"

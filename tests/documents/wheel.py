@@ -31,11 +31,12 @@ def build(place: Path) -> Path:
     return wheel
 
 
-def needed(extras: frozenset[str] = EXTRAS) -> dict[str, Distribution]:
-    """The distributions that some extras need, with all that these need, on this system."""
+def needed(extras: frozenset[str] = EXTRAS, others: frozenset[str] = frozenset()) -> dict[str, Distribution]:
+    """The distributions that some extras need, and others, with all that these need, on this system."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     waiting = [
         *project["dependencies"],
+        *others,
         *(one for e in extras for one in project["optional-dependencies"][e]),
     ]
     found: dict[str, Distribution] = {}
@@ -55,12 +56,14 @@ def needed(extras: frozenset[str] = EXTRAS) -> dict[str, Distribution]:
     return found
 
 
-def environment(place: Path, wheel: Path, extras: frozenset[str] = EXTRAS) -> Path:
+def environment(
+    place: Path, wheel: Path, extras: frozenset[str] = EXTRAS, others: frozenset[str] = frozenset()
+) -> Path:
     """A virtual environment with the wheel; returns where its programs are."""
     venv.create(place, symlinks=True, with_pip=False)
     programs = place / "bin"
     (packages,) = place.glob("lib/python*/site-packages")
-    for dist in needed(extras).values():
+    for dist in needed(extras, others).values():
         for top in {file.parts[0] for file in dist.files or () if file.parts[0] not in ("..", "__pycache__")}:
             if not (packages / top).exists():
                 (packages / top).symlink_to(Path(str(dist.locate_file(top))))
