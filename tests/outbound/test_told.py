@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zae_limiter.outbound import ProviderAnswer, Told, read_answer
+from zae_limiter.outbound import ProviderAnswer, ToldLimit, read_answer
 from zae_limiter.outbound.told import FIELDS_MAX, NUMBER_MAX, SECONDS_MAX
 
 NOW_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
@@ -24,7 +24,7 @@ NOW_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
                 "x-ratelimit-remaining-tokens": "149984",
                 "x-ratelimit-reset-tokens": "6m0s",
             },
-            [Told("requests", 60, 59, 1.0), Told("tokens", 150_000, 149_984, 360.0)],
+            [ToldLimit("requests", 60, 59, 1.0), ToldLimit("tokens", 150_000, 149_984, 360.0)],
         ),
         (
             {
@@ -32,27 +32,27 @@ NOW_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
                 "anthropic-ratelimit-input-tokens-remaining": "49000",
                 "anthropic-ratelimit-input-tokens-reset": "2026-01-01T00:00:12Z",
             },
-            [Told("input-tokens", 50_000, 49_000, 12.0)],
+            [ToldLimit("input-tokens", 50_000, 49_000, 12.0)],
         ),
         (
             {"RateLimit-Policy": '"rpm";q=100;w=60, "tpm";q=10000;w=60', "RateLimit": '"rpm";r=50;t=30'},
-            [Told("rpm", 100, 50, 30.0), Told("tpm", 10_000)],
+            [ToldLimit("rpm", 100, 50, 30.0), ToldLimit("tpm", 10_000)],
         ),
         (
             {"X-RateLimit-Limit": "5000", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1767225660"},
-            [Told("requests", 5_000, 0, 60.0)],
+            [ToldLimit("requests", 5_000, 0, 60.0)],
         ),
         (
             {"RateLimit-Limit": "100, 100;w=60", "RateLimit-Remaining": "4", "RateLimit-Reset": "7"},
-            [Told("requests", 100, 4, 7.0)],
+            [ToldLimit("requests", 100, 4, 7.0)],
         ),
         ({"x-ratelimit-remaining-tokens": "-1", "x-ratelimit-limit-tokens": "-1"}, []),
-        ({"x-ratelimit-reset-requests": "20ms"}, [Told("requests", None, None, 0.02)]),
-        ({"x-ratelimit-reset-requests": "1h2m3.5s"}, [Told("requests", None, None, 3723.5)]),
+        ({"x-ratelimit-reset-requests": "20ms"}, [ToldLimit("requests", None, None, 0.02)]),
+        ({"x-ratelimit-reset-requests": "1h2m3.5s"}, [ToldLimit("requests", None, None, 3723.5)]),
         ({"x-ratelimit-limit-requests": "many", "date": "today", "ratelimit": "?"}, []),
     ],
 )
-def test_what_providers_say(headers: dict[str, str], told: list[Told]) -> None:
+def test_what_providers_say(headers: dict[str, str], told: list[ToldLimit]) -> None:
     """In whichever words; what cannot be read is not told."""
     assert list(read_answer(200, headers.items(), NOW_MS).told) == told
 

@@ -23,7 +23,7 @@ from ..models.checks import wait_ms
 from ..models.leases import LeaseStatus
 from ..naming import validate_entity_id, validate_resource
 from ..records.providers import declare, ease, get_provider, pause
-from .told import ProviderAnswer, Told
+from .told import ProviderAnswer, ToldLimit
 
 PAUSE_SECONDS = 1.0
 """For how long nobody sends if the provider does not say."""
@@ -171,7 +171,7 @@ class Pacing:
             if await ease(self._scope, self._entity_id, self._resource, now_ms, CORRECT_MS) is not None:
                 await self._set({limit.name: limit for limit in limits}, slower)
 
-    async def _correct(self, lease: Lease, short: Sequence[Told]) -> None:
+    async def _correct(self, lease: Lease, short: Sequence[ToldLimit]) -> None:
         """Take off what others, who are not ours, have used."""
         ticks = self._scope.world.ticks_ms()
         if ticks - self._corrected_ticks < CORRECT_MS:
@@ -221,7 +221,7 @@ def _accrual(limit: Limit, lasts_ms: int) -> int:
     return limit.refill_amount * lasts_ms // (limit.refill_period_seconds * 1000)
 
 
-def _is_short(told: Told, status: LeaseStatus) -> bool:
+def _is_short(told: ToldLimit, status: LeaseStatus) -> bool:
     """Whether the provider has noticeably less for us than we had left when we asked for the request."""
     slack = max(2, math.ceil(status.limit.capacity * SLACK))
     return told.remaining is not None and status.remaining > told.remaining + slack

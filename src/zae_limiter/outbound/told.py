@@ -39,7 +39,7 @@ REQUESTS = "requests"
 """What a header counts that does not say what it counts."""
 
 
-class Told(NamedTuple):
+class ToldLimit(NamedTuple):
     """What an answer says of one limit; ``None`` for what it does not say."""
 
     name: str
@@ -54,7 +54,7 @@ class ProviderAnswer(NamedTuple):
 
     refused: bool
     retry_after_seconds: float | None
-    told: tuple[Told, ...]
+    told: tuple[ToldLimit, ...]
 
 
 def read_answer(status: int, headers: Iterable[tuple[str, str]], now_ms: int) -> ProviderAnswer:
@@ -80,7 +80,7 @@ def _retry_after(fields: Mapping[str, str], now_ms: int) -> float | None:
     return _until_date(said, now_ms) if wait is None and said else wait
 
 
-def _told(fields: Mapping[str, str], now_ms: int) -> Iterator[Told]:
+def _told(fields: Mapping[str, str], now_ms: int) -> Iterator[ToldLimit]:
     found: dict[str, dict[str, float]] = {}
     for field, value in fields.items():
         what = _what(field)
@@ -94,7 +94,7 @@ def _told(fields: Mapping[str, str], now_ms: int) -> Iterator[Told]:
         found.setdefault(name, {}).setdefault(part, number)
     for name, numbers in found.items():
         limit, remaining = numbers.get("limit"), numbers.get("remaining")
-        yield Told(
+        yield ToldLimit(
             name,
             None if limit is None else int(limit),
             None if remaining is None else int(remaining),
