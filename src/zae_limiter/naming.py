@@ -86,6 +86,11 @@ def validate_resource(resource: str) -> str:
 
 
 @_remembered
+def validate_model(model: str) -> str:
+    return _checked_name(InvalidNameError, "model", model)
+
+
+@_remembered
 def validate_limit_name(name: str) -> str:
     if isinstance(name, str) and name == WCU:
         raise InvalidNameError("limit name", name, "it is reserved for internal use; choose another name")

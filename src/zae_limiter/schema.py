@@ -153,6 +153,11 @@ def audit_key(namespace_id: str, entity_id: str, event_id: str) -> Key:
     return Key(pk_audit(namespace_id, entity_id), sk_audit(event_id))
 
 
+def estimate_key(namespace_id: str, place: int, since: int) -> Key:
+    """Where calls of one kind are counted that ended in the generation since an instant in epoch seconds."""
+    return Key(f"{namespace_id}/ESTIMATE#{place}", f"#ESTIMATE#{since}")
+
+
 def registry_key(sort: str) -> Key:
     """A record of the whole store, which belongs to no namespace."""
     return Key(pk_system(REGISTRY), sort)
@@ -412,7 +417,6 @@ LIFE = "life"
 FORGIVEN = "forgiven"
 """On a bucket whose callers bring differing limits along: what cuts spared it, in millitokens by limit."""
 
-
 BOOKED = "booked"
 """On a bucket that somebody waits for: an instant by which everybody who waits will have had its turn."""
 
@@ -467,8 +471,7 @@ def bucket_limit_names(image: Item) -> list[str]:
     return [n for n in names if n != WCU and stored_rate(image, n) is not None]
 
 
-_MILLI_MAX = TOKENS_MAX * 1000
-_PERIOD_MS_MAX = PERIOD_SECONDS_MAX * 1000
+_MILLI_MAX, _PERIOD_MS_MAX = TOKENS_MAX * 1000, PERIOD_SECONDS_MAX * 1000
 
 
 def stored_rate(image: Item, name: str) -> Rate | None:

@@ -24,7 +24,7 @@ from zae_limiter.cli import demo as demo_module
 from zae_limiter.cli.app import program
 from zae_limiter.cli.demo import USAGE_TITLE, chart_width, usage_chart, wait_text
 from zae_limiter.cli.output import console
-from zae_limiter.cli.story import ACTS, Balance, Demonstration, Miscounted, Step, Untrue, Usage, usage
+from zae_limiter.cli.story import ACTS, Balance, Demonstration, Miscounted, Step, Untrue, Used, usage
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.testing import ManualClock
 from zae_limiter.visualization.bars import ASCII
@@ -59,14 +59,14 @@ STORY = [
 ]
 
 USED = [
-    Usage("calls", "alice", 6),
-    Usage("calls", "bob", 2),
-    Usage("calls", "carol", 5),
-    Usage("calls", "dave", 2),
-    Usage("calls", "team", 7),
-    Usage("tokens", "alice", 600),
-    Usage("tokens", "bob", 1500),
-    Usage("tokens", "erin", 1701),
+    Used("calls", "alice", 6),
+    Used("calls", "bob", 2),
+    Used("calls", "carol", 5),
+    Used("calls", "dave", 2),
+    Used("calls", "team", 7),
+    Used("tokens", "alice", 600),
+    Used("tokens", "bob", 1500),
+    Used("tokens", "erin", 1701),
 ]
 
 
@@ -217,7 +217,7 @@ def test_usage_that_was_not_counted_is_caught(followed: Demonstration, count: Ca
     with pytest.raises(Miscounted, match="alice used 6 calls, 0 were counted; alice used 600 tokens, 0 were"):
         usage(followed)
     count()
-    assert usage(followed) == [Usage("calls", "alice", 6), Usage("tokens", "alice", 600)]
+    assert usage(followed) == [Used("calls", "alice", 6), Used("tokens", "alice", 600)]
     followed.used["tokens", "alice"] += 1
     with pytest.raises(Miscounted, match=r"^alice used 601 tokens, 600 were counted$"):
         usage(followed)

@@ -25,6 +25,7 @@ from zae_limiter.backends.dynamodb import DynamoDBBackend
 from zae_limiter.backends.dynamodb.expressions import Payload, fields_of
 from zae_limiter.engine import bucket_writes, posting, split
 from zae_limiter.engine.law import Rate
+from zae_limiter.llm import SyncLearnedEstimates
 from zae_limiter.repository_protocol import Update
 from zae_limiter.schema import bucket_key
 from zae_limiter.testing import ManualClock
@@ -160,6 +161,8 @@ def application(repository: SyncRepository, clock: ManualClock) -> None:
         repository.invalidate_config_cache()
         clock.advance(30)
     repository.speculative_consume("user", RESOURCE, {"rpm": 1})
+    with SyncLearnedEstimates(repository) as estimates:
+        estimates.observe(RESOURCE, 4_096, 300)
     _run_hot(SyncRateLimiter(repository), clock)
 
 

@@ -17,6 +17,7 @@ KINDS_OF_KEYS = (
     (lambda *names: schema.pk_bucket(*names, 0), "er"),
     (schema.pk_audit, "e"),
     (lambda ns, resource: schema.pk_audit(ns, f"$RESOURCE:{resource}"), "r"),
+    (lambda ns: schema.estimate_key(ns, 7, 0).partition, ""),
     (schema.gsi1_pk_parent, "e"),
     (schema.gsi3_pk_entity_config, "r"),
 )

@@ -26,6 +26,7 @@ from zae_limiter.models import (
     UsageWindow,
     VersionRecord,
 )
+from zae_limiter.records.estimates import CallKind
 from zae_limiter.records.items import (
     USAGE_PASSED,
     audit_item,
@@ -106,6 +107,7 @@ def samples() -> list[Sample]:
             count_key,
             {"entities": 1, "resource": RES, **within_namespace(NS, count_key)},
         ),
+        Sample("estimate", *_estimate()),
         Sample("claim", claim, {**claim_item(NS, claim, "entity", ID, RES), "born": ""}),
         Sample("provider", provider_key(NS, ID, RES), _provider()),
         Sample("key of a verb", once_key(NS, "{key}"), once_item(NS, Request("", {}, "{key}"), {}, 1)),
@@ -159,6 +161,16 @@ def _bucket() -> tuple[Key, Item]:
     item[f"{place_attributes(LIMIT.name)[0][:-1]}{{place}}"] = 0  # of a limit of concurrency
     item[LIFE] = ""  # which it gets only when its entity was deleted before
     return Key(key.partition.removesuffix("0") + "{shard}", key.sort), item
+
+
+def _estimate() -> tuple[Key, Item]:
+    row, besides = CallKind("", 1, 900).row(NS, 0)
+    partition = row.key.partition.rpartition("#")[0]
+    return Key(f"{partition}#{{place}}", "#ESTIMATE#{since}"), {
+        **besides,
+        "n{bin}": 1,
+        "GSI4SK": f"{partition}#{{place}}",
+    }
 
 
 def _plain(value: object) -> str:

@@ -14,8 +14,9 @@ from zae_limiter import (
     Repository,
     ValidationError,
 )
+from zae_limiter.llm import LearnedEstimates
 from zae_limiter.operate.manifest import LevelAddress, Manifest, StoredLimits
-from zae_limiter.records import namespaces
+from zae_limiter.records import namespaces, providers
 from zae_limiter.repository_protocol import Delete, Key
 
 
@@ -126,6 +127,10 @@ async def fill(repository: Repository, tag: str) -> None:
     await repository.top_up("key-1", "gpt-4", {"rpm": 1}, "order-7")
     for window in ("hourly", "daily", "monthly"):
         await count_usage(repository, "key-1", "gpt-4", window, 0, rpm=1)
+    await providers.declare(repository._scope, "vendor", "gpt-4", "rpm")
+    estimates = LearnedEstimates(repository)
+    estimates.observe("gpt-4", 4_096, 300)
+    await estimates.refresh()
 
 
 async def seen(repository: Repository) -> dict[str, Any]:

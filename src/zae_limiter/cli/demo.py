@@ -24,7 +24,7 @@ from .errors import Failure
 from .nouns import verb
 from .output import Output, console, grid, ink
 from .session import with_output
-from .story import ACTS, TOKENS, Act, Balance, Demonstration, Event, Miscounted, Step, Untrue, Usage, usage
+from .story import ACTS, TOKENS, Act, Balance, Demonstration, Event, Miscounted, Step, Untrue, Used, usage
 
 CHART_WIDTH, CHART_WIDTH_MIN = 50, 8
 BESIDE_BARS = 28
@@ -132,7 +132,7 @@ def _chart(balances: Sequence[Balance], drawn: Ink, width: int) -> Iterator[Text
         yield Text(f"{at_ms / 1000:6.1f} s {left:6} ") + Text(bar, style="red" if left < 0 else "green")
 
 
-def usage_chart(used: Sequence[Usage], drawn: Ink, width: int = CHART_WIDTH) -> RenderableType:
+def usage_chart(used: Sequence[Used], drawn: Ink, width: int = CHART_WIDTH) -> RenderableType:
     """One bar for each limit of an entity; the longest bar of each limit is its largest use."""
     tops = {one.limit: max(other.used for other in used if other.limit == one.limit) for one in used}
     rows = [(*one, bar(one.used, tops[one.limit], width, drawn)) for one in used]

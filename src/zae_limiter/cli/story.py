@@ -59,7 +59,7 @@ class Balance(NamedTuple):
 Event: TypeAlias = Step | Balance
 
 
-class Usage(NamedTuple):
+class Used(NamedTuple):
     """What an entity used of a limit, net of what was given back."""
 
     limit: str
@@ -276,7 +276,7 @@ def wait_out(
     yield Step("after the wait", amounts, "admitted", None, left())
 
 
-def usage(demo: Demonstration) -> list[Usage]:
+def usage(demo: Demonstration) -> list[Used]:
     """What was used in all acts as the aggregator counted it, which must be what they took."""
     snapshots, _ = demo.limiter.repository.get_usage_snapshots(
         resource=RESOURCE, window_type=UsageWindow.HOURLY
@@ -292,7 +292,7 @@ def usage(demo: Demonstration) -> list[Usage]:
     if wrong:
         raise Miscounted("; ".join(wrong))
     demo.checks += len(used)
-    return [Usage(*key, amount) for key, amount in sorted(counted.items()) if amount]
+    return [Used(*key, amount) for key, amount in sorted(counted.items()) if amount]
 
 
 class Act(NamedTuple):
