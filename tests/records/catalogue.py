@@ -38,7 +38,7 @@ from zae_limiter.records.items import (
     usage_row,
     version_item,
 )
-from zae_limiter.records.once import Request, once_item
+from zae_limiter.records.once import OnceRequest, once_item
 from zae_limiter.records.providers import ProviderRecord, provider_item, provider_key
 from zae_limiter.repository_protocol import Item, Key, Put
 from zae_limiter.schema import (
@@ -110,7 +110,7 @@ def samples() -> list[Sample]:
         Sample("estimate", *_estimate()),
         Sample("claim", claim, {**claim_item(NS, claim, "entity", ID, RES), "born": ""}),
         Sample("provider", provider_key(NS, ID, RES), _provider()),
-        Sample("key of a verb", once_key(NS, "{key}"), once_item(NS, Request("", {}, "{key}"), {}, 1)),
+        Sample("key of a verb", once_key(NS, "{key}"), once_item(NS, OnceRequest("", {}, "{key}"), {}, 1)),
         Sample("namespace by name", namespace_key("{name}"), space),
         Sample("namespace by id", nsid_key(NS), space),
         Sample("version", version_key(), version_item(VersionRecord("", "", "", "", ""))),

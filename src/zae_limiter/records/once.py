@@ -27,7 +27,7 @@ CALLS_MAX = 4
 PAUSE_SECONDS_MAX = 0.2
 
 
-class Request(NamedTuple):
+class OnceRequest(NamedTuple):
     """What somebody wants to be done once."""
 
     verb: str
@@ -56,7 +56,7 @@ class Answered(NamedTuple):
 
 async def once(
     scope: Scope,
-    request: Request,
+    request: OnceRequest,
     propose: Callable[[], Awaitable[Proposal | None]],
     refused: Callable[[Sequence[Write], Sequence[Outcome]], Awaitable[None]] | None = None,
 ) -> Answered | None:
@@ -102,13 +102,15 @@ async def once(
     return None
 
 
-def request_of(scope: Scope, verb: str, arguments: Mapping[str, Any], key: str | None) -> Request:
+def request_of(scope: Scope, verb: str, arguments: Mapping[str, Any], key: str | None) -> OnceRequest:
     """A request under the key that a caller gives, or under one of its own."""
     own = scope.connection.next_event_id() if key is None else validate_key(key)
-    return Request(verb, arguments, own, key is not None)
+    return OnceRequest(verb, arguments, own, key is not None)
 
 
-def once_item(namespace_id: str, request: Request, answer: Mapping[str, Value], ttl: int) -> dict[str, Value]:
+def once_item(
+    namespace_id: str, request: OnceRequest, answer: Mapping[str, Value], ttl: int
+) -> dict[str, Value]:
     place = once_key(namespace_id, request.key)
     return {
         "said": request.said,
@@ -118,7 +120,7 @@ def once_item(namespace_id: str, request: Request, answer: Mapping[str, Value], 
     }
 
 
-def _noted(scope: Scope, request: Request, answer: Mapping[str, Value], record: Item | None) -> Put:
+def _noted(scope: Scope, request: OnceRequest, answer: Mapping[str, Value], record: Item | None) -> Put:
     """The write that notes an answer where there is none yet, or in the place of one whose time is over."""
     item = once_item(scope.namespace_id, request, answer, scope.world.now_ms() // 1000 + KEPT_SECONDS)
     when: tuple[Condition, ...] = (Absent(),) if record is None else pinned(record, "ttl")
@@ -129,7 +131,7 @@ def _is_over(scope: Scope, record: Item) -> bool:
     return number(record, "ttl") * 1000 < scope.world.now_ms()
 
 
-def _answered(request: Request, record: Item) -> Mapping[str, Any]:
+def _answered(request: OnceRequest, record: Item) -> Mapping[str, Any]:
     """What was answered to the same request before."""
     said, answer = text(record, "said"), record.get("answer")
     if said is None or not isinstance(answer, dict):

@@ -24,7 +24,7 @@ Work = Coroutine[Any, Any, T]
 Lost = Callable[[], None]
 """Is told that something could not be brought to its end."""
 
-NOT_OURS = ("zae_limiter.cli", "zae_limiter.decorator", "zae_limiter.testing")
+NOT_OURS = ("zae_limiter.cli", "zae_limiter.decorator", "zae_limiter.testing", "zae_limiter.web")
 """Parts of this package that use it as others do, and hold no lock meanwhile."""
 
 _running: set[asyncio.Task[Any]] = set()
