@@ -6,6 +6,16 @@
 """
 
 from .answers import Answers, Expose, HttpAnswer, RequestRefused
+from .asgi import RateLimitMiddleware
+from .charge import Meter, MeterFactory
 from .drafts import DRAFTS, LEGACY
+from .identity import Identity, api_key, bearer, claim, client_address, hashed_id
+from .request import Request, SyncRequest
+from .rules import Rule, Rules
+from .wsgi import WSGIRateLimitMiddleware
 
-__all__ = ["Answers", "DRAFTS", "Expose", "HttpAnswer", "LEGACY", "RequestRefused"]
+__all__ = [
+    "Answers", "DRAFTS", "Expose", "HttpAnswer", "Identity", "LEGACY", "Meter", "MeterFactory",
+    "RateLimitMiddleware", "Request", "RequestRefused", "Rule", "Rules", "SyncRequest",
+    "WSGIRateLimitMiddleware", "api_key", "bearer", "claim", "client_address", "hashed_id",
+]  # fmt: skip

@@ -1,6 +1,6 @@
 """How headers spell what there is to say of limits: each draft and each older style as data.
 
-A ``LimitReading`` is one limit as a header tells it; ``reading_of`` makes it from the status of a lease or of a
+A ``LimitReading`` is one limit as a header tells it; ``reading_of`` makes it from the status of a lease or a
 refusal. Its numbers keep one law: ``remaining`` within ``effective`` seconds is never more than ``quota``
 within ``window``, so nobody who goes by them is refused for it. Nothing here knows whose limit it is.
 """

@@ -1,0 +1,98 @@
+"""The limiter of a middleware: given open, or opened when the application starts and closed when it ends.
+
+A server that does not tell when that is has it opened by the first request. Whoever hands over an open
+limiter closes it; what was opened here is closed here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeAlias
+
+from ..exceptions import ValidationError
+from ..limiter import Opening, RateLimiter
+from ..runtime.colour import Asyncio, Signal
+from ..sync import SyncRateLimiter
+
+LimiterSource: TypeAlias = RateLimiter | Opening | Callable[[], Any]
+"""A limiter, ``RateLimiter.open(…)``, or a callable that gives one of them, or a coroutine or block of it."""
+
+_HINT = "pass a RateLimiter, RateLimiter.open(…), or a callable that opens one"
+_SYNC_HINT = "pass a SyncRateLimiter, or a callable that opens one"
+
+
+class HeldLimiter:
+    """A limiter for an event loop."""
+
+    def __init__(self, source: LimiterSource) -> None:
+        if isinstance(source, SyncRateLimiter):
+            raise ValidationError("limiter", source, f"it would block the event loop; {_HINT}")
+        if not isinstance(source, RateLimiter | Opening) and not callable(source):
+            raise ValidationError("limiter", source, _HINT)
+        self._source = source
+        self.limiter: RateLimiter | None = source if isinstance(source, RateLimiter) else None
+        """If it is open."""
+        self._block: AbstractAsyncContextManager[RateLimiter] | None = None
+        self._opening: Signal | None = None
+
+    async def open(self) -> RateLimiter:
+        """The limiter; the first who asks opens it, and all others wait for that."""
+        while self.limiter is None:
+            if self._opening is not None:
+                await self._opening.wait()
+                continue
+            self._opening = opening = Asyncio().signal()
+            try:
+                self.limiter = await self._opened()
+            finally:
+                self._opening = None
+                opening.give()
+        return self.limiter
+
+    async def _opened(self) -> RateLimiter:
+        source: Any = self._source
+        made = source if isinstance(source, Opening) else source()
+        if inspect.isawaitable(made) and not isinstance(made, Opening):
+            made = await made
+        if not isinstance(made, RateLimiter) and hasattr(made, "__aenter__"):
+            self._block = made
+            made = await made.__aenter__()
+        if not isinstance(made, RateLimiter):
+            raise ValidationError("limiter", made, _HINT)
+        return made
+
+    async def close(self) -> None:
+        """Close what was opened here; another start opens it again."""
+        if isinstance(self._source, RateLimiter) or (limiter := self.limiter) is None:
+            return
+        block, self._block, self.limiter = self._block, None, None
+        if block is not None:
+            await block.__aexit__(None, None, None)
+        else:
+            await limiter.close()
+
+
+class HeldSyncLimiter:
+    """A limiter for threads and processes that block."""
+
+    def __init__(self, source: SyncRateLimiter | Callable[[], SyncRateLimiter]) -> None:
+        if not isinstance(source, SyncRateLimiter) and (
+            isinstance(source, RateLimiter) or not callable(source)
+        ):
+            raise ValidationError("limiter", source, _SYNC_HINT)
+        self._source, self._lock = source, threading.Lock()
+        self.limiter = source if isinstance(source, SyncRateLimiter) else None
+
+    def open(self) -> SyncRateLimiter:
+        """The limiter; the first who asks opens it."""
+        if self.limiter is None:
+            with self._lock:
+                if self.limiter is None:
+                    made = self._source() if not isinstance(self._source, SyncRateLimiter) else self._source
+                    if not isinstance(made, SyncRateLimiter):
+                        raise ValidationError("limiter", made, _SYNC_HINT)
+                    self.limiter = made
+        return self.limiter

@@ -1,0 +1,124 @@
+"""The limiter of a middleware, from the start of an application to its end."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.web.calls import Message, get
+from tests.web.test_asgi import OK, limited
+from zae_limiter import RateLimiter, SyncRateLimiter, ValidationError
+
+
+def lifespan_of(*, complete: bool = True) -> tuple[Callable[..., Any], list[str]]:
+    said: list[str] = []
+
+    async def app(scope: Message, receive: Any, send: Any) -> None:
+        if scope["type"] != "lifespan":
+            await OK(scope, receive, send)
+            return
+        if not complete:
+            raise AssertionError("no lifespan here")
+        for kind in ("startup", "shutdown"):
+            assert (await receive())["type"] == f"lifespan.{kind}"
+            said.append(kind)
+            await send({"type": f"lifespan.{kind}.complete"})
+
+    return app, said
+
+
+async def life(app: Callable[..., Any], during: Callable[[], Any] | None = None) -> list[Message]:
+    """Start an application, do something, and let it end."""
+    coming: asyncio.Queue[Message] = asyncio.Queue()
+    sent: asyncio.Queue[Message] = asyncio.Queue()
+    coming.put_nowait({"type": "lifespan.startup"})
+    living = asyncio.ensure_future(app({"type": "lifespan", "state": {}}, coming.get, sent.put))
+    said = [await sent.get()]
+    if said[0]["type"] == "lifespan.startup.complete":
+        if during is not None:
+            await during()
+        coming.put_nowait({"type": "lifespan.shutdown"})
+        await living
+        said.append(await sent.get())
+    else:
+        with pytest.raises(Exception):  # noqa: B017 - of whatever kind
+            await living
+    return said
+
+
+@pytest.mark.parametrize("complete", [True, False])
+@pytest.mark.parametrize("how", ["opening", "callable", "coroutine", "block"])
+async def test_a_limiter_is_opened_and_closed(how: str, complete: bool) -> None:
+    """When the application starts and ends, whether or not it wants to hear of that."""
+    opened: list[RateLimiter] = []
+
+    async def made() -> RateLimiter:
+        opened.append(await RateLimiter.open("memory://"))
+        return opened[-1]
+
+    @asynccontextmanager
+    async def block() -> Any:
+        limiter = await made()
+        yield limiter
+        await limiter.close()
+
+    app, said = lifespan_of(complete=complete)
+    sources = {
+        "opening": RateLimiter.open("memory://"),
+        "callable": lambda: RateLimiter.open("memory://"),
+        "coroutine": made,
+        "block": block,
+    }
+    middleware = limited(sources[how], app)
+
+    async def during() -> None:
+        assert (await get(middleware, "/v1/x")).left() == 90
+        limiter = middleware._held.limiter
+        assert limiter is not None
+        opened[:] = [limiter]
+
+    for _ in range(2):
+        assert [one["type"] for one in await life(middleware, during)] == [
+            *("lifespan.startup.complete", "lifespan.shutdown.complete")
+        ]
+        assert not await opened[0].is_available()
+        assert middleware._held.limiter is None
+    assert said == ["startup", "shutdown"] * 2 * complete
+
+
+async def test_a_limiter_that_does_not_open() -> None:
+    """The server is told, and does not start."""
+    middleware = limited(lambda: 1 / 0, lifespan_of()[0])
+    (said,) = await life(middleware)
+    assert (said["type"], "division" in said["message"]) == ("lifespan.startup.failed", True)
+
+
+async def test_the_first_request_opens_a_limiter() -> None:
+    """Where no server tells of the start, and only once."""
+    count = 0
+
+    async def made() -> RateLimiter:
+        nonlocal count
+        count += 1
+        await asyncio.sleep(0)
+        if count == 1:
+            raise ConnectionError("the first try fails")
+        return await RateLimiter.open("memory://")
+
+    middleware = limited(made)
+    found = await asyncio.gather(*(get(middleware, "/v1/x") for _ in range(5)), return_exceptions=True)
+    assert sorted(type(one).__name__ for one in found) == ["ConnectionError", *["Reply"] * 4]
+    assert count == 2
+    await middleware._held.close()
+
+
+async def test_wrong_limiters_are_told(sync_limiter: SyncRateLimiter) -> None:
+    """One that would block the loop, and one that is none."""
+    with pytest.raises(ValidationError, match="block the event loop"):
+        limited(sync_limiter)
+    with pytest.raises(ValidationError, match="pass a RateLimiter"):
+        limited("memory://")
+    with pytest.raises(ValidationError, match="pass a RateLimiter"):
+        await get(limited(lambda: "memory://"), "/v1/x")

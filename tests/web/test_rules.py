@@ -1,0 +1,241 @@
+"""Which rule a request falls under, and that no spelling of a path leads around it."""
+
+import re
+from typing import Any
+
+import pytest
+from flask import Flask
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from starlette.applications import Starlette
+from starlette.requests import Request as StarletteRequest
+from starlette.responses import PlainTextResponse
+from starlette.routing import Match as RouteMatch
+from starlette.routing import Mount, Route
+from werkzeug.exceptions import HTTPException
+
+from zae_limiter import Limit, ValidationError
+from zae_limiter.web import Request, RequestRefused, Rule, Rules, SyncRequest
+
+COST = {"rpm": 1}
+
+
+def rule(path: str, **more: Any) -> Rule:
+    return Rule(path, "api", COST, entity="key", **more)
+
+
+def found(rules: list[Rule], path: str, method: str = "GET") -> str | None:
+    match = Rules(rules).match(method, path)
+    return None if match is None else match.rule.path
+
+
+@pytest.mark.parametrize(
+    ("path", "fits"),
+    [
+        ("/v1/chat", True), ("/v1/chat/", True), ("/v1/chat//", True), ("/v1/chat\n", True),
+        ("//v1/chat", True), ("/v1//chat", True), ("/v1/./chat", True), ("/v1/x/../chat", True),
+        ("/v1/chat/.", True), ("/v1/chat/x/..", True),
+        ("/v1/chats", False), ("/v1/chat/x", False), ("/V1/chat", False), ("/v1", False), ("/", False),
+    ],
+)  # fmt: skip
+def test_an_exact_path(path: str, fits: bool) -> None:
+    """With slashes, dots and line ends that an application may overlook, but nothing else."""
+    assert found([rule("/v1/chat")], path) == ("/v1/chat" if fits else None)
+    assert found([rule("/v1/chat/")], path) == ("/v1/chat/" if fits else None)
+
+
+def test_a_prefix() -> None:
+    """All below it, and itself; a star alone is everything."""
+    rules = [rule("/v1/*")]
+    assert [found(rules, path) for path in ("/v1", "/v1/", "/v1/a/b", "/v10")] == [*["/v1/*"] * 3, None]
+    assert {found([rule("/*")], path) for path in ("/", "/a", "//", "/a/b/")} == {"/*"}
+
+
+def test_names_in_a_path() -> None:
+    """Each stands for one segment, and may be used in the resource."""
+    rules = Rules([Rule("/v1/{model}/chat", "model-{model}", COST, entity="key")])
+    match = rules.match("GET", "/v1/gpt-4/chat/")
+    assert match is not None
+    assert match.names == {"model": "gpt-4"}
+    assert match.rule.named_resource(match.names) == "model-gpt-4"
+    assert rules.match("GET", "/v1/a/b/chat") is None
+    below = Rules([rule("/{tenant}/files/*")])
+    assert [below.match("GET", path) is not None for path in ("/t/files", "/t/files/a/b", "/t/file")] == [
+        *(True, True, False)
+    ]
+
+
+def test_the_first_rule_wins() -> None:
+    """In the order in which they are written."""
+    rules = [rule("/v1/chat"), rule("/v1/*"), rule("/*")]
+    assert [found(rules, path) for path in ("/v1/chat", "/v1/x", "/x")] == ["/v1/chat", "/v1/*", "/*"]
+    assert found(rules[::-1], "/v1/chat") == "/*"
+
+
+def test_methods() -> None:
+    """Only those that are named; where GET is limited, HEAD is no way around it."""
+    rules = [rule("/a", methods=["get"]), rule("/b", methods=["POST"])]
+    assert [found(rules, "/a", method) for method in ("GET", "HEAD", "POST")] == ["/a", "/a", None]
+    assert [found(rules, "/b", method) for method in ("GET", "POST")] == [None, "/b"]
+
+
+def test_exempt_is_read_to_the_letter() -> None:
+    """What is not exactly what was exempted is limited."""
+    rules = [Rule("/health", exempt=True), Rule("/static/*", exempt=True), rule("/*")]
+    assert [found(rules, path) for path in ("/health", "/static/a.css")] == [None, None]
+    for path in ("/health/", "/health\n", "//health", "/static", "/static/../v1", "/x/../health", "/Health"):
+        assert found(rules, path) == "/*", path
+
+
+def test_two_readings_are_refused() -> None:
+    """A path that falls under one rule as it is, and under another as it is meant."""
+    rules = [rule("/cheap/*"), rule("/dear/*")]
+    with pytest.raises(RequestRefused, match="two ways"):
+        found(rules, "/cheap/../dear/x")
+    assert found(rules, "/cheap/http://x") == "/cheap/*"
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"path": "v1"}, "begin with a slash"),
+    ({"path": "/v1//x"}, "empty and dotted"),
+    ({"path": "/v1/../x"}, "empty and dotted"),
+    ({"path": "/v1?x=1"}, "query"),
+    ({"path": "/v1/*/x"}, "a star only the last one"),
+    ({"path": "/v1/a{b}"}, "a whole segment"),
+    ({"path": "/{a}/{a}"}, "given twice"),
+    ({"path": "/x", "resource": "m-{model}"}, "has no name 'model'"),
+    ({"path": "/x", "resource": 7}, "pass a name"),
+    ({"path": "/x", "resource": "a#b"}, "'#' is reserved"),
+    ({"path": "/x", "cost": None}, "pass amounts by limit"),
+    ({"path": "/x", "cost": {"rpm": -1}}, "at least 0"),
+    ({"path": "/x", "cost": 1}, "pass amounts by limit"),
+    ({"path": "/x", "messages": {"rpm": 1.5}}, "whole number"),
+    ({"path": "/x", "cost": None, "limits": []}, "at least one"),
+    ({"path": "/x", "cost": None, "limits": [Limit.per_month("usd", 5, unit="usd_micro")]}, "counts money"),
+    ({"path": "/x", "entity": 5}, "pass an id or a callable"),
+    ({"path": "/x", "entity": "$x"}, "reserved"),
+    ({"path": "/x", "usage": 5}, "makes a meter"),
+    ({"path": "/x", "methods": []}, "at least one"),
+    ({"path": "/x", "methods": ["G T"]}, "pass a list such as"),
+    ({"path": "/x", "wait": -1}, "0 or more"),
+    ({"path": "/x", "on_error": "give"}, "use 'refund'"),
+    ({"path": "/x", "on_unavailable": "maybe"}, "use 'allow'"),
+    ({"path": "/x", "exempt": True}, "leave out resource, cost"),
+    ({"path": "/x", "exempt": "yes"}, "use True or False"),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), WRONG)
+def test_a_wrong_rule_is_told(given: dict[str, Any], said: str) -> None:
+    """When it is made, with the value and the way out."""
+    with pytest.raises(ValidationError, match=re.escape(said)):
+        Rule(**{"resource": "api", "cost": COST, **given})
+
+
+def test_rules_need_somebody() -> None:
+    """A rule that nobody can be charged by is found before the first request."""
+    with pytest.raises(ValidationError, match="say whose requests they are"):
+        Rules([Rule("/x", "api", COST)])
+    assert len(Rules([Rule("/x", "api", COST)], entity="key")) == 1
+    with pytest.raises(ValidationError, match="pass a list of Rule"):
+        Rules(["/x"])  # type: ignore[list-item]
+
+
+def test_what_is_left_out() -> None:
+    """One of each limit that is given, and the path as the resource; a connection is free by itself."""
+    short = Rule("/v1/{a}/*", limits=[Limit.per_minute("rpm", 6), Limit.concurrent("parallel", 2)])
+    assert (short.resource, short.cost) == ("/v1/<a>/*", {"rpm": 1, "parallel": 1})
+    assert Rule("/ws", "chat", messages=COST).cost == {}
+
+
+# What frameworks route to an endpoint that is limited is limited, however the path is spelled.
+
+PATHS = ("/v1/chat", "/v1/{model}/chat", "/files/{rest}", "/health")
+segments = st.sampled_from(
+    ["v1", "chat", "health", "files", "a", ".", "..", "", "%2e%2e", "%2f", "\n", "%0a", "A"]
+)
+requests = st.lists(segments, max_size=5).map(lambda found: "/" + "/".join(found)) | st.text(
+    st.sampled_from("/.v1chatfiles\n%2e"), max_size=12
+).map(lambda rest: f"/{rest}")
+RULES = Rules(
+    [
+        Rule("/health", exempt=True),
+        rule("/v1/chat"),
+        rule("/v1/{model}/chat"),
+        rule("/files/*"),
+    ]
+)
+
+
+def is_limited(method: str, path: str) -> bool:
+    """Limited, or refused because it can be read in two ways."""
+    try:
+        return RULES.match(method, path) is not None
+    except RequestRefused:
+        return True
+
+
+def endpoint(request: StarletteRequest) -> PlainTextResponse:
+    return PlainTextResponse(request.url.path)
+
+
+STARLETTE = Starlette(
+    routes=[
+        Route("/health", endpoint, name="exempt"),
+        Route("/v1/chat", endpoint, name="limited"),
+        Route("/v1/{model}/chat", endpoint, name="limited"),
+        Mount("/files", routes=[Route("/{rest:path}", endpoint, name="limited")]),
+    ]
+)
+
+
+async def nothing() -> Any:
+    raise AssertionError("nobody reads")
+
+
+@settings(max_examples=300)
+@given(requests, st.sampled_from(["", "/api"]))
+def test_what_starlette_routes_there_is_limited(path: str, root: str) -> None:
+    """Whatever the path: decoded by the server, mounted or not."""
+    from urllib.parse import unquote
+
+    scope = {"type": "http", "method": "GET", "path": root + unquote(path), "root_path": root, "headers": []}
+    for route in STARLETTE.routes:
+        matched, child = route.matches(scope)
+        if matched is not RouteMatch.NONE:
+            is_exempt = getattr(route, "name", "") == "exempt"
+            assert child or is_exempt
+            if not is_exempt:
+                request = Request(scope, nothing)
+                assert is_limited(request.method, request.path)
+            break
+
+
+FLASK = Flask(__name__)
+FLASK.add_url_rule("/health", "exempt", strict_slashes=False)
+for number, one in enumerate(("/v1/chat", "/v1/<model>/chat", "/files/<path:rest>")):
+    FLASK.add_url_rule(one, f"limited-{number}", strict_slashes=False)
+MERGED = Flask("merged")
+MERGED.url_map.merge_slashes = False
+for rule_of in FLASK.url_map.iter_rules():
+    MERGED.add_url_rule(rule_of.rule, rule_of.endpoint, strict_slashes=False)
+
+
+@settings(max_examples=300)
+@given(requests, st.sampled_from([FLASK, MERGED]), st.sampled_from(["GET", "get", "HEAD"]))
+def test_what_flask_routes_there_is_limited(path: str, app: Flask, method: str) -> None:
+    """With slashes merged and without, and slashes at the end that do not matter."""
+    environ = {"REQUEST_METHOD": method, "SERVER_NAME": "x", "SERVER_PORT": "80", "wsgi.url_scheme": "http"}
+    from urllib.parse import unquote
+
+    environ["PATH_INFO"] = unquote(path).encode().decode("latin-1")
+    request = SyncRequest(dict(environ))
+    with app.request_context({**environ}) as context:
+        try:
+            adapter = context.url_adapter
+            assert adapter is not None
+            endpoint_name, _ = adapter.match()
+        except HTTPException:  # not there, or somewhere else
+            return
+    if endpoint_name.startswith("limited"):
+        assert is_limited(request.method, request.path)
