@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from ..exceptions import ValidationError
@@ -179,6 +180,22 @@ class Rules:
     def of(cls, rules: Rules | Iterable[Rule], entity: str | Identity | None = None) -> Rules:
         """Rules as they are, or made of a list."""
         return rules if isinstance(rules, Rules) else cls(rules, entity=entity)
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | Path,
+        given: Mapping[str, Callable[..., Any]] | None = None,
+        *,
+        entity: str | Identity | None = None,
+    ) -> Rules:
+        """Rules of a file in YAML or JSON, which is read again when it changes.
+
+        ``given`` has callables by the names that the file calls them: ``{"chat": UsageMeter.factory(…)}``.
+        """
+        from .rules_file import FileRules  # which needs a parser
+
+        return FileRules(path, given, entity)
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self._rules)

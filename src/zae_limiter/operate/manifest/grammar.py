@@ -88,7 +88,7 @@ def parse_json(text: str, source: str = "manifest") -> Manifest:
 
 
 def _manifest_of(tree: Node, source: str) -> Manifest:
-    reader, namespace = _Reader(), None
+    reader, namespace = TreeReader(), None
     with suppress(_Enough):
         namespace = reader.read(tree)
     if reader.problems:
@@ -100,7 +100,7 @@ class _Enough(Exception):
     """Reading on would take for ever; why is noted."""
 
 
-class _Reader:
+class TreeReader:
     """Reads one tree and notes what is wrong with it."""
 
     def __init__(self) -> None:
