@@ -201,6 +201,8 @@ class Life:
 
     async def _sent(self, message: Message) -> None:
         self._is_answered = True
+        if message["type"].startswith("lifespan.shutdown."):  # after which a server may end us at once
+            await self._held.close()
         await self._send(message)
 
     async def _alone(self) -> None:
@@ -209,4 +211,4 @@ class Life:
         await self._send({"type": "lifespan.startup.complete"})
         while (await self._receive())["type"] != "lifespan.shutdown":
             pass
-        await self._send({"type": "lifespan.shutdown.complete"})
+        await self._sent({"type": "lifespan.shutdown.complete"})
