@@ -2,47 +2,27 @@
 
 import asyncio
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.web.calls import Message, Reply, call, get, http_scope
-from zae_limiter import Lease, Limit, RateLimiter, ValidationError
+from tests.web.calls import (
+    OK,
+    RPM,
+    TPM,
+    Message,
+    Reply,
+    answering,
+    body,
+    call,
+    get,
+    http_scope,
+    limited,
+    start,
+)
+from zae_limiter import Lease, RateLimiter, ValidationError
 from zae_limiter.testing import Fault, FaultyBackend, ManualClock
-from zae_limiter.web import Answers, RateLimitMiddleware, Request, Rule, api_key, client_address
-
-RPM = Limit.per_minute("rpm", 100)
-TPM = Limit.per_day("tpm", 1_000)
-
-
-def start(status: int = 200, **headers: str) -> Message:
-    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
-    return {"type": "http.response.start", "status": status, "headers": pairs}
-
-
-def body(chunk: bytes = b"", more: bool = False) -> Message:
-    return {"type": "http.response.body", "body": chunk, "more_body": more}
-
-
-def answering(*messages: Message, then: BaseException | None = None) -> Callable[..., Any]:
-    """An application that sends these, and raises afterwards if it is told to."""
-
-    async def app(_scope: Message, _receive: Any, send: Any) -> None:
-        for message in messages:
-            await send(message)
-        if then is not None:
-            raise then
-
-    return app
-
-
-OK = answering(start(), body(b"hi"))
-
-
-def limited(limiter: Any, app: Callable[..., Any] = OK, **rule: Any) -> RateLimitMiddleware:
-    given = {"resource": "api", "cost": {"rpm": 10}, "entity": api_key(), "limits": [RPM, TPM], **rule}
-    return RateLimitMiddleware(app, limiter=limiter, rules=[Rule("/v1/*", **given)])
+from zae_limiter.web import Answers, RateLimitMiddleware, Request, Rule, client_address
 
 
 async def used(limiter: RateLimiter, entity_id: str = "key-1") -> dict[str, int]:

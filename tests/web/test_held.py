@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.web.calls import Message, get
-from tests.web.test_asgi import OK, limited
+from tests.web.calls import OK, Message, get, limited
 from zae_limiter import RateLimiter, SyncRateLimiter, ValidationError
 
 
