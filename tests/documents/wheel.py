@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = re.compile(r"[A-Za-z0-9._-]+")
-EXTRAS = frozenset({"cli", "dynamodb"})
+EXTRAS = frozenset({"cli", "dynamodb", "fastapi"})
 
 
 def build(place: Path) -> Path:
