@@ -125,6 +125,13 @@ def test_a_request_that_is_not_even_asked_for() -> None:
     assert ("WWW-Authenticate", "Bearer") in answer.headers
 
 
+@pytest.mark.parametrize("status", [200, 500, 499, 0])
+def test_only_clients_are_refused_so(status: int) -> None:
+    """A status that says something else, or that nobody knows, is a mistake of the program."""
+    with pytest.raises(ValidationError, match="4xx"):
+        RequestRefused(status, "no")
+
+
 def test_other_errors_are_no_answers() -> None:
     """A mistake of the program is not dressed up as a refusal."""
     with pytest.raises(ZeroDivisionError):

@@ -87,6 +87,15 @@ async def test_a_limiter_is_opened_and_closed(how: str, complete: bool) -> None:
     assert said == ["startup", "shutdown"] * 2 * complete
 
 
+async def test_a_limiter_that_was_given_open(limiter: RateLimiter) -> None:
+    """The start and the end are the application's own affair, and the limiter stays open."""
+    app, said = lifespan_of()
+    assert len(await life(limited(limiter, app))) == 2
+    assert (said, await limiter.is_available()) == (["startup", "shutdown"], True)
+    with pytest.raises(AssertionError, match="no lifespan here"):
+        await limited(limiter, lifespan_of(complete=False)[0])({"type": "lifespan"}, None, None)  # type: ignore[arg-type]
+
+
 async def test_a_limiter_that_does_not_open() -> None:
     """The server is told, and does not start."""
     middleware = limited(lambda: 1 / 0, lifespan_of()[0])

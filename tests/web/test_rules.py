@@ -1,7 +1,9 @@
 """Which rule a request falls under, and that no spelling of a path leads around it."""
 
+import itertools
 import re
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from flask import Flask
@@ -87,6 +89,11 @@ def test_exempt_is_read_to_the_letter() -> None:
         assert found(rules, path) == "/*", path
 
 
+def test_dots_behind_slashes() -> None:
+    """Flask overlooks the slashes at the beginning, and takes the dots for a name."""
+    assert found([rule("/v1/{model}/chat")], "//v1/../chat") == "/v1/{model}/chat"
+
+
 def test_two_readings_are_refused() -> None:
     """A path that falls under one rule as it is, and under another as it is meant."""
     rules = [rule("/cheap/*"), rule("/dear/*")]
@@ -167,12 +174,14 @@ RULES = Rules(
 )
 
 
-def is_limited(method: str, path: str) -> bool:
-    """Limited, or refused because it can be read in two ways."""
+def check(method: str, path: str, rule_path: str) -> None:
+    """It falls under the rule of its endpoint, or is refused because it can be read in two ways."""
     try:
-        return RULES.match(method, path) is not None
+        match = RULES.match(method, path)
     except RequestRefused:
-        return True
+        return
+    assert match is not None, path
+    assert match.rule.path == rule_path, path
 
 
 def endpoint(request: StarletteRequest) -> PlainTextResponse:
@@ -182,9 +191,9 @@ def endpoint(request: StarletteRequest) -> PlainTextResponse:
 STARLETTE = Starlette(
     routes=[
         Route("/health", endpoint, name="exempt"),
-        Route("/v1/chat", endpoint, name="limited"),
-        Route("/v1/{model}/chat", endpoint, name="limited"),
-        Mount("/files", routes=[Route("/{rest:path}", endpoint, name="limited")]),
+        Route("/v1/chat", endpoint, name="/v1/chat"),
+        Route("/v1/{model}/chat", endpoint, name="/v1/{model}/chat"),
+        Mount("/files", routes=[Route("/{rest:path}", endpoint)], name="/files/*"),
     ]
 )
 
@@ -193,41 +202,38 @@ async def nothing() -> Any:
     raise AssertionError("nobody reads")
 
 
-@settings(max_examples=300)
-@given(requests, st.sampled_from(["", "/api"]))
-def test_what_starlette_routes_there_is_limited(path: str, root: str) -> None:
-    """Whatever the path: decoded by the server, mounted or not."""
-    from urllib.parse import unquote
-
+def check_starlette(path: str, root: str = "") -> None:
     scope = {"type": "http", "method": "GET", "path": root + unquote(path), "root_path": root, "headers": []}
     for route in STARLETTE.routes:
-        matched, child = route.matches(scope)
+        matched, _ = route.matches(scope)
         if matched is not RouteMatch.NONE:
-            is_exempt = getattr(route, "name", "") == "exempt"
-            assert child or is_exempt
-            if not is_exempt:
+            assert isinstance(route, Route | Mount)
+            if route.name != "exempt":
                 request = Request(scope, nothing)
-                assert is_limited(request.method, request.path)
+                check(request.method, request.path, route.name)
             break
 
 
-FLASK = Flask(__name__)
+@settings(max_examples=200)
+@given(requests, st.sampled_from(["", "/api"]))
+def test_what_starlette_routes_there_is_limited(path: str, root: str) -> None:
+    """Whatever the path: decoded by the server, mounted or not."""
+    check_starlette(path, root)
+
+
+FLASK = Flask(__name__, static_folder=None)
 FLASK.add_url_rule("/health", "exempt", strict_slashes=False)
-for number, one in enumerate(("/v1/chat", "/v1/<model>/chat", "/files/<path:rest>")):
-    FLASK.add_url_rule(one, f"limited-{number}", strict_slashes=False)
-MERGED = Flask("merged")
+FLASK.add_url_rule("/v1/chat", "/v1/chat", strict_slashes=False)
+FLASK.add_url_rule("/v1/<model>/chat", "/v1/{model}/chat", strict_slashes=False)
+FLASK.add_url_rule("/files/<path:rest>", "/files/*", strict_slashes=False)
+MERGED = Flask("merged", static_folder=None)
 MERGED.url_map.merge_slashes = False
 for rule_of in FLASK.url_map.iter_rules():
     MERGED.add_url_rule(rule_of.rule, rule_of.endpoint, strict_slashes=False)
 
 
-@settings(max_examples=300)
-@given(requests, st.sampled_from([FLASK, MERGED]), st.sampled_from(["GET", "get", "HEAD"]))
-def test_what_flask_routes_there_is_limited(path: str, app: Flask, method: str) -> None:
-    """With slashes merged and without, and slashes at the end that do not matter."""
+def check_flask(path: str, app: Flask, method: str = "GET") -> None:
     environ = {"REQUEST_METHOD": method, "SERVER_NAME": "x", "SERVER_PORT": "80", "wsgi.url_scheme": "http"}
-    from urllib.parse import unquote
-
     environ["PATH_INFO"] = unquote(path).encode().decode("latin-1")
     request = SyncRequest(dict(environ))
     with app.request_context({**environ}) as context:
@@ -237,5 +243,24 @@ def test_what_flask_routes_there_is_limited(path: str, app: Flask, method: str) 
             endpoint_name, _ = adapter.match()
         except HTTPException:  # not there, or somewhere else
             return
-    if endpoint_name.startswith("limited"):
-        assert is_limited(request.method, request.path)
+    if endpoint_name != "exempt":
+        check(request.method, request.path, endpoint_name)
+
+
+@settings(max_examples=200)
+@given(requests, st.sampled_from([FLASK, MERGED]), st.sampled_from(["GET", "get", "HEAD"]))
+def test_what_flask_routes_there_is_limited(path: str, app: Flask, method: str) -> None:
+    """With slashes merged and without, and slashes at the end that do not matter."""
+    check_flask(path, app, method)
+
+
+def test_every_short_path() -> None:
+    """All paths of up to four segments that mean something, or nothing, to somebody."""
+    words = ["v1", "chat", "health", "files", "..", ".", ""]
+    for count in range(5):
+        for one in itertools.product(words, repeat=count):
+            for end in ("", "\n"):
+                path = f"/{'/'.join(one)}{end}"
+                check_starlette(path)
+                check_flask(path, FLASK)
+                check_flask(path, MERGED)

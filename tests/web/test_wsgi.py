@@ -238,10 +238,10 @@ def test_the_application_finds_its_lease(sync_limiter: SyncRateLimiter) -> None:
         ({"CONTENT_LENGTH": "7"}, "200 OK"),
         ({"CONTENT_LENGTH": "", "wsgi.input_terminated": True}, "200 OK"),
         ({"CONTENT_LENGTH": ""}, "400 Bad Request"),
-        ({"CONTENT_LENGTH": "21"}, "413 Request Entity Too Large"),
+        ({"CONTENT_LENGTH": "21"}, "413 "),
         (
             {"wsgi.input_terminated": True, "wsgi.input": io.BytesIO(b"x" * 30)},
-            "413 Request Entity Too Large",
+            "413 ",
         ),
     ],
 )
@@ -260,7 +260,7 @@ def test_a_body_is_read_and_given_again(
         return [environ["wsgi.input"].read()]
 
     got = Got(limited(sync_limiter, app, cost=cost), **{"wsgi.input": io.BytesIO(b'{"n":7}'), **environ})
-    assert got.status == status
+    assert got.status.startswith(status)
     if status == "200 OK":
         assert (got.body, used(sync_limiter)["rpm"]) == ([b'{"n":7}'], 7)
 

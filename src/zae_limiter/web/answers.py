@@ -44,6 +44,8 @@ STORE_SECONDS = 1
 
 POLICIES_MAX = 1024
 
+_REFUSING = frozenset(int(status) for status in HTTPStatus if 400 <= status < 500)
+
 
 class Expose(Choice):
     """Whose limits an answer may tell."""
@@ -82,6 +84,8 @@ class RequestRefused(Exception):
     """
 
     def __init__(self, status: int, detail: str, headers: Iterable[Header] = ()) -> None:
+        if status not in _REFUSING:
+            raise ValidationError("status", status, "use one of 4xx that HTTP knows, such as 402")
         self.status, self.detail, self.headers = status, detail, tuple(headers)
         super().__init__(f"{status}: {detail}")
 

@@ -104,6 +104,9 @@ class RateLimitMiddleware:
 
     async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Open the limiter when the application starts, and close it when it ends."""
+        if self._held.is_given:
+            await self.app(scope, receive, send)
+            return
         await Life(self.app, self._held, receive, send).live(scope)
 
 

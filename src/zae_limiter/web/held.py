@@ -38,6 +38,11 @@ class HeldLimiter:
         self._block: AbstractAsyncContextManager[RateLimiter] | None = None
         self._opening: Signal | None = None
 
+    @property
+    def is_given(self) -> bool:
+        """Whether somebody else opened it, and will close it."""
+        return isinstance(self._source, RateLimiter)
+
     async def open(self) -> RateLimiter:
         """The limiter; the first who asks opens it, and all others wait for that."""
         while self.limiter is None:
@@ -66,7 +71,7 @@ class HeldLimiter:
 
     async def close(self) -> None:
         """Close what was opened here; another start opens it again."""
-        if isinstance(self._source, RateLimiter) or (limiter := self.limiter) is None:
+        if self.is_given or (limiter := self.limiter) is None:
             return
         block, self._block, self.limiter = self._block, None, None
         if block is not None:

@@ -2,8 +2,8 @@
 
 A rule that limits is read generously: with or without a slash at the end, and whatever else an application
 may route to the same place. A rule that exempts is read to the letter. A path with empty or dotted segments
-is read both ways, as it is and as it is meant; it is never exempt, and if two rules claim it, it is refused:
-no spelling of a path leads around its rule. Nothing here asks a limiter.
+is read as it is, without the empty ones, and as it is meant; it is never exempt, and if two rules claim it,
+it is refused: no spelling of a path leads around its rule. Nothing here asks a limiter.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ RULES_MAX = 10_000
 NO_NAMES: Mapping[str, str] = {}
 
 _UNCLEAN = re.compile(r"//|/\.{1,2}(?:/|\Z)")
+_SLASHES = re.compile("/+")
 _SEGMENT_NAME = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _METHOD = re.compile(r"[A-Za-z][A-Za-z-]*")
 _PATH_HINT = "write '/v1/chat', '/v1/*' or '/v1/{model}/chat'"
@@ -224,11 +225,12 @@ class Rules:
         return None
 
     def _unclean(self, method: str, path: str) -> Match | None:
-        as_it_is = self._first(self._limiting, method, path)
-        as_meant = self._first(self._limiting, method, clean(path))
-        if as_it_is is None or as_meant is None or as_it_is.rule is as_meant.rule:
-            return as_it_is or as_meant
-        raise RequestRefused(400, "the path can be read in two ways; leave out empty and dotted segments")
+        readings = dict.fromkeys((path, _SLASHES.sub("/", path), clean(path)))
+        matches = [found for one in readings if (found := self._first(self._limiting, method, one))]
+        if any(found.rule is not matches[0].rule for found in matches):
+            told = "the path can be read in two ways; leave out empty and dotted segments"
+            raise RequestRefused(400, told)
+        return matches[0] if matches else None
 
 
 def clean(path: str) -> str:
