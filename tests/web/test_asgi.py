@@ -398,6 +398,24 @@ async def test_answers_are_chosen(limiter: RateLimiter) -> None:
     }
 
 
+async def test_a_request_that_is_thrown_away(limiter: RateLimiter) -> None:
+    """It may not wait any more, so its lease settles itself: the cost counts, and a warning says so."""
+
+    async def app(_scope: Message, _receive: Any, send: Any) -> None:
+        await send(start())
+        await asyncio.get_running_loop().create_future()
+
+    async def send(_message: Message) -> None: ...
+
+    scope = http_scope("/v1/x", headers={"x-api-key": "key-1"})
+    request = limited(limiter, app)(scope, None, send)  # type: ignore[arg-type]
+    request.send(None)  # type: ignore[attr-defined]
+    del scope
+    with pytest.warns(ResourceWarning, match="was forgotten"):
+        request.close()  # type: ignore[attr-defined]
+    assert (await used(limiter))["rpm"] == 10
+
+
 async def test_a_loop_that_is_cancelled_again_and_again(limiter: RateLimiter) -> None:
     """The lease is settled although whoever runs the application cancels at every step."""
     import anyio

@@ -10,8 +10,7 @@ from typing import TypeAlias
 
 from ..models.leases import LeaseStatus
 from ..repository_protocol import Item
-from ..schema import stored_rate
-from .account import Account
+from .account import Account, Terms
 from .bucket_view import level, stored_terms, told_limit
 from .group_commit import BucketWriter
 from .law import TOKEN_MILLI
@@ -35,8 +34,9 @@ def statuses_of(seen: Seen) -> Iterable[LeaseStatus]:
     """Every limit of these buckets as it stood; of what no reply has shown nothing is told."""
     now_ms, accounts, images = seen
     for account, shards in zip(accounts, images, strict=True):
+        known = _known(shards)
         for name, rate in terms_at(account.terms, now_ms).rates.items():
-            if parts := _levels(shards, name, now_ms):
+            if parts := _levels(known, name, now_ms):
                 whole = Spread(parts)
                 limit = told_limit(account.terms, name, parts[0].rate if len(shards) == 1 else rate)
                 left, full_ms = whole.balance(now_ms), whole.full_after_ms(now_ms)
@@ -56,14 +56,14 @@ def exceeded(seen: Seen, asked: Collection[str]) -> list[str]:
         for account, shards in zip(accounts, images, strict=True)
         for name in account.terms.rates
         if name in account.terms.soft and name in asked
-        if (parts := _levels(shards, name, now_ms)) and Spread(parts).balance(now_ms) < 0
+        if (parts := _levels(_known(shards), name, now_ms)) and Spread(parts).balance(now_ms) < 0
     ]
 
 
-def _levels(shards: Sequence[Item | None], name: str, now_ms: int) -> list[Level]:
-    """A limit by the numbers that a bucket has itself: they may be newer than those of the account."""
-    return [
-        level(stored_terms(image), name, image, now_ms)
-        for image in shards
-        if image is not None and stored_rate(image, name) is not None
-    ]
+def _known(shards: Sequence[Item | None]) -> list[tuple[Item, Terms]]:
+    """Buckets with the numbers that they have themselves: they may be newer than those of the account."""
+    return [(image, stored_terms(image)) for image in shards if image is not None]
+
+
+def _levels(known: Sequence[tuple[Item, Terms]], name: str, now_ms: int) -> list[Level]:
+    return [level(terms, name, image, now_ms) for image, terms in known if name in terms.rates]
