@@ -67,6 +67,31 @@ async def test_waiting_for_a_seat_that_does_not_come(store: Store) -> None:
         await lease.commit()
 
 
+async def test_what_can_never_be_had_behind_others_who_wait(store: Store) -> None:
+    """It is refused at once, though it is not its turn: more seats than there are, or a rate too late."""
+    limiter = await waiting_limiter(store)
+    limits = [Limit.concurrent("parallel", 1, hold="60s"), Limit.per_day("rpd", 10)]
+
+    async def refusal(need: dict[str, int], wait: float) -> float:
+        asked = limiter.acquire("key", RESOURCE, need, limits, wait=wait).open()
+        with pytest.raises(RateLimitExceeded) as caught:
+            await asyncio.wait_for(asked, PATIENCE_SECONDS)
+        return caught.value.retry_after_seconds
+
+    lease = await limiter.acquire("key", RESOURCE, {"parallel": 1}, limits)
+    first = asyncio.create_task(
+        limiter.acquire("key", RESOURCE, {"parallel": 1}, limits, wait=math.inf).open()
+    )
+    await asyncio.sleep(0.05)
+    assert await refusal({"parallel": 2}, math.inf) == math.inf
+    assert await refusal({"parallel": 1, "rpd": 11}, math.inf) == math.inf
+    await (await limiter.acquire("key", RESOURCE, {"rpd": 10}, limits)).commit()
+    assert 8_000 < await refusal({"parallel": 1, "rpd": 1}, 8_000) <= 8_640
+    assert not first.done()
+    await lease.commit()
+    await (await asyncio.wait_for(first, PATIENCE_SECONDS)).commit()
+
+
 async def test_waiting_for_a_seat_of_another_process(store: Store) -> None:
     """Who waits looks again by itself: nobody in its process tells."""
     limiter, other = await waiting_limiter(store), await waiting_limiter(store)

@@ -23,6 +23,7 @@ from .announcing import announce, withdraw
 from .demand import BucketDemand, seats_and_rest, with_ticket
 from .door import write_each
 from .holding import Holding
+from .refusal import refusal_of
 from .settle import Charge, answered_for, give_back
 from .waiting_room import SeatWaiter
 
@@ -98,6 +99,8 @@ class SeatWait:
                     if has_waited:
                         self._holding._waited_ms = writer.world.now_ms() - self._since_ms
                     return self._held
+            elif not has_waited and (hopeless := await self._hopeless(demands)) is not None:
+                raise hopeless
             has_waited = True
             if writer.world.nap is not None:
                 writer.world.nap(min(seconds, LOOK_SECONDS_MAX))
@@ -106,6 +109,16 @@ class SeatWait:
                 await me.wait(seconds)
             if writer.waiting_room.get().closing.given:
                 raise ClosedError("it was closed while this acquire waited for its turn")
+
+    async def _hopeless(self, demands: Sequence[BucketDemand]) -> RateLimitExceeded | None:
+        """The refusal of somebody behind others who cannot have all in time, once its buckets were read."""
+        for is_sure in (False, True):
+            refusal = refusal_of(self._writer, demands, self._writer.world.now_ms())
+            if refusal is None or _can_come(refusal, self._left_ms):
+                return None
+            if not is_sure:
+                await self._writer.look([demand.account.key for demand in demands])
+        return refusal
 
     async def _booked(self, refusal: RateLimitExceeded, demands: Sequence[BucketDemand]) -> bool:
         """Get all that is no seat, if there are seats and only that is missing; whether it is there now."""
