@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.flow.clients import RESOURCE, Client, Store, rpm
-from tests.flow.test_concurrency import LIMITS, NEED, SEATS
+from tests.flow.test_concurrency import NEED, SEATS
 from tests.flow.waiting_room import on_a_loop
 from tests.patience import PATIENCE_SECONDS, wait_until
 from tests.stores import url_of
 from zae_limiter import ClosedError, Limit, RateLimiter, RateLimitExceeded, Repository, SyncRateLimiter
+
+LIMITS = [SEATS, rpm(100, 1, 3_600)]
+"""What accrues while a test runs is nothing, on any machine."""
 
 
 async def waiting_limiter(store: Store) -> RateLimiter:
@@ -29,11 +32,10 @@ async def waiting_limiter(store: Store) -> RateLimiter:
 async def test_waiting_for_a_seat(store: Store) -> None:
     """Whoever of a process asked first sits first, woken by who leaves, and all have had their turn."""
     limiter, began, at_work, most = await waiting_limiter(store), list[int](), 0, 0
-    limits = [SEATS, rpm(100, 1, 3_600)]  # what comes back by itself meanwhile is nothing, on any machine
 
     async def work(number: int) -> None:
         nonlocal at_work, most
-        async with limiter.acquire("key", RESOURCE, NEED, limits, wait=math.inf) as lease:
+        async with limiter.acquire("key", RESOURCE, NEED, LIMITS, wait=math.inf) as lease:
             began.append(number)
             at_work += 1
             most = max(most, at_work)
@@ -41,7 +43,7 @@ async def test_waiting_for_a_seat(store: Store) -> None:
             at_work -= 1
         assert number < 3 or lease.waited_ms > 0
 
-    await (await limiter.acquire("key", RESOURCE, NEED, limits)).commit()
+    await (await limiter.acquire("key", RESOURCE, NEED, LIMITS)).commit()
     tasks = []
     for number in range(12):
         tasks.append(asyncio.create_task(work(number)))
@@ -49,7 +51,7 @@ async def test_waiting_for_a_seat(store: Store) -> None:
     await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE_SECONDS)
     assert began == list(range(12))
     assert most <= 3
-    assert await limiter.available("key", RESOURCE, limits) == {"parallel": 3, "rpm": 87}
+    assert await limiter.available("key", RESOURCE, LIMITS) == {"parallel": 3, "rpm": 87}
 
 
 async def test_waiting_for_a_seat_that_does_not_come(store: Store) -> None:
