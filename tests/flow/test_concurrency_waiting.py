@@ -94,6 +94,29 @@ async def test_what_can_never_be_had_behind_others_who_wait(store: Store) -> Non
     await (await asyncio.wait_for(first, PATIENCE_SECONDS)).commit()
 
 
+async def test_a_seat_behind_somebody_who_waits_for_a_rate(store: Store) -> None:
+    """Whoever lacks only a rate is in the way of nobody who does not: seats do not lie idle meanwhile."""
+    limiter = await waiting_limiter(store)
+    limits = [Limit.concurrent("parallel", 2, hold="60s"), Limit("rpm", 10, 1, 3_600)]
+    await (await limiter.acquire("key", RESOURCE, {"rpm": 10}, limits)).commit()
+    both = {"parallel": 1, "rpm": 1}
+    waiting = [
+        asyncio.create_task(limiter.acquire("key", RESOURCE, both, limits, wait=math.inf).open())
+        for _ in range(2)
+    ]
+    await asyncio.sleep(0.1)
+    for _ in range(3):
+        asked = limiter.acquire("key", RESOURCE, {"parallel": 1}, limits, wait=math.inf).open()
+        lease = await asyncio.wait_for(asked, PATIENCE_SECONDS)
+        assert await limiter.available("key", RESOURCE, limits) == {"parallel": 1, "rpm": -1}
+        await lease.commit()
+    assert not any(task.done() for task in waiting)
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+    assert await limiter.available("key", RESOURCE, limits) == {"parallel": 2, "rpm": 0}
+
+
 async def test_waiting_for_a_seat_of_another_process(store: Store) -> None:
     """Who waits looks again by itself: nobody in its process tells."""
     limiter, other = await waiting_limiter(store), await waiting_limiter(store)

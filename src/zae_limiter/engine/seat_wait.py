@@ -89,7 +89,7 @@ class SeatWait:
                 try:
                     taken = await self._taking(writer, [with_ticket(it, self._ticket) for it in wanted])
                 except RateLimitExceeded as refusal:
-                    if await self._booked(refusal, demands):
+                    if await self._booked(me, refusal, demands):
                         has_waited = True
                         continue
                     seconds = await self._next_look(refusal, wanted)
@@ -120,15 +120,25 @@ class SeatWait:
                 await self._writer.look([demand.account.key for demand in demands])
         return refusal
 
-    async def _booked(self, refusal: RateLimitExceeded, demands: Sequence[BucketDemand]) -> bool:
-        """Get all that is no seat, if there are seats and only that is missing; whether it is there now."""
+    async def _booked(
+        self, me: SeatWaiter, refusal: RateLimitExceeded, demands: Sequence[BucketDemand]
+    ) -> bool:
+        """Get all that is no seat, if there are seats and only that is missing; whether it is there now.
+
+        One of a process does so at a time: what it holds by then is used later than it was taken.
+        """
         short = [status for status in refusal.statuses if status.exceeded]
         if self._held or any(status.limit.accrual == CONCURRENT for status in short):
+            me.is_aside = False
             return False
         if self._latest_ms <= self._writer.world.now_ms() or not _can_come(refusal, self._left_ms):
             return False
+        me.step_aside()
+        if not me.is_head:
+            return False
         _, rest = seats_and_rest(demands)
         self._held = await self._book(self._holding, rest, self._taking)
+        me.is_aside = False
         return True
 
     @property
@@ -156,6 +166,8 @@ class SeatWait:
                     raise interruption
             image = self._writer.image(account.key) or {}
             before += [len(ahead(image, name, self._ticket, now_ms)) for name in seats]
+        if not short:  # of what only accrues: nobody gives that back, and who is before it wakes it
+            return min(max(refusal.retry_after_seconds, LOOK_SECONDS_MIN), max(0, left_ms) / 1000)
         if before != self._ahead:
             self._ahead, self._look_seconds = before, LOOK_SECONDS_MIN
         seconds = self._look_seconds * self._writer.world.random.uniform(0.5, 1)
