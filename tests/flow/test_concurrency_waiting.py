@@ -7,6 +7,7 @@ import gc
 import math
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,18 @@ from tests.flow.test_concurrency import NEED, SEATS
 from tests.flow.waiting_room import on_a_loop
 from tests.patience import PATIENCE_SECONDS, wait_until
 from tests.stores import url_of
-from zae_limiter import ClosedError, Limit, RateLimiter, RateLimitExceeded, Repository, SyncRateLimiter
+from zae_limiter import (
+    ClosedError,
+    Limit,
+    RateLimiter,
+    RateLimiterUnavailable,
+    RateLimitExceeded,
+    Repository,
+    SyncRateLimiter,
+)
+from zae_limiter.engine import parts
+from zae_limiter.engine import take as engine_take
+from zae_limiter.engine.take import Contended
 
 LIMITS = [SEATS, rpm(100, 1, 3_600)]
 """What accrues while a test runs is nothing, on any machine."""
@@ -152,6 +164,32 @@ async def test_closed_while_somebody_waits_for_a_seat(store: Store) -> None:
         await asyncio.wait_for(last, PATIENCE_SECONDS)
     for lease in leases:
         lease._ended = True
+
+
+@pytest.mark.parametrize("need", [{"parallel": 1}, {"rpm": 1}, NEED])
+@pytest.mark.parametrize("wait", [math.inf, 0])
+async def test_a_bucket_that_others_change_all_the_time(
+    store: Store, need: dict[str, int], wait: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has time left asks anew, and is not told that the store is gone; who has none is told."""
+    limiter, asked = await waiting_limiter(store), 0
+
+    async def take(*args: Any, **options: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked < 4:
+            raise Contended("others were faster")
+        return await engine_take.take(*args, **options)
+
+    monkeypatch.setattr(parts, "take", take)
+    if wait:
+        asking = limiter.acquire("key", RESOURCE, need, LIMITS, wait=wait).open()
+        await (await asyncio.wait_for(asking, PATIENCE_SECONDS)).cancel()
+    else:
+        with pytest.raises(RateLimiterUnavailable, match="others were faster"):
+            await limiter.acquire("key", RESOURCE, need, LIMITS, wait=wait)
+    assert asked == (4 if wait else 1)
+    assert await limiter.available("key", RESOURCE, LIMITS) == {"parallel": 3, "rpm": 100}
 
 
 @pytest.mark.parametrize(("before", "after", "begins"), [(1, 2, True), (2, 1, False)])

@@ -25,6 +25,7 @@ from .door import write_each
 from .holding import Holding
 from .refusal import refusal_of
 from .settle import Charge, answered_for, give_back
+from .take import Contended
 from .waiting_room import SeatWaiter
 
 LOOK_SECONDS_MIN, LOOK_SECONDS_MAX = 0.02, 1.0
@@ -93,6 +94,10 @@ class SeatWait:
                         has_waited = True
                         continue
                     seconds = await self._next_look(refusal, wanted)
+                except Contended:
+                    if self._left_ms <= 0:
+                        raise
+                    seconds = self._pause()  # others were faster, and nobody has said that it is too late
                 else:
                     self._held += [with_ticket(demand, None) for demand in taken]
                     del taken[:]
@@ -170,6 +175,10 @@ class SeatWait:
             return min(max(refusal.retry_after_seconds, LOOK_SECONDS_MIN), max(0, left_ms) / 1000)
         if before != self._ahead:
             self._ahead, self._look_seconds = before, LOOK_SECONDS_MIN
+        return self._pause()
+
+    def _pause(self) -> float:
+        """How long until the next look, twice as long each time."""
         seconds = self._look_seconds * self._writer.world.random.uniform(0.5, 1)
         self._look_seconds = min(2 * self._look_seconds, LOOK_SECONDS_MAX)
         return min(seconds, max(0, self._left_ms) / 1000)
