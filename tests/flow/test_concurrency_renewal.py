@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.flow.clients import RESOURCE, Store
 from tests.flow.test_concurrency import HOLD_SECONDS, LIMITS, NEED, free, seated
+from tests.patience import PATIENCE_SECONDS
 from zae_limiter import Limit
 from zae_limiter.engine.demand import seats_of
 from zae_limiter.engine.seats import RENEWALS_MAX, RENEWED, TICK_MS
@@ -99,3 +102,25 @@ async def test_another_hold_while_a_seat_is_held(store: Store, hold_seconds: int
     await lease.commit()
     assert (await other.limiter.available("key", RESOURCE, limits))["parallel"] == 3
     assert client.limiter.seats_lost == 0
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 4])
+async def test_a_renewal_that_is_cancelled_with_all_tasks(store: Store, turns: int) -> None:
+    """A program that cancels every task it finds, as many do to end, renews the seats of who goes on."""
+    client = await store.client()
+    lease = await seated(client)
+    (seat,) = seats_of(lease._later)
+    until, renewals, known = seat.until, client.repository.writer.renewals, asyncio.all_tasks()
+    store.clock.advance(HOLD_SECONDS / 2)
+    renewals._wake(renewals._watches.get(), 0)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not (begun := asyncio.all_tasks() - known) and seat.until == until:  # noqa: ASYNC110
+            await asyncio.sleep(0)  # nobody tells of a timer
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        for task in begun:
+            task.cancel()
+        while seat.until == until:  # noqa: ASYNC110 - nor of a renewal
+            await asyncio.sleep(0.01)
+    await lease.commit()
+    assert (await free(client), client.limiter.seats_lost) == (3, 0)

@@ -7,15 +7,30 @@ import gc
 import math
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.flow.clients import RESOURCE, Client, Store
-from tests.flow.test_concurrency import LIMITS, NEED
+from tests.flow.clients import RESOURCE, Client, Store, rpm
+from tests.flow.test_concurrency import NEED, SEATS
 from tests.flow.waiting_room import on_a_loop
 from tests.patience import PATIENCE_SECONDS, wait_until
 from tests.stores import url_of
-from zae_limiter import ClosedError, Limit, RateLimiter, RateLimitExceeded, Repository, SyncRateLimiter
+from zae_limiter import (
+    ClosedError,
+    Limit,
+    RateLimiter,
+    RateLimiterUnavailable,
+    RateLimitExceeded,
+    Repository,
+    SyncRateLimiter,
+)
+from zae_limiter.engine import parts
+from zae_limiter.engine import take as engine_take
+from zae_limiter.engine.take import Contended
+
+LIMITS = [SEATS, rpm(100, 1, 3_600)]
+"""What accrues while a test runs is nothing, on any machine."""
 
 
 async def waiting_limiter(store: Store) -> RateLimiter:
@@ -66,6 +81,54 @@ async def test_waiting_for_a_seat_that_does_not_come(store: Store) -> None:
         await lease.commit()
 
 
+async def test_what_can_never_be_had_behind_others_who_wait(store: Store) -> None:
+    """It is refused at once, though it is not its turn: more seats than there are, or a rate too late."""
+    limiter = await waiting_limiter(store)
+    limits = [Limit.concurrent("parallel", 1, hold="60s"), Limit.per_day("rpd", 10)]
+
+    async def refusal(need: dict[str, int], wait: float) -> float:
+        asked = limiter.acquire("key", RESOURCE, need, limits, wait=wait).open()
+        with pytest.raises(RateLimitExceeded) as caught:
+            await asyncio.wait_for(asked, PATIENCE_SECONDS)
+        return caught.value.retry_after_seconds
+
+    lease = await limiter.acquire("key", RESOURCE, {"parallel": 1}, limits)
+    first = asyncio.create_task(
+        limiter.acquire("key", RESOURCE, {"parallel": 1}, limits, wait=math.inf).open()
+    )
+    await asyncio.sleep(0.05)
+    assert await refusal({"parallel": 2}, math.inf) == math.inf
+    assert await refusal({"parallel": 1, "rpd": 11}, math.inf) == math.inf
+    await (await limiter.acquire("key", RESOURCE, {"rpd": 10}, limits)).commit()
+    assert 8_000 < await refusal({"parallel": 1, "rpd": 1}, 8_000) <= 8_640
+    assert not first.done()
+    await lease.commit()
+    await (await asyncio.wait_for(first, PATIENCE_SECONDS)).commit()
+
+
+async def test_a_seat_behind_somebody_who_waits_for_a_rate(store: Store) -> None:
+    """Whoever lacks only a rate is in the way of nobody who does not: seats do not lie idle meanwhile."""
+    limiter = await waiting_limiter(store)
+    limits = [Limit.concurrent("parallel", 2, hold="60s"), Limit("rpm", 10, 1, 3_600)]
+    await (await limiter.acquire("key", RESOURCE, {"rpm": 10}, limits)).commit()
+    both = {"parallel": 1, "rpm": 1}
+    waiting = [
+        asyncio.create_task(limiter.acquire("key", RESOURCE, both, limits, wait=math.inf).open())
+        for _ in range(2)
+    ]
+    await asyncio.sleep(0.1)
+    for _ in range(3):
+        asked = limiter.acquire("key", RESOURCE, {"parallel": 1}, limits, wait=math.inf).open()
+        lease = await asyncio.wait_for(asked, PATIENCE_SECONDS)
+        assert await limiter.available("key", RESOURCE, limits) == {"parallel": 1, "rpm": -1}
+        await lease.commit()
+    assert not any(task.done() for task in waiting)
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+    assert await limiter.available("key", RESOURCE, limits) == {"parallel": 2, "rpm": 0}
+
+
 async def test_waiting_for_a_seat_of_another_process(store: Store) -> None:
     """Who waits looks again by itself: nobody in its process tells."""
     limiter, other = await waiting_limiter(store), await waiting_limiter(store)
@@ -101,6 +164,32 @@ async def test_closed_while_somebody_waits_for_a_seat(store: Store) -> None:
         await asyncio.wait_for(last, PATIENCE_SECONDS)
     for lease in leases:
         lease._ended = True
+
+
+@pytest.mark.parametrize("need", [{"parallel": 1}, {"rpm": 1}, NEED])
+@pytest.mark.parametrize("wait", [math.inf, 0])
+async def test_a_bucket_that_others_change_all_the_time(
+    store: Store, need: dict[str, int], wait: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has time left asks anew, and is not told that the store is gone; who has none is told."""
+    limiter, asked = await waiting_limiter(store), 0
+
+    async def take(*args: Any, **options: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked < 4:
+            raise Contended("others were faster")
+        return await engine_take.take(*args, **options)
+
+    monkeypatch.setattr(parts, "take", take)
+    if wait:
+        asking = limiter.acquire("key", RESOURCE, need, LIMITS, wait=wait).open()
+        await (await asyncio.wait_for(asking, PATIENCE_SECONDS)).cancel()
+    else:
+        with pytest.raises(RateLimiterUnavailable, match="others were faster"):
+            await limiter.acquire("key", RESOURCE, need, LIMITS, wait=wait)
+    assert asked == (4 if wait else 1)
+    assert await limiter.available("key", RESOURCE, LIMITS) == {"parallel": 3, "rpm": 100}
 
 
 @pytest.mark.parametrize(("before", "after", "begins"), [(1, 2, True), (2, 1, False)])

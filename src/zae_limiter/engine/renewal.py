@@ -34,6 +34,9 @@ logger = logging.getLogger("zae_limiter")
 RETRY_PART = 16
 """A renewal that did not get through is tried again after such a part of a ``hold``."""
 
+INTERRUPTED_MS = 1_000 // RETRY_PART
+"""After how long one is made anew that was interrupted: such a part of the shortest ``hold``."""
+
 MARKS = 16**8
 """How many marks of renewals there are; eight of them are told apart."""
 
@@ -123,9 +126,12 @@ class Renewals:
     async def _run(self) -> None:
         watch = self._watches.get()
         watch.at_ms, watch.cancel = math.inf, None
-        again_ms = await self.renew()
-        if again_ms < math.inf:
-            self._wake(watch, again_ms)
+        again_ms: float = self._writer.world.now_ms() + INTERRUPTED_MS
+        try:
+            again_ms = await self.renew()
+        finally:  # whoever cancels all tasks that there are does not end the work of those who go on
+            if again_ms < math.inf:
+                self._wake(watch, again_ms)
 
     async def renew(self) -> float:
         """Renew what is due; returns when the next is."""

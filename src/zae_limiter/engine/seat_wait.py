@@ -23,7 +23,9 @@ from .announcing import announce, withdraw
 from .demand import BucketDemand, seats_and_rest, with_ticket
 from .door import write_each
 from .holding import Holding
+from .refusal import refusal_of
 from .settle import Charge, answered_for, give_back
+from .take import Contended
 from .waiting_room import SeatWaiter
 
 LOOK_SECONDS_MIN, LOOK_SECONDS_MAX = 0.02, 1.0
@@ -88,16 +90,22 @@ class SeatWait:
                 try:
                     taken = await self._taking(writer, [with_ticket(it, self._ticket) for it in wanted])
                 except RateLimitExceeded as refusal:
-                    if await self._booked(refusal, demands):
+                    if await self._booked(me, refusal, demands):
                         has_waited = True
                         continue
                     seconds = await self._next_look(refusal, wanted)
+                except Contended:
+                    if self._left_ms <= 0:
+                        raise
+                    seconds = self._pause()  # others were faster, and nobody has said that it is too late
                 else:
                     self._held += [with_ticket(demand, None) for demand in taken]
                     del taken[:]
                     if has_waited:
                         self._holding._waited_ms = writer.world.now_ms() - self._since_ms
                     return self._held
+            elif not has_waited and (hopeless := await self._hopeless(demands)) is not None:
+                raise hopeless
             has_waited = True
             if writer.world.nap is not None:
                 writer.world.nap(min(seconds, LOOK_SECONDS_MAX))
@@ -107,15 +115,35 @@ class SeatWait:
             if writer.waiting_room.get().closing.given:
                 raise ClosedError("it was closed while this acquire waited for its turn")
 
-    async def _booked(self, refusal: RateLimitExceeded, demands: Sequence[BucketDemand]) -> bool:
-        """Get all that is no seat, if there are seats and only that is missing; whether it is there now."""
+    async def _hopeless(self, demands: Sequence[BucketDemand]) -> RateLimitExceeded | None:
+        """The refusal of somebody behind others who cannot have all in time, once its buckets were read."""
+        for is_sure in (False, True):
+            refusal = refusal_of(self._writer, demands, self._writer.world.now_ms())
+            if refusal is None or _can_come(refusal, self._left_ms):
+                return None
+            if not is_sure:
+                await self._writer.look([demand.account.key for demand in demands])
+        return refusal
+
+    async def _booked(
+        self, me: SeatWaiter, refusal: RateLimitExceeded, demands: Sequence[BucketDemand]
+    ) -> bool:
+        """Get all that is no seat, if there are seats and only that is missing; whether it is there now.
+
+        One of a process does so at a time: what it holds by then is used later than it was taken.
+        """
         short = [status for status in refusal.statuses if status.exceeded]
         if self._held or any(status.limit.accrual == CONCURRENT for status in short):
+            me.is_aside = False
             return False
         if self._latest_ms <= self._writer.world.now_ms() or not _can_come(refusal, self._left_ms):
             return False
+        me.step_aside()
+        if not me.is_head:
+            return False
         _, rest = seats_and_rest(demands)
         self._held = await self._book(self._holding, rest, self._taking)
+        me.is_aside = False
         return True
 
     @property
@@ -143,8 +171,14 @@ class SeatWait:
                     raise interruption
             image = self._writer.image(account.key) or {}
             before += [len(ahead(image, name, self._ticket, now_ms)) for name in seats]
+        if not short:  # of what only accrues: nobody gives that back, and who is before it wakes it
+            return min(max(refusal.retry_after_seconds, LOOK_SECONDS_MIN), max(0, left_ms) / 1000)
         if before != self._ahead:
             self._ahead, self._look_seconds = before, LOOK_SECONDS_MIN
+        return self._pause()
+
+    def _pause(self) -> float:
+        """How long until the next look, twice as long each time."""
         seconds = self._look_seconds * self._writer.world.random.uniform(0.5, 1)
         self._look_seconds = min(2 * self._look_seconds, LOOK_SECONDS_MAX)
         return min(seconds, max(0, self._left_ms) / 1000)

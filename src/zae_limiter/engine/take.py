@@ -41,6 +41,10 @@ LOOK_AGAIN_SECONDS = 0.02
 Renew: TypeAlias = Callable[[Account], Awaitable[Account]]
 
 
+class Contended(RateLimiterUnavailable):
+    """A bucket changed under every attempt: the store answers, but others were faster each time."""
+
+
 async def take(
     writer: BucketWriter,
     demands: Sequence[BucketDemand],
@@ -83,7 +87,7 @@ async def take(
                     await taking.look_again(LOOK_AGAIN_SECONDS * looks)
             if writer.world.ticks_ms() >= until_ms:
                 break
-        raise RateLimiterUnavailable(f"{taking.place} changed under every attempt")
+        raise Contended(f"{taking.place} changed under every attempt")
     except GeneratorExit:  # a coroutine that is thrown away may not await any more
         del taking.taken[:]  # whoever keeps coroutines knows of it
         taking.let_go()

@@ -22,6 +22,7 @@ from .posting import Booking
 from .seat_wait import AskedAnew, SeatWait
 from .settle import Charge, answered_for, give_back
 from .split import known_images, levels
+from .take import Contended
 
 ROUNDS_MAX = 64
 """How often somebody begins anew because a bucket that could give had nothing left when its turn had come."""
@@ -70,6 +71,10 @@ async def _wait_for(holding: Holding, demands: Sequence[BucketDemand], taking: T
             except RateLimitExceeded as refusal:
                 statuses = refusal.statuses
                 short = _short_of(demands, statuses)
+            except Contended:
+                if writer.world.now_ms() >= latest_ms:
+                    raise
+                continue
         waited_for = [it.demand for it in short]
         rest = [*(demand for demand in demands if demand not in waited_for), *soft]
         booked = answered_for(writer)
@@ -90,9 +95,10 @@ async def _wait_for(holding: Holding, demands: Sequence[BucketDemand], taking: T
         except GeneratorExit:  # a coroutine that is thrown away may not await any more
             del booked[:]
             raise
-        except BaseException:
+        except BaseException as error:
             await give_back(writer, booked)
-            raise
+            if not isinstance(error, Contended) or writer.world.now_ms() >= latest_ms:
+                raise  # who has time left asks anew where others were faster
         await give_back(writer, booked)
     if refused is not None:
         raise refused

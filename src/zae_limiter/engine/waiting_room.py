@@ -35,8 +35,11 @@ class SeatLine:
             return
         with self.lock.get():
             if key is not None:
-                for waiter in list(self.by_key.get(key, ()))[:1]:
-                    waiter.signal.give()
+                for place, waiter in enumerate(self.by_key.get(key, ())):
+                    if not place or not waiter.is_aside:
+                        waiter.signal.give()
+                    if not waiter.is_aside:
+                        return
                 return
             for waiting in self.by_key.values():
                 for waiter in waiting:
@@ -49,13 +52,33 @@ class SeatWaiter:
     def __init__(self, line: SeatLine, keys: Sequence[Key], colour: Colour) -> None:
         self._line, self._keys, self._colour = line, keys, colour
         self.signal: Signal = colour.signal()
+        self.is_aside = False
+        """Whether it lacks no seat but something else, so that those behind may have theirs meanwhile."""
         with line.lock.get():
             for key in keys:
                 line.by_key.setdefault(key, deque()).append(self)
 
     @property
     def is_first(self) -> bool:
-        return all(self._line.by_key[key][0] is self for key in self._keys)
+        """Whether all are aside who asked before."""
+        with self._line.lock.get():
+            return all(self._nearest(key) is self for key in self._keys)
+
+    @property
+    def is_head(self) -> bool:
+        """Whether nobody asked before who is still here."""
+        with self._line.lock.get():
+            return all(self._line.by_key[key][0] is self for key in self._keys)
+
+    def _nearest(self, key: Key) -> SeatWaiter:
+        return next(it for it in self._line.by_key[key] if it is self or not it.is_aside)
+
+    def step_aside(self) -> None:
+        """Let those behind look for seats, and keep one's place."""
+        if not self.is_aside:
+            self.is_aside = True
+            for key in self._keys:
+                self._line.stir(key)
 
     async def wait(self, seconds: float) -> None:
         """Wait until one's turn may have come, and be there for the next one."""

@@ -277,7 +277,7 @@ class Asyncio:
         loop = running_loop()
         if loop is None:  # somebody steps a coroutine by hand
             return _nothing
-        return loop.call_later(seconds, lambda: keep_running(loop, work())).cancel
+        return loop.call_later(seconds, lambda: Kept(work(), _nothing).carry_on(loop)).cancel
 
     def signal(self) -> Signal:
         return _LoopSignal()
