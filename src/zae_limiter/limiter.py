@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, Type
 from .acquisition import Acquisition
 from .decorator import AsyncDecorator, Limiting
 from .engine.demand import BucketDemand, demands_on
-from .engine.refusal import demand_statuses
+from .engine.refusal import all_statuses
 from .engine.split import catch_up, levels, survey
 from .established import LimiterForms, deprecated, former_names, refuse_former
 from .exceptions import ValidationError, without_secrets
 from .joint import JointAcquisition, joint_acquisition
 from .lease import Lease
-from .models import Availability, Limit, LimiterInfo, LimitStatus, OnUnavailable, check_limits
+from .models import Availability, Limit, LimiterInfo, OnUnavailable, check_limits
 from .models.checks import needs_milli, wait_ms
 from .models.demand import Demand, check_demands
 from .models.leases import OnError
@@ -270,10 +270,11 @@ class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):
             for name in account.terms.rates:
                 tokens = levels(account, shards, name, now_ms).balance(now_ms) // 1000
                 there[name] = min(tokens, there.get(name, tokens))
-        statuses: list[LimitStatus] = []
+        asked = []
         for account, shards in zip(accounts, images, strict=True):
             mine = {name: n for name, n in needs.items() if name in account.terms.rates}
-            statuses += demand_statuses(BucketDemand(account, mine), shards, now_ms)
+            asked.append((BucketDemand(account, mine), shards))
+        statuses = all_statuses(asked, now_ms)
         wait_seconds = max((s.retry_after_seconds for s in statuses), default=0.0)
         return Availability(there, wait_seconds, tuple(statuses), entity_id, resource, now_ms)
 

@@ -10,8 +10,20 @@ from hypothesis import strategies as st
 from zae_limiter.engine import phases
 from zae_limiter.engine.bucket_view import carry
 from zae_limiter.engine.law import Rate, gain
+from zae_limiter.engine.line_over import on_grid
+from zae_limiter.engine.phased import in_phase
 from zae_limiter.engine.phases import held_at, rate_at, wait_of
 from zae_limiter.models.schedules import schedule_of, with_rest
+from zae_limiter.repository_protocol import Item
+from zae_limiter.schema import (
+    BOOKED,
+    BOOKED_SINCE,
+    PHASE,
+    booking_attributes,
+    limit_attributes,
+    number,
+    rate_attributes,
+)
 
 MINUTE = 60_000
 START = 1_711_846_800_000 - 40 * MINUTE  # before Berlin's clocks go forward
@@ -124,3 +136,40 @@ def test_a_bucket_that_nobody_used_for_very_long_is_followed_from_near(monkeypat
     monkeypatch.setattr(phases, "PHASES_MAX", 10_000)
     exact = held_at(rate, 0, START, 0, START + 400 * MINUTE)
     assert 0 < far <= exact
+
+
+@settings(max_examples=100, deadline=None)
+@given(rates(), st.integers(0, 45_000), st.integers(0, 3 * 3_600_000), st.integers(1, 5_000))
+def test_a_clock_behind_the_origin_does_not_wait_for_what_is_there(rate, tokens, from_ms, behind_ms):
+    """Who shows less than the origin finds what the bucket has at its origin, and no wait for that."""
+    origin_ms = START + from_ms
+    there = held_at(rate, tokens, origin_ms, 0, origin_ms)
+    assert wait_of(rate, tokens, origin_ms, 0, there, origin_ms - behind_ms) == 0
+    more = wait_of(rate, tokens, origin_ms, 0, there + 1, origin_ms - behind_ms)
+    assert more > behind_ms
+
+
+NIGHT = 1_711_850_400_000  # two o'clock
+CUT = Rate(600_000, 600_000, 60_000, None, with_rest("60(0-59 2-23 * * *)@UTC", 600_000, 600_000))
+
+
+def bucket_in_line(tokens: int, aside: int, over_ms: int) -> Item:
+    """A bucket that somebody waited for, with what came back meanwhile."""
+    names, booked = limit_attributes("rpm"), booking_attributes("rpm")
+    numbers = {names.tk: tokens, names.tc: 0, booked.back: aside, booked.high: 0, booked.higher: 0}
+    line = {BOOKED: over_ms, BOOKED_SINCE: over_ms, "rf": NIGHT - 10_000, PHASE: NIGHT - 3_600_000}
+    return {**numbers, **line, **rate_attributes("rpm", CUT)}
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(-400_000, 600_000), st.integers(0, 600_000), st.integers(1, 9_999))
+def test_what_was_set_aside_is_cut_like_all_else(tokens, aside, before_ms):
+    """When a phase ends everybody has had its turn: what came back is there, and is cut with the rest."""
+    seen = in_phase(bucket_in_line(tokens, aside, on_grid(NIGHT - before_ms)), NIGHT)
+    assert BOOKED not in seen
+    assert booking_attributes("rpm").back not in seen
+    whole = min(600_000, max(tokens, tokens + aside) + gain(CUT, NIGHT - 10_000, NIGHT))
+    found = number(seen, limit_attributes("rpm").tk)
+    assert found <= carry(CUT, rate_at(CUT, NIGHT), 0).found(whole, 60_000)
+    if tokens + aside <= 0:
+        assert found == carry(CUT, rate_at(CUT, NIGHT), 0).found(whole, 60_000)

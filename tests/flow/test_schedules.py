@@ -133,6 +133,60 @@ async def test_a_booking_within_the_phase_stays_as_it_is(store: Store) -> None:
     assert began == [-1_000, -500, 10_000]
 
 
+async def test_who_waits_sleeps_through_as_many_phases_as_it_takes(store: Store) -> None:
+    """Phases of a minute: whoever needs what accrues in a hundred of them begins after these."""
+    store.clock.now_ms = NINE
+    limit = replace(Limit("slow", 200, 60, 3600), schedule="120:200(*/2 * * * *)@UTC")
+    client = await with_limits(store, limit)
+    await client.take("user", {"slow": 200})
+    async with client.limiter.acquire("user", RESOURCE, {"slow": 150}, wait=math.inf) as lease:
+        assert store.clock.now_ms == NINE + 100 * 60_000
+        assert lease.waited_ms == 100 * 60_000
+    await client.refused("user", {"slow": 1})
+
+
+async def test_a_told_wait_is_for_when_all_limits_have_enough_at_once(store: Store) -> None:
+    """What is enough now may be cut while another limit is waited for; then it is told when it is back."""
+    store.clock.now_ms = FIVE - 60_000
+    client = await with_limits(store, OFFICE, Limit("slow", 10, 10, 600))
+    await client.take("user", {"slow": 10})
+    asked = {"rpm": 300, "slow": 2}
+    told = await client.limiter.time_until_available("user", RESOURCE, asked)
+    refused = await client.refused("user", asked)
+    assert refused.retry_after_seconds == told
+    assert round(told * 1000) == NINE + 86_400_000 - store.clock.now_ms
+    store.clock.now_ms = FIVE + 60_000
+    assert await client.limiter.available("user", RESOURCE) == {"rpm": 60, "slow": 2}
+    await client.refused("user", asked)
+    store.clock.now_ms = NINE + 86_400_000 - 1
+    await client.refused("user", asked)
+    store.clock.now_ms += 1
+    await client.take("user", asked)
+
+
+async def test_who_waits_for_a_limit_that_is_cut_is_told_so_at_once(store: Store) -> None:
+    """Nobody waits for a minute to hear that it takes a night."""
+    store.clock.now_ms = FIVE - 60_000
+    client = await with_limits(store, OFFICE, Limit("slow", 10, 10, 600))
+    await client.take("user", {"slow": 10})
+    with pytest.raises(RateLimitExceeded) as refused:
+        async with client.limiter.acquire("user", RESOURCE, {"rpm": 300, "slow": 2}, wait=3_600):
+            pass
+    assert store.clock.now_ms == FIVE - 60_000
+    assert round(refused.value.retry_after_seconds * 1000) == NINE + 86_400_000 - store.clock.now_ms
+
+
+async def test_limits_that_never_have_enough_at_once_are_asked_again(store: Store) -> None:
+    """One has enough by day and the other by night: a wait is told, and it is long."""
+    store.clock.now_ms = NINE + 1
+    night = Limit.per_minute("nightly", 600).during("* 9-16 * * *", 60, tz="Europe/Berlin")
+    client = await with_limits(
+        store, Limit.per_minute("rpm", 60).during("* 9-16 * * *", 600, tz="Europe/Berlin"), night
+    )
+    refused = await client.refused("user", {"rpm": 300, "nightly": 300})
+    assert 86_400 < refused.retry_after_seconds < math.inf
+
+
 async def test_settling_and_refunds_go_over_a_boundary(store: Store) -> None:
     """Debt that is noted after a cut is owed after it, and what comes back after a raise is there."""
     store.clock.now_ms = FIVE - 1

@@ -50,7 +50,7 @@ CHANGES = [
     millis(2024, 2, 29),
 ]
 INSTANTS = st.one_of(
-    st.integers(millis(1971, 1, 1), millis(2150, 1, 1)),
+    st.integers(millis(1981, 1, 1), millis(2150, 1, 1)),  # a phase may last for years, and begins after 1970
     st.builds(lambda at, by: at + by, st.sampled_from(CHANGES), st.integers(-90_000_000, 90_000_000)),
 )
 
@@ -212,3 +212,14 @@ def test_a_limit_has_at_most_so_many_windows():
         limit = limit.during(f"* {hour} * * *", hour + 1)
     with pytest.raises(ValidationError, match="at most 16"):
         limit.during("* 20 * * *", 5)
+
+
+def test_a_look_at_the_ends_of_time_spoils_no_other_phase() -> None:
+    """A damaged bucket may name any instant; what is remembered of that one is true of no other."""
+    schedule = schedule_of(with_rest("600(* 9-16 * * mon-fri)@Europe/Berlin", 60_017, 60_000))
+    noon = millis(2026, 3, 30, 10)
+    for far_ms in (-(2**60), -(10**24), 2**60, 10**24):
+        far = schedule.phase(far_ms)
+        assert far.start_ms <= far_ms < far.end_ms
+    assert schedule.phase(noon)[2:] == (600_000, 600_000)
+    assert schedule.phase(noon).end_ms - schedule.phase(noon).start_ms == 8 * 3_600_000

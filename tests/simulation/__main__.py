@@ -17,6 +17,7 @@ from typing import NamedTuple
 from tests.simulation.bugs import BUGS, planted
 from tests.simulation.calendars import Calendars
 from tests.simulation.rivals import Rivals
+from tests.simulation.schedules import Schedules
 from tests.simulation.seating import Seating
 from tests.simulation.switching import Switching
 from tests.simulation.theorem import Scenario
@@ -56,7 +57,9 @@ def simulate(seed: int, bug: str | None = None, *, waits: bool = True) -> Scenar
             calendars.run()
             switching = Switching(seed)
             switching.run()
-            for world in (seating, turns, calendars, switching):
+            schedules = Schedules(seed)
+            schedules.run()
+            for world in (seating, turns, calendars, switching, schedules):
                 scenario.simulation.faults += world.simulation.faults
     finally:
         if collects:

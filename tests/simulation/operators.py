@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from tests.simulation.actors import Timed, idle
 from tests.simulation.ideal import Intent
 from tests.simulation.simulation import Network, Process, Simulation
-from zae_limiter.engine.bucket_view import unbooked
+from zae_limiter.engine.line_over import unbooked
 from zae_limiter.engine.posting import Posting
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.models.changes import BucketChange

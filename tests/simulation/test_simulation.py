@@ -65,6 +65,8 @@ def test_simulated_world_is_rough() -> None:
         *("no seat", "holders crashed", "outlived a hold", "seats lost"),
         *("stepped back", "waiters crashed"),
         *("calendar changed", "jumped to a boundary", "quota refused", "waited for a boundary"),
+        *("schedule changed", "jumped to a phase", "schedule refused", "waited for a phase"),
+        *("waited by a schedule", "crashed beside a schedule"),
     }
     assert {name for name in expected if tally.faults[name] < 3} == set()
 

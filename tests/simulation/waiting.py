@@ -79,12 +79,16 @@ class Bucket:
         self.delay_ms = 0
         """The longest time between a client's look at its clock and the write."""
 
+    def tin(self, rate: Rate, level_milli: int) -> Tin:
+        """What one limit is poured into."""
+        return Tin(rate, level_milli, self.since_ms)
+
     def check(self, name: str, error_ms: int) -> None:
         self._pour(name, error_ms)
         self._check_order(name, error_ms)
 
     def _pour(self, partition: str, error_ms: int) -> None:
-        tins = {n: Tin(rate, self._first[n], self.since_ms) for n, rate in self.rates.items()}
+        tins = {n: self.tin(rate, self._first[n]) for n, rate in self.rates.items()}
         slack = {n: self._slack(rate, error_ms) for n, rate in self.rates.items()}
         moves = sorted((m for m in self.moves if m.happens), key=lambda move: (move.at_ms, move.place))
         for at, move in enumerate(moves):
@@ -170,19 +174,38 @@ class Waiting:
         """A bucket is there already."""
         self._buckets[key] = Bucket(image, self._simulation.now_ms, is_new=False)
 
+    def _made(self, image: Item, at_ms: int) -> Bucket:
+        """A bucket that was not there before."""
+        return Bucket(image, at_ms, is_new=True)
+
+    def _instant_ms(self, before: Item | None, intent: Intent) -> int:
+        """When a write happens, by the clock of this judge."""
+        del before, intent
+        return self._simulation.now_ms
+
+    def _told_ms(self, at_ms: int, client_ms: int) -> int:
+        """What an instant of a client whose clock shows another one now is by the clock of this judge."""
+        return self._simulation.now_ms + at_ms - client_ms
+
+    def _is_changed(self, before: Rate | None, after: Rate) -> bool:
+        """Whether a limit has other numbers than before, by somebody's will."""
+        return before != after
+
     def see(self, key: Key, before: Item | None, after: Item, intent: Intent, process: Process) -> None:
         """A write was applied."""
         self._writes += 1
-        now_ms = self._simulation.now_ms
+        now_ms = self._instant_ms(before, intent)
         if before is None and key not in self._buckets and MOVED not in after:
-            self._buckets[key] = Bucket(after, now_ms, is_new=True)
+            self._buckets[key] = self._made(after, now_ms)
         bucket = self._buckets.setdefault(key, None)
         if bucket is None or MOVED in after or shard_count(after) > 1:
             self._buckets[key] = None  # what a split or a migration may move is judged elsewhere
             return
-        bucket.delay_ms = max(bucket.delay_ms, abs(now_ms - intent.client_ms))
+        bucket.delay_ms = max(bucket.delay_ms, abs(self._simulation.now_ms - intent.client_ms))
         rates = {name: rate for name in bucket.rates if (rate := stored_rate(after, name))}
-        changed = {n: rate for n, rate in rates.items() if before and stored_rate(before, n) != rate}
+        changed = {
+            n: rate for n, rate in rates.items() if before and self._is_changed(stored_rate(before, n), rate)
+        }
         bucket.epoch += bool(changed)
         if changed:
             bucket.moves.append(Move(now_ms, self._writes, rates=changed))
@@ -215,7 +238,8 @@ class Waiting:
             self._noted.add(id(posting.credit))
             # Who need not wait begins with its write; others by their clock, which may run otherwise.
             waits = posting.booking.latest_ms > asked.client_ms
-            at_ms = max(asked.written_ms, self._simulation.now_ms - late_ms) if waits else asked.written_ms
+            turn_ms = self._told_ms(posting.booking.latest_ms, intent.client_ms)
+            at_ms = max(asked.written_ms, turn_ms) if waits else asked.written_ms
             bucket.moves.append(
                 Move(at_ms, asked.place, asked.need, booked=True, alone=False, epoch=asked.epoch)
             )
@@ -270,7 +294,7 @@ class Waiting:
         asked_ms: int,
     ) -> None:
         """Somebody has booked, and sleeps until its turn."""
-        process, now_ms = writer._process, self._simulation.now_ms
+        process = writer._process
         leads = {id(demand.amounts): wait_ms + LEAD_MS for demand, wait_ms in short}
         for demand in booked:
             asked = self._asked.get(id(demand.amounts))
@@ -281,7 +305,7 @@ class Waiting:
             # Whoever is late begins where its turn was, bucket by bucket.
             late = together_ms <= process.world.now_ms()
             at_ms = demand.booking.latest_ms if late else together_ms
-            true_ms = now_ms + at_ms - process.world.now_ms()
+            true_ms = self._told_ms(at_ms, process.world.now_ms())
             credited = self._credited.get(demand.account.key, 0) >= asked_ms
             move = Move(
                 max(written_ms, true_ms),

@@ -49,6 +49,7 @@ from .bucket_view import as_found, has_terms_now, in_line, level, standing, toke
 from .law import fill_ms, gain
 from .level import Level
 from .lifetime import keep_alive
+from .line_over import on_grid
 from .phase_writes import within_phase
 from .phased import instant, terms_at
 from .posting import Booking, Posting, measure
@@ -58,9 +59,6 @@ MARGIN_MS_MAX = 250
 
 MARGIN_PART = 32
 """What accrues in that time, and what may come back meanwhile, is no more than such a part of a capacity."""
-
-GRID_MS = 256
-"""The end of a line moves in such steps, so that those who move it at the same time move it alike."""
 
 
 class Turn(NamedTuple):
@@ -337,7 +335,7 @@ class _Shape:
 
     def _line(self, *, turned: bool) -> None:
         """Note until when somebody waits."""
-        image, until_ms = self.image, -(-self.until_ms // GRID_MS) * GRID_MS
+        image, until_ms = self.image, on_grid(self.until_ms)
         if BOOKED not in image:
             self.set |= {BOOKED: until_ms, BOOKED_SINCE: until_ms}
             return

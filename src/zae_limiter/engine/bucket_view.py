@@ -17,13 +17,11 @@ from ..repository_protocol import Item
 from ..runtime.world import AHEAD_MS_MAX
 from ..schema import (
     BOOKED,
-    BOOKED_SINCE,
     LIFE,
     PHASE,
     booking_attributes,
     bucket_limit_names,
     forgiven,
-    is_booking,
     limit_attributes,
     number,
     stored_rate,
@@ -32,6 +30,7 @@ from ..schema import (
 from .account import WRITE_MILLI, Account, Meter, Terms
 from .law import TOKEN_MILLI, Rate, balance, floored, gain, is_cut
 from .level import Level
+from .line_over import unbooked
 from .phased import in_phase, instant, terms_at, unphased
 from .seats import level_of, vacated
 from .seen_changes import has_missed
@@ -229,20 +228,6 @@ def tokens_of(image: Item) -> dict[str, int]:
 def standing(image: Item) -> Standing:
     """Where a bucket stands: only bookings and what undoes them move it while somebody waits."""
     return frozenset({**tokens_of(image), "rf": number(image, "rf")}.items())
-
-
-def unbooked(image: Item) -> Item:
-    """A bucket whose line is over as it would be without it: what came back meanwhile is there for all."""
-    ours = BOOKED, BOOKED_SINCE
-    plain = {name: value for name, value in image.items() if name not in ours and not is_booking(name)}
-    origin_ms, over_ms = number(image, "rf"), number(image, BOOKED)
-    for name in bucket_limit_names(image):
-        tokens, rate, names = limit_attributes(name).tk, stored_rate(image, name), booking_attributes(name)
-        stored, back = number(image, tokens), number(image, names.back)
-        if rate is not None and back > 0:
-            room = rate.capacity_milli - gain(rate, origin_ms, over_ms)
-            plain[tokens] = max(stored, min(stored + back, room))
-    return plain
 
 
 def still_forgiven(image: Item, name: str, now_ms: int) -> int:

@@ -30,8 +30,9 @@ from ..schema import (
     stored_rate,
 )
 from .account import WRITE_MILLI
-from .bucket_view import as_found, in_line, unbooked
+from .bucket_view import as_found, in_line
 from .law import TOKEN_MILLI
+from .line_over import unbooked
 from .phased import in_phase
 from .posting import COUNT, believed
 from .set_aside import as_a_whole, room_for, set_aside

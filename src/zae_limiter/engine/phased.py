@@ -27,6 +27,7 @@ from ..schema import (
 )
 from .account import Terms
 from .law import Rate, balance, gain
+from .line_over import is_over_by, unbooked
 from .phases import crossed, held_at, rate_at
 
 
@@ -82,6 +83,8 @@ def in_phase(image: Item, now_ms: int) -> Item:
     if at_ms < end_ms and not is_ahead:
         return image
     begins_ms = begins_ms if is_ahead else max(begins_ms, origin_ms)
+    if not is_ahead and is_over_by(image, end_ms):
+        image = unbooked(image)  # by the numbers that counted when everybody had had its turn
     view: dict[str, Value] = {**image, PHASE: begins_ms}
     for name, rate in rates.items():
         tokens = limit_attributes(name).tk

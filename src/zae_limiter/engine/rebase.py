@@ -25,9 +25,10 @@ from ..schema import (
 )
 from .account import Account, Meter
 from .announced import waiters_attribute
-from .bucket_view import carry, in_line, is_ahead, is_renewed, unbooked
+from .bucket_view import carry, in_line, is_ahead, is_renewed
 from .law import TOKEN_MILLI, Rate, fill_ms, gain, moved_origin
 from .lifetime import keep_alive
+from .line_over import unbooked
 from .posting import Posting, believed, measure
 from .seats import is_counted, places
 from .set_aside import as_a_whole

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,7 +14,12 @@ from .booking import slot_ms
 from .bucket_view import has_terms_now, level, put_back, shard_count, status
 from .demand import BucketDemand
 from .group_commit import BucketWriter
+from .level import Level
+from .shares import Spread
 from .split import are_known, known_images, levels, shard_account, shard_keys
+
+TOGETHER_MAX = 16
+"""How often an instant is looked for at which all have enough, until somebody is told to ask again then."""
 
 
 def remembered(writer: BucketWriter, demands: Sequence[BucketDemand]) -> RateLimitExceeded | None:
@@ -51,15 +57,60 @@ def refusal_of(
 
     It tells of the demands that were ``given`` too, as their buckets were before this acquire took its part.
     """
-    statuses = [s for d in owed for s in demand_statuses(d, known_images(writer, d.account), now_ms)]
-    if not any(s.exceeded for s in statuses):
+    asked = [(demand, known_images(writer, demand.account)) for demand in owed]
+    if not any(s.exceeded for demand, images in asked for s in demand_statuses(demand, images, now_ms)):
         return None
     parts = {demand.account.key: demand.amounts for demand in taken}
     for demand in given:
         keys = shard_keys(demand.account, shard_count(writer.image(demand.account.key)))
-        images = [put_back(writer.image(key), parts.get(key, {})) for key in keys]
-        statuses += demand_statuses(demand, images, now_ms)
-    return RateLimitExceeded(statuses)
+        asked.append((demand, [put_back(writer.image(key), parts.get(key, {})) for key in keys]))
+    return RateLimitExceeded(all_statuses(asked, now_ms))
+
+
+def all_statuses(
+    asked: Sequence[tuple[BucketDemand, Sequence[Item | None]]], now_ms: int
+) -> list[LimitStatus]:
+    """Every limit of some demands as it stands; the longest wait is for when all have enough at once."""
+    statuses = [s for demand, images in asked for s in demand_statuses(demand, images, now_ms)]
+    again = [
+        (levels(demand.account, images, name, now_ms), need_milli)
+        for demand, images in asked
+        for name, need_milli in demand.amounts.items()
+        if _may_be_cut(demand.account, name)
+    ]
+    return _at_once(statuses, again, now_ms)
+
+
+def _may_be_cut(account: Account, name: str) -> bool:
+    return account.terms.rates[name].schedule is not None and name not in account.terms.soft
+
+
+def _at_once(
+    statuses: list[LimitStatus], again: Sequence[tuple[Level | Spread, int]], now_ms: int
+) -> list[LimitStatus]:
+    """Statuses whose longest wait is until all limits have enough at the same instant.
+
+    What is enough now may be cut by its schedule while others are waited for: these are looked at ``again``.
+    """
+    waits = [status.retry_after_seconds for status in statuses]
+    longest = max(waits, default=0.0)
+    if not again or not longest or math.isinf(longest):
+        return statuses
+    at_ms, wait_ms = now_ms + round(longest * 1000), 0.0
+    for _ in range(TOGETHER_MAX):
+        wait_ms, at, need_milli = max(
+            ((at.retry_after_ms(need_milli, at_ms), at, need_milli) for at, need_milli in again),
+            key=lambda found: found[0],
+        )
+        if not wait_ms or math.isinf(wait_ms):
+            break
+        at_ms += int(wait_ms)
+        if at.balance(at_ms) < need_milli:
+            break  # so far ahead nobody looks
+    place = waits.index(longest)
+    told_ms = wait_ms if math.isinf(wait_ms) else at_ms - now_ms
+    statuses[place] = replace(statuses[place], retry_after_seconds=told_ms / 1000)
+    return statuses
 
 
 def demand_statuses(demand: BucketDemand, images: Sequence[Item | None], now_ms: int) -> list[LimitStatus]:
@@ -71,10 +122,18 @@ def demand_statuses(demand: BucketDemand, images: Sequence[Item | None], now_ms:
     ]
 
 
-def waiting_status(status: LimitStatus, demand: BucketDemand, image: Item | None, now_ms: int) -> LimitStatus:
+def waiting_statuses(
+    statuses: Sequence[LimitStatus], demand: BucketDemand, image: Item | None, now_ms: int
+) -> list[LimitStatus]:
     """The same for somebody who would wait: what was set aside for such is there for it."""
-    if not status.exceeded or shard_count(image) > 1:
-        return status
-    at = level(demand.account.terms, status.limit_name, image, now_ms)
-    wait_ms = slot_ms(at, demand.amounts[status.limit_name], now_ms) - now_ms
-    return replace(status, retry_after_seconds=wait_ms / 1000)
+    told, again = list(statuses), list[tuple[Level | Spread, int]]()
+    if shard_count(image) > 1:
+        return told
+    for place, one in enumerate(statuses):
+        at, need_milli = level(demand.account.terms, one.limit_name, image, now_ms), one.requested * 1000
+        if one.exceeded:
+            wait_ms = slot_ms(at, need_milli, now_ms) - now_ms
+            told[place] = replace(one, retry_after_seconds=wait_ms / 1000)
+        if _may_be_cut(demand.account, one.limit_name):
+            again.append((at, need_milli))
+    return _at_once(told, again, now_ms)

@@ -19,7 +19,7 @@ from .demand import BucketDemand, demand_on, order_of, seated, taken_from, unkno
 from .fitting import fitting
 from .group_commit import BucketWriter
 from .posting import Booking, Order, Posting
-from .refusal import refusal_of, waiting_status
+from .refusal import refusal_of, waiting_statuses
 from .settle import Charge, answered_for, give_back
 from .split import gather, place, relieve
 
@@ -153,7 +153,7 @@ class _Taking:
         posting = Posting(demand.amounts, booking=self._booking)
         if shard_count(image) == 1 and all(fitting([posting], demand.account.terms, image, now_ms)):
             return None
-        return RateLimitExceeded([waiting_status(s, demand, image, now_ms) for s in refusal.statuses])
+        return RateLimitExceeded(waiting_statuses(refusal.statuses, demand, image, now_ms))
 
     def lost_race(self, asked_ms: int) -> RateLimitExceeded | None:
         """The refusal of somebody who fits by now: at that instant others were faster."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import date
 from functools import lru_cache
@@ -26,6 +26,9 @@ from .cron import DAY_MS, MINUTE_MS, Marks, day_of
 
 WINDOWS_MAX = 16
 """How many windows a limit may have."""
+
+DAYS_MAX = 16
+"""Of how many days the changes are remembered."""
 
 _DAY_MINUTES = 1_440
 _TEXT = re.compile(r"(?P<windows>[^@]+)(?:@(?P<tz>[^@]+))?")
@@ -63,6 +66,12 @@ def schedule_text(windows: Sequence[Window], tz: str) -> str:
     return f"{';'.join(map(str, windows))}@{tz}"
 
 
+@lru_cache(1024)
+def _marks_of(expression: str) -> Marks:
+    """When a window holds: read once, for limits are made again and again."""
+    return Marks(expression)
+
+
 @lru_cache(4096)
 def windows_of(text: str) -> tuple[tuple[Window, ...], str]:
     """The windows that a text names, and the zone."""
@@ -87,7 +96,7 @@ def check_schedule(field_name: str, text: str) -> str:
         windows, tz = windows_of(text)
         clock_of(tz)
         for window in windows:
-            Marks(window.expression)
+            _marks_of(window.expression)
         said = _fault(windows)
     except ValidationError as error:
         why = (
@@ -138,7 +147,7 @@ def window_at(text: str, t_ms: int) -> str | None:
     windows, tz = windows_of(text)
     day, in_day_ms = divmod(t_ms + clock_of(tz).offset_ms(t_ms), DAY_MS)
     for window in windows:
-        marks = Marks(window.expression)
+        marks = _marks_of(window.expression)
         if marks.on(day) and in_day_ms // MINUTE_MS in marks.minutes:
             return window.expression
     return None
@@ -159,9 +168,10 @@ class Schedule:
         self.capacity_max = max(capacity for capacity, _ in self._numbers)
         self.amount_min = min(amount for _, amount in self._numbers)
         """The least that comes in a period, whenever that is."""
-        self._winners, self._clock = _Winners(inside), clock_of(tz)
+        self._winners, self._clock = _Winners(window.expression for window in inside), clock_of(tz)
         self._first_day, self._last_day = (day_of(date(year, 1, 1)) for year in (FIRST_YEAR, LAST_YEAR))
         self._known: tuple[list[int], list[Phase]] = ([], [])
+        self._by_day: dict[int, tuple[list[int], list[tuple[int, int]]]] = {}
 
     def phase(self, t_ms: int) -> Phase:
         """The phase of an instant."""
@@ -180,23 +190,21 @@ class Schedule:
         return found
 
     def _found(self, t_ms: int) -> Phase:
-        day = (t_ms + self._clock.offset_ms(t_ms)) // DAY_MS if abs(t_ms) < 2**44 else self._last_day
+        if len(set(self._numbers)) == 1:  # of no day is there anything to find
+            return Phase(-NUMBER_MAX, NUMBER_MAX, *self._numbers[0])
+        day = self._first_day if t_ms < 0 else self._last_day
+        if abs(t_ms) < 2**44:
+            day = (t_ms + self._clock.offset_ms(t_ms)) // DAY_MS
         day = min(max(day, self._first_day), self._last_day - 1)
         first = next(i for i in (1, 0, -1, -2) if self._begins(day + i) <= t_ms or i == -2)
         day = min(max(day + first, self._first_day), self._last_day - 1)
-        numbers, start_ms, end_ms = None, None, None
-        for at_ms, each in self._changes(day):
-            if at_ms <= t_ms:
-                numbers, start_ms = each, (at_ms if each != numbers or start_ms is None else start_ms)
-            elif numbers is None:  # before all that is known
-                return Phase(-NUMBER_MAX, at_ms, *self._numbers[-1])
-            elif each != numbers:
-                end_ms = at_ms
-                break
-        assert numbers is not None, "every day has its numbers"
-        assert start_ms is not None, "since they count"
-        if end_ms is None:
-            end_ms = self._next_other(day + 1, numbers)
+        starts, each = self._runs(day)
+        place = bisect_right(starts, t_ms) - 1
+        if place < 0:  # before all that is known
+            return Phase(-NUMBER_MAX, starts[0], *self._numbers[-1])
+        numbers, start_ms = each[place], starts[place]
+        is_last = place + 1 == len(starts)
+        end_ms = self._next_other(day + 1, numbers) if is_last else starts[place + 1]
         if start_ms == self._begins(day):
             start_ms = self._last_other(day - 1, numbers, start_ms)
         if t_ms >= end_ms:  # after all that is known
@@ -227,6 +235,19 @@ class Schedule:
             day -= 1
         return start_ms
 
+    def _runs(self, day: int) -> tuple[list[int], list[tuple[int, int]]]:
+        """Since when which numbers count on a day that others count before: a day may have a thousand."""
+        if (known := self._by_day.get(day)) is None:
+            starts, numbers = list[int](), list[tuple[int, int]]()
+            for at_ms, each in self._changes(day):
+                if not numbers or numbers[-1] != each:
+                    starts.append(at_ms)
+                    numbers.append(each)
+            if len(self._by_day) >= DAYS_MAX:
+                self._by_day.clear()
+            known = self._by_day[day] = starts, numbers
+        return known
+
     def _begins(self, day: int) -> int:
         return self._clock.first_at(day * DAY_MS)
 
@@ -253,8 +274,8 @@ class Schedule:
 class _Winners:
     """Which window holds first, by the minutes of a day of the wall clock."""
 
-    def __init__(self, windows: Sequence[Window]) -> None:
-        self._marks = [Marks(window.expression) for window in windows]
+    def __init__(self, expressions: Iterable[str]) -> None:
+        self._marks = [_marks_of(expression) for expression in expressions]
         self._by_active: dict[tuple[int, ...], tuple[tuple[int, int], ...]] = {}
         self._by_day: dict[int, tuple[tuple[int, int], ...]] = {}
 
@@ -296,6 +317,11 @@ class _Winners:
 
 
 @lru_cache(1024)
+def _reached(expressions: tuple[str, ...]) -> set[int]:
+    return _Winners(expressions).reached()
+
+
+@lru_cache(1024)
 def _fault(windows: tuple[Window, ...]) -> str | None:
     """What is wrong with some windows, if something is."""
     if len(windows) > WINDOWS_MAX:
@@ -306,7 +332,7 @@ def _fault(windows: tuple[Window, ...]) -> str | None:
                 return f"the {what} of {str(window)!r} must be from 1 to {TOKENS_MAX}"
         if window.expression in [earlier.expression for earlier in windows[:place]]:
             return f"the window {window.expression!r} is there twice; keep one of them"
-    reached = _Winners(windows).reached()
+    reached = _reached(tuple(window.expression for window in windows))
     for place, window in enumerate(windows):
         if place not in reached:
             return (
