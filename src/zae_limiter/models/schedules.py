@@ -144,6 +144,11 @@ def window_at(text: str, t_ms: int) -> str | None:
     return None
 
 
+def places_reached(expressions: Sequence[str]) -> set[int]:
+    """Which of some windows hold first at some time, by their places; the last place is that of no window."""
+    return _Winners([Window(1, 1, expression) for expression in expressions]).reached()
+
+
 class Schedule:
     """Which numbers count at an instant, and until when."""
 
