@@ -73,6 +73,7 @@ INSTANTS_MS = sorted(
     {
         USED_MS,
         UPGRADE_MS,
+        *(instant(f"2026-06-01T09:{time}", "Asia/Kathmandu") for time in ("02", "02:59.999", "03")),
         *(
             instant(f"2026-03-30T{hour:02}:{rest}")
             for hour in (8, 9, 10, 16, 17)
@@ -228,7 +229,7 @@ def drawn(seed: str) -> list[Any]:
     from zae_limiter.schedule import effective_params, encode
 
     dice, found = random.Random(seed), []
-    while len(found) < 150:
+    while len(found) < 100:
         base, tz = (40 * dice.randint(1, 50), dice.randint(1, 50), dice.randint(1, 90)), dice.choice(ZONES)
         entries = []
         for _ in range(dice.randint(1, 4)):

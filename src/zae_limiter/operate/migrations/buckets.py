@@ -42,7 +42,7 @@ from ...schema import (
 )
 from .kinds import is_quota, quota_rate
 from .moving import Context, Group, Move, Translation, mark, moved, pins, superseded, unchanged
-from .schedules import bucket_windows, is_scheduled, limit_of_today, numbers_at
+from .schedules import bucket_windows, limit_of_today, numbers_at
 from .shapes import SUPERSEDED, OldRecord, fields
 
 SHARDS_TOGETHER_MAX = 90
@@ -131,18 +131,19 @@ def _composite_parts(record: OldRecord, stored: Mapping[str, Limit], now_ms: int
         else:
             numbers = [item.get("rf"), *(item.get(f"b_{name}_{field}") for field in COMPOSITE)]
             part = _part(name, numbers, stored)._replace(shard_id=record.shard_id)
-            parts.append(_scheduled(part, item, now_ms) if is_scheduled(item, name) else part)
+            parts.append(_scheduled(part, item, now_ms))
     return parts
 
 
 def _scheduled(part: Part, item: Item, now_ms: int) -> Part:
-    """A limit with the numbers of an instant: by these the older release counts what came until then.
+    """A limit by its schedule at an instant: by these numbers the older release counts all until then.
 
     A schedule that no limit of today can have is in the way where a level says it, so here it is out of
     use. Then the bucket keeps the numbers of the instant, until somebody uses it.
     """
-    windows, tz = bucket_windows(item, part.name, part.rate), item.get("sched_tz")
-    today = None
+    windows, tz, today = bucket_windows(item, part.name, part.rate), item.get("sched_tz"), None
+    if not windows:
+        return part
     with suppress(ValidationError):
         today = Rate.of(limit_of_today(part.name, windows, tz))
     most_milli = max(window.numbers.capacity_milli for window in windows)

@@ -78,15 +78,9 @@ def _within(base: Rate, scale: int | None, cp: int | None, ra: int | None, rp: i
 
 def numbers_at(windows: Sequence[OldWindow], tz: Value, at_ms: int) -> Rate:
     """The numbers that counted at an instant."""
-    *inside, rest = windows
-    if not inside:
-        return rest.numbers
-    text = schedule_text([Window(1, 1, window.expression) for window in inside], str(tz))
+    text = schedule_text([Window(1, 1, window.expression) for window in windows], str(tz))
     holding = window_at(text, at_ms)
-    return next(
-        (window.numbers for window in inside if window.expression == holding),
-        rest.numbers,
-    )
+    return next(window.numbers for window in windows if window.expression == holding)
 
 
 def limit_of_today(name: str, windows: Sequence[OldWindow], tz: Value) -> Limit:
@@ -99,7 +93,7 @@ def limit_of_today(name: str, windows: Sequence[OldWindow], tz: Value) -> Limit:
     *inside, rest = (windows[place] for place in sorted(places))
     for expression, numbers in (*inside, rest):
         if numbers.capacity_milli % 1000:
-            held = f"in the window {expression!r} it can hold {numbers.capacity_milli / 1000:g}"
+            held = f"in the window {expression!r} it can hold {numbers.capacity_milli / 1000}"
             way = "which is not whole; give the window a whole capacity and refill instead of a scale"
             raise ValidationError("limit", name, f"{held}, {way}")
     period_ms = math.lcm(*(window.numbers.refill_period_ms for window in (*inside, rest)))
@@ -136,12 +130,7 @@ def level_limit(item: Item, name: str) -> Limit:
     return limit_of_today(name, old_windows(name, base, item.get(f"l_{name}_sched"), tz), tz)
 
 
-def is_scheduled(item: Item, name: str) -> bool:
-    """Whether a limit of a bucket has a schedule: one of its own, or that of the bucket."""
-    return item.get(f"b_{name}_sched", item.get("sched")) not in (None, NONE)
-
-
 def bucket_windows(item: Item, name: str, base: Rate) -> list[OldWindow]:
-    """The windows of a limit with a schedule that a bucket holds."""
+    """The windows of a limit that a bucket holds, of its own or of all; none if it has no schedule."""
     compact = item.get(f"b_{name}_sched", item.get("sched"))
-    return old_windows(name, base, compact, item.get("sched_tz"))
+    return [] if compact in (None, NONE) else old_windows(name, base, compact, item.get("sched_tz"))
