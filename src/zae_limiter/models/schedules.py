@@ -144,7 +144,8 @@ def window_at(text: str, t_ms: int) -> str | None:
     return None
 
 
-def places_reached(expressions: Sequence[str]) -> set[int]:
+@lru_cache(1024)
+def places_reached(expressions: tuple[str, ...]) -> set[int]:
     """Which of some windows hold first at some time, by their places; the last place is that of no window."""
     return _Winners([Window(1, 1, expression) for expression in expressions]).reached()
 
@@ -311,7 +312,7 @@ def _fault(windows: tuple[Window, ...]) -> str | None:
                 return f"the {what} of {str(window)!r} must be from 1 to {TOKENS_MAX}"
         if window.expression in [earlier.expression for earlier in windows[:place]]:
             return f"the window {window.expression!r} is there twice; keep one of them"
-    reached = _Winners(windows).reached()
+    reached = places_reached(tuple(window.expression for window in windows))
     for place, window in enumerate(windows):
         if place not in reached:
             return (

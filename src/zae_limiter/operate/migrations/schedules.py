@@ -89,7 +89,7 @@ def limit_of_today(name: str, windows: Sequence[OldWindow], tz: Value) -> Limit:
     What never counts is left out. If that is what the limit says itself, the last window that counts is
     what holds whenever the others do not.
     """
-    places = places_reached([window.expression for window in windows[:-1]])
+    places = places_reached(tuple(window.expression for window in windows[:-1]))
     *inside, rest = (windows[place] for place in sorted(places))
     for expression, numbers in (*inside, rest):
         if numbers.capacity_milli % 1000:
