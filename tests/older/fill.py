@@ -273,7 +273,9 @@ def usage(snapshots: list[Any]) -> list[Any]:
 
 
 FEATURES: dict[str, Callable[[Any], Any]] = {
-    "schedule": lambda repo: repo.set_limits("who", [scheduled()], resource="gpt-4"),
+    "schedule": lambda repo: repo.set_limits("who", [scheduled(10)], resource="gpt-4"),
+    "half a token": lambda repo: repo.set_limits("who", [scheduled(5)], resource="gpt-4"),
+    "scheduled quota": lambda repo: repo.set_limits("who", [scheduled_quota()], resource="gpt-4"),
     "two resets": lambda repo: repo.set_limits("who", [reset_twice()], resource="gpt-4"),
     "cascade policy": lambda repo: repo.set_entity_cascade("who", False, resource="gpt-4"),
     "cascade of a resource": lambda repo: repo.set_resource_cascade("gpt-4", True),
@@ -283,9 +285,13 @@ FEATURES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def scheduled() -> Any:
-    entry = older.ScheduleEntry("* * * * *", scale=0.5)
-    return Limit.per_day("rpd", 10).with_schedule((entry,))
+def scheduled(rate: int) -> Any:
+    entry = older.ScheduleEntry("* 9 * * *", scale=0.5)
+    return Limit.per_day("rpd", rate).with_schedule((entry,))
+
+
+def scheduled_quota() -> Any:
+    return Limit.quota("rpd", 10, cron="0 0 * * *").with_schedule(scheduled(10).schedule)
 
 
 def reset_twice() -> Any:

@@ -8,13 +8,12 @@ import secrets
 import sys
 
 from tests.engines import dynamodb_local
-from tests.older.releases import KINDS, PROGRAM, RECORDED, RECORDINGS, ask, rows_of
+from tests.older.releases import PROGRAMS, RECORDED, RECORDINGS, ask, rows_of
 
 
 def record(name: str) -> None:
     table = f"recorded-{secrets.token_hex(4)}"
-    version, _, kinds = name.partition("-")
-    ask(version, table, "fill", program=KINDS if kinds else PROGRAM)
+    ask(name.partition("-")[0], table, "fill", program=PROGRAMS[name])
     rows = [{"key": list(key), **item} for key, item in sorted(rows_of(table).items())]
     lines = [json.dumps(row, sort_keys=True, ensure_ascii=False) for row in rows]
     (RECORDED / f"{name}.jsonl").write_text("\n".join(lines) + "\n")

@@ -17,10 +17,12 @@ from zae_limiter.repository_protocol import Item, Key
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "tests/older/fill.py"
 KINDS = ROOT / "tests/older/fill_kinds.py"
+SCHEDULES = ROOT / "tests/older/fill_schedules.py"
 RECORDED = ROOT / "tests/older/recorded"
 VERSIONS = ("0.10", "0.17")
-RECORDINGS = (*VERSIONS, "0.17-kinds")
-"""What releases left: the last one with quotas, soft limits and switches."""
+PROGRAMS = {**dict.fromkeys(VERSIONS, PROGRAM), "0.17-kinds": KINDS, "0.17-schedules": SCHEDULES}
+RECORDINGS = tuple(PROGRAMS)
+"""What releases left, the last ones with quotas, soft limits and switches, and with schedules."""
 
 REGION = "us-east-1"
 

@@ -150,7 +150,14 @@ LEVELS: dict[str, tuple[Item, Item]] = {
     "past": ({"disabled": "bypass"}, {"bypass": "counted"}),
     "neither": ({"disabled": None}, {}),
     "nobody knows": ({"disabled": "moon", "w_q_cp": 1}, {"disabled": "moon", "w_q_cp": 1}),
-    "schedule": ({"l_a_sched": "1s500", "sched_tz": "UTC"}, {"l_a_sched": "1s500", "sched_tz": "UTC"}),
+    "schedule": (
+        {"l_a_cp": 8, "l_a_ra": 8, "l_a_rp": 60, "l_a_sched": "1h9s500", "sched_tz": "UTC", "l_a_soft": True},
+        {"l_a_cp": 8, "l_a_ra": 8, "l_a_rp": 60, "l_a_sd": "4(* 9 * * *)@UTC", "l_a_so": 1},
+    ),
+    "a range without an end": (
+        {"l_q_cp": 9, "l_q_ra": 0, "l_q_rp": 1, "l_q_rsched": "1m0h6-6/9", "sched_tz": "UTC"},
+        {"l_q_cp": 9, "l_q_ra": 9, "l_q_rp": 15 * 3600, "l_q_ac": "cron(0 6/9 * * *)@UTC"},
+    ),
 }
 
 

@@ -10,7 +10,7 @@ from tests.dynamodb.tables import open_table
 from tests.engines import dynamodb_local
 from tests.older import fill
 from tests.older.releases import VERSIONS, ask, rows_of
-from zae_limiter import IncompatibleSchemaError, LimiterConfig, SyncRateLimiter, SyncRepository
+from zae_limiter import IncompatibleSchemaError, Limit, LimiterConfig, SyncRateLimiter, SyncRepository
 from zae_limiter.cli.app import program
 from zae_limiter.operate.migrations import Migration
 from zae_limiter.runtime.colour import run_sync
@@ -18,11 +18,12 @@ from zae_limiter.runtime.world import World
 from zae_limiter.schema import version_key
 
 REFUSED = {
-    "schedule": "limit 'rpd' has a schedule",
+    "half a token": "in the window '* 9 * * *' it can hold 2.5",
+    "scheduled quota": "it is a quota with a schedule",
     "two resets": "it is reset by more than one rule",
 }
 FENCE = ("schema_version", "client_min_version")
-SERVED = ("another parent", "lifted", "enabled", "cascade policy", "cascade of a resource")
+SERVED = ("another parent", "schedule", "lifted", "enabled", "cascade policy", "cascade of a resource")
 
 
 def upgrade(table: str, *words: str) -> Any:
@@ -119,6 +120,8 @@ def test_what_other_features_left_is_served() -> None:
         assert [child.entity_id for child in repository.get_children("org")] == ["who"]
         latest, *_ = repository.get_audit_events("who")
         assert latest.action == "entity_parent_changed"
+        (limit,) = repository.namespace("schedule").get_limits("who", resource="gpt-4")
+        assert limit == Limit.per_day("rpd", 10).during("* 9 * * *", 5)
         for name in ("lifted", "enabled"):
             limiter = SyncRateLimiter(repository=repository.namespace(name))
             assert limiter.available("who", "gpt-4") == {"rpd": 9}

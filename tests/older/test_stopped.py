@@ -39,6 +39,7 @@ KILLED = str(-signal.SIGKILL)
 DEMANDS: dict[str, list[tuple[str, str, dict[str, int]]]] = {
     **{one: [("hot", "gpt-4", {"rpd": 5}), ("user-2", "gpt-4", {"rpd": 1})] for one in VERSIONS},
     "0.17-kinds": [("hot", "any", {"msgs": 5}), ("kid", "soft", {"rpd": 9}), ("vip", "cal", {"day": 99})],
+    "0.17-schedules": [("hot", "late", {"late": 5}), ("kid", "late", {"late": 9})],
 }
 """What a client takes when a table is upgraded: of a bucket that had shards, and of a family."""
 

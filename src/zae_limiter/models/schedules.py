@@ -153,6 +153,12 @@ def window_at(text: str, t_ms: int) -> str | None:
     return None
 
 
+@lru_cache(1024)
+def places_reached(expressions: tuple[str, ...]) -> set[int]:
+    """Which of some windows hold first at some time, by their places; the last place is that of no window."""
+    return _Winners([Window(1, 1, expression) for expression in expressions]).reached()
+
+
 class Schedule:
     """Which numbers count at an instant, and until when."""
 
@@ -317,11 +323,6 @@ class _Winners:
 
 
 @lru_cache(1024)
-def _reached(expressions: tuple[str, ...]) -> set[int]:
-    return _Winners(expressions).reached()
-
-
-@lru_cache(1024)
 def _fault(windows: tuple[Window, ...]) -> str | None:
     """What is wrong with some windows, if something is."""
     if len(windows) > WINDOWS_MAX:
@@ -332,7 +333,7 @@ def _fault(windows: tuple[Window, ...]) -> str | None:
                 return f"the {what} of {str(window)!r} must be from 1 to {TOKENS_MAX}"
         if window.expression in [earlier.expression for earlier in windows[:place]]:
             return f"the window {window.expression!r} is there twice; keep one of them"
-    reached = _reached(tuple(window.expression for window in windows))
+    reached = places_reached(tuple(window.expression for window in windows))
     for place, window in enumerate(windows):
         if place not in reached:
             return (

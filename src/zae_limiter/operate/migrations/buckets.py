@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ...engine.account import WRITES, Account
@@ -20,6 +21,8 @@ from ...engine.bucket_view import stored_terms
 from ...engine.bucket_writes import write_for
 from ...engine.law import Rate, accrued, balance, fill_ms, gain
 from ...engine.merge import TTL_FILLS
+from ...engine.phased import begun_ms
+from ...engine.phases import rate_at
 from ...engine.posting import Posting
 from ...exceptions import ValidationError
 from ...models import LIMITS_MAX, Limit
@@ -29,6 +32,7 @@ from ...records.resolution import family_of, level_keys, resolve
 from ...repository_protocol import Absent, Condition, Delete, Equal, Exists, Item, Key, Put, Update, Value
 from ...schema import (
     MOVED,
+    PHASE,
     bucket_entries,
     bucket_key,
     entity_key,
@@ -38,6 +42,7 @@ from ...schema import (
 )
 from .kinds import is_quota, quota_rate
 from .moving import Context, Group, Move, Translation, mark, moved, pins, superseded, unchanged
+from .schedules import bucket_windows, limit_of_today, numbers_at
 from .shapes import SUPERSEDED, OldRecord, fields
 
 SHARDS_TOGETHER_MAX = 90
@@ -64,6 +69,10 @@ class Part(NamedTuple):
     """Of a quota: how many shards there were when this one got its share of the period, or of the window."""
     is_over: bool = False
     """Of a quota: the period or window is over that its tokens are left of."""
+    today: Rate | None = None
+    """Of a limit with a schedule: the rate that it becomes; until then it has the numbers of the instant."""
+    most_milli: int = 0
+    """The most that a limit with a schedule can hold at any time."""
 
     def tokens_at(self, origin_ms: int) -> int:
         """The stored number that means the same with another origin."""
@@ -121,8 +130,32 @@ def _composite_parts(record: OldRecord, stored: Mapping[str, Limit], now_ms: int
             parts.append(_quota(name, record, now_ms))
         else:
             numbers = [item.get("rf"), *(item.get(f"b_{name}_{field}") for field in COMPOSITE)]
-            parts.append(_part(name, numbers, stored)._replace(shard_id=record.shard_id))
+            part = _part(name, numbers, stored)._replace(shard_id=record.shard_id)
+            parts.append(_scheduled(part, item, now_ms))
     return parts
+
+
+def _scheduled(part: Part, item: Item, now_ms: int) -> Part:
+    """A limit by its schedule at an instant: by these numbers the older release counts all until then.
+
+    A schedule that no limit of today can have is in the way where a level says it, so here it is out of
+    use. Then the bucket keeps the numbers of the instant, until somebody uses it.
+    """
+    windows, tz, today = bucket_windows(item, part.name, part.rate), item.get("sched_tz"), None
+    if not windows:
+        return part
+    with suppress(ValidationError):
+        today = Rate.of(limit_of_today(part.name, windows, tz))
+    most_milli = max(window.numbers.capacity_milli for window in windows)
+    return part._replace(rate=numbers_at(windows, tz, now_ms), today=today, most_milli=most_milli)
+
+
+def _in_phase(part: Part, at_ms: int) -> Part:
+    """A limit with what it holds at an instant, from which on its phases are followed."""
+    if part.today is None:
+        return part
+    tokens_milli = balance(part.rate, part.tokens_milli, part.origin_ms, at_ms)
+    return part._replace(rate=rate_at(part.today, at_ms), tokens_milli=tokens_milli, origin_ms=at_ms)
 
 
 def _quota(name: str, record: OldRecord, now_ms: int) -> Part:
@@ -177,6 +210,8 @@ def _made(group: Group, parts: Sequence[Part], entity: Item | None, context: Con
         **bucket_entries(context.namespace_id, first.owner, first.resource, 0),
         **_numbers(parts, origin_ms),
     }
+    if (began_ms := begun_ms({part.name: part.rate for part in parts}, origin_ms)) is not None:
+        item[PHASE] = began_ms
     if context.is_metered:
         writes = Part(WCU, WRITES, WRITES.capacity_milli, origin_ms, 0)
         item |= {**_numbers([writes], origin_ms), "born": context.now_ms}
@@ -270,12 +305,14 @@ def holds_tokens(record: OldRecord) -> bool:
 def whole(group: Group, context: Context) -> list[Part]:
     """The limits of a bucket that was spread over shards, each of which knows the numbers of the whole."""
     found: dict[str, list[Part]] = {}
+    at_ms = max(context.now_ms, *(number(record.item, "rf") for record in group))
     for record in sorted(group, key=lambda record: record.shard_id):
-        for part in _composite_parts(record, {}, context.now_ms):
+        for part in _composite_parts(record, {}, at_ms):
             found.setdefault(part.name, []).append(part)
     if len(found) > LIMITS_MAX:
         raise ValidationError("bucket", group[0].key.partition, f"it has {len(found)} limits")
-    return [_joined(parts, _shard_count(group), context) for parts in found.values()]
+    joined = [_joined(parts, _shard_count(group), context) for parts in found.values()]
+    return [_in_phase(part, at_ms) for part in joined]
 
 
 def _shard_count(group: Group) -> int:
@@ -298,7 +335,8 @@ def _joined(parts: Sequence[Part], count: int, context: Context) -> Part:
     parts = [part._replace(rate=latest.rate) if part.rate.accrual else part for part in parts]
     lacking = sum(missing_of_share(part, count, origin_ms) for part in parts)
     consumed = sum(part.consumed_milli for part in parts)
-    return Part(latest.name, latest.rate, latest.rate.capacity_milli - lacking, origin_ms, consumed)
+    held = latest.rate.capacity_milli - lacking
+    return Part(latest.name, latest.rate, held, origin_ms, consumed, today=latest.today)
 
 
 def _joined_quota(parts: Sequence[Part], count: int) -> Part:
@@ -337,7 +375,8 @@ def missing_of_share(part: Part, count: int, now_ms: int) -> int:
     if accrual is not None:
         return 0 if part.is_over else max(0, capacity // max(count, part.granted) - part.tokens_milli)
     shares = count
-    while shares > 1 and part.tokens_milli > capacity // shares:
+    # With a schedule it may have had it at a time when there was more.
+    while shares > 1 and part.tokens_milli > max(capacity, part.most_milli) // shares:
         shares //= 2
     share = Rate(capacity // shares, amount // count, period)
     if not share.refill_amount_milli:

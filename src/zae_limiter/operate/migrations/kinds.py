@@ -2,6 +2,7 @@
 
     a calendar quota     l_{name}_rsched   when it is full again, like cron, but compact: ``1m0h6w1``
                          sched_tz          the time zone of all of a record
+    a schedule           …_sched           see ``schedules``
     a session quota      w_{name}_…        the numbers of a limit, and ``rsa``, how many seconds a window has
     a soft limit         …_soft            true; false says nothing
     a switch             disabled          true; false, which is on in any case; or ``bypass``
@@ -15,17 +16,18 @@ import re
 
 from ...engine.law import Rate
 from ...exceptions import ValidationError
-from ...models import Bypass
+from ...models import Bypass, Limit
 from ...models.accruals import PERIODS, SESSION, calendar, check_zone, cron, period_seconds, window
 from ...repository_protocol import Item, Value
 from ...schema import number
+from .schedules import cron_of, level_limit
 
 REASON = "disabled before the upgrade"
 """Why something is off that an older version switched off: it asked for no reason."""
 
 _COMPACT = re.compile(r"1" + "".join(rf"(?:{letter}([0-9,*/\-]+))?" for letter in "mhDMw"))
 _NAMES = {expression: period for period, (expression, _) in PERIODS.items()}
-_LEVEL = re.compile(r"([lw])_(.+)_(rsched|rsa|soft)", re.DOTALL)
+_LEVEL = re.compile(r"([lw])_(.+)_(rsched|rsa|sched|soft)", re.DOTALL)
 
 
 def calendar_of(name: str, compact: Value, tz: Value) -> str:
@@ -37,7 +39,7 @@ def calendar_of(name: str, compact: Value, tz: Value) -> str:
         raise ValidationError(
             field, compact, "it is reset by more than one rule" if several else "no such rule"
         )
-    expression = " ".join(part or "*" for part in found.groups())
+    expression = cron_of(found.groups())
     check_zone(tz)
     return calendar(_NAMES[expression], tz) if expression in _NAMES else cron(expression, tz)
 
@@ -58,10 +60,13 @@ def level_of_today(item: Item) -> dict[str, Value]:
         elif field == "rsched" and letter == "l":
             accrual = calendar_of(name, said.pop(attribute), item.get("sched_tz"))
             said |= _limit(name, item.get(f"l_{name}_cp"), period_seconds(accrual), accrual)
+        elif field == "sched":
+            limit = level_limit(item, name)
+            said |= {f"l_{name}_{part}": value for part, value in _numbers(limit).items()}
+            said.pop(attribute)
         elif field == "soft" and isinstance(item[attribute], bool):
             said |= {f"l_{name}_so": 1} if said.pop(attribute) else {}
-    if not any(attribute.endswith("_sched") for attribute in said):
-        said.pop("sched_tz", None)
+    said.pop("sched_tz", None)
     return said | _switch(said.pop("disabled", None))
 
 
@@ -76,6 +81,12 @@ def _switch(disabled: Value) -> dict[str, Value]:
         case "bypass":
             return {"bypass": Bypass.COUNTED.value}
     return {"disabled": disabled}
+
+
+def _numbers(limit: Limit) -> dict[str, Value]:
+    """What a level says of a limit with a schedule, which may come to none."""
+    numbers = {"cp": limit.capacity, "ra": limit.refill_amount, "rp": limit.refill_period_seconds}
+    return numbers | ({} if limit.schedule is None else {"sd": limit.schedule})
 
 
 def _limit(name: str, capacity: Value, seconds: Value, accrual: str) -> dict[str, Value]:

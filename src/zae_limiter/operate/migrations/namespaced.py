@@ -8,8 +8,8 @@ Keys already had a namespace and are those of today, so what tells an older reco
     usage          the index entry names no kind of window, and a day has the key of its first hour
 
 Beside them lie lists that are made of the others, notes of operations that expire, and one record of what a
-file of limits had made. Some records say what this version does not know, such as a limit that changes by
-a schedule. They are named before anything is written, and never left out.
+file of limits had made. Some records say what this version does not know, such as a quota that is reset by
+several rules. They are named before anything is written, and never left out.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ...engine.law import Rate
 from ...exceptions import ValidationError
 from ...naming import DEFAULT_RESOURCE, WCU, validate_entity_id, validate_limit_name, validate_resource
 from ...records.items import config_limits, unknown_settings
@@ -25,6 +26,7 @@ from ...records.levels import check_level_resource
 from ...repository_protocol import Item, Key, Row, Value
 from ...schema import REGISTRY, entity_config_key, entity_key, is_number, parse_bucket_pk, text
 from .kinds import level_of_today, quota_rate
+from .schedules import NONE, old_windows
 from .shapes import Finding, Found, Kind, OldRecord, read_key, usage_place
 
 _PARTITION = re.compile(r"([^/#]+)/([A-Z_]+)#(.*)", re.DOTALL)
@@ -132,6 +134,8 @@ _BUCKET = re.compile(
     r"|GSI[1-4][PS]K"
 )
 _LIMIT = re.compile(r"b_(.+)_([a-z]+)", re.DOTALL)
+_ANY = Rate(1, 1, 1)
+"""Numbers for which a schedule is read to see whether it can be."""
 
 
 _STAMPS = ("soft", "rsched", "rsa", "gc", "rn", "tu", "wa", "ws", "wtc")
@@ -143,8 +147,8 @@ def _bucket_obstacles(name: str, item: Item) -> Iterator[str]:
     value, found = item[name], _LIMIT.fullmatch(name)
     limit, field = found.groups() if found else ("", "")
     if "sched" in (name, field):
-        if value != "-":  # which is how it says that it has none
-            yield f"limit {limit!r} has a schedule" if limit else "its limits change by a schedule"
+        if value != NONE:
+            old_windows(limit, _ANY, value, item.get("sched_tz"))
     elif field in ("tk", "cp", "ra", "rp", "tc"):
         if limit != WCU:
             validate_limit_name(limit)
