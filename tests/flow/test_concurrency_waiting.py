@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.flow.clients import RESOURCE, Client, Store
-from tests.flow.test_concurrency import LIMITS, NEED
+from tests.flow.clients import RESOURCE, Client, Store, rpm
+from tests.flow.test_concurrency import NEED, SEATS
 from tests.flow.waiting_room import on_a_loop
 from tests.patience import PATIENCE_SECONDS, wait_until
 from tests.stores import url_of
 from zae_limiter import ClosedError, Limit, RateLimiter, RateLimitExceeded, Repository, SyncRateLimiter
+
+LIMITS = [SEATS, rpm(100, refill=1, seconds=86_400)]
+"""Time is real here, and a test may take as long as it likes: nothing comes back meanwhile."""
 
 
 async def waiting_limiter(store: Store) -> RateLimiter:
@@ -111,7 +114,10 @@ async def test_limits_that_change_while_somebody_waits(
     limiter = await waiting_limiter(store)
     await limiter.set_limits("key", [Limit.concurrent("parallel", before, hold="60s")], RESOURCE)
     leases = [await limiter.acquire("key", RESOURCE, {"parallel": 1}) for _ in range(before)]
-    waiting = asyncio.ensure_future(limiter.acquire("key", RESOURCE, {"parallel": 1}, wait=1.5).open())
+    patience_seconds = PATIENCE_SECONDS if begins else 1.5
+    waiting = asyncio.ensure_future(
+        limiter.acquire("key", RESOURCE, {"parallel": 1}, wait=patience_seconds).open()
+    )
     await asyncio.sleep(0.1)
     await limiter.set_limits("key", [Limit.concurrent("parallel", after, hold="60s")], RESOURCE)
     if not begins:
