@@ -77,6 +77,8 @@ nightly: $(READY) engines ## Run the long instruments: 20,000 worlds, all orders
 	$(MAKE) exhaust
 	RIVAL_ROUNDS=500 $(BIN)/pytest --timeout 0 tests/flow/test_rivals.py
 	UPGRADE_EACH_RECORD=1 $(BIN)/pytest --timeout 0 tests/older/test_stopped.py
+	BOOKED_WORLDS=300 $(BIN)/pytest --timeout 0 tests/engine/test_booking.py
+	INTERRUPTS=all $(BIN)/pytest --timeout 0 tests/breaking/test_interrupts.py
 	$(MAKE) fuzz
 	$(MAKE) storm
 	$(MAKE) soak

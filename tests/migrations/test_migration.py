@@ -10,17 +10,20 @@ from zae_limiter import Limit, Repository
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.operate.migrations import Kind, Migration, PassProgress
 from zae_limiter.operate.migrations import MigrationStage as Step
+from zae_limiter.operate.migrations.scanning import PAGE_ROWS
 from zae_limiter.repository_protocol import Item, Key
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.testing import RecordingBackend
 
-ENTITIES = 1_000
+ENTITIES = 400
+"""More than three pages of records, in either shape."""
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_everything_arrives(stage: OldStore, shape: str) -> None:
     """Entities, limits, balances at several instants, usage, audit events and counts; nothing is left."""
     table = SHAPES[shape](ENTITIES)
+    assert len(table.items) > 3 * PAGE_ROWS
     stage.fill(table)
     report = stage.migrate()
     rows = stage.rows()

@@ -13,6 +13,7 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
 from typing import NamedTuple
+from unittest import mock
 
 from tests.simulation.bugs import BUGS, planted
 from tests.simulation.calendars import Calendars
@@ -45,7 +46,8 @@ def simulate(seed: int, bug: str | None = None, *, waits: bool = True) -> Scenar
     gc.collect()
     gc.disable()  # what other seeds left behind would decide when garbage of this one settles its leases
     try:
-        with planted(bug):
+        # Who looks at a world at rest asks in the blocking colour, and must not wait for real time.
+        with planted(bug), mock.patch("zae_limiter.runtime.colour.time.sleep"):
             scenario = Scenario(seed, waits=waits)
             scenario.run()
             Rivals(seed).run()

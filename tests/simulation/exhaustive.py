@@ -412,7 +412,7 @@ def _of_waiters(*, long: bool) -> Iterator[Story]:
     impatient = (Take({"rpm": 6}, 60),), (Take({"rpm": 2}, 0.2),)
     for apart in (True, False):
         world = "two processes" if apart else "one process"
-        settling = gives_back if apart or long else plain
+        settling = gives_back if long else plain
         yield Story(f"two wait: remote, {world}", settling, QUICK, apart, used={"rpm": 9})
         yield Story(f"one will not wait: remote, {world}", impatient, QUICK, apart, used={"rpm": 9})
     yield Story("two wait: local, two processes", plain, QUICK, True, True, {"rpm": 9}, calm=not long)

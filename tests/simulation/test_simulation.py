@@ -8,26 +8,71 @@ import sys
 import pytest
 
 from tests.patience import PATIENCE_SECONDS
-from tests.simulation.__main__ import simulate, simulate_range
+from tests.simulation.__main__ import Tally, simulate, simulate_range
 from tests.simulation.bugs import BUGS
 from zae_limiter.exceptions import RateLimiterUnavailable
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* was forgotten:ResourceWarning")
 """A world that ends by a violation leaves leases open."""
 
-SEEDS = 500
+ROUGH_SEEDS = 100
+SEEDS = 250
+"""The worlds of a test run; the first are looked at for trouble too. `make nightly` simulates 20,000."""
 CHUNK = 25
 BUG_SEEDS = 400
+FOUND_AT = {
+    "refunded_in_full": 186,
+    "overtaking": 6,
+    "not_cut_off": 2,
+    "high_forgotten": 78,
+    "changes_masked": 69,
+    "deaf_to_summer": 5,
+    "session_full_early": 13,
+    "seat_over_too_early": 8,
+    "seats_not_renewed": 8,
+    "parent_booked_early": 2,
+    "line_never_over": 2,
+    "counted_twice": 2,
+    "grandparent_spared": 29,
+    "grandparent_twice": 1,
+    "holds_believed": 166,
+    "parts_unsummed": 26,
+    "parts_confused": 256,
+    "lost_in_silence": 5,
+    "overdrawn_at_once": 4,
+    "unstamped": 2,
+    "former_parent": 17,
+    "unnoticed": 1,
+    "blind_swap": 3,
+    "tail_first": 2,
+    "split_mints": 23,
+    "merge_mints": 7,
+    "wrong_shard": 8,
+    "blind_entry": 39,
+    "clock_set_back": 8,
+    "moved_twice": 2,
+    "commit_forgotten": 3,
+    "reader_forgotten": 2,
+    "undone_by_nobody": 22,
+    "no_refund": 9,
+}
+"""Where a bug was last found, if not in the first world: a guess that saves the search, and no more."""
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+@pytest.mark.parametrize("first", range(ROUGH_SEEDS, SEEDS, CHUNK))
 def test_no_seed_breaks_the_theorem(first: int) -> None:
     """Whatever is lost, delayed, cancelled or crashed, the store holds what the textbook says."""
-    tally = simulate_range(first, count=CHUNK)
+    checked(first, count=CHUNK)
+
+
+def checked(first: int, count: int) -> Tally:
+    """What happened in some worlds, in all of which the theorem holds."""
+    tally = simulate_range(first, count=count)
     assert tally.failures == [], "replay with: make sim SEED=" + str(tally.failures[0][0])
-    assert tally.seeds == CHUNK
+    assert tally.seeds == count
     assert tally.steps > 1000
     assert min(tally.admitted, tally.refused) > 10, "a world where nothing happens proves nothing"
+    return tally
 
 
 @pytest.mark.parametrize(
@@ -49,8 +94,8 @@ def test_seed_that_found_a_bug(seed: int) -> None:
 
 
 def test_simulated_world_is_rough() -> None:
-    """Every kind of trouble happens in a few dozen seeds."""
-    tally = simulate_range(0, count=150)
+    """Every kind of trouble happens in the first hundred seeds, and the theorem holds in them."""
+    tally = checked(0, count=ROUGH_SEEDS)
     expected = {
         *("lost request", "lost reply", "unreachable", "throttled", "store gone", "partition", "long delay"),
         *("clock step", "clock drift", "cancelled", "crashed"),
@@ -74,19 +119,20 @@ def test_simulated_world_is_rough() -> None:
 @pytest.mark.parametrize("bug", BUGS)
 def test_planted_bug_is_found(bug: str) -> None:
     """A core that is broken in one place does not survive four hundred seeds."""
-    found = first_failure(bug)
+    found = failing_seed(bug)
     assert found is not None, f"{bug} was not found in {BUG_SEEDS} seeds"
 
 
 def test_planted_bug_leaves_no_trace() -> None:
     """A bug is gone when its simulation is over."""
-    seed = first_failure("no_refund")
+    seed = failing_seed("no_refund")
     assert seed is not None
     assert simulate(seed).simulation.steps > 0
 
 
-def first_failure(bug: str) -> int | None:
-    for seed in range(BUG_SEEDS):
+def failing_seed(bug: str) -> int | None:
+    """A seed in which a bug shows: where it did before, or else the first of all."""
+    for seed in (FOUND_AT.get(bug, 0), *range(BUG_SEEDS)):
         try:
             simulate(seed, bug)
         except (AssertionError, RateLimiterUnavailable):
@@ -135,7 +181,7 @@ def test_replay_of_a_good_seed() -> None:
 
 def test_replay_of_a_bad_seed() -> None:
     """A seed that fails fails again, with the place where it went wrong."""
-    seed = first_failure("no_floor")
+    seed = failing_seed("no_floor")
     assert seed is not None
     done = command_line("--seed", seed, "--bug", "no_floor")
     assert done.returncode == 1
@@ -147,7 +193,7 @@ def test_replay_of_a_bad_seed() -> None:
 
 def test_failures_are_printed_with_the_way_to_replay_them() -> None:
     """A run of many seeds names those that failed, each with the command that shows it."""
-    seed = first_failure("no_floor")
+    seed = failing_seed("no_floor")
     done = command_line("--seeds", 10, "--bug", "no_floor")
     assert done.returncode == 1
     assert "seeds, " in done.stdout
