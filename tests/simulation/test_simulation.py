@@ -132,7 +132,8 @@ def test_planted_bug_leaves_no_trace() -> None:
 
 def failing_seed(bug: str) -> int | None:
     """A seed in which a bug shows: where it did before, or else the first of all."""
-    for seed in (FOUND_AT.get(bug, 0), *range(BUG_SEEDS)):
+    seeds: tuple[int, ...] = (FOUND_AT.get(bug, 0), *range(BUG_SEEDS))
+    for seed in seeds:
         try:
             simulate(seed, bug)
         except (AssertionError, RateLimiterUnavailable):

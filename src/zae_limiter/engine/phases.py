@@ -80,7 +80,8 @@ def wait_of(
     at_ms = max(now_ms, origin_ms)
     held = held_at(rate, tokens_milli, origin_ms, since_ms, at_ms)
     phase = schedule.phase(max(at_ms, since_ms))
-    if held >= need_milli:  # also for a clock that is behind the origin
+    enough = numbers_of(rate, phase).capacity_milli if need_milli is None else need_milli
+    if held >= enough:  # also for a clock that is behind the origin
         return 0
     for _ in range(PHASES_MAX):
         at = numbers_of(rate, phase)

@@ -156,7 +156,7 @@ def window_at(text: str, t_ms: int) -> str | None:
 @lru_cache(1024)
 def places_reached(expressions: tuple[str, ...]) -> set[int]:
     """Which of some windows hold first at some time, by their places; the last place is that of no window."""
-    return _Winners([Window(1, 1, expression) for expression in expressions]).reached()
+    return _Winners(expressions).reached()
 
 
 class Schedule:
