@@ -144,6 +144,7 @@ def fill_all(table: fill.Table) -> None:
     limiter = table.limiter()
     for _ in range(12):
         fill.use(limiter, "hot", "late", {"late": 3}, {})
+    table.aggregate()
 
 
 USED = [
