@@ -81,6 +81,7 @@ def checked(first: int, count: int) -> Tally:
         34,  # a client took a store that did not answer for one without older records
         48,
         67,  # a lone write was refused under older limits, and tried again under them
+        829,  # a renewal of who had crashed was begun anew
         819,  # the judge did not know of a refund that was lost, and counted, before the acquire succeeded
         1327,  # a wait was told from when the question was asked, and not from when it was answered
         1653,  # a wait was told as if all shards went by the new limits at once

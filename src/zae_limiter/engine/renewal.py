@@ -129,6 +129,9 @@ class Renewals:
         again_ms: float = self._writer.world.now_ms() + INTERRUPTED_MS
         try:
             again_ms = await self.renew()
+        except GeneratorExit:  # the loop or the process is gone, and nobody goes on
+            again_ms = math.inf
+            raise
         finally:  # whoever cancels all tasks that there are does not end the work of those who go on
             if again_ms < math.inf:
                 self._wake(watch, again_ms)
