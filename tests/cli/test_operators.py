@@ -1,10 +1,15 @@
 """What operators do to a bucket from the command line, and what they are told of it."""
 
+import math
+import threading
+from contextlib import suppress
+
 import pytest
 
 from tests.cli.conftest import Run
 from tests.cli.test_commands import data_of, done
-from zae_limiter import SyncRateLimiter
+from tests.patience import wait_until
+from zae_limiter import ClosedError, SyncRateLimiter
 
 WHERE = ("key-1", "gpt-4")
 
@@ -43,6 +48,33 @@ def test_a_session_of_an_operator(run: Run) -> None:
     ]
     assert events[1]["principal"] == "ann"
     assert "bucket_forgiven" in run("audit", "list", "--entity-id", "key-1").stdout
+
+
+def test_beside_somebody_who_waits(run: Run, limiter: SyncRateLimiter) -> None:
+    """A top-up says what is in its way; what a reset ends is told, and who waits with it."""
+    done(run, "resource", "set-defaults", "gpt-4", "-l", "rpm:10/day")
+    with limiter.acquire("key-1", "gpt-4", {"rpm": 10}):
+        pass
+
+    def wait() -> None:
+        with suppress(ClosedError), limiter.acquire("key-1", "gpt-4", {"rpm": 10}, wait=math.inf):
+            pass
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    wait_until(lambda: limiter.available("key-1", "gpt-4")["rpm"] < 0)
+    topped = done(run, "entity", "top-up", *WHERE, "-l", "rpm:3")
+    assert topped.startswith(
+        "topped up 'key-1' on 'gpt-4': rpm from -10 to -10, no room for 3; somebody waits "
+    )
+    assert topped.endswith("after it; entity reset and entity forgive end what was booked\n")
+    full = done(run, "entity", "reset", *WHERE)
+    assert full.startswith(
+        "reset 'key-1' on 'gpt-4': rpm from -10 to 10, of that 10 was booked; somebody waits "
+    )
+    assert full.endswith(" at the latest: whoever is still there begins when it was told to\n")
+    limiter.close()
+    waiter.join()
 
 
 @pytest.mark.usefixtures("overdrawn")

@@ -17,8 +17,8 @@ from typing import Any
 
 from tests.quotas import quota
 from zae_limiter.engine.account import Account, Terms
-from zae_limiter.engine.booking import Booked, outcomes, schedule, slot_ms, turns
-from zae_limiter.engine.bucket_view import has_terms, is_outdated, level, life_of, outlived
+from zae_limiter.engine.booking import NEAR_MS, Booked, Turn, outcomes, schedule, slot_ms, turns
+from zae_limiter.engine.bucket_view import has_terms, is_outdated, level, life_of, outlived, stored_terms
 from zae_limiter.engine.bucket_writes import write_for
 from zae_limiter.engine.fitting import fitting
 from zae_limiter.engine.law import Rate, accrued, floored, is_cut
@@ -81,6 +81,8 @@ class Work:
     """By how much the bucket may fall short when it begins."""
     apart: set[str] = field(default_factory=set)
     """The limits that were changed since it booked."""
+    gifts: set[str] = field(default_factory=set)
+    """The limits of which an operator has given it what it booked."""
 
 
 @dataclass
@@ -124,7 +126,8 @@ class BookedWorld:
         self.works: list[Work] = []
         self.begun: list[Work] = []
         self.wrong: list[str] = []
-        self.refused = self.undone = self.writes = self.epoch = self.deletions = self.given = 0
+        self.refused = self.undone = self.writes = self.epoch = self.deletions = 0
+        self.given = self.ended = self.far = 0
         self._events: list[tuple[int, int, int, str, Any]] = []
         self._pushed = 0
 
@@ -208,7 +211,7 @@ class BookedWorld:
         self._no_longer_apart(work)
         self.begun.append(work)
         for name, need in work.need.items():
-            if name in self.tins and work.account.life == self._life:
+            if name in self.tins and name not in work.gifts and work.account.life == self._life:
                 tin = self.tins[name]
                 tin.level -= need
                 least = -work.allowed[name]
@@ -255,7 +258,7 @@ class BookedWorld:
 
     def _no_longer_apart(self, work: Work) -> None:
         if work.account.life == self._life:
-            for name in work.apart:
+            for name in work.apart - work.gifts:
                 self.tins[name].apart -= work.need.get(name, 0)
 
     def _cancel(self, work: Work) -> None:
@@ -298,15 +301,34 @@ class BookedWorld:
                 process.image = image = self.item
             if image is None or is_deleted(image):
                 return
-            (mine,) = gifts(kind, self.names, [image], self.now_ms, amounts).by_shard
-            if not mine:
+            gift = gifts(kind, self.names, [image], self.now_ms, amounts)
+            (mine,), (ended,) = gift.by_shard, gift.ended
+            if not mine and not ended:
                 return
-            if self._apply(process, give(Key("p", "s"), image, mine, self.now_ms)).applied:
+            if self._apply(process, give(Key("p", "s"), image, mine, self.now_ms, ended)).applied:
                 self.given += 1
-                for name, amount in mine.items():
-                    self.tins[name].pour(amount)
+                for name in mine.keys() - ended:
+                    self.tins[name].pour(mine[name])
+                for name in ended:
+                    self._end(name, kind)
                 return
         self._expect(False, f"{kind} was tried {ATTEMPTS_MAX} times")
+
+    def _end(self, name: str, kind: Gift) -> None:
+        """What was booked of a limit is a gift to those who wait, and others find what the verb says."""
+        assert self.item is not None
+        self.ended += 1
+        self.epoch += 1
+        tin, terms = self.tins[name], stored_terms(self.item)
+        found = level(terms, name, self.item, self.now_ms).balance(self.now_ms)
+        right = {Gift.RESET: found == tin.rate.capacity_milli, Gift.FORGIVE: found >= 0}[kind]
+        self._expect(right, f"{kind} left {found} of {name}")
+        for work in self.works:
+            if work.state == "waits" and name in work.need and work.account.life == self._life:
+                if name in work.apart - work.gifts:
+                    tin.apart -= work.need[name]
+                work.gifts.add(name)
+        tin.level = max(tin.level, found)
 
     @property
     def _life(self) -> str | None:
@@ -404,7 +426,7 @@ class BookedWorld:
             self.epoch += 1
             self._allow(name, max(0, was.capacity_milli - rate.capacity_milli))
             for work in self.works:
-                if work.state == "waits" and work.account.life == self._life:
+                if work.state == "waits" and name not in work.gifts and work.account.life == self._life:
                     # Its slot was told by the numbers of then, whatever there is by these.
                     would, will = (accrued(r, work.at_ms) - accrued(r, self.now_ms) for r in (was, rate))
                     work.allowed[name] += max(0, would - will)
@@ -426,6 +448,9 @@ class BookedWorld:
         (turn,) = schedule(
             [posting._replace(booking=Booking(FOR_EVER_MS))], self.terms, self.item, self.now_ms
         )
+        if not turn.fits:
+            self._check_far(posting, turn)
+            return
         for latest_ms, fits in ((turn.at_ms, True), (turn.at_ms - 1, False)):
             asked = posting._replace(booking=Booking(latest_ms))
             self._expect(
@@ -438,6 +463,15 @@ class BookedWorld:
         levels = {name: level(self.terms, name, self.item, self.now_ms) for name in posting.need}
         told_ms = max(slot_ms(levels[name], need, self.now_ms) for name, need in posting.need.items())
         self._expect(told_ms == turn.at_ms, f"{told_ms} was told, {turn.at_ms} is right")
+
+    def _check_far(self, posting: Posting, turn: Turn) -> None:
+        """Who is not booked waits for a boundary that is far, and takes of what could give sooner."""
+        self.far += 1
+        levels = {name: level(self.terms, name, self.item, self.now_ms) for name in posting.need}
+        slots = {name: slot_ms(levels[name], need, self.now_ms) for name, need in posting.need.items()}
+        last, near_ms = max(slots, key=lambda name: slots[name]), self.now_ms + NEAR_MS
+        right = self.terms.rates[last].accrual is not None and near_ms < slots[last] > min(slots.values())
+        self._expect(right and turn.at_ms == near_ms, f"{posting} was not booked for {slots}")
 
     def _check_order(self) -> None:
         """Nobody who asks later, for no more of the same limits, begins earlier."""

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.engine.booking_worlds import BookedWorld, Traits
 from zae_limiter.engine.account import Account, Terms
+from zae_limiter.engine.booking import booked, turns
 from zae_limiter.engine.bucket_writes import write_for
 from zae_limiter.engine.law import Rate, balance
 from zae_limiter.engine.operator_writes import Gift, gifts, give, room_of, shared
@@ -164,6 +165,46 @@ def test_worlds_in_which_operators_give_obey_the_law_of_waiting() -> None:
     worlds = [BookedWorld(seed, GENEROUS).run() for seed in range(20)]
     assert [world.wrong for world in worlds if world.wrong] == []
     assert sum(world.given for world in worlds) > 300
+    assert sum(world.ended for world in worlds) > 100
+
+
+def test_what_was_ended_and_is_given_back_as_well_is_found() -> None:
+    """Who gives up what an operator has given would make room for others once more."""
+    with mock.patch("zae_limiter.engine.set_aside.is_ended", return_value=False):
+        wrong = (BookedWorld(seed, GENEROUS).run().wrong for seed in range(20))
+        assert any("stands at" in promise for found in wrong for promise in found)
+
+
+def test_a_booking_that_was_ended_is_not_taken_for_a_later_one() -> None:
+    """Though the bucket stands where it left it: another one brought it there since."""
+    account = Account(KEYS[0], "ns", "e", "r", Terms({"a": Rate(10_000, 1_000, 1_000)}, 1))
+    image, left = None, list[Booking]()
+    for need, wait_ms in ((9_000, None), (5_000, 60_000), (None, None), (9_000, None), (5_000, 60_000)):
+        if need is None:
+            assert image is not None
+            gift = gifts(Gift.RESET, ["a"], [image], NOW, {})
+            assert (gift.before, gift.given, gift.booked) == ({"a": -4_000}, {"a": 14_000}, {"a": 4_000})
+            image = apply(give(KEYS[0], image, gift.by_shard[0], NOW, gift.ended[0]), image).item
+            assert image is not None
+            assert (image["b_a_tk"], image["b_a_be"], image.get("booked")) == (10_000, 1, None)
+            continue
+        booking = None if wait_ms is None else Booking(NOW + wait_ms)
+        posting = Posting({"a": need}, booking=booking)
+        write = write_for(account, posting, image, NOW)
+        assert write is not None
+        turn = turns(account, [posting], image, NOW)[0]
+        image = apply(write, image).item
+        assert image is not None
+        left += [booked(posting, turn, image, NOW)] if booking else []
+    for booking, tokens in ((left[0], -4_000), (left[1], 1_000)):
+        write = write_for(account, Posting(credit={"a": 5_000}, booking=booking), image, NOW)
+        assert write is not None
+        outcome = apply(write, image)
+        assert outcome.applied
+        image = outcome.item
+        assert image is not None
+        assert image["b_a_tk"] == tokens
+    assert image["b_a_tc"] == 18_000, "neither has consumed anything"
 
 
 def test_a_gift_that_is_there_for_all_at_once_is_found() -> None:

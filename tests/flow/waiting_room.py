@@ -54,6 +54,8 @@ class Room:
     def __init__(self, store: Store) -> None:
         self.store, self.began_ms = store, store.clock.now_ms
         self._asleep: set[object] = set()
+        self._napped_ms: dict[object, int] = {}
+        self._waiters: list[Waiter] = []
 
     @property
     def seconds(self) -> float:
@@ -69,12 +71,14 @@ class Room:
         """Somebody sleeps, and will look at the clock again."""
         del seconds
         self._asleep.add(asyncio.current_task())
+        self._napped_ms[asyncio.current_task()] = self.store.clock.now_ms
 
     async def join(self, client: Client, amount: int = 1, **more: Any) -> Waiter:
         """One more, who sleeps or is done when this returns."""
         before, waiter = len(self._asleep), Waiter(self, client, amount, **more)
         while not waiter.task.done() and len(self._asleep) == before:  # noqa: ASYNC110 - a nap is no coroutine
             await asyncio.sleep(0)
+        self._waiters.append(waiter)
         return waiter
 
     async def until(self, seconds: float) -> None:
@@ -82,6 +86,14 @@ class Room:
         self.store.clock.now_ms = self.began_ms + round(seconds * 1000)
         for _ in range(TURNS):
             await asyncio.sleep(0)
+
+    async def settled(self, seconds: float) -> None:
+        """The same, until everybody sleeps or is done, whatever it asks of the store before."""
+        await self.until(seconds)
+        now_ms, tasks = self.store.clock.now_ms, [waiter.task for waiter in self._waiters]
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not all(task.done() or self._napped_ms.get(task) == now_ms for task in tasks):  # noqa: ASYNC110
+                await asyncio.sleep(0)
 
 
 async def stored(store: Store, entity_id: str = "key") -> Item | None:

@@ -15,6 +15,7 @@ from itertools import repeat
 from typing import NamedTuple
 from unittest import mock
 
+from tests.simulation.boundaries import Boundaries
 from tests.simulation.bugs import BUGS, planted
 from tests.simulation.calendars import Calendars
 from tests.simulation.rivals import Rivals
@@ -61,7 +62,9 @@ def simulate(seed: int, bug: str | None = None, *, waits: bool = True) -> Scenar
             switching.run()
             schedules = Schedules(seed)
             schedules.run()
-            for world in (seating, turns, calendars, switching, schedules):
+            boundaries = Boundaries(seed)
+            boundaries.run()
+            for world in (seating, turns, calendars, switching, schedules, boundaries):
                 scenario.simulation.faults += world.simulation.faults
     finally:
         if collects:

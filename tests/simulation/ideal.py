@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tests.simulation.simulation import Process, Simulation
 from zae_limiter.engine.account import Account
-from zae_limiter.engine.bucket_view import shard_count
+from zae_limiter.engine.bucket_view import ended_attribute, shard_count
 from zae_limiter.engine.door import Call
 from zae_limiter.engine.group_commit import BucketWriter
 from zae_limiter.engine.law import Rate, accrued, balance, wait_ms
@@ -92,7 +92,16 @@ class Intent(NamedTuple):
             return 0  # the total of the shard that came back was taken there
         consumed = limit_attributes(name).tc
         taken = self.missing.get(name, number(after, consumed) - number(before or {}, consumed))
-        return taken - self.credit.get(name, 0)
+        return taken - self.credit.get(name, 0) + self._ended(name, before or {})
+
+    def _ended(self, name: str, before: Item) -> int:
+        """What is given up of bookings that an operator has ended: it is not consumed, and was given then."""
+        count = ended_attribute(name)
+        return sum(
+            posting.credit.get(name, 0)
+            for posting in self.postings
+            if posting.booking and dict(posting.booking.left).get(count, 0) != number(before, count)
+        )
 
 
 class Judge:

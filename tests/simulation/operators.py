@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tests.simulation.actors import Timed, idle
 from tests.simulation.ideal import Intent
 from tests.simulation.simulation import Network, Process, Simulation
+from tests.simulation.waiting import ended_limits
+from zae_limiter.engine.bucket_view import in_line
 from zae_limiter.engine.line_over import unbooked
 from zae_limiter.engine.posting import Posting
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.models.changes import BucketChange
 from zae_limiter.repository import Repository
-from zae_limiter.repository_protocol import Item, Outcome, Update, Write
+from zae_limiter.repository_protocol import Item, Key, Outcome, Update, Write
 from zae_limiter.schema import (
     BOOKED,
     booking_attributes,
+    bucket_key,
     bucket_limit_names,
     limit_attributes,
     number,
@@ -57,8 +60,14 @@ class Sent(NamedTuple):
 class Operators:
     """All operators of a world, and what they have given."""
 
-    def __init__(self, simulation: Simulation, intents: dict[int, Intent], seed: int) -> None:
-        self._simulation, self._intents = simulation, intents
+    def __init__(
+        self,
+        simulation: Simulation,
+        intents: dict[int, Intent],
+        seed: int,
+        items: Mapping[Key, Item],
+    ) -> None:
+        self._simulation, self._intents, self._items = simulation, intents, items
         self.dice = random.Random(f"operators {seed}")
         """Of their own, so that a world in which nobody gives is the same with and without them."""
         self._errands: list[Errand] = []
@@ -96,13 +105,14 @@ class Operators:
         intent = intent._replace(together=sent.given if intent.write is sent.last else None)
         self._given.update({(sent.key, name): amount for name, amount in given.items()})
         self._simulation.faults["given"] += 1
+        self._simulation.faults["bookings ended"] += bool(ended_limits(before, after))
         return intent._replace(credit=given, postings=(Posting(credit=given),))
 
     async def operate(self, repository: Repository, resource: str, entities: Sequence[str]) -> None:
         """Run errands: new ones, and those that somebody has sent before."""
         for _ in range(self.dice.choice((4, 8))):
             await idle(self._simulation, 12)
-            errand = self._errand(resource, entities)
+            errand = self._errand(repository.namespace_id, resource, entities)
             for _ in range(3):
                 try:
                     answer = await errand.sent(repository)
@@ -113,12 +123,17 @@ class Operators:
                 assert answer == first, f"{errand} was answered {first}, and then {answer}"
                 break
 
-    def _errand(self, resource: str, entities: Sequence[str]) -> Errand:
+    def _errand(self, namespace_id: str, resource: str, entities: Sequence[str]) -> Errand:
         dice = self.dice
         if self._errands and dice.random() < 0.3:
             self._simulation.faults["verb repeated"] += 1
             return dice.choice(self._errands)
         verb, whose = dice.choice(("top_up", "top_up", "reset", "forgive")), (dice.choice(entities), resource)
+        keys = {who: bucket_key(namespace_id, who, resource) for who in entities}
+        now_ms = self._simulation.now_ms
+        waited_for = [who for who, key in keys.items() if in_line(self._items.get(key) or {}, now_ms)]
+        if waited_for and dice.random() < 0.6:
+            verb, whose = dice.choice(("reset", "reset", "forgive")), (dice.choice(waited_for), resource)
         limits = dice.choice((("fast",), ("slow",), ("fast", "slow")))
         amounts = {name: dice.choice((1, 4, 30)) for name in limits}
         arguments = (*whose, amounts if verb == "top_up" else list(limits))
@@ -136,8 +151,15 @@ class Operators:
 def _given(write: Write, before: Item, after: Item) -> dict[str, int]:
     """What a gift adds to each limit, be it there for all or set aside."""
     assert isinstance(write, Update)
-    found, given = unbooked(before) if BOOKED in before and BOOKED not in after else before, {}
+    ended, given = ended_limits(before, after), {}
+    is_over = BOOKED in before and BOOKED not in after and not ended
+    found = unbooked(before) if is_over else before
     for name in bucket_limit_names(after):
+        if name in ended:
+            tokens, back = limit_attributes(name).tk, booking_attributes(name).back
+            added = number(after, tokens) - number(before, tokens) - number(before, back)
+            given[name] = max(0, added)  # what was set aside may have flown over
+            continue
         attributes = limit_attributes(name).tk, booking_attributes(name).back
         given[name] = sum(number(after, one) - number(found, one) for one in attributes if one in after)
     return {name: amount for name, amount in given.items() if amount}

@@ -19,7 +19,7 @@ from tests.simulation.ideal import Intent
 from tests.simulation.simulation import Process, Simulation
 from zae_limiter.engine import wait
 from zae_limiter.engine.booking import slot_ms
-from zae_limiter.engine.bucket_view import level, put_back, shard_count, stored_terms
+from zae_limiter.engine.bucket_view import ended_attribute, level, put_back, shard_count, stored_terms
 from zae_limiter.engine.demand import BookedDemand, BucketDemand
 from zae_limiter.engine.group_commit import BucketWriter
 from zae_limiter.engine.law import Rate, accrued
@@ -27,7 +27,7 @@ from zae_limiter.engine.posting import Posting
 from zae_limiter.engine.settle import Charge
 from zae_limiter.repository_protocol import Item, Key
 from zae_limiter.runtime.colour import ForkSafe
-from zae_limiter.schema import MOVED, bucket_limit_names, stored_rate
+from zae_limiter.schema import MOVED, bucket_limit_names, number, stored_rate
 
 WAITS_SECONDS = (0.5, 30.0, 3_600.0, float("inf"))
 LEAD_MS = wait.LEAD_MS
@@ -54,6 +54,10 @@ class Move:
     epoch: int = 0
     allowed: Counter[str] = field(default_factory=Counter)
     apart: Counter[str] = field(default_factory=Counter)
+    ended: Mapping[str, int] = field(default_factory=dict)
+    """The limits whose bookings an operator has ended, and what they held then."""
+    gifts: set[str] = field(default_factory=set)
+    """The limits of which an operator has given it what it booked."""
 
     @property
     def happens(self) -> bool:
@@ -83,6 +87,10 @@ class Bucket:
         """What one limit is poured into."""
         return Tin(rate, level_milli, self.since_ms)
 
+    @staticmethod
+    def held(image: Item, name: str, now_ms: int) -> int:
+        return level(stored_terms(image), name, image, now_ms).balance(now_ms)
+
     def check(self, name: str, error_ms: int) -> None:
         self._pour(name, error_ms)
         self._check_order(name, error_ms)
@@ -104,7 +112,11 @@ class Bucket:
                     other.allowed[name] += amount
             for name, amount in move.credit.items():
                 tins[name].pour(amount)
+            for name, found in move.ended.items():
+                self._end(name, tins[name], found, ahead)
             for name, need in move.need.items():
+                if name in move.gifts:
+                    continue
                 tin = tins[name]
                 tin.apart -= move.apart[name]
                 tin.level -= need
@@ -125,9 +137,17 @@ class Bucket:
             would, will = (accrued(r, move.at_ms) - accrued(r, tin.at_ms) for r in (was, rate))
             cut = max(0, was.capacity_milli - rate.capacity_milli)
             move.allowed[name] += cut + max(0, would - will)
-            if not move.apart[name]:
+            if not move.apart[name] and name not in move.gifts:
                 move.apart[name] = move.need.get(name, 0)
                 tin.apart += move.apart[name]
+
+    @staticmethod
+    def _end(name: str, tin: Tin, found: int, ahead: Sequence[Move]) -> None:
+        """Who has booked begins all the same, and takes nothing: an operator has given it that."""
+        for move in ahead:
+            tin.apart -= move.apart.pop(name, 0)
+            move.gifts.add(name)
+        tin.level = max(tin.level, found)
 
     def _check_order(self, partition: str, error_ms: int) -> None:
         """Nobody who asks later for no more of the same limits begins earlier, as far as clocks can tell."""
@@ -142,6 +162,12 @@ class Bucket:
                     assert not overtakes or sooner_ms <= 2 * error_ms + self.delay_ms + 1, (
                         f"{partition}: {late} overtook {early} by {sooner_ms} ms"
                     )
+
+
+def ended_limits(before: Item, after: Item) -> list[str]:
+    """The limits whose bookings an operator has ended by a write."""
+    counts = {name: ended_attribute(name) for name in bucket_limit_names(after)}
+    return [name for name, count in counts.items() if number(after, count) > number(before, count)]
 
 
 class Asked(NamedTuple):
@@ -209,6 +235,10 @@ class Waiting:
         bucket.epoch += bool(changed)
         if changed:
             bucket.moves.append(Move(now_ms, self._writes, rates=changed))
+        ended = {name: bucket.held(after, name, now_ms) for name in ended_limits(before or {}, after)}
+        if ended:
+            bucket.epoch += 1
+            bucket.moves.append(Move(now_ms, self._writes, ended=ended))
         # What one write takes it takes before it gives back: first what was needed, then what is due.
         found = before
         in_turn = sorted(intent.postings, key=lambda p: 0 if p.need else 1 if p.debit else 2)
@@ -223,7 +253,8 @@ class Waiting:
                 self._credited[key] = now_ms
                 if posting.booking is not None and not self._had_begun(bucket, posting, intent):
                     continue
-            parts = posting.need, posting.debit, posting.credit
+            credit = {name: amount for name, amount in posting.credit.items() if name not in ended}
+            parts = posting.need, posting.debit, credit
             bucket.moves.append(Move(now_ms, self._writes, *parts, process=process, epoch=bucket.epoch))
         if not intent.postings and any(intent.needs.values()):
             needs = {name: need for name, need in intent.needs.items() if need}

@@ -5,6 +5,7 @@ The noun is that of ``entity``, which has these verbs when this module has been 
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import click
@@ -97,13 +98,16 @@ def forgive(session: Session, entity_id: str, resource: str, limits: tuple[str, 
     _tell(session, session.repository.forgive(entity_id, resource, limits or None, **how), "forgave")
 
 
+AFTER = "what is given is for those who come after it; entity reset and entity forgive end what was booked"
+
+
 def _tell(session: Session, change: BucketChange, did: str) -> None:
     whose = f"{change.entity_id!r} on {change.resource!r}"
     units = units_of(session, change.entity_id, change.resource)
     told = [
         _changed(change, name, units.get(name))
         for name in change.before
-        if change.given[name] or change.over.get(name)
+        if change.given[name] or change.over.get(name) or (did != "topped up" and change.booked.get(name))
     ]
     if not change.used:
         remark_unknown(session, change.entity_id, change.resource)
@@ -112,10 +116,15 @@ def _tell(session: Session, change: BucketChange, did: str) -> None:
         message = f"{whose} has nothing to forgive" if did == "forgave" else f"{whose} is full"
     else:
         message = f"{did} {whose}: {'; '.join(told)}"
+    if change.booked and change.booked_until_ms is not None:
+        until = f"{datetime.fromtimestamp(-(-change.booked_until_ms // 1000), UTC):%Y-%m-%d %H:%M:%S} UTC"
+        waits = AFTER if did == "topped up" else "whoever is still there begins when it was told to"
+        message += f"; somebody waits until {until} at the latest: {waits}"
     session.output.done(change, message)
 
 
 def _changed(change: BucketChange, name: str, unit: str | None) -> str:
     before, after = shown_amount(change.before[name], unit), shown_amount(change.after[name], unit)
     over = f", no room for {shown_amount(change.over[name], unit)}" if name in change.over else ""
-    return f"{name} from {before} to {after}{over}"
+    booked = f", of that {shown_amount(n, unit)} was booked" if (n := change.booked.get(name)) else ""
+    return f"{name} from {before} to {after}{booked if name not in change.over else ''}{over}"

@@ -17,6 +17,7 @@ When everybody has had its turn the line is *over*, and the next write puts what
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -59,6 +60,14 @@ MARGIN_MS_MAX = 250
 
 MARGIN_PART = 32
 """What accrues in that time, and what may come back meanwhile, is no more than such a part of a capacity."""
+
+NEAR_MS, AGED_MS_MAX, AGED_HALF_MS = 60_000, 60_000, 86_400_000
+"""How far ahead who also takes of limits that could give sooner is booked for a boundary.
+
+Until then nobody else could use these. Whoever waits for one that is further sleeps, and books when it is
+near (``wait``). For those who wait for longer that is earlier, by up to a minute, and by half of it after a
+day: so they book about in the order in which they asked.
+"""
 
 
 class Turn(NamedTuple):
@@ -124,10 +133,13 @@ def _turn_of(posting: Posting, limits: Mapping[str, _Stock], now_ms: int) -> Tur
     if (booking is not None and booking.earliest_ms > now_ms) or not _fits(need, limits, now_ms):
         if booking is None:
             return Turn(False, now_ms)
-        slots = (limits[name].slot_ms(amount, now_ms) for name, amount in need.items())
-        at = max(booking.earliest_ms, *slots)
-        fits = at <= booking.latest_ms
-        at_ms = int(min(at, booking.latest_ms))
+        slots = {name: limits[name].slot_ms(amount, now_ms) for name, amount in need.items()}
+        at, latest_ms = max(booking.earliest_ms, *slots.values()), booking.latest_ms
+        accruals = {name: limits[name].rate.accrual for name in need}
+        if (near_ms := nears_ms(accruals, slots, booking.since_ms)) is not None and near_ms > now_ms:
+            latest_ms = min(latest_ms, now_ms + NEAR_MS)
+        fits = at <= latest_ms
+        at_ms = int(min(at, latest_ms))
         short = {name: amount - limits[name].held(at_ms) for name, amount in need.items()}
         drawn = {name: min(limits[name].back, amount, need[name] - 1) for name, amount in short.items()}
         turn = Turn(fits, at_ms, {name: amount for name, amount in drawn.items() if amount > 0})
@@ -136,6 +148,20 @@ def _turn_of(posting: Posting, limits: Mapping[str, _Stock], now_ms: int) -> Tur
     for name, amount in need.items():
         limits[name].take(amount, turn.drawn.get(name, 0), turn.at_ms)
     return turn
+
+
+def nears_ms(accruals: Mapping[str, str | None], slots: Mapping[str, float], since_ms: int) -> int | None:
+    """When the boundary is near at which a need fits, though some of it would be there sooner.
+
+    ``None`` if there is no such boundary: it can be booked whenever that is.
+    """
+    last = max(slots, key=slots.__getitem__)
+    if accruals[last] is None or math.isinf(slots[last]):
+        return None
+    at_ms = math.ceil(slots[last])
+    waits_ms = max(0, at_ms - since_ms)
+    near_ms = at_ms - NEAR_MS - AGED_MS_MAX * waits_ms // (waits_ms + AGED_HALF_MS)
+    return near_ms if min(slots.values()) < near_ms else None
 
 
 def _fits(need: Mapping[str, int], limits: Mapping[str, _Stock], now_ms: int) -> bool:

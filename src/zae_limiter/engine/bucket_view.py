@@ -179,8 +179,11 @@ def level(terms: Terms, name: str, image: Item | None, now_ms: int) -> Level:
     if rate.accrual == SESSION and before == rate._replace(accrual=before.accrual):
         rate = before if kind_of(before.accrual) == SESSION else rate  # with the window that it is in
     if before == rate:
-        back = number(image, booking_attributes(name).back) if waits else 0
-        return Level(rate, tokens, origin, None, back, number(image, BOOKED) if waits else 0, since_ms)
+        names = booking_attributes(name)
+        back, over_ms = (
+            (number(image, names.back), number(image, BOOKED)) if waits and names.high in image else (0, 0)
+        )
+        return Level(rate, tokens, origin, None, back, over_ms, since_ms)
     # Until that write the bucket goes on to fill at the rate it has.
     spared = 0 if is_renewed(terms, image) else still_forgiven(image, name, now_ms)
     change = carry(before, rate, spared)
@@ -225,9 +228,16 @@ def tokens_of(image: Item) -> dict[str, int]:
     return {tk: number(image, tk) for tk in names}
 
 
+def ended_attribute(name: str) -> str:
+    """Where a bucket counts how often an operator has ended what was booked of a limit."""
+    return f"b_{name}_be"
+
+
 def standing(image: Item) -> Standing:
-    """Where a bucket stands: only bookings and what undoes them move it while somebody waits."""
-    return frozenset({**tokens_of(image), "rf": number(image, "rf")}.items())
+    """Where a bucket stands: while somebody waits only bookings move it, and what undoes or ends them."""
+    counts = (ended_attribute(name) for name in bucket_limit_names(image))
+    ended = {count: number(image, count) for count in counts if count in image}
+    return frozenset({**tokens_of(image), **ended, "rf": number(image, "rf")}.items())
 
 
 def still_forgiven(image: Item, name: str, now_ms: int) -> int:

@@ -49,7 +49,15 @@ from ..schema import (
 )
 from . import booking
 from .account import WRITE_MILLI, WRITES, Account, Meter
-from .bucket_view import has_terms, in_line, is_ahead, is_outdated, life_of, stored_terms
+from .bucket_view import (
+    ended_attribute,
+    has_terms,
+    in_line,
+    is_ahead,
+    is_outdated,
+    life_of,
+    stored_terms,
+)
 from .law import Rate, fill_ms
 from .lifetime import keep_alive, ttl_seconds
 from .line_over import unbooked
@@ -58,7 +66,7 @@ from .posting import COUNT, Posting, believed, measure
 from .rebase import rebase
 from .seating import with_seats
 from .seats import is_counted
-from .set_aside import as_a_whole, flow_over, give_back, set_aside
+from .set_aside import as_a_whole, flow_over, give_back, given_before, set_aside
 from .shares import SHARDS_MAX
 from .windows import begins, begun, with_windows
 
@@ -77,7 +85,7 @@ def write_for(account: Account, posting: Posting, image: Item | None, now_ms: in
             given = give_back(account, posting, image, now_ms)
             return None if given is None else given.write
     if not posting.need and not posting.debit:
-        return _give_back(account, posting.credit, image)
+        return _give_back(account, posting, image)
     if image is None:
         return _create(account, posting, now_ms) if account.shard_id == 0 else _ask(account.key)
     if image.get("status") == "deleted":
@@ -229,27 +237,33 @@ def _ask(key: Key) -> Update:
     return Update(key, when=(Exists(), Absent()))
 
 
-def _give_back(account: Account, credit: Mapping[str, int], image: Item | None) -> Update | None:
+def _give_back(account: Account, posting: Posting, image: Item | None) -> Update | None:
     """Add what was taken. Overfill is cut off by the balance and by the next spend from a full bucket.
 
     No number is pinned: a refund is right under any, so long as the limit is still there and the entity
     was not deleted meanwhile. A bucket that is believed missing gets its chance, for beliefs can be old.
+    Who gives up what an operator has ended adds nothing.
     """
     kept = {
         name: amount
-        for name, amount in credit.items()
+        for name, amount in posting.credit.items()
         if image is None or ((rate := stored_rate(image, name)) is not None and not is_counted(rate))
     }
     if not kept:
         return None
     add: dict[str, int] = {}
+    bookings = [part.booking for part in posting.turns or (posting,) if part.booking is not None]
+    ended = given_before(posting, image) if bookings and image is not None else {}
     for name, amount in kept.items():
         names = limit_attributes(name)
-        add[names.tk], add[names.tc] = amount, -amount
+        add[names.tk], add[names.tc] = amount - ended.get(name, 0), -amount
     if account.meter is not Meter.NONE if image is None else COUNT.tk in image:
         add[COUNT.tk], add[COUNT.tc] = -WRITE_MILLI, WRITE_MILLI
     when: list[Condition] = [AtLeast(limit_attributes(name).cp, 0) for name in kept]
     when.append(Equal(BOOKED_SINCE, None))
+    if bookings:  # what an operator ends meanwhile is not given back as well
+        known: Item = dict(bookings[0].left) if image is None else image
+        when += [pin for name in kept for pin in pinned(known, ended_attribute(name))]
     if image is not None:
         when += pinned(image, LIFE)
     elif account.life != "":

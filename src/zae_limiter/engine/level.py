@@ -21,7 +21,7 @@ class Level(NamedTuple):
     back_milli: int = 0
     """What came back for those who book later, and is there for all when everybody has had its turn."""
     over_ms: int = 0
-    """When everybody has had its turn."""
+    """When everybody has had its turn who waits for it; 0 if nobody does."""
     since_ms: int = 0
     """Since when it has the numbers of the rate, if these change with the time of day."""
 

@@ -34,6 +34,8 @@ class Booking(NamedTuple):
     """What it found of limits that would have flown over by then, and were cut off."""
     over_ms: int | None = None
     """When everybody else had had its turn, if that is known."""
+    since_ms: int = 0
+    """When it was asked for; 0 is before all others."""
 
 
 class Posting(NamedTuple):

@@ -25,7 +25,7 @@ from ..schema import (
 )
 from .account import Account, Meter
 from .announced import waiters_attribute
-from .bucket_view import carry, in_line, is_ahead, is_renewed
+from .bucket_view import carry, ended_attribute, in_line, is_ahead, is_renewed
 from .law import TOKEN_MILLI, Rate, fill_ms, gain, moved_origin
 from .lifetime import keep_alive
 from .line_over import unbooked
@@ -61,7 +61,8 @@ def rebase(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
         if rate is None:
             if renewed:
                 set_.update(dict.fromkeys((*limit_attributes(name), *shard_attributes(name))))
-                kept = (*kind_attributes(name), *booking_attributes(name), waiters_attribute(name))
+                others = waiters_attribute(name), ended_attribute(name)
+                kept = (*kind_attributes(name), *booking_attributes(name), *others)
                 set_.update(dict.fromkeys(attribute for attribute in kept if attribute in image))
                 continue
             assert before is not None, "every limit that a bucket holds has a rate"

@@ -36,7 +36,7 @@ TELL_ATTEMPTS_MAX = 4
 
 Take: TypeAlias = Callable[..., Awaitable[Charge[BucketDemand]]]
 AskedAnew: TypeAlias = Callable[[], Awaitable[Sequence[BucketDemand]]]
-Book: TypeAlias = Callable[[Holding, Sequence[BucketDemand], Take], Awaitable[Charge[BucketDemand]]]
+Book: TypeAlias = Callable[[Holding, Sequence[BucketDemand], Take], Awaitable[Charge[BucketDemand] | None]]
 
 
 class SeatWait:
@@ -142,7 +142,8 @@ class SeatWait:
         if not me.is_head:
             return False
         _, rest = seats_and_rest(demands)
-        self._held = await self._book(self._holding, rest, self._taking)
+        held = await self._book(self._holding, rest, self._taking)
+        self._held = self._held if held is None else held
         me.is_aside = False
         return True
 

@@ -1,7 +1,8 @@
 """What comes back to a bucket while somebody waits for it, and how a line ends. Pure.
 
 See ``booking`` for the rule: what comes back is set aside for those who book later, as much of it as the
-bucket could really hold, and a booking that nobody has booked behind is undone.
+bucket could really hold, and a booking that nobody has booked behind is undone. What an operator has ended
+(``operator_writes``) was given back by that: whoever gives it up gets nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ..schema import (
     stored_rate,
 )
 from .account import WRITE_MILLI, Account, Meter
-from .bucket_view import Standing, standing, tokens_of
+from .bucket_view import Standing, ended_attribute, standing, tokens_of
 from .law import gain
 from .posting import COUNT, Booking, Posting
 
@@ -59,13 +60,20 @@ def give_back(
     bookings that were ``given_up`` before, by where they left the bucket, once those behind them are gone.
     """
     credit = {n: amount for n, amount in posting.credit.items() if stored_rate(image, n) is not None}
-    own = [GivenUp(p.booking, p.credit) for p in posting.turns or (posting,) if p.booking is not None]
+    own = [
+        GivenUp(p.booking, {n: amount for n, amount in p.credit.items() if not is_ended(p.booking, n, image)})
+        for p in posting.turns or (posting,)
+        if p.booking is not None
+    ]
     if not credit and not given_up:
         return None
+    ended = given_before(posting, image)
     add: dict[str, int] = {limit_attributes(name).tc: -amount for name, amount in credit.items()}
     if account.meter is not Meter.NONE and COUNT.tk in image:
         add[COUNT.tk], add[COUNT.tc] = -WRITE_MILLI, WRITE_MILLI
     when: list[Condition] = [*pinned(image, BOOKED_SINCE), *pinned(image, LIFE)]
+    if own:
+        when += [pin for name in credit for pin in pinned(image, ended_attribute(name))]
     after, undone = _undo(image, own, given_up, now_ms)
     left, gone = [], {id(it) for it in undone}
     for it in own:
@@ -77,13 +85,32 @@ def give_back(
                     after[attribute] = number(after, attribute) + amount
     if undone:
         set_ = {name: value for name, value in after.items() if value != image.get(name)}
-        same = dict.fromkeys((*set_, *tokens_of(image), "rf", BOOKED))
+        counts = (ended_attribute(name) for it in undone for name in it.credit if name not in credit)
+        same = dict.fromkeys((*set_, *tokens_of(image), "rf", BOOKED, *counts))
         when += [pin for attribute in same for pin in pinned(image, attribute)]
         return GivingBack(Update(account.key, add, set_, tuple(when)), undone, left)
     for name, amount in credit.items():
-        if for_all := set_aside(name, amount, image, now_ms, add, when):
+        back = amount - ended.get(name, 0)
+        if back and (for_all := set_aside(name, back, image, now_ms, add, when)):
             add[limit_attributes(name).tk] = for_all
     return GivingBack(Update(account.key, add, NOTHING, tuple(when)), (), left)
+
+
+def is_ended(booking: Booking, name: str, image: Item) -> bool:
+    """Whether an operator has ended what was booked of a limit."""
+    count = ended_attribute(name)
+    return dict(booking.left).get(count, 0) != number(image, count)
+
+
+def given_before(posting: Posting, image: Item) -> dict[str, int]:
+    """What is given up of bookings that an operator has ended: the bucket has got it by that."""
+    amounts: dict[str, int] = {}
+    for part in posting.turns or (posting,):
+        for name, amount in part.credit.items() if part.booking is not None else ():
+            assert part.booking is not None
+            if is_ended(part.booking, name, image):
+                amounts[name] = amounts.get(name, 0) + amount
+    return amounts
 
 
 def _undo(

@@ -68,6 +68,11 @@ class Spread:
     def balance(self, now_ms: int) -> int:
         return sum(part.balance(now_ms) for part in self._parts)
 
+    def booked_until_ms(self, now_ms: int) -> int | None:
+        """By when everybody has had its turn who waits; ``None`` if that is not what keeps it below zero."""
+        owing = [part.over_ms for part in self._parts if part.over_ms > now_ms and part.balance(now_ms) < 0]
+        return max(owing, default=None) if self.balance(now_ms) < 0 else None
+
     def reset_ms(self, now_ms: int) -> float:
         """How long until it begins anew, or is full."""
         return reset_ms((part.rate for part in self._parts), self.full_after_ms(now_ms), now_ms)

@@ -3,6 +3,9 @@
 Whoever waits for one bucket books there and sleeps; nobody asks again and again. Where several buckets
 are asked, only those are booked that cannot give now, all for the same instant. The others are asked when
 that has come, so that meanwhile they are there for everybody. Who finds one of them empty then begins anew.
+
+Nobody is booked for a boundary of a quota or a session that is far, if it also takes of limits which could
+give sooner: those would be closed to everybody until then. It sleeps until it is near, and books then.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from ..exceptions import ClosedError, RateLimiterUnavailable, RateLimitExceeded
 from ..models import LimitStatus
+from .booking import NEAR_MS, nears_ms
 from .bucket_view import shard_count
 from .demand import BookedDemand, BucketDemand, by_bucket, hard_and_soft
 from .group_commit import BucketWriter
@@ -46,14 +50,21 @@ async def wait_for(
     room = holding._buckets.writer.waiting_room.get()
     room.waiting += 1
     try:
-        if any(not demand.account.terms.seats.isdisjoint(demand.amounts) for demand in demands):
-            return await SeatWait(holding, taking, asked_anew, _wait_for).take(demands)
-        return await _wait_for(holding, demands, taking)
+        while demands:
+            if any(not demand.account.terms.seats.isdisjoint(demand.amounts) for demand in demands):
+                return await SeatWait(holding, taking, asked_anew, _wait_for).take(demands)
+            if (taken := await _wait_for(holding, demands, taking)) is not None:
+                return taken
+            demands = await asked_anew()
+        return answered_for(holding._buckets.writer)
     finally:
         room.waiting -= 1
 
 
-async def _wait_for(holding: Holding, demands: Sequence[BucketDemand], taking: Take) -> Charge[BucketDemand]:
+async def _wait_for(
+    holding: Holding, demands: Sequence[BucketDemand], taking: Take
+) -> Charge[BucketDemand] | None:
+    """The same without seats; ``None`` if a boundary that was far is near now, and it is time to ask anew."""
     writer = holding._buckets.writer
     assert holding._wait_ms is not None
     assert holding._latest_ms is not None
@@ -66,7 +77,8 @@ async def _wait_for(holding: Holding, demands: Sequence[BucketDemand], taking: T
         if len(demands) != 1 or soft:
             try:
                 taken = await taking(writer, everything)
-                holding._waited_ms = writer.world.now_ms() - since_ms if attempt else 0
+                has_waited = attempt or holding._waited_ms
+                holding._waited_ms = writer.world.now_ms() - since_ms if has_waited else 0
                 return taken
             except RateLimitExceeded as refusal:
                 statuses = refusal.statuses
@@ -79,9 +91,9 @@ async def _wait_for(holding: Holding, demands: Sequence[BucketDemand], taking: T
         rest = [*(demand for demand in demands if demand not in waited_for), *soft]
         booked = answered_for(writer)
         try:
-            at_ms, later = await _book(writer, short, taking, latest_ms, booked)
+            at_ms, later = await _book(writer, short, taking, Booking(latest_ms, since_ms=since_ms), booked)
             at_ms = max(at_ms, now_ms := writer.world.now_ms())
-            if attempt or at_ms > now_ms:
+            if attempt or at_ms > now_ms or holding._waited_ms:
                 holding._waited_ms = at_ms - since_ms
             await _sleep_until(writer, at_ms)
             booked[:] = [BucketDemand(*demand) for demand in booked]  # its turn has come
@@ -91,6 +103,12 @@ async def _wait_for(holding: Holding, demands: Sequence[BucketDemand], taking: T
         except RateLimitExceeded as refusal:
             refused = _of_all(refusal, statuses)
             await give_back(writer, booked)
+            now_ms = writer.world.now_ms()
+            near_ms = _near_ms(demands, refusal, since_ms, now_ms)
+            if near_ms is not None and now_ms + refusal.retry_after_seconds * 1000 <= latest_ms:
+                await _sleep_until(writer, near_ms)
+                holding._waited_ms = writer.world.now_ms() - since_ms
+                return None
             await _outwait(writer, waited_for, refused, latest_ms)
         except GeneratorExit:  # a coroutine that is thrown away may not await any more
             del booked[:]
@@ -150,7 +168,7 @@ async def _book(
     writer: BucketWriter,
     short: Sequence[_Wait],
     taking: Take,
-    latest_ms: int,
+    booking: Booking,
     booked: Charge[BucketDemand],
 ) -> tuple[int, list[BucketDemand]]:
     """Book demands, all for the same instant; returns that, and whom to ask only then.
@@ -159,14 +177,17 @@ async def _book(
     for everybody meanwhile: those that will not have enough are booked as well.
     """
     (first, _), *others = short
-    at_ms, asked, rest = await _booked(writer, first, taking, Booking(latest_ms), booked), [first], []
+    at_ms, asked, rest = await _booked(writer, first, taking, booking, booked), [first], []
     for demand, wait_ms in others:
-        await _sleep_until(writer, at_ms - math.ceil(min(wait_ms, at_ms)) - LEAD_MS)
+        ahead_ms = math.ceil(min(wait_ms, at_ms))
+        if len(demand.amounts) > 1 and any(demand.account.terms.rates[n].accrual for n in demand.amounts):
+            ahead_ms = min(ahead_ms, NEAR_MS)  # else nobody could use the rest of it for so long
+        await _sleep_until(writer, at_ms - ahead_ms - LEAD_MS)
         await writer.look([demand.account.key])
         if _can_give(writer, demand, at_ms):
             rest.append(demand)
         else:
-            at_ms = await _booked(writer, demand, taking, Booking(latest_ms, at_ms), booked)
+            at_ms = await _booked(writer, demand, taking, booking._replace(earliest_ms=at_ms), booked)
             asked.append(demand)
     for _ in range(ROUNDS_MAX):
         early = [it for it in booked if isinstance(it, BookedDemand) and it.booking.latest_ms < at_ms]
@@ -179,7 +200,7 @@ async def _book(
         places = [it.account.whole_key for it in early]
         for demand in asked:
             if demand.account.whole_key in places:
-                at_ms = await _booked(writer, demand, taking, Booking(latest_ms, at_ms), booked)
+                at_ms = await _booked(writer, demand, taking, booking._replace(earliest_ms=at_ms), booked)
     return at_ms, rest
 
 
@@ -209,6 +230,21 @@ def _can_give(writer: BucketWriter, demand: BucketDemand, at_ms: int) -> bool:
 def _turn_ms(booked: Sequence[BucketDemand], at_ms: int) -> int:
     """When all have had their slots who were booked for an instant."""
     return max([at_ms, *(it.booking.latest_ms for it in booked if isinstance(it, BookedDemand))])
+
+
+def _near_ms(
+    demands: Sequence[BucketDemand], refusal: RateLimitExceeded, since_ms: int, now_ms: int
+) -> int | None:
+    """When a boundary is near that somebody was not booked for because it is far, if that is why."""
+    for account, amounts in demands:
+        place = account.entity_id, account.resource
+        told = [s for s in refusal.statuses if (s.entity_id, s.resource) == place and s.limit_name in amounts]
+        slots = {status.limit_name: now_ms + status.retry_after_seconds * 1000 for status in told}
+        accruals = {name: account.terms.rates[name].accrual for name in slots}
+        near_ms = nears_ms(accruals, slots, since_ms) if slots else None
+        if near_ms is not None and near_ms > now_ms:
+            return near_ms
+    return None
 
 
 async def _outwait(

@@ -15,6 +15,10 @@ class BucketChange:
     debt, when the verb looked at it; what others take meanwhile is not in them. ``over`` is what a top-up
     found no room for. A bucket that was never ``used`` is full, so nothing was given. Whoever sends the verb
     again with the same ``key`` gets the same answer, and nothing happens twice.
+
+    ``booked`` tells of limits that somebody waited for how far below zero that had brought them, and
+    ``booked_until_ms`` until when somebody may have waited. ``reset`` and ``forgive`` end that, and it is
+    part of what they give; a top-up leaves it as it is.
     """
 
     entity_id: str
@@ -25,6 +29,8 @@ class BucketChange:
     given: Mapping[str, int] = field(default_factory=dict)
     after: Mapping[str, int] = field(default_factory=dict)
     over: Mapping[str, int] = field(default_factory=dict)
+    booked: Mapping[str, int] = field(default_factory=dict)
+    booked_until_ms: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The change as plain JSON."""

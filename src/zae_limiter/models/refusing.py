@@ -15,7 +15,8 @@ class Refusing:
     """A limit that cannot cover a single token of somebody's bucket now; its text is a sentence.
 
     ``until_ms`` is the first instant at which it can, if nobody takes or gives back anything meanwhile;
-    ``None`` if that never comes. Of a limit of concurrency it is when a seat is free at the latest.
+    ``None`` if that never comes. Of a limit of concurrency it is when a seat is free at the latest. Where it
+    is below zero because somebody waits for it, ``booked_until_ms`` says by when that one has had its turn.
     """
 
     entity_id: str
@@ -23,6 +24,7 @@ class Refusing:
     available: int
     checked_at_ms: int
     until_ms: int | None
+    booked_until_ms: int | None = None
 
     @property
     def retry_after_seconds(self) -> float | None:
@@ -37,6 +39,9 @@ class Refusing:
         if limit.accrual == CONCURRENT:
             seats = f"all {limit.capacity} seats are" if limit.capacity > 1 else "the only seat is"
             return f"{seats} held"
+        if self.booked_until_ms is not None:
+            until = self._instant(self.booked_until_ms).removeprefix("at ")
+            return f"somebody waits for it until {until} and has booked what comes before"
         if self.available < 0:
             return f"it is {shown_amount(-self.available, unit)} in debt"
         return f"nothing of {shown_amount(limit.capacity, unit)} is left"

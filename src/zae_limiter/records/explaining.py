@@ -85,7 +85,8 @@ def _refusing(account: Account, stands: Mapping[str, Spread], now_ms: int) -> It
         if wait_ms > 0:
             limit = told_limit(account.terms, name, terms_at(account.terms, now_ms).rates[name])
             until_ms = None if math.isinf(wait_ms) else now_ms + int(wait_ms)
-            yield Refusing(account.entity_id, limit, at.balance(now_ms) // 1000, now_ms, until_ms)
+            available, booked_ms = at.balance(now_ms) // 1000, at.booked_until_ms(now_ms)
+            yield Refusing(account.entity_id, limit, available, now_ms, until_ms, booked_ms)
 
 
 def _phase(limit: Limit, now_ms: int) -> ExplainedPhase:

@@ -22,7 +22,7 @@ from ..models.changes import BucketChange
 from ..models.checks import AMOUNTS_HINT
 from ..naming import validate_entity_id, validate_limit_name, validate_principal, validate_resource
 from ..repository_protocol import Item, Write
-from ..schema import bucket_key, bucket_limit_names, is_deleted, is_number, number, stored_rate
+from ..schema import BOOKED, bucket_key, bucket_limit_names, is_deleted, is_number, number, stored_rate
 from .audit import audited
 from .buckets import BucketRecords
 from .once import ATTEMPTS_MAX, Proposal, once, request_of
@@ -66,7 +66,10 @@ async def reset(
     key: str | None = None,
     principal: str | None = None,
 ) -> BucketChange:
-    """Fill a bucket: all its limits, or those that are named. See ``top_up`` for ``key``."""
+    """Fill a bucket: all its limits, or those that are named. See ``top_up`` for ``key``.
+
+    What somebody has booked who waits for one of them is given as well; it begins when it was told to.
+    """
     said = {"entity_id": entity_id, "resource": resource, "limits": _checked_names(limits)}
     return await _Giving(scope, Gift.RESET, said, key, principal).carry_out()
 
@@ -79,7 +82,10 @@ async def forgive(
     key: str | None = None,
     principal: str | None = None,
 ) -> BucketChange:
-    """Let a bucket off its debts: what is below zero becomes zero. See ``top_up`` for ``key``."""
+    """Let a bucket off its debts: what is below zero becomes zero. See ``top_up`` for ``key``.
+
+    So does what is below zero because somebody waits; it begins when it was told to.
+    """
     said = {"entity_id": entity_id, "resource": resource, "limits": _checked_names(limits)}
     return await _Giving(scope, Gift.FORGIVE, said, key, principal).carry_out()
 
@@ -178,16 +184,27 @@ class _Giving:
         after = {name: (milli[name] + gift.given.get(name, 0)) // 1000 for name in chosen}
         given = {name: after[name] - before[name] for name in chosen}
         over = {name: left for name, n in self._amounts.items() if (left := n - given.get(name, 0)) > 0}
-        shards = zip(shard_keys(account, len(images)), images, gift.by_shard, strict=True)
+        booked = {name: -(-milli // 1000) for name, milli in gift.booked.items()}
+        shards = zip(shard_keys(account, len(images)), images, gift.by_shard, gift.ended, strict=True)
         writes: list[Write] = [
-            give(key, image, mine, now_ms) for key, image, mine in shards if image is not None and mine
+            give(key, image, mine, now_ms, ended)
+            for key, image, mine, ended in shards
+            if image is not None and (mine or ended)
         ]
+        line: dict[str, Any] = (
+            {"booked": booked, "booked_until_ms": _booked_until_ms(images)} if booked else {}
+        )
         if writes:
-            told = {"key": self._request.key, "amounts": given, "before": before, "after": after}
+            told = {"key": self._request.key, "amounts": given, "before": before, "after": after, **line}
             whose = self._entity_id, self._principal, self._resource
             writes.append(audited(self._scope, ACTIONS[self._kind], *whose, {**told, "shards": len(writes)}))
-        answer = {"before": before, "given": given, "after": after, "over": over}
+        answer = {"before": before, "given": given, "after": after, "over": over, **line}
         return Proposal(writes, {"used": bool(held), **answer})
+
+
+def _booked_until_ms(images: Sequence[Item | None]) -> int:
+    """Until when somebody may wait for one of the shards."""
+    return max(number(image, BOOKED) for image in images if image is not None)
 
 
 def _rates_in(images: Sequence[Item | None]) -> dict[str, Rate]:
@@ -210,7 +227,8 @@ def _checked_names(limits: Sequence[str] | None) -> list[str] | None:
 def _change_of(entity_id: str, resource: str, key: str, said: Mapping[str, Any]) -> BucketChange:
     told = {
         field: {name: n for name, n in amounts.items() if is_number(n)}
-        for field in ("before", "given", "after", "over")
+        for field in ("before", "given", "after", "over", "booked")
         if isinstance(amounts := said.get(field), dict)
     }
-    return BucketChange(entity_id, resource, key, said.get("used") is True, **told)
+    until_ms = at_ms if is_number(at_ms := said.get("booked_until_ms")) else None
+    return BucketChange(entity_id, resource, key, said.get("used") is True, **told, booked_until_ms=until_ms)
