@@ -10,7 +10,7 @@ import pytest
 from tests.patience import PATIENCE_SECONDS
 from tests.simulation.__main__ import Tally, simulate, simulate_range
 from tests.simulation.bugs import BUGS
-from zae_limiter.exceptions import RateLimiterUnavailable
+from tests.simulation.found_at import BUG_SEEDS, failing_seed
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* was forgotten:ResourceWarning")
 """A world that ends by a violation leaves leases open."""
@@ -19,44 +19,6 @@ ROUGH_SEEDS = 100
 SEEDS = 250
 """The worlds of a test run; the first are looked at for trouble too. `make nightly` simulates 20,000."""
 CHUNK = 25
-BUG_SEEDS = 400
-FOUND_AT = {
-    "refunded_in_full": 186,
-    "overtaking": 6,
-    "not_cut_off": 2,
-    "high_forgotten": 78,
-    "changes_masked": 69,
-    "deaf_to_summer": 5,
-    "session_full_early": 13,
-    "seat_over_too_early": 8,
-    "seats_not_renewed": 8,
-    "parent_booked_early": 2,
-    "line_never_over": 2,
-    "counted_twice": 2,
-    "grandparent_spared": 29,
-    "grandparent_twice": 1,
-    "holds_believed": 166,
-    "parts_unsummed": 26,
-    "parts_confused": 256,
-    "lost_in_silence": 5,
-    "overdrawn_at_once": 4,
-    "unstamped": 2,
-    "former_parent": 17,
-    "unnoticed": 1,
-    "blind_swap": 3,
-    "tail_first": 2,
-    "split_mints": 23,
-    "merge_mints": 7,
-    "wrong_shard": 8,
-    "blind_entry": 39,
-    "clock_set_back": 8,
-    "moved_twice": 2,
-    "commit_forgotten": 3,
-    "reader_forgotten": 2,
-    "undone_by_nobody": 22,
-    "no_refund": 9,
-}
-"""Where a bug was last found, if not in the first world: a guess that saves the search, and no more."""
 
 
 @pytest.mark.parametrize("first", range(ROUGH_SEEDS, SEEDS, CHUNK))
@@ -129,17 +91,6 @@ def test_planted_bug_leaves_no_trace() -> None:
     seed = failing_seed("no_refund")
     assert seed is not None
     assert simulate(seed).simulation.steps > 0
-
-
-def failing_seed(bug: str) -> int | None:
-    """A seed in which a bug shows: where it did before, or else the first of all."""
-    seeds: tuple[int, ...] = (FOUND_AT.get(bug, 0), *range(BUG_SEEDS))
-    for seed in seeds:
-        try:
-            simulate(seed, bug)
-        except (AssertionError, RateLimiterUnavailable):
-            return seed
-    return None
 
 
 @pytest.mark.parametrize("seed", [0, 7, 11, 123, 499])
