@@ -25,7 +25,7 @@ FOUND_AT: dict[str, int] = {
     "ended_twice": 174,
     "phases_go_back": 49,
     "first_phase_for_ever": 5,
-    "booked_beyond_the_phase": 3,
+    "booked_beyond_the_phase": 110,
     "cut_into_debt": 13,
     "cut_while_waiting": 5,
     "changes_masked": 69,
