@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .answers import Answers
-from .charge import REFUSALS, Ending, RequestCharge, begin
+from .charge import REFUSALS, Charged, Ending, begin
 from .held import HeldLimiter, LimiterSource
 from .identity import Identity
 from .request import ASGIApp, ClientLeft, HeaderFields, Message, Receive, Request, Scope, Send, encoded
@@ -115,7 +115,7 @@ class Exchange:
 
     __slots__ = ("_answers", "_charge", "_is_complete", "_is_left", "_receive", "_send")
 
-    def __init__(self, charge: RequestCharge, request: Request, answers: Answers, send: Send) -> None:
+    def __init__(self, charge: Charged, request: Request, answers: Answers, send: Send) -> None:
         self._charge, self._answers = charge, answers
         self._receive, self._send = request.receive, send
         self._is_complete = self._is_left = False

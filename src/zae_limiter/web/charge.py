@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from enum import Enum
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -28,7 +28,7 @@ from ..lease import Lease
 from ..limiter import RateLimiter
 from ..models.leases import OnError
 from ..sync_lease import SyncAcquisition, SyncLease
-from .answers import RequestRefused
+from .answers import RequestRefused, Told
 from .identity import Identity
 from .request import RequestFacts
 from .rules import Match, Rule
@@ -72,6 +72,27 @@ class Ending(Enum):
     """The client hung up, or the work was cut off in the middle of the response."""
     FAILED = "failed"
     """The application raised before it had answered, or answered with 5xx."""
+
+
+class HeldLease(Told, Protocol):
+    """A lease of either colour, or all those of a request, as far as a response needs to know."""
+
+    def _as_current(self) -> AbstractContextManager[None]: ...
+
+
+class Charged(Protocol):
+    """What a response is on its way with: one charge, or all those of a request."""
+
+    status: int | None
+
+    @property
+    def lease(self) -> HeldLease: ...
+
+    def respond(self, status: int, headers: Mapping[str, str]) -> None: ...
+
+    def feed(self, chunk: bytes) -> None: ...
+
+    async def end(self, ending: Ending) -> None: ...
 
 
 class RequestCharge:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from ..runtime.colour import run_sync
 from ..sync import SyncRateLimiter
 from .answers import Answers, HttpAnswer
-from .charge import REFUSALS, Ending, RequestCharge, begin, opened_sync
+from .charge import REFUSALS, Charged, Ending, begin, opened_sync
 from .held import HeldSyncLimiter
 from .identity import Identity
 from .request import HeaderFields, SyncRequest
@@ -82,7 +82,7 @@ class WSGIRateLimitMiddleware:
 class LimitedBody:
     """One response on its way to the client: what the server iterates over, and closes."""
 
-    def __init__(self, charge: RequestCharge, answers: Answers, start_response: StartResponse) -> None:
+    def __init__(self, charge: Charged, answers: Answers, start_response: StartResponse) -> None:
         self._charge, self._answers, self._start = charge, answers, start_response
         self._body: Iterable[bytes] = ()
         self._chunks: Iterator[bytes] | None = None
