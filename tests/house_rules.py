@@ -92,6 +92,10 @@ LAYERS = (
         f"{PUBLIC} limiter sync",
         packages="httpx httpx2 requests",
     ),
+    # One layer for each framework, so that only its module needs it.
+    Layer("web_fastapi", "web.fastapi", f"{PUBLIC} web", packages="fastapi starlette"),
+    Layer("web_flask", "web.flask", f"{PUBLIC} sync web", packages="flask"),
+    Layer("web_django", "web.django", f"{PUBLIC} limiter sync web", packages="django asgiref"),
     # Puts what a limiter does around requests, and uses the package as others do.
     Layer("web", "web web.*", f"{PUBLIC} decorator limiter sync package manifest"),
     # What users test their own programs with.
