@@ -71,7 +71,7 @@ class Embedded:
 
     name: str
     group: str
-    """Contestants of one group take turns: ``memory-sync``, ``memory-async``, ``sqlite``."""
+    """Contestants of one group take turns: ``memory-sync``, ``memory-async``, ``sqlite``, ``web``."""
     call: str
     """What is called, as the library's documentation shows it."""
 
@@ -79,11 +79,14 @@ class Embedded:
 MEMORY_SYNC = "memory-sync"
 MEMORY_ASYNC = "memory-async"
 SQLITE = "sqlite"
+WEB = "web"
 GROUPS = {
     MEMORY_SYNC: "memory, sync, one limit",
     MEMORY_ASYNC: "memory, async, one limit",
     SQLITE: "SQLite, sync, one limit",
+    WEB: "a request to an ASGI application",
 }
+ASYNC_GROUPS = frozenset({MEMORY_ASYNC, WEB})
 
 PYRATE = "pyrate-limiter token bucket"
 PYRATE_SQLITE = "pyrate-limiter"
@@ -92,6 +95,10 @@ LIMITS_FIXED = "limits fixed window"
 LIMITS_MOVING = "limits moving window"
 AIOLIMITER = "aiolimiter leaky bucket"
 BARE_UPDATE = "bare UPDATE … RETURNING"
+BARE_APP = "bare application"
+BARE_APP_PEERS = "bare application, in slowapi's environment"
+SLOWAPI = "slowapi"
+SLOWAPI_ASGI = "slowapi, pure ASGI"
 
 EMBEDDED = (
     Embedded(OURS, MEMORY_SYNC, 'with limiter.acquire("key", "api", {"rps": 1}): pass'),
@@ -108,8 +115,13 @@ EMBEDDED = (
     Embedded(OURS, SQLITE, 'with limiter.acquire("key", "api", {"rps": 1}): pass'),
     Embedded(PYRATE_SQLITE, SQLITE, 'create_sqlite_limiter(…, db_path=…).try_acquire("key")'),
     Embedded(BARE_UPDATE, SQLITE, "one statement in WAL, synchronous NORMAL"),
+    Embedded(OURS, WEB, 'add_middleware(RateLimitMiddleware, …, rules=[Rule("/v1/*", "api", …)])'),
+    Embedded(BARE_APP, WEB, "Starlette, one route"),
+    Embedded(SLOWAPI, WEB, "Limiter(default_limits=…), add_middleware(SlowAPIMiddleware)"),
+    Embedded(SLOWAPI_ASGI, WEB, "Limiter(default_limits=…), add_middleware(SlowAPIASGIMiddleware)"),
+    Embedded(BARE_APP_PEERS, WEB, "Starlette, one route"),
 )
-OUR_ENVIRONMENT = frozenset({OURS, BARE, BARE_UPDATE})
+OUR_ENVIRONMENT = frozenset({OURS, BARE, BARE_UPDATE, BARE_APP})
 
 
 @dataclass(frozen=True)

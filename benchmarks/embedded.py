@@ -14,6 +14,8 @@ from typing import Any
 
 from .cases import (
     AIOLIMITER,
+    BARE_APP,
+    BARE_APP_PEERS,
     BARE_UPDATE,
     LIMIT,
     LIMITS_FIXED,
@@ -25,11 +27,15 @@ from .cases import (
     PYRATE,
     PYRATE_SQLITE,
     RESOURCE,
+    SLOWAPI,
+    SLOWAPI_ASGI,
     SQLITE,
     THROTTLED,
+    WEB,
 )
 from .floors import bare_update
 from .loops import Tally, async_loop, sync_loop
+from .web import bare_app, ours_app, slowapi_app
 
 KEY = "key"
 Step = Callable[[], Any]
@@ -165,6 +171,11 @@ ASYNC_STEPS: dict[tuple[str, str], Callable[[], Awaitable[AsyncStep]]] = {
     (MEMORY_ASYNC, LIMITS_FIXED): lambda: limits_async(FIXED),
     (MEMORY_ASYNC, LIMITS_MOVING): lambda: limits_async(MOVING),
     (MEMORY_ASYNC, AIOLIMITER): aiolimiter_async,
+    (WEB, OURS): ours_app,
+    (WEB, BARE_APP): bare_app,
+    (WEB, BARE_APP_PEERS): bare_app,
+    (WEB, SLOWAPI): lambda: slowapi_app("SlowAPIMiddleware"),
+    (WEB, SLOWAPI_ASGI): lambda: slowapi_app("SlowAPIASGIMiddleware"),
 }
 
 

@@ -19,6 +19,8 @@ LIBRARIES = (
     "aiolimiter",
     "limits",
     "pyrate-limiter",
+    "slowapi",
+    "starlette",
     "throttled-py",
     "zae-limiter",
     "aiobotocore",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .cases import CASES, EMBEDDED, GROUPS, MEMORY_ASYNC, MEMORY_SYNC, OURS, REFERENCE, SQLITE, Case
+from .cases import CASES, EMBEDDED, GROUPS, MEMORY_ASYNC, MEMORY_SYNC, OURS, REFERENCE, SQLITE, WEB, Case
 from .chart import Bar, Group, chart
 from .config_report import config_section
 from .figures import Figure, Measured, compact, times
 from .summary import (
     Result,
+    added_us,
     cold_median,
     compared,
     fastest_token_bucket,
@@ -30,6 +31,7 @@ from .texts import (
     NUMBERS,
     PREFACE,
     RATIOS,
+    WEB_TEXT,
 )
 
 CHARTS = "benchmarks"
@@ -135,6 +137,20 @@ def embedded_table(result: Result, group: str) -> str:
     return table(header, rows)
 
 
+def web_table(result: Result) -> str:
+    """What a middleware adds to a request."""
+    rows = []
+    for peer in EMBEDDED:
+        figures = of_embedded(result, WEB, peer.name) if peer.group == WEB else None
+        if figures is None:
+            continue
+        added = [added_us(result, peer.name, metric) or 0.0 for metric in ("p50_us", "p99_us")]
+        whole = [ranged(figures.p50_us), ranged(figures.p99_us)]
+        cells = ["–", "–"] if peer.name.startswith("bare") else [compact(value) for value in added]
+        rows.append([f"{peer.name}: `{peer.call}`", *whole, *cells, ranged(figures.cpu_us)])
+    return table([GROUPS[WEB], "p50, µs", "p99, µs", "added to p50", "added to p99", "CPU, µs"], rows)
+
+
 def targets_table(result: Result) -> str:
     rows = [[v.target.what, v.target.bound, v.reached, v.word] for v in verdicts(result)]
     return table(["target", "wanted", "reached", ""], rows)
@@ -236,7 +252,8 @@ def section(title: str, text: str, make: Callable[[], str]) -> str:
 
 
 def embedded_section(result: Result) -> str:
-    tables = [embedded_table(result, group) for group in GROUPS if group in result.get("embedded", {})]
+    measured = [group for group in GROUPS if group in result.get("embedded", {}) and group != WEB]
+    tables = [embedded_table(result, group) for group in measured]
     fastest = fastest_token_bucket(result)
     note = f"The fastest other token bucket in memory is {fastest[0]}.\n" if fastest else ""
     return "\n".join([*tables, note]) if tables else ""
@@ -277,6 +294,7 @@ def page(result: Result) -> str:
             section("The same in numbers", NUMBERS, lambda: absolute_table(result)),
             section("Embedded", EMBEDDED_TEXT, lambda: embedded_section(result)),
             f"![CPU of one acquire, embedded]({CHARTS}/embedded.svg)\n" if result.get("embedded") else "",
+            section("In front of an application", WEB_TEXT, lambda: web_table(result)),
             section("Looking up limits", CONFIG_TEXT, lambda: config_section(result)),
             section("Starting cold", COLD_TEXT, lambda: cold_table(result)),
             section("Idle entities", IDLE_TEXT, lambda: idle_section(result)),
@@ -295,6 +313,7 @@ def readme_table(result: Result) -> str:
 def terminal(result: Result) -> str:
     """What the run prints in the end."""
     parts = [conditions(result), ratio_table(result)]
-    parts += [embedded_table(result, group) for group in result.get("embedded", {})]
+    groups = list(result.get("embedded", {}))
+    parts += [web_table(result) if group == WEB else embedded_table(result, group) for group in groups]
     parts += [targets_table(result), troubles(result)]
     return "\n".join(parts)

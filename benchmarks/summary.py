@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .cases import MEMORY_SYNC, PYRATE, THROTTLED
+from .cases import BARE_APP, BARE_APP_PEERS, MEMORY_SYNC, OUR_ENVIRONMENT, PYRATE, THROTTLED, WEB
 from .figures import Measured, figure, measured, ratio
 
 Result = Mapping[str, Any]
@@ -21,6 +21,15 @@ def of_case(result: Result, case: str, contestant: str) -> Measured | None:
 def of_embedded(result: Result, group: str, contestant: str) -> Measured | None:
     samples = result.get("embedded", {}).get(group, {}).get(contestant)
     return measured(samples) if samples else None
+
+
+def added_us(result: Result, contestant: str, metric: str) -> float | None:
+    """What a middleware adds to a percentile of the same application without it."""
+    bare = BARE_APP if contestant in OUR_ENVIRONMENT else BARE_APP_PEERS
+    limited, without = of_embedded(result, WEB, contestant), of_embedded(result, WEB, bare)
+    if limited is None or without is None:
+        return None
+    return limited.figure(metric).median - without.figure(metric).median
 
 
 def per_acquire(result: Result, case: str, contestant: str, what: str) -> float | None:

@@ -5,8 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .cases import BARE, BARE_UPDATE, MEMORY_ASYNC, MEMORY_SYNC, OURS, PYRATE_SQLITE, REFERENCE, SQLITE
-from .summary import Result, compared, fastest_token_bucket, late_growth, of_case, of_embedded, per_acquire
+from .cases import (
+    BARE,
+    BARE_UPDATE,
+    MEMORY_ASYNC,
+    MEMORY_SYNC,
+    OURS,
+    PYRATE_SQLITE,
+    REFERENCE,
+    SLOWAPI,
+    SLOWAPI_ASGI,
+    SQLITE,
+)
+from .figures import ratio
+from .summary import (
+    Result,
+    added_us,
+    compared,
+    fastest_token_bucket,
+    late_growth,
+    of_case,
+    of_embedded,
+    per_acquire,
+)
 
 Reading = Callable[[Result], float | None]
 
@@ -71,6 +92,16 @@ def late_growth_percent(result: Result) -> float | None:
     return None if growth is None else growth * 100
 
 
+def middleware_against(peer: str, metric: str) -> Reading:
+    """What our middleware adds, as a part of what another adds."""
+
+    def read(result: Result) -> float | None:
+        ours, theirs = added_us(result, OURS, metric), added_us(result, peer, metric)
+        return None if ours is None or theirs is None else ratio(ours, theirs)
+
+    return read
+
+
 TARGETS = (
     Target("hot key, 100 tasks: throughput", on_table("hot-100", "throughput"), at_least=20),
     Target("hot key, 100 tasks: p99", on_table("hot-100", "p99_us"), at_most=1 / 50),
@@ -92,6 +123,16 @@ TARGETS = (
     Target("SQLite: CPU against a bare UPDATE", on_sqlite("cpu_us", BARE_UPDATE), at_most=3),
     Target("memory, sync: throughput against the fastest token bucket", in_memory(MEMORY_SYNC), at_least=1),
     Target("memory, async: throughput against the fastest token bucket", in_memory(MEMORY_ASYNC), at_least=1),
+    Target(
+        "middleware: what it adds to p99", lambda it: added_us(it, OURS, "p99_us"), at_most=150, unit=" µs"
+    ),
+    Target("middleware: p99 against slowapi", middleware_against(SLOWAPI, "p99_us"), at_most=1 / 3),
+    Target("middleware: p50 against slowapi", middleware_against(SLOWAPI, "p50_us"), at_most=1 / 3),
+    Target(
+        "middleware: p50 against slowapi, pure ASGI",
+        middleware_against(SLOWAPI_ASGI, "p50_us"),
+        at_most=1 / 3,
+    ),
     Target("idle entities: growth over the last quarter", late_growth_percent, at_most=5, unit=" %"),
 )
 

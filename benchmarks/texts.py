@@ -27,6 +27,11 @@ the other on one connection, nothing parsed."""
 EMBEDDED_TEXT = """One limit, one key, one caller; ours includes the lease, which the others do not have.
 The last column says how many times theirs our throughput is."""
 
+WEB_TEXT = """An application of Starlette with one route, asked without a server by one client, on a memory
+store; all tell in headers what is left. What a middleware adds is its percentile less that of the same
+application without it, in the same environment. slowapi has two: the one that its documentation begins with,
+and one in pure ASGI. Neither holds anything while the application works, ours a lease."""
+
 CONFIG_TEXT = """What a limit costs to look up: system limits, limits for each of ten resources, and limits
 of their own for one user in twenty. *Predicted* is what the design of the cache was decided on: three levels,
 read for half a unit each. Today there are four levels, and ours are read strongly consistent, a unit each. An

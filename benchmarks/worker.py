@@ -13,7 +13,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from .cases import BARE, CASES, COLD, MEMORY_ASYNC, WARM_UP, Case
+from .cases import ASYNC_GROUPS, BARE, CASES, COLD, WARM_UP, Case
 
 
 def bench_of(asked: dict[str, Any]) -> Any:
@@ -25,7 +25,7 @@ def bench_of(asked: dict[str, Any]) -> Any:
     if asked["bench"] == "embedded":
         from .embedded import AsyncEmbeddedBench, SyncEmbeddedBench
 
-        made = AsyncEmbeddedBench if asked["group"] == MEMORY_ASYNC else SyncEmbeddedBench
+        made = AsyncEmbeddedBench if asked["group"] in ASYNC_GROUPS else SyncEmbeddedBench
         return made(asked["group"], contestant)
     if asked["bench"] == "config":
         from .config_study import ConfigBench

@@ -8,14 +8,24 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks.__main__ import DOCS, PUBLISHED
-from benchmarks.cases import CASES, EMBEDDED, OURS, REFERENCE
+from benchmarks.cases import (
+    BARE_APP,
+    BARE_APP_PEERS,
+    CASES,
+    EMBEDDED,
+    OURS,
+    REFERENCE,
+    SLOWAPI,
+    SLOWAPI_ASGI,
+    WEB,
+)
 from benchmarks.chart import Bar, Group, chart
 from benchmarks.config_report import rows
 from benchmarks.embedded import ASYNC_STEPS, SYNC_STEPS
 from benchmarks.report import charts, page, ratio_table, readme_table, terminal
-from benchmarks.summary import late_growth
+from benchmarks.summary import added_us, late_growth
 from benchmarks.targets import TARGETS, Target, verdicts
-from tests.benchmarks.stored import result
+from tests.benchmarks.stored import result, sample
 
 
 def words_of(stored: dict[str, object]) -> dict[str, str]:
@@ -125,3 +135,22 @@ def test_the_published_page_shows_the_published_result() -> None:
     for name, svg in charts(stored).items():
         assert (PUBLISHED.parent / name).read_text(encoding="utf-8") == svg
     assert readme_table(stored) in Path(DOCS.parent / "README.md").read_text(encoding="utf-8")
+
+
+def test_what_a_middleware_adds() -> None:
+    """Its percentile less that of the bare application in the same environment; only what was measured."""
+    rounds = {
+        OURS: [sample(1_000, 60.0)],
+        BARE_APP: [sample(1_000, 10.0)],
+        SLOWAPI: [sample(1_000, 220.0)],
+        BARE_APP_PEERS: [sample(1_000, 20.0)],
+    }
+    stored = result() | {"embedded": {WEB: rounds}}
+    assert (added_us(stored, OURS, "p50_us"), added_us(stored, SLOWAPI, "p99_us")) == (50.0, 2_000.0)
+    assert added_us(stored, SLOWAPI_ASGI, "p50_us") is None
+    words = words_of(stored)
+    assert words["middleware: what it adds to p99"] == "missed"
+    assert words["middleware: p99 against slowapi"] == words["middleware: p50 against slowapi"] == "met"
+    assert words["middleware: p50 against slowapi, pure ASGI"] == "not measured"
+    assert "## In front of an application" in page(stored)
+    assert "| 50 | 500 |" in terminal(stored)
