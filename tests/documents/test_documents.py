@@ -49,7 +49,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return wheel.environment(place / "venv", wheel.build(place))
 
 
-WEB_PAGES = frozenset({"docs/outbound.md"})
+WEB_PAGES = frozenset({"docs/frameworks.md", "docs/outbound.md"})
 """Pages for those who have more: a framework, a server or a client."""
 WEB = frozenset({"fastapi", "flask", "django"})
 CLIENTS = frozenset({"httpx", "httpx2", "requests", "uvicorn"})

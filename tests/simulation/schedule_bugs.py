@@ -6,7 +6,6 @@ from typing import Any
 
 from zae_limiter.engine.account import Terms
 from zae_limiter.engine.law import Rate, balance
-from zae_limiter.engine.phase_writes import within_phase
 from zae_limiter.engine.phased import terms_at
 from zae_limiter.engine.phases import crossed, rate_at
 from zae_limiter.engine.posting import Posting
@@ -31,13 +30,10 @@ def _by_the_first_phase(rate: Rate, tokens: int, origin_ms: int, since_ms: int, 
     return crossed(rate, rate_at(rate, t_ms), balance(rate, tokens, origin_ms, t_ms))
 
 
-def _beyond(terms: Terms, posting: Posting, image: Item | None, now_ms: int) -> Posting:
-    """A slot that lies up to half a minute beyond the phase."""
-    turns = tuple(_beyond(terms, turn, image, now_ms) for turn in posting.turns)
-    bound, booking = within_phase(terms, posting, image, now_ms).booking, posting.booking
-    if bound is not None and booking is not None:
-        booking = booking._replace(latest_ms=min(booking.latest_ms, bound.latest_ms + 30_000))
-    return posting._replace(booking=booking, turns=turns)
+def _unbounded(terms: Terms, posting: Posting, image: Item | None, now_ms: int) -> Posting:
+    """A slot that lies beyond the phase."""
+    del terms, image, now_ms
+    return posting
 
 
 def _in_debt(balance_milli: int, before_milli: int, capacity_milli: int) -> int:
@@ -59,7 +55,7 @@ SCHEDULE_BUGS: dict[str, dict[str, Any]] = {
     "phases_go_back": _in_engine("instant", "phased phase_writes bucket_view booking", _own_clock),
     "late_numbers": _in_engine("terms_at", "phase_writes bucket_view booking", _late_numbers),
     "first_phase_for_ever": _in_engine("held_at", "phased level", _by_the_first_phase),
-    "booked_beyond_the_phase": _in_engine("within_phase", "phase_writes booking fitting", _beyond),
+    "booked_beyond_the_phase": _in_engine("within_phase", "phase_writes booking fitting", _unbounded),
     "cut_into_debt": _in_engine("floored", "phases", _in_debt),
     "cut_while_waiting": _in_engine("_at_once", "refusal", _each_for_itself),
 }

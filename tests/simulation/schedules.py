@@ -58,7 +58,7 @@ from zae_limiter.schema import (
 RESOURCE, CHILD, PARENT = "api", "user", "team"
 RATED, PLAIN = "rated", "plain"
 JUMPS_DAYS = 2
-RUSH_STEPS, STEPS_MAX = 30, 10_000
+RUSH_STEPS = 30
 GRID_MS = 256
 """The end of a line is told in such steps."""
 
@@ -360,7 +360,7 @@ class Schedules:
 
     def run(self) -> None:
         with self.starts.watching():
-            self.simulation.run(STEPS_MAX)
+            self.simulation.run()
         self.simulation.faults["waited by a schedule"] += self.starts.waited
         self.starts.check()
         for key, who in self.keys.items():
