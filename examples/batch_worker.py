@@ -11,6 +11,7 @@ import asyncio
 import os
 import sqlite3
 import sys
+from contextlib import closing
 
 import httpx
 
@@ -38,11 +39,14 @@ class Jobs:
         self._table.executemany("INSERT INTO jobs (job) VALUES (?)", [(job,) for job in jobs])
 
     def take(self) -> tuple[int, str] | None:
-        found: tuple[int, str] | None = self._table.execute(f"{TAKE} RETURNING id, job").fetchone()
-        return found
+        found: list[tuple[int, str]] = self._table.execute(f"{TAKE} RETURNING id, job").fetchall()
+        return found[0] if found else None
 
     def end(self, number: int, state: str, answer: str) -> None:
         self._table.execute("UPDATE jobs SET state = ?, answer = ? WHERE id = ?", (state, answer, number))
+
+    def close(self) -> None:
+        self._table.close()
 
 
 async def ask(client: httpx.AsyncClient, job: str) -> httpx.Response:
@@ -79,7 +83,8 @@ async def main(jobs: Jobs) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["add"]:
-        Jobs(JOBS).add(sys.argv[2:])
-    else:
-        asyncio.run(main(Jobs(JOBS)))
+    with closing(Jobs(JOBS)) as table:
+        if sys.argv[1:2] == ["add"]:
+            table.add(sys.argv[2:])
+        else:
+            asyncio.run(main(table))

@@ -30,7 +30,7 @@ UPSTREAMS = {
 }
 ASKED = ("accept", "anthropic-version", "anthropic-beta")
 TOLD = ("content-type", "retry-after", "retry-after-ms", "x-should-retry", "request-id", "x-request-id")
-MODELS = {"gpt-4o": 16_384, "claude-sonnet-4-5": 64_000}  # and how long an answer of each can be
+MODELS = {"gpt-4o": 16_384, "claude-sonnet-5": 64_000}  # and what to reserve where no cap is sent
 TEAMS = {"team-otter": ["sk-otter-1", "sk-otter-2"], "team-heron": ["sk-heron-1"]}  # yours are in a database
 ENTITIES = {key: hashed_id(key) for keys in TEAMS.values() for key in keys}  # the store never sees a key
 KEY_LIMITS = [Limit.per_minute("rpm", 60), Limit.per_minute("tpm", 100_000), Limit.concurrent("parallel", 8)]

@@ -9,7 +9,7 @@ from zae_limiter.web.django import limited
 
 from .settings import user_of
 
-REPORTS = [Limit.per_day("reports", 2, calendar=True)]
+REPORTS = [Limit.per_day("reports", 2)]
 SEARCHES = [Limit.concurrent("searches", 4, hold="1m")]
 
 

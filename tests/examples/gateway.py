@@ -58,12 +58,10 @@ async def running_gateway(folder: Path) -> AsyncIterator[Gateway]:
     upstream, store = MockLLM(), f"sqlite:///{folder}/gateway.db?timeout_ms=60000"
     pool = httpx.Limits(max_connections=None)
     async with serving_here("uvicorn h11", upstream.app) as provider:
-        settings = {
-            **{"STORE": store, "ZAEL_NAMESPACE": NAMESPACE, "RECORDED": "examples.llm_gateway:app"},
-            **{"OPENAI_UPSTREAM": provider, "ANTHROPIC_UPSTREAM": provider},
-            **{"OPENAI_API_KEY": UPSTREAM_KEYS[0], "ANTHROPIC_API_KEY": UPSTREAM_KEYS[1]},
-            "ARRIVALS": str(folder / "arrivals"),
-        }
+        settings = {"STORE": store, "ZAEL_NAMESPACE": NAMESPACE}
+        settings |= {"OPENAI_UPSTREAM": provider, "ANTHROPIC_UPSTREAM": provider}
+        settings |= {"OPENAI_API_KEY": UPSTREAM_KEYS[0], "ANTHROPIC_API_KEY": UPSTREAM_KEYS[1]}
+        settings |= {"RECORDED": "examples.llm_gateway:app", "ARRIVALS": str(folder / "arrivals")}
         with serving(UVICORN, "tests.examples.recorded:app", folder, **settings) as url:
             async with (
                 httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, limits=pool, trust_env=False) as client,

@@ -1,7 +1,7 @@
 """A provider of our own that speaks OpenAI's chat completions and Anthropic's messages, streamed and not.
 
-What it answers is written in a ``Script`` for each prompt. It keeps its own books: what it was asked, how many
-words it has sent of each answer, and whether anybody is still listening.
+What it answers is written in a ``Script`` for each prompt. It keeps its own books: what it was asked, how
+many words it has sent of each answer, and which answers are over.
 """
 
 import asyncio
@@ -95,7 +95,7 @@ class MockLLM:
         }
         usage = {**given, "output_tokens": script.told_output}
         message: dict[str, Any] = {"id": "msg_1", "type": "message", "role": "assistant", "content": []}
-        message |= {"model": "claude-sonnet-4-5", "stop_reason": None, "stop_sequence": None}
+        message |= {"model": "claude-sonnet-5", "stop_reason": None, "stop_sequence": None}
         if script.status != 200:
             self._end(prompt, 0)
             error = {"type": "invalid_request_error", "message": "no"}
@@ -162,4 +162,4 @@ def bodies(prompt: str, *, stream: bool = False, **more: Any) -> Iterator[tuple[
     if stream:
         said["stream"] = True
     yield "/v1/chat/completions", {"model": "gpt-4o", **said}
-    yield "/v1/messages", {"model": "claude-sonnet-4-5", **said}
+    yield "/v1/messages", {"model": "claude-sonnet-5", **said}

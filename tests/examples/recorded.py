@@ -15,6 +15,11 @@ recorded = getattr(importlib.import_module(module), name)
 arrivals = Path(os.environ["ARRIVALS"])
 
 
+def write(line: str) -> None:
+    with arrivals.open("a") as file:
+        file.write(line + "\n")
+
+
 async def app(scope: Any, receive: Any, send: Any) -> None:
     if scope["type"] != "http":
         await recorded(scope, receive, send)
@@ -31,5 +36,4 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     try:
         await recorded(scope, receive, sent)
     finally:
-        with arrivals.open("a") as file:
-            file.write(json.dumps(seen) + "\n")
+        write(json.dumps(seen))

@@ -19,18 +19,21 @@ GUNICORN = (
     *("--log-level", "warning", "--no-control-socket"),
 )
 
+FORGOTTEN = "<Lease of"
+"""How the warning begins that somebody has forgotten a lease."""
+
 
 @contextmanager
 def serving(server: tuple[str, ...], app: str, folder: Path, **settings: str) -> Iterator[str]:
     """The address of an application in a process of its own; whoever comes early waits until it is there.
 
-    What it said is in ``log`` of the folder: nothing, or something went wrong.
+    It has nothing to say, unless something went wrong.
     """
     log = folder / f"{server[0]}.log"
     with socket.create_server(("127.0.0.1", 0)) as listener, log.open("w") as said:
         command = [word.format(fd=listener.fileno()) for word in (*server, app)]
         process = subprocess.Popen(
-            [sys.executable, "-W", "always::ResourceWarning", "-m", *command],
+            [sys.executable, "-W", f"always:{FORGOTTEN}:ResourceWarning", "-m", *command],
             cwd=ROOT,
             env={**os.environ, **settings},
             pass_fds=[listener.fileno()],
@@ -42,4 +45,5 @@ def serving(server: tuple[str, ...], app: str, folder: Path, **settings: str) ->
         finally:
             process.terminate()
             process.wait(PATIENCE_SECONDS)
-    assert log.read_text() == ""
+    text = log.read_text()
+    assert text == "", text

@@ -10,7 +10,18 @@ from typing import Any
 
 import httpx
 
-from tests.examples.gateway import KEYS, NAMESPACE, PARALLEL, PLENTY, RPM, TEAMS, TPM, UPSTREAM_KEYS, Gateway
+from tests.examples.gateway import (
+    KEYS,
+    NAMESPACE,
+    NEVER,
+    PARALLEL,
+    RPM,
+    TEAMS,
+    TOKENS,
+    TPM,
+    UPSTREAM_KEYS,
+    Gateway,
+)
 from tests.examples.gateway import running_gateway as running
 from tests.examples.mock_llm import WORD, WORD_TOKENS, Script, bodies
 from tests.web.servers import PATIENCE_S
@@ -100,7 +111,7 @@ async def _all_ended(gateway: Gateway) -> None:
 
 
 async def test_what_is_reserved_and_what_is_settled(tmp_path: Path) -> None:
-    """The prompt and the cap are reserved, then what calls took lately; settled is what was told, either way."""
+    """Reserved are the prompt and the cap, or what calls took lately; settled is what was told."""
     async with running(tmp_path) as gateway:
         books: Counter[str] = Counter()
 
@@ -143,3 +154,68 @@ async def test_what_is_reserved_and_what_is_settled(tmp_path: Path) -> None:
         async with asyncio.timeout(PATIENCE_S):
             while (held := await reserved(path, body, Script(1, True))) != estimate_tokens(body) + learned:
                 assert held == estimate_tokens(body) + CAP
+
+
+async def test_a_seat_is_given_back(tmp_path: Path) -> None:
+    """Who finds no seat is charged nothing; who hangs up has left its seat, and the next one sits there."""
+    async with running(tmp_path) as gateway:
+        await gateway.limit(OTTER, RPM, TPM, Limit.concurrent("parallel", 1, hold="1h"))
+        for path, body in bodies("name a river", stream=True):
+            gateway.upstream.play("name a river", Script(is_stepped=True))
+            async with gateway.client.stream("POST", path, json=body, headers=auth(OTTER, path)):
+                before = await gateway.taken(OTTER)
+                refused = await ask(gateway, OTTER, path, body)
+                assert await gateway.taken(OTTER) == before
+            assert (refused.status_code, refused.json()["violated-policies"]) == (429, ["parallel"])
+            assert refused.headers["retry-after-ms"] == "1000"
+            await settled(gateway, OTTER)
+            gateway.upstream.play("name a river", Script())
+            assert (await ask(gateway, OTTER, path, body)).status_code == 200
+
+
+async def test_what_failed_upstream(tmp_path: Path) -> None:
+    """What the provider refuses took no tokens but was a request; what it fails to answer costs nothing."""
+    async with running(tmp_path) as gateway:
+        for status, requests in ((400, 1), (429, 1), (500, 0), (529, 0)):
+            before = await settled(gateway, OTTER)
+            gateway.upstream.play("name a river", Script(status=status))
+            for path, body in bodies("name a river"):
+                answer = await ask(gateway, OTTER, path, body)
+                assert (answer.status_code, "error" in answer.json()) == (status, True)
+            before[OTTER]["rpm"] += 2 * requests
+            assert await settled(gateway, OTTER) == before
+
+
+async def test_nobody_is_named(tmp_path: Path) -> None:
+    """No answer has a key, the id of an entity, a team or a namespace in it, nor anything of the store."""
+    async with running(tmp_path) as gateway:
+        team, empty = TEAM_OF[HERON], Limit("tpm", 1, 1, NEVER)
+        statuses: list[int] = []
+
+        async def all_paths(key: str, **more: Any) -> None:
+            for path, body in bodies("name a river", **more):
+                statuses.append((await ask(gateway, key, path, body)).status_code)
+
+        await all_paths(OTTER)
+        await all_paths(OTTER, stream=True)
+        await all_paths("sk-nobody")
+        await all_paths(OTTER, model=["team-otter"])
+        for wrong in ("[]", "{", "x" * (11 * 2**20)):
+            for path, _ in bodies(""):
+                answer = await gateway.client.post(path, content=wrong, headers=auth(OTTER, path))
+                statuses.append(answer.status_code)
+        await gateway.limit(OTTER, RPM, empty, PARALLEL)
+        await all_paths(OTTER)
+        await gateway.limiter.set_limits(team, [empty, TOKENS], "chat")
+        await all_paths(HERON)
+        await gateway.limiter.disable(entity_id=team, reason="team-heron has not paid")
+        await all_paths(HERON)
+        await gateway.limiter.disable(resource="chat", reason="maintenance")
+        await all_paths(OTHER)
+        assert statuses == [n for n in (200, 200, 401, 404, 404, 400, 413, 429, 429, 403, 503) for _ in "ab"]
+
+        secrets = [*KEYS, *map(hashed_id, KEYS), *TEAMS, NAMESPACE, *UPSTREAM_KEYS, "sk-nobody", "gateway.db"]
+        secrets.append(gateway.limiter.repository.namespace_id)
+        said = [str(one).lower() for one in gateway.seen()]
+        assert len(said) == len(statuses) + 1
+        assert [(secret, one) for one in said for secret in secrets if secret in one] == []
