@@ -43,9 +43,20 @@ class Gateway:
         own = [status for status in found.statuses if status.entity_id == entity_id]
         return {status.limit_name: status.limit.capacity - status.available for status in own}
 
-    def seen(self) -> list[dict[str, Any]]:
-        """What the gateway has answered so far, in the order that it was over."""
-        return [json.loads(line) for line in self.arrivals.read_text().splitlines()]
+    def _answers(self) -> list[dict[str, Any]]:
+        found = [json.loads(line) for line in self.arrivals.read_text().splitlines()]
+        return sorted(found, key=lambda one: one["number"])
+
+    async def seen(self) -> list[dict[str, Any]]:
+        """What the gateway has answered to all who came until now, in the order in which they came."""
+        await self.client.get("/last")
+
+        def is_all_over() -> bool:
+            found = self._answers()
+            return found[-1]["path"] == "/last" and found[-1]["number"] == len(found) - 1
+
+        await until(is_all_over)
+        return [one for one in self._answers() if one["path"] != "/last"]
 
     async def limit(self, key: str, *limits: Limit) -> None:
         """Give a key limits of its own."""
@@ -69,7 +80,9 @@ async def running_gateway(folder: Path) -> AsyncIterator[Gateway]:
             ):
                 gateway = Gateway(url, upstream, limiter, client)
                 gateway.arrivals = folder / "arrivals"
-                assert (await client.get("/")).status_code == 404  # it has started, and set its own limits
+                assert (
+                    await client.get("/last")
+                ).status_code == 404  # it has started, and set its own limits
                 for team, keys in TEAMS.items():
                     await limiter.set_limits(team, [TPM, TOKENS], "chat")
                     for key in keys:

@@ -4,6 +4,7 @@
 """
 
 import importlib
+import itertools
 import json
 import os
 import time
@@ -13,6 +14,7 @@ from typing import Any
 module, _, name = os.environ["RECORDED"].partition(":")
 recorded = getattr(importlib.import_module(module), name)
 arrivals = Path(os.environ["ARRIVALS"])
+numbers = itertools.count()
 
 
 def write(line: str) -> None:
@@ -24,7 +26,8 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     if scope["type"] != "http":
         await recorded(scope, receive, send)
         return
-    seen: dict[str, Any] = {"path": scope["path"], "arrived": time.monotonic(), "body": ""}
+    seen: dict[str, Any] = {"number": next(numbers), "path": scope["path"], "body": ""}
+    seen["arrived"] = time.monotonic()
 
     async def sent(message: Any) -> None:
         if message["type"] == "http.response.start":
