@@ -86,6 +86,7 @@ nightly: $(READY) engines ## Run the long instruments: 20,000 worlds, all orders
 	KILLED_HOLDERS_SECONDS=120 $(BIN)/pytest --timeout 0 tests/breaking/test_killed_holders.py
 	WEB_STREAMS=500 $(BIN)/pytest --timeout 0 tests/web/test_servers.py
 	GATEWAY_STREAMS=500 $(BIN)/pytest --timeout 0 tests/examples/test_llm_gateway.py
+	$(BIN)/python -m benchmarks.outbound
 
 bench: $(READY) $(DYNAMODB) $(PEERS) ## Measure speed beside other limiters (QUICK=1 is shorter, CASES=… chooses)
 	$(BIN)/python -m benchmarks $(CASES) $(if $(QUICK),--quick) $(if $(PUBLISH),--publish)

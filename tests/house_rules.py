@@ -121,7 +121,7 @@ LAYERS = (
     Layer("command", "__main__", "cli"),
 )
 
-SRC_LINES_MAX = 45_000
+SRC_LINES_MAX = 44_200
 """What `src` may have in all: whoever adds something finds what can go."""
 
 FILE_LINES_MAX = 500

@@ -162,6 +162,17 @@ def bucket_in_line(tokens: int, aside: int, over_ms: int) -> Item:
 
 
 @settings(max_examples=100, deadline=None)
+@given(st.integers(-900_000, -100_000), st.integers(1_000, 10**6))
+def test_a_cut_lets_nobody_off_while_somebody_waits(tokens, beyond_ms):
+    """Who booked before this schedule was set keeps its slot: what it owes is owed after the boundary too."""
+    image = bucket_in_line(tokens, 0, on_grid(NIGHT + beyond_ms))
+    seen = in_phase(image, NIGHT)
+    assert seen[BOOKED] == image[BOOKED]
+    owed = tokens + gain(CUT, NIGHT - 10_000, NIGHT)
+    assert number(seen, limit_attributes("rpm").tk) == owed - 540_000
+
+
+@settings(max_examples=100, deadline=None)
 @given(st.integers(-400_000, 600_000), st.integers(0, 600_000), st.integers(1, 9_999))
 def test_what_was_set_aside_is_cut_like_all_else(tokens, aside, before_ms):
     """When a phase ends everybody has had its turn: what came back is there, and is cut with the rest."""

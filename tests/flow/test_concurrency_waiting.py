@@ -29,9 +29,6 @@ from zae_limiter.engine import parts
 from zae_limiter.engine import take as engine_take
 from zae_limiter.engine.take import Contended
 
-LIMITS = [SEATS, rpm(100, 1, 3_600)]
-"""What accrues while a test runs is nothing, on any machine."""
-
 LIMITS = [SEATS, rpm(100, refill=1, seconds=86_400)]
 """Time is real here, and a test may take as long as it likes: nothing comes back meanwhile."""
 

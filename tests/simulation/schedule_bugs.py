@@ -24,9 +24,11 @@ def _late_numbers(terms: Terms, at_ms: int) -> Terms:
     return terms_at(terms, at_ms - 500)
 
 
-def _by_the_first_phase(rate: Rate, tokens: int, origin_ms: int, since_ms: int, t_ms: int) -> int:
+def _by_the_first_phase(
+    rate: Rate, tokens: int, origin_ms: int, since_ms: int, t_ms: int, booked_ms: int = 0
+) -> int:
     """What nobody used fills by the numbers that it had, however many phases have passed."""
-    del since_ms
+    del since_ms, booked_ms
     return crossed(rate, rate_at(rate, t_ms), balance(rate, tokens, origin_ms, t_ms))
 
 

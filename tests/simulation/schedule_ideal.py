@@ -12,7 +12,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from zoneinfo import ZoneInfo
 from tests.engine.booking_worlds import Tin
 from tests.simulation.ideal import Intent
 from tests.simulation.simulation import Process, Simulation
-from tests.simulation.waiting import Bucket, Waiting
+from tests.simulation.waiting import Bucket, Move, Waiting
 from zae_limiter.engine import wait
 from zae_limiter.engine.group_commit import BucketWriter
 from zae_limiter.engine.law import Rate, accrued
@@ -150,6 +150,17 @@ class Tide(Tin):
         later.advance(t_ms)
         return min(later.level, later.rate.capacity_milli)
 
+    def brings(self, until_ms: int) -> int:
+        """By how much more it holds at an instant, if it has room for all and a cut takes all."""
+        total, at_ms, rate = 0, self.at_ms, self.rate
+        plan = None if rate.schedule is None else timetable(rate.schedule, self.start_ms)
+        for begins_ms, numbers in plan.changes(at_ms, until_ms) if plan is not None else ():
+            after = _with(rate, numbers)
+            total += accrued(rate, begins_ms) - accrued(rate, at_ms)
+            total += after.capacity_milli - rate.capacity_milli
+            at_ms, rate = begins_ms, after
+        return total + accrued(rate, until_ms) - accrued(rate, at_ms)
+
     def end_ms(self) -> int:
         """When its numbers change next."""
         schedule = self.rate.schedule
@@ -192,6 +203,19 @@ class TidalBucket(Bucket):
 
     def tin(self, rate: Rate, level_milli: int) -> Tin:
         return tide(rate, level_milli, self.since_ms, self.start_ms)
+
+    @staticmethod
+    def _change(name: str, tin: Tin, rate: Rate, ahead: Sequence[Move]) -> None:
+        """Whoever has booked keeps its slot, whatever comes until then by the other numbers."""
+        assert isinstance(tin, Tide)
+        was = replace(tin)
+        tin.change(rate)
+        for move in ahead:
+            cut = max(0, was.rate.capacity_milli - tin.rate.capacity_milli)
+            move.allowed[name] += cut + max(0, was.brings(move.at_ms) - tin.brings(move.at_ms))
+            if not move.apart[name]:
+                move.apart[name] = move.need.get(name, 0)
+                tin.apart += move.apart[name]
 
     def _slack(self, rate: Rate, error_ms: int) -> int:
         """Somebody whose clock is behind counts again what others have counted."""

@@ -94,7 +94,8 @@ def in_phase(image: Item, now_ms: int) -> Item:
         elif is_ahead:
             view[tokens] = crossed(rate, after, min(stored, rate.capacity_milli))
         else:
-            view[tokens] = held_at(rate, stored, origin_ms, since_ms, begins_ms)
+            # Who booked before somebody set this schedule may wait beyond its boundaries.
+            view[tokens] = held_at(rate, stored, origin_ms, since_ms, begins_ms, number(image, BOOKED))
         view |= rate_attributes(name, after)
         if (
             rate.schedule is not None

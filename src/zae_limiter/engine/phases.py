@@ -29,17 +29,24 @@ def rate_at(rate: Rate, t_ms: int) -> Rate:
     return rate if rate.schedule is None else numbers_of(rate, schedule_of(rate.schedule).phase(t_ms))
 
 
-def crossed(before: Rate, after: Rate, held_milli: int) -> int:
-    """What a bucket holds when a phase begins, of what it held when the one before ended."""
+def crossed(before: Rate, after: Rate, held_milli: int, *, waits: bool = False) -> int:
+    """What a bucket holds when a phase begins, of what it held when the one before ended.
+
+    While somebody waits what is owed is theirs: no cut lets it off.
+    """
     moved = held_milli + after.capacity_milli - before.capacity_milli
-    return floored(moved, held_milli, after.capacity_milli) if is_cut(before, after) else moved
+    if waits or not is_cut(before, after):
+        return moved
+    return floored(moved, held_milli, after.capacity_milli)
 
 
-def held_at(rate: Rate, tokens_milli: int, origin_ms: int, since_ms: int, t_ms: int) -> int:
+def held_at(
+    rate: Rate, tokens_milli: int, origin_ms: int, since_ms: int, t_ms: int, booked_ms: int = 0
+) -> int:
     """What a limit holds at an instant that had so much at its origin.
 
-    Its numbers were those of ``since_ms`` then, if that is later. Of phases further back than can be followed
-    the least is counted that can have accrued.
+    Its numbers were those of ``since_ms`` then, if that is later; somebody waits until ``booked_ms``. Of
+    phases further back than can be followed the least is counted that can have accrued.
     """
     assert rate.schedule is not None, "a plain rate has no phases"
     schedule = schedule_of(rate.schedule)
@@ -61,7 +68,8 @@ def held_at(rate: Rate, tokens_milli: int, origin_ms: int, since_ms: int, t_ms: 
                 phase = schedule.phase(phase.start_ms - 1)
             held = balance(slowly, held, from_ms, max(from_ms, phase.start_ms))
         at = numbers_of(rate, phase)
-        tokens_milli, origin_ms = crossed(before, at, held), phase.start_ms
+        tokens_milli = crossed(before, at, held, waits=phase.start_ms < booked_ms)
+        origin_ms = phase.start_ms
     return balance(at, tokens_milli, origin_ms, t_ms)
 
 
