@@ -85,6 +85,7 @@ nightly: $(READY) engines ## Run the long instruments: 20,000 worlds, all orders
 	$(MAKE) waiting
 	KILLED_HOLDERS_SECONDS=120 $(BIN)/pytest --timeout 0 tests/breaking/test_killed_holders.py
 	WEB_STREAMS=500 $(BIN)/pytest --timeout 0 tests/web/test_servers.py
+	GATEWAY_STREAMS=500 $(BIN)/pytest --timeout 0 tests/examples/test_llm_gateway.py
 	$(BIN)/python -m benchmarks.outbound
 
 bench: $(READY) $(DYNAMODB) $(PEERS) ## Measure speed beside other limiters (QUICK=1 is shorter, CASES=… chooses)
@@ -112,7 +113,7 @@ lock: ## Lock the dependencies again (UPGRADE=1 takes newer versions)
 
 clean: ## Remove everything that the other targets made
 	rm -rf $(VENV) $(DEMO) $(ENGINES) .venv-lock build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .mutation.json
-	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
+	find src examples tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # The environment is rebuilt from nothing when the lock or the project file changes.
 $(READY): requirements/dev.lock pyproject.toml

@@ -9,12 +9,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 # What the page of mutations names is looked up by its own test.
 PAGES = [
-    *("CONTRIBUTING.md", "README.md"),
+    *("CONTRIBUTING.md", "README.md", "examples/README.md"),
     *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md") if p.name != "mutation.md"),
 ]
 ROOMS = tuple(path.name for path in (ROOT / "src").iterdir() if path.is_dir())
 
-PATH = re.compile(r"(?<![\w./-])(?:tests|src|benchmarks)/[\w./-]*\w")
+PATH = re.compile(r"(?<![\w./-])(?:tests|src|benchmarks|examples)/[\w./-]*\w")
 TEST_FILE = re.compile(r"`(test_\w+\.py)`")
 TEST = re.compile(r"(?:::|`)(test_\w+)`")
 MODULE = re.compile(rf"(?<![\w./-])(?:tests|{'|'.join(ROOMS)})(?:\.\w+)+")

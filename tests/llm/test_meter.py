@@ -183,8 +183,17 @@ class TestFactory:
         assert meter.amounts() == {"itpm": 25, "otpm": 89}
         assert make(object(), 200, {name: "text/html"}) is None
         assert make(object(), 200, {name: JSON, "Content-Encoding": "br"}) is None
-        assert make(object(), 500, {name: JSON}) is None
         assert make(object(), 200, {}) is not None
+
+    @pytest.mark.parametrize("status", [400, 429, 500])
+    def test_what_failed_took_nothing(self, status: int) -> None:
+        """Whatever it says: the estimate is given back. Nobody learns from it."""
+        told: list[Any] = []
+        make = UsageMeter.factory(separate_tokens(), input_tokens=len, tell=lambda *those: told.append(those))
+        meter = make("four", status, {"content-type": STREAM})
+        assert meter is not None
+        meter.feed(BY_NAME["anthropic.sse"].body)
+        assert (meter.amounts(), told) == ({"itpm": 0, "otpm": 0}, [])
 
     def test_what_is_known_of_the_request_is_used(self) -> None:
         """How long its prompt is, and who wants to hear what it took."""

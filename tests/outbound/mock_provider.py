@@ -20,6 +20,8 @@ class MockProvider:
     tells: bool = True
     answers: list[tuple[float, int]] = field(default_factory=list)
     """When each request came, and what it was answered."""
+    asked: list[tuple[bytes, int]] = field(default_factory=list)
+    """What each request had in its body, and what it was answered."""
     body: bytes = b"{}"
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -62,9 +64,10 @@ class MockProvider:
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
-                self.rfile.read(int(self.headers.get("content-length", 0)))
+                asked = self.rfile.read(int(self.headers.get("content-length", 0)))
                 with provider.lock:
                     status, headers = provider.answer()
+                    provider.asked.append((asked, status))
                 body = provider.body if status == 200 else b'{"error": {"message": "slow down"}}'
                 self.send_response(status)
                 for name, value in {**headers, "content-type": "application/json"}.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from zae_limiter.outbound import ProviderAnswer, ToldLimit, read_answer
@@ -95,6 +95,8 @@ VALUE = st.one_of(
 
 
 @given(st.lists(st.tuples(st.one_of(FIELD, st.text(max_size=30)), VALUE), max_size=60), st.integers(100, 599))
+@example([("ratelimit", '"a";t=40000000')], 200)
+@example([("x-ratelimit-reset-tokens", "9999999999")], 200)
 def test_no_answer_breaks_the_reader(headers: list[tuple[str, str]], status: int) -> None:
     """Whatever is sent, numbers are within bounds and there are not too many of them."""
     answer = read_answer(status, headers, NOW_MS)

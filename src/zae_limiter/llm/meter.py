@@ -85,12 +85,14 @@ class UsageMeter:
         input_tokens: Callable[[Any], int | None] | None = None,
         tell: Callable[[Any, Usage], object] | None = None,
     ) -> UsageMeterFactory:
-        """Makes a meter for each response that can tell its usage.
+        """Makes a meter for each response that can tell its usage. One of 4xx or 5xx took nothing.
 
         ``input_tokens`` and ``tell`` are those of a meter, given the request first.
         """
 
         def meter_for(request: Any, status: int, headers: Mapping[str, str]) -> UsageMeter | None:
+            if status >= 400:  # it is no answer, and is not read
+                return cls(amounts, content_encoding="unread", input_tokens=0)
             named = {str(name).lower(): value for name, value in headers.items()}
             meter = cls(
                 amounts,
@@ -99,7 +101,7 @@ class UsageMeter:
                 input_tokens=None if input_tokens is None else input_tokens(request),
                 tell=None if tell is None else lambda usage: tell(request, usage),
             )
-            return meter if meter._is_open and status < 400 else None
+            return meter if meter._is_open else None
 
         return meter_for
 

@@ -120,8 +120,9 @@ def _members(fields: Mapping[str, str]) -> Iterator[tuple[str, str, float]]:
     ):
         for member in list(_MEMBER.finditer(fields.get(field, "")[:4096]))[:FIELDS_MAX]:
             for parameter in _PARAMETER.finditer(member[2]):
-                if parameter[1] in parts:
-                    yield member[1], parts[parameter[1]], min(float(parameter[2]), NUMBER_MAX)
+                if (part := parts.get(parameter[1])) is not None:
+                    most = SECONDS_MAX if part == "reset" else NUMBER_MAX
+                    yield member[1], part, min(float(parameter[2]), most)
 
 
 def _whole(value: str) -> float | None:
@@ -133,7 +134,8 @@ def _reset(value: str, now_ms: int) -> float | None:
     seconds = _seconds(value)
     if seconds is not None:
         at_epoch = float(value) if _NUMBER.fullmatch(value) else 0.0
-        return max(0.0, at_epoch - now_ms / 1000) if at_epoch > _EPOCH_SECONDS else seconds
+        since_now = max(0.0, min(at_epoch - now_ms / 1000, SECONDS_MAX))
+        return since_now if at_epoch > _EPOCH_SECONDS else seconds
     match = _DURATION.fullmatch(value)
     if match is not None and any(match.groups()):
         parts = zip(match.groups(), _UNITS, strict=True)
