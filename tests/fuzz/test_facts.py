@@ -74,7 +74,7 @@ def test_a_name_that_passes_is_part_of_one_key(name: str, value: Any) -> None:
     assert result.strip() == result
     if name in ("validate_entity_id", "validate_parent_id"):
         assert result[0] != "$"
-    elif name not in ("validate_principal", "validate_resource", "validate_key"):
+    elif name not in ("validate_principal", "validate_resource", "validate_key", "validate_model"):
         # The others are names of AWS and of attributes.
         assert result.isascii()
         assert not set(result) & set("\\ \"'{}%$")

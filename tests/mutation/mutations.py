@@ -241,8 +241,8 @@ PLANTED = (
     Planted(
         "zae_limiter/engine/bucket_writes.py",
         "_give_back",
-        "add[names.tk], add[names.tc] = amount, -amount",
-        "add[names.tk], add[names.tc] = amount, 0",
+        "add[names.tk], add[names.tc] = amount - ended.get(name, 0), -amount",
+        "add[names.tk], add[names.tc] = amount - ended.get(name, 0), 0",
     ),
     Planted(
         "zae_limiter/engine/law.py",

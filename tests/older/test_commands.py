@@ -83,12 +83,12 @@ def test_records_in_the_way_are_named(tmp_path: Path) -> None:
     """On the error stream for people, as data for programs; nothing is asked and nothing is changed."""
     rows = recorded("0.17")
     key = next(key for key in rows if key.sort == "#CONFIG#_default_")
-    strange = {**rows[key], "disabled": "maybe", "l_rpd_sched": "1s500", "sched_tz": "UTC", "moon": "full"}
+    strange = {**rows[key], "disabled": "maybe", "moon": "full"}
     store = stored(tmp_path, rows | {key: strange})
     result = run(store, "--yes")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "1 record is in the way, and nothing was changed" in result.stderr
-    reason = "it is disabled; limit 'rpd' has a schedule; nobody knows what 'moon' says"
+    reason = "it is disabled; nobody knows what 'moon' says"
     assert f"{key.partition} #CONFIG#_default_: " in result.stderr
     result = run(store, "--dry-run", "--output", "json")
     (told,) = json.loads(result.stdout)["in_the_way"]

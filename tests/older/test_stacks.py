@@ -137,11 +137,11 @@ def test_an_upgrade_that_cannot_be_touches_no_stack() -> None:
     key, item = next((key, item) for key, item in recorded("0.17").items() if key.sort == "#CONFIG#gpt-4")
     emulator.client("dynamodb").put_item(
         TableName=name,
-        Item=encode_key(key) | {n: encode(v) for n, v in {**item, "l_rpd_sched": "1s500"}.items()},
+        Item=encode_key(key) | {n: encode(v) for n, v in {**item, "moon": "full"}.items()},
     )
     before = described(name)
     result = run(name, "upgrade", "--yes")
-    assert (result.exit_code, "has a schedule" in result.stderr) == (1, True)
+    assert (result.exit_code, "nobody knows what 'moon' says" in result.stderr) == (1, True)
     assert described(name) == before
     assert mapping_of(name)["State"] == "Enabled"
 
