@@ -284,6 +284,8 @@ class Scenario:
             self.heritage.check(self.setup)
         for entity_id in {*EVERYBODY, *ABOVE}:
             images = self._shards(entity_id)
+            if not images and entity_id == "guest":
+                continue  # its bucket has no limits of its own, so one that was full for long has expired
             for name in ("fast", "slow"):
                 stored = sum(number(image, limit_attributes(name).tc) for image in images)
                 if not (self.changes and stored < self.books.low[entity_id, name] * 1000):
