@@ -284,7 +284,7 @@ class Scenario:
             self.heritage.check(self.setup)
         for entity_id in {*EVERYBODY, *ABOVE}:
             images = self._shards(entity_id)
-            if not images and entity_id == "guest":
+            if not images and entity_id == GUEST:
                 continue  # its bucket has no limits of its own, so one that was full for long has expired
             for name in ("fast", "slow"):
                 stored = sum(number(image, limit_attributes(name).tc) for image in images)
