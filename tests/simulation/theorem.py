@@ -284,9 +284,8 @@ class Scenario:
             self.heritage.check(self.setup)
         for entity_id in {*EVERYBODY, *ABOVE}:
             images = self._shards(entity_id)
-            if not images and entity_id == GUEST:
-                continue  # its bucket has no limits of its own, so one that was full for long has expired
-            for name in ("fast", "slow"):
+            expired = not images and entity_id == GUEST  # it has no limits of its own
+            for name in () if expired else ("fast", "slow"):
                 stored = sum(number(image, limit_attributes(name).tc) for image in images)
                 if not (self.changes and stored < self.books.low[entity_id, name] * 1000):
                     self.books.check(entity_id, name, stored)
@@ -306,10 +305,8 @@ class Scenario:
             jointly = self.joint and self.simulation.rng.random() < 0.5
             attempt = self._jointly(limiter) if jointly else self._attempt(limiter)
             try:
-                if self.simulation.rng.random() < 0.1:
-                    await self._thrown_away(attempt)
-                else:
-                    await attempt
+                is_left = self.simulation.rng.random() < 0.1
+                await (self._thrown_away(attempt) if is_left else attempt)
             except Cancelled:
                 self.simulation.faults["cancelled"] += 1
 
