@@ -8,6 +8,7 @@ A body that was read here is buffered once, up to a bound, and given to the appl
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from functools import lru_cache
 from io import BytesIO
@@ -57,7 +58,7 @@ class HeaderFields(Mapping[str, str]):
         return len(dict(self._pairs))
 
 
-class RequestFacts:
+class RequestFacts(ABC):
     """What is known of a request before its body is read."""
 
     __slots__ = ("_headers", "method", "path", "path_params", "raw")
@@ -90,25 +91,25 @@ class RequestFacts:
         return dict(parse_qsl(self._query(), keep_blank_values=True))
 
     @property
+    @abstractmethod
     def client_host(self) -> str | None:
         """The address that the connection came from; ``None`` where there is none, as on a Unix socket."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def scheme(self) -> str:
         """``http``, ``https``, ``ws`` or ``wss``, as the server says."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def state(self) -> MutableMapping[str, Any]:
         """What middleware in front of this has put there, and what the application finds."""
-        raise NotImplementedError
 
-    def _pairs(self) -> list[tuple[str, str]]:
-        raise NotImplementedError
+    @abstractmethod
+    def _pairs(self) -> list[tuple[str, str]]: ...
 
-    def _query(self) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def _query(self) -> str: ...
 
     def _too_large(self, limit_bytes: int) -> RequestRefused:
         return RequestRefused(413, f"the body is larger than {limit_bytes} bytes")
