@@ -1,4 +1,4 @@
-"""How limits are written on a command line: ``NAME:RATE[/UNIT[@ZONE]][:BURST][:soft]``. Pure.
+"""How limits are written as one word: ``NAME:RATE[/UNIT[@ZONE]][:BURST][:soft]``. Pure.
 
 ``rpm:60`` is 60 a minute with a burst of 60; ``rps:10/sec:50`` is 10 a second with a burst of 50.
 ``tpm:1.5M/min`` and ``tpm:10_000`` are large numbers. A unit with a time zone is a calendar quota:
@@ -17,10 +17,10 @@ from dataclasses import replace
 from typing import Any
 
 from ..exceptions import ValidationError, shown
-from ..models import Limit, check_limits
-from ..models.accruals import LASTING, PERIODS, calendar, cron, period_seconds
-from ..models.durations import seconds_of, written
-from ..models.money import MICRO, currency_of, decimal, unit_of
+from . import Limit, check_limits
+from .accruals import LASTING, PERIODS, calendar, cron, period_seconds
+from .durations import seconds_of, written
+from .money import MICRO, currency_of, decimal, unit_of
 
 SECONDS = {"sec": 1, "min": 60, "hour": 3600, "day": 86400}
 UNITS = {seconds: unit for unit, seconds in SECONDS.items()}
