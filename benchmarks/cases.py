@@ -121,7 +121,37 @@ EMBEDDED = (
     Embedded(SLOWAPI_ASGI, WEB, "Limiter(default_limits=…), add_middleware(SlowAPIASGIMiddleware)"),
     Embedded(BARE_APP_PEERS, WEB, "Starlette, one route"),
 )
-OUR_ENVIRONMENT = frozenset({OURS, BARE, BARE_UPDATE, BARE_APP})
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One kind of work on a server."""
+
+    title: str
+    tasks: int
+    keys: int
+    is_bare: bool = False
+    """Whether the bare command takes part instead of the other limiters."""
+
+
+KEYS, HOT, LONE = "keys-1000", "hot", "lone"
+WORKLOADS = {
+    KEYS: Workload("1,000 keys, 50 tasks", tasks=50, keys=1000),
+    HOT: Workload("hot key, 50 tasks", tasks=50, keys=1),
+    LONE: Workload("one task beside a bare command", tasks=1, keys=1, is_bare=True),
+}
+REDIS, POSTGRES = "redis", "postgres"
+SERVED = {REDIS: "Redis", POSTGRES: "PostgreSQL"}
+PYRATE_POSTGRES = "pyrate-limiter sliding window"
+BARE_CONNECTION = "bare PING, a connection of ours"
+BARE_REDIS_PY = "bare PING, redis-py"
+BARE_PSYCOPG = "bare SELECT 1, psycopg"
+ON_SERVERS = {
+    REDIS: (OURS, THROTTLED, LIMITS_FIXED, BARE_CONNECTION, BARE_REDIS_PY),
+    POSTGRES: (OURS, PYRATE_POSTGRES, BARE_PSYCOPG),
+}
+BARE_COMMANDS = frozenset({BARE_CONNECTION, BARE_REDIS_PY, BARE_PSYCOPG})
+OUR_ENVIRONMENT = frozenset({OURS, BARE, BARE_UPDATE, BARE_APP, *BARE_COMMANDS})
 
 
 @dataclass(frozen=True)

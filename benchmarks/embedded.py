@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -201,6 +202,7 @@ class AsyncEmbeddedBench:
     def __init__(self, group: str, contestant: str) -> None:
         self._runner = asyncio.Runner()
         self._make = ASYNC_STEPS[group, contestant]
+        self._clock = time.thread_time_ns if group == WEB else time.perf_counter_ns
 
     def prepare(self) -> None:
         async def make() -> AsyncStep:
@@ -212,7 +214,8 @@ class AsyncEmbeddedBench:
         """Nothing."""
 
     def round(self, seconds: float) -> dict[str, Any]:
-        return self._runner.run(async_loop(self._step, 1, seconds, Tally(Refused)))
+        tally = Tally(Refused, clock=self._clock)
+        return self._runner.run(async_loop(self._step, 1, seconds, tally))
 
     def close(self) -> None:
         self._runner.close()

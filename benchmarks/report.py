@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .cases import CASES, EMBEDDED, GROUPS, MEMORY_ASYNC, MEMORY_SYNC, OURS, REFERENCE, SQLITE, WEB, Case
+from .cases import (
+    CASES,
+    EMBEDDED,
+    GROUPS,
+    MEMORY_ASYNC,
+    MEMORY_SYNC,
+    ON_SERVERS,
+    OURS,
+    REFERENCE,
+    SERVED,
+    SQLITE,
+    WEB,
+    WORKLOADS,
+    Case,
+)
 from .chart import Bar, Group, chart
 from .config_report import config_section
-from .figures import Figure, Measured, compact, times
+from .figures import Figure, Measured, compact, ratio, times
 from .summary import (
     Result,
     added_us,
@@ -17,6 +31,7 @@ from .summary import (
     late_growth,
     of_case,
     of_embedded,
+    of_server,
     per_acquire,
     unwanted,
 )
@@ -31,6 +46,7 @@ from .texts import (
     NUMBERS,
     PREFACE,
     RATIOS,
+    SERVED_TEXT,
     WEB_TEXT,
 )
 
@@ -138,17 +154,60 @@ def embedded_table(result: Result, group: str) -> str:
 
 
 def web_table(result: Result) -> str:
-    """What a middleware adds to a request."""
-    rows = []
+    """What a middleware adds to a request, and which part of that ours adds."""
+    rows, metrics = [], ("p50_us", "p99_us")
+    mine = [added_us(result, OURS, metric) for metric in metrics]
     for peer in EMBEDDED:
         figures = of_embedded(result, WEB, peer.name) if peer.group == WEB else None
         if figures is None:
             continue
-        added = [added_us(result, peer.name, metric) or 0.0 for metric in ("p50_us", "p99_us")]
+        added = [added_us(result, peer.name, metric) or 0.0 for metric in metrics]
+        parts = [ratio(own, other) if own and other else None for own, other in zip(mine, added, strict=True)]
         whole = [ranged(figures.p50_us), ranged(figures.p99_us)]
-        cells = ["–", "–"] if peer.name.startswith("bare") else [compact(value) for value in added]
+        cells = [*(compact(value) for value in added), " / ".join(times(part) for part in parts)]
+        cells = ["–"] * 3 if peer.name.startswith("bare") else cells
         rows.append([f"{peer.name}: `{peer.call}`", *whole, *cells, ranged(figures.cpu_us)])
-    return table([GROUPS[WEB], "p50, µs", "p99, µs", "added to p50", "added to p99", "CPU, µs"], rows)
+    added_columns = ["added to p50", "added to p99", "ours adds, of that"]
+    return table([GROUPS[WEB], "p50, µs", "p99, µs", *added_columns, "CPU, µs"], rows)
+
+
+def web_section(result: Result) -> str:
+    taken = result.get("web")
+    against = f", against slowapi {taken['slowapi']}" if taken else ""
+    return f"{when_taken(taken)}{against}.\n\n{web_table(result)}" if taken else web_table(result)
+
+
+def when_taken(part: Result) -> str:
+    """The date of a part that may be measured by itself."""
+    return f"Taken on {part['taken']} ({part['mode']} run), load {part['load']} at the start"
+
+
+def served_section(result: Result) -> str:
+    """A table for each workload of each server."""
+    tables = []
+    for group, name in SERVED.items():
+        for work, about in WORKLOADS.items():
+            mine, rows = of_server(result, group, work, OURS), []
+            for contestant in ON_SERVERS[group]:
+                figures = of_server(result, group, work, contestant)
+                if figures is not None:
+                    whole = [ranged(figures.throughput), ranged(figures.p50_us), ranged(figures.p99_us)]
+                    ours_is = times(compared(mine, figures, "throughput"))
+                    busy = compact(figures.throughput.median * figures.cpu_us.median / 1e6)
+                    rows.append([contestant, *whole, ranged(figures.cpu_us), busy, ours_is])
+            if rows:
+                header = [
+                    f"{name}: {about.title}",
+                    "per second",
+                    "p50, µs",
+                    "p99, µs",
+                    "client CPU, µs",
+                    "cores",
+                ]
+                tables.append(table([*header, "ours is"], rows))
+    if not tables:
+        return ""
+    return "\n".join([f"{when_taken(result['servers'])}.\n", *tables])
 
 
 def targets_table(result: Result) -> str:
@@ -294,7 +353,8 @@ def page(result: Result) -> str:
             section("The same in numbers", NUMBERS, lambda: absolute_table(result)),
             section("Embedded", EMBEDDED_TEXT, lambda: embedded_section(result)),
             f"![CPU of one acquire, embedded]({CHARTS}/embedded.svg)\n" if result.get("embedded") else "",
-            section("In front of an application", WEB_TEXT, lambda: web_table(result)),
+            section("On Redis and PostgreSQL", SERVED_TEXT, lambda: served_section(result)),
+            section("In front of an application", WEB_TEXT, lambda: web_section(result)),
             section("Looking up limits", CONFIG_TEXT, lambda: config_section(result)),
             section("Starting cold", COLD_TEXT, lambda: cold_table(result)),
             section("Idle entities", IDLE_TEXT, lambda: idle_section(result)),
@@ -315,5 +375,6 @@ def terminal(result: Result) -> str:
     parts = [conditions(result), ratio_table(result)]
     groups = list(result.get("embedded", {}))
     parts += [web_table(result) if group == WEB else embedded_table(result, group) for group in groups]
+    parts += [served_section(result)]
     parts += [targets_table(result), troubles(result)]
     return "\n".join(parts)

@@ -21,13 +21,18 @@ from typing import Any, TypeVar
 from . import engine
 from .cases import (
     BARE,
+    BARE_COMMANDS,
     CASES,
     COLD,
     EMBEDDED,
     GROUPS,
+    ON_SERVERS,
     OURS,
     REFERENCE,
+    SERVED,
     WARM_UP,
+    WEB,
+    WORKLOADS,
     Case,
     Scale,
 )
@@ -35,6 +40,7 @@ from .config_study import can_forget_absence
 from .machine import described
 from .meter import Meter
 from .process import Worker, output
+from .server import server
 from .tables import table_name
 
 AT_ONCE_MAX = 2
@@ -51,6 +57,12 @@ def run(scale: Scale, mode: str, wanted: Sequence[str], say: Say) -> dict[str, A
     result["embedded"] = {
         group: timed_embedded(group, scale, say) for group in GROUPS if not wanted or group in wanted
     }
+    taken = {"taken": result["taken"], "mode": mode, "load": result["machine"]["load"]}
+    if WEB in result["embedded"]:
+        result["web"] = taken | {"slowapi": result["versions"]["slowapi"]}
+    served = [group for group in SERVED if not wanted or group in wanted]
+    if served:
+        result["servers"] = taken | {group: timed_served(group, scale, say) for group in served}
     others = [part for part in ("config", "cold") if not wanted or part in wanted]
     if chosen or others:
         result |= on_warm_engine(chosen, others, scale, say)
@@ -141,6 +153,25 @@ def timed_embedded(group: str, scale: Scale, say: Say) -> dict[str, list[Any]]:
         for worker in workers:
             worker.ask("prepare")
         return alternated(workers, scale.rounds, scale.embedded_seconds, scale.embedded_seconds / 3)
+
+
+def timed_served(group: str, scale: Scale, say: Say) -> dict[str, Any]:
+    """All workloads of one server, which all contestants share."""
+    found: dict[str, Any] = {}
+    with server(group) as url, ExitStack() as stack:
+        workers = [
+            stack.enter_context(Worker(name, bench="served", group=group, url=url))
+            for name in ON_SERVERS[group]
+        ]
+        for name, work in WORKLOADS.items():
+            say(f"{group}: {work.title}")
+            entrants = [
+                worker
+                for worker in workers
+                if worker.contestant == OURS or (worker.contestant in BARE_COMMANDS) == work.is_bare
+            ]
+            found[name] = timed_rounds(name, 1.0, entrants, scale)
+    return found
 
 
 def counted_cases(cases: Sequence[Case], scale: Scale, say: Say) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .cases import BARE_APP, BARE_APP_PEERS, MEMORY_SYNC, OUR_ENVIRONMENT, PYRATE, THROTTLED, WEB
+from .cases import BARE_APP, BARE_APP_PEERS, MEMORY_SYNC, OUR_ENVIRONMENT, PYRATE, SERVED, THROTTLED, WEB
 from .figures import Measured, figure, measured, ratio
 
 Result = Mapping[str, Any]
@@ -20,6 +20,11 @@ def of_case(result: Result, case: str, contestant: str) -> Measured | None:
 
 def of_embedded(result: Result, group: str, contestant: str) -> Measured | None:
     samples = result.get("embedded", {}).get(group, {}).get(contestant)
+    return measured(samples) if samples else None
+
+
+def of_server(result: Result, group: str, work: str, contestant: str) -> Measured | None:
+    samples = result.get("servers", {}).get(group, {}).get(work, {}).get(contestant)
     return measured(samples) if samples else None
 
 
@@ -42,6 +47,9 @@ def unwanted(result: Result) -> list[tuple[str, str, int, str]]:
     """Steps that ended otherwise than their case wants: case, contestant, how many, and an example."""
     found = []
     timed = {name: case["rounds"] for name, case in result.get("cases", {}).items()}
+    for group in SERVED:
+        works = result.get("servers", {}).get(group, {})
+        timed |= {f"{group}, {work}": rounds for work, rounds in works.items()}
     for name, rounds in {**timed, **result.get("embedded", {})}.items():
         for contestant, samples in rounds.items():
             count = sum(sample["unwanted"] for sample in samples)

@@ -8,14 +8,21 @@ from dataclasses import dataclass
 from .cases import (
     BARE,
     BARE_UPDATE,
+    HOT,
+    KEYS,
+    LIMITS_FIXED,
     MEMORY_ASYNC,
     MEMORY_SYNC,
     OURS,
+    POSTGRES,
+    PYRATE_POSTGRES,
     PYRATE_SQLITE,
+    REDIS,
     REFERENCE,
     SLOWAPI,
     SLOWAPI_ASGI,
     SQLITE,
+    THROTTLED,
 )
 from .figures import ratio
 from .summary import (
@@ -26,6 +33,7 @@ from .summary import (
     late_growth,
     of_case,
     of_embedded,
+    of_server,
     per_acquire,
 )
 
@@ -87,6 +95,12 @@ def in_memory(group: str) -> Reading:
     return read
 
 
+def on_server(group: str, work: str, against: str, metric: str = "throughput") -> Reading:
+    return lambda result: compared(
+        of_server(result, group, work, OURS), of_server(result, group, work, against), metric
+    )
+
+
 def late_growth_percent(result: Result) -> float | None:
     growth = late_growth(result)
     return None if growth is None else growth * 100
@@ -132,6 +146,27 @@ TARGETS = (
         "middleware: p50 against slowapi, pure ASGI",
         middleware_against(SLOWAPI_ASGI, "p50_us"),
         at_most=1 / 3,
+    ),
+    Target(
+        "middleware: p99 against slowapi, pure ASGI",
+        middleware_against(SLOWAPI_ASGI, "p99_us"),
+        at_most=1 / 3,
+    ),
+    Target(
+        "Redis, 1,000 keys: throughput against throttled-py", on_server(REDIS, KEYS, THROTTLED), at_least=2
+    ),
+    Target("Redis, 1,000 keys: throughput against limits", on_server(REDIS, KEYS, LIMITS_FIXED), at_least=2),
+    Target("Redis, hot key: throughput against throttled-py", on_server(REDIS, HOT, THROTTLED), at_least=10),
+    Target("Redis, hot key: throughput against limits", on_server(REDIS, HOT, LIMITS_FIXED), at_least=10),
+    Target(
+        "PostgreSQL, 1,000 keys: throughput against pyrate-limiter",
+        on_server(POSTGRES, KEYS, PYRATE_POSTGRES),
+        at_least=10,
+    ),
+    Target(
+        "PostgreSQL, hot key: throughput against pyrate-limiter",
+        on_server(POSTGRES, HOT, PYRATE_POSTGRES),
+        at_least=10,
     ),
     Target("idle entities: growth over the last quarter", late_growth_percent, at_most=5, unit=" %"),
 )

@@ -27,6 +27,10 @@ def bench_of(asked: dict[str, Any]) -> Any:
 
         made = AsyncEmbeddedBench if asked["group"] in ASYNC_GROUPS else SyncEmbeddedBench
         return made(asked["group"], contestant)
+    if asked["bench"] == "served":
+        from .served import ServedBench
+
+        return ServedBench(asked["group"], contestant, asked["url"])
     if asked["bench"] == "config":
         from .config_study import ConfigBench
 

@@ -32,7 +32,7 @@ class Jobs:
     """A table of jobs; every statement is a transaction, so no two workers take the same job."""
 
     def __init__(self, path: str) -> None:
-        self._table = sqlite3.connect(path, isolation_level=None, timeout=60)
+        self._table = sqlite3.connect(path, isolation_level=None, timeout=60, check_same_thread=False)
         self._table.execute(f"CREATE TABLE IF NOT EXISTS jobs ({COLUMNS})")
 
     def add(self, jobs: list[str]) -> None:
@@ -63,14 +63,14 @@ async def ask(client: httpx.AsyncClient, job: str) -> httpx.Response:
 
 async def work(client: httpx.AsyncClient, jobs: Jobs) -> None:
     """Do one job after the other, until there are none."""
-    while (taken := jobs.take()) is not None:
+    while (taken := await asyncio.to_thread(jobs.take)) is not None:  # it may wait for other workers
         number, job = taken
         try:
             answer = (await ask(client, job)).raise_for_status()
         except httpx.HTTPError as error:
-            jobs.end(number, "failed", repr(error))
+            await asyncio.to_thread(jobs.end, number, "failed", repr(error))
         else:
-            jobs.end(number, "done", answer.text)
+            await asyncio.to_thread(jobs.end, number, "done", answer.text)
             print(job, answer.text, flush=True)
 
 

@@ -21,7 +21,7 @@ from zae_limiter.web import RateLimitMiddleware, RequestRefused, Rule, hashed_id
 from zae_limiter.web import Request as Asked
 
 STORE = os.environ.get("STORE", "sqlite:///gateway.db")
-OPENAI, ANTHROPIC = "/v1/chat/completions", "/v1/messages"
+OPENAI, ANTHROPIC, UNPACKED = "/v1/chat/completions", "/v1/messages", {"accept-encoding": "identity"}
 OPENAI_KEY = {"authorization": f"Bearer {os.environ.get('OPENAI_API_KEY', '')}"}
 ANTHROPIC_KEY = {"x-api-key": os.environ.get("ANTHROPIC_API_KEY", "")}
 UPSTREAMS = {
@@ -62,7 +62,7 @@ def whose(asked: Asked) -> str | None:
 
 async def cost(asked: Asked) -> dict[str, int]:
     """A request, a seat, and the tokens that it will probably take: its prompt, and an answer."""
-    body = await asked.json()
+    body = await asked.json(limit_bytes=2**20)  # parsing holds up all others: as much as your prompts need
     model = str(body.get("model")) if isinstance(body, dict) else ""
     if model not in MODELS:
         raise RequestRefused(404, "there is no such model")
@@ -111,8 +111,8 @@ async def forward(request: Request) -> Passed:
     url, key = UPSTREAMS[path]
     if path == OPENAI and body.get("stream"):
         body["stream_options"] = {"include_usage": True}  # or nobody tells what it took
-    headers = {name: request.headers[name] for name in ASKED if name in request.headers} | key
-    call = httpx.Request("POST", url + path, json=body, headers=headers)
+    asked = {name: request.headers[name] for name in ASKED if name in request.headers}
+    call = httpx.Request("POST", url + path, json=body, headers=asked | key | UNPACKED)
     try:
         return Passed(await app.state.upstream.send(call, stream=True))
     except httpx.TransportError as error:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.engines import dynamodb_local
+from tests.engines import dynamodb_local, postgres, redis_server
 
 settings.register_profile("default", deadline=None, print_blob=True)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
@@ -26,6 +26,7 @@ pytest_plugins = ["tests.fuzz.figures"]
 
 NOBODY = 65534
 ENGINE = pytest.StashKey[subprocess.Popen[bytes] | None]()
+SERVERS = redis_server.SERVER, postgres.SERVER
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -33,6 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
     dynamodb_local.isolate_from_aws()
     if not hasattr(config, "workerinput") and config.getoption("numprocesses", None):
         config.stash[ENGINE] = dynamodb_local.start()
+        for server in SERVERS:
+            server.start()
 
 
 def pytest_collection_finish() -> None:
@@ -44,6 +47,8 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Stop the engines, also after an interrupt."""
     dynamodb_local.stop(config.stash.get(ENGINE, None))
+    for server in SERVERS:
+        server.stop()
 
 
 @pytest.fixture

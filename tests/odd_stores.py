@@ -9,7 +9,8 @@ from typing import Any
 
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.repository_protocol import Backend, Item, Key, Outcome, Page, Query, Write
-from zae_limiter.runtime.colour import Asyncio, Colour
+from zae_limiter.runtime.colour import Colour
+from zae_limiter.runtime.loops import Asyncio
 from zae_limiter.testing.stores import Wrapper
 
 

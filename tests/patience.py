@@ -5,6 +5,7 @@ deadline that is itself tested may be over before there was anything to see of i
 nothing, and the next one has twice the time.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 
@@ -20,6 +21,14 @@ def wait_until(is_so: Callable[[], bool], what: str = "it did not happen") -> No
     while not is_so():
         assert time.monotonic() < deadline, what
         time.sleep(0.005)
+
+
+async def wait_beside(is_so: Callable[[], bool], what: str = "it did not happen") -> None:
+    """The same on an event loop, where others go on meanwhile."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline, what
+        await asyncio.sleep(0.005)
 
 
 def growing_ms(first_ms: int) -> Iterator[int]:

@@ -60,10 +60,37 @@ def dynamodb(path: Path, world: World) -> OpenBackend:
     return open_backend
 
 
+def postgres(path: Path, world: World) -> OpenBackend:
+    from tests.postgres.schemas import lent_schema, open_schema
+
+    del path
+    schema = lent_schema()
+
+    def open_backend(*, sync: bool = False) -> Backend:
+        return open_schema(sync, schema, world)
+
+    return open_backend
+
+
+def redis(path: Path, world: World) -> OpenBackend:
+    from tests.engines import redis_server
+    from zae_limiter.backends.redis import open_backend as open_redis
+
+    del path
+    url = redis_server.url(redis_server.fresh_prefix(), timeout_ms=60_000)
+
+    def open_backend(*, sync: bool = False) -> Backend:
+        return open_redis(url, sync=sync, world=world)
+
+    return open_backend
+
+
 STORES: dict[str, Callable[[Path, World], OpenBackend]] = {
     "memory": memory,
     "sqlite": sqlite,
     "dynamodb": dynamodb,
+    "postgres": postgres,
+    "redis": redis,
 }
 """How to open client after client of one fresh store in a folder."""
 
@@ -74,6 +101,15 @@ def url_of(kind: str, folder: Path) -> str:
         return f"memory://{folder.name}"
     if kind == "sqlite":
         return f"sqlite:///{folder}/limits.db?timeout_ms=60000"
+    if kind == "postgres":
+        from tests.engines import postgres as server
+        from tests.postgres.schemas import lent_schema
+
+        return server.url(lent_schema(), timeout_ms=60_000)
+    if kind == "redis":
+        from tests.engines import redis_server
+
+        return redis_server.url(redis_server.fresh_prefix(), timeout_ms=60_000)
     from tests.dynamodb.tables import make_table
     from tests.engines import dynamodb_local
 

@@ -66,6 +66,7 @@ NOT_EXPORTED: dict[str, str] = {
     "settings_of": "shared by the two colours of open",
     "store_url": "shared by the two colours of open",
     "shown": "how values are shown, for the package's own modules",
+    "is_user_cut": "how URLs are checked, for the package's own modules",
     "without_secrets": "how URLs are shown, for the package's own modules",
 }
 

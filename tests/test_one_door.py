@@ -20,7 +20,8 @@ from zae_limiter.engine.law import Rate
 from zae_limiter.operate.migrations import Migration, scan_of
 from zae_limiter.records.connection import Options
 from zae_limiter.repository_protocol import Item, Key, Outcome, Put, Swap, Update, Write
-from zae_limiter.runtime.colour import Asyncio, run_sync
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.loops import Asyncio
 from zae_limiter.schema import bucket_key, sk_state
 from zae_limiter.testing import ManualClock
 from zae_limiter.testing.stores import Wrapper

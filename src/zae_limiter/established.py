@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from dataclasses import fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Never
 
@@ -121,6 +120,8 @@ class AsMapping(Mapping[str, Any]):
     __slots__ = ()
 
     def _as_dict(self) -> dict[str, Any]:
+        from dataclasses import fields  # which exceptions, who need this module too, do without
+
         return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
 
     def __getitem__(self, key: str) -> Any:

@@ -18,13 +18,14 @@ from __future__ import annotations
 import copy
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from .established import former_names
 
 if TYPE_CHECKING:
+    from urllib.parse import SplitResult
+
     from .models import LimitStatus
 
 __all__ = [
@@ -448,8 +449,10 @@ def _whole_ms(seconds: float) -> int:
     return nearest if nearest / 1000 >= seconds else nearest + 1
 
 
-_PLAIN_OPTIONS = frozenset({"region", "timeout_ms", "pool", "transport"})
+_PLAIN_OPTIONS = frozenset({"region", "timeout_ms", "pool", "transport", "schema", "listen", "sslmode"})
 _USER, _NOBODY = re.compile(r"(^|//)[^/]*@"), r"\1…@"
+_SERVER = re.compile(r"^((?:redis|valkey|postgres)[^/]*//).*@")
+"""A password with a '/' or '?' in it ends before its '@' for a parser, and is one all the same."""
 
 
 def without_secrets(url: str) -> str:
@@ -458,16 +461,27 @@ def without_secrets(url: str) -> str:
     >>> without_secrets("dynamodb://limits?region=eu-west-1&endpoint_url=http%3A%2F%2Fme%3Apass%40host&key=AKIA")
     'dynamodb://limits?region=eu-west-1&endpoint_url=http://…@host&key=…'
     """
-    place, mark, query = url.partition("?")
+    place, mark, query = _SERVER.sub(_NOBODY, url).partition("?")
     options = []
     for option in query.split("&"):
         name, given, value = option.partition("=")
         if name == "endpoint_url":
+            from urllib.parse import unquote  # which a program that only catches does without
+
             value = _USER.sub(_NOBODY, unquote(value))
         elif value and name not in _PLAIN_OPTIONS:
             value = "…"
         options.append(f"{name}{given}{value}")
     return f"{_USER.sub(_NOBODY, place)}{mark}{'&'.join(options)}"
+
+
+def is_user_cut(parts: SplitResult, known: Collection[str]) -> bool:
+    """Whether user and password of a URL end at a sign that means something in URLs."""
+    options = "&".join(one for one in parts.query.split("&") if one.partition("=")[0] not in known)
+    return "@" not in parts.netloc and "@" in f"{parts.path}{options}{parts.fragment}"
+
+
+USER_CUT = "in user and password write '/' as %2F, '?' as %3F, '#' as %23 and '@' as %40"
 
 
 def shown(value: object, length_max: int = 120) -> str:

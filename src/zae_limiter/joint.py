@@ -68,6 +68,7 @@ class LeasePart(Lease):
     _forks: Any = _Shared()
     _latest_ms: Any = _Shared()
     _on_error: Any = _Shared()
+    _receipt: Any = _Shared()
     _seen: Any = _Shared()
     _settled: Any = _Shared()
     _state: Any = _Shared()
@@ -277,7 +278,7 @@ class JointLease(Lease):
         """Nothing goes ahead unchecked as long as one of the demands is to be blocked."""
         parts = self.parts
         strictest = next((part for part in parts if part._is_blocked()), parts[0])
-        strictest._let_through(what, error)
+        Lease._let_through(strictest, what, error)
 
 
 class DegradedPart(DegradedLease, LeasePart):
@@ -344,9 +345,14 @@ class JointAcquisition(Acquisition):
 
 
 def joint_acquisition(
-    buckets: Buckets, demands: Sequence[Demand], policy: OnUnavailable | None, speculative: bool
+    buckets: Buckets,
+    demands: Sequence[Demand],
+    policy: OnUnavailable | None,
+    speculative: bool,
+    types: tuple[type[JointLease], type[JointAcquisition]] = (JointLease, JointAcquisition),
 ) -> JointAcquisition:
     """Several demands as one acquire; none of them for the same entity and resource as another."""
+    lease_type, acquisition_type = types
     asked, total = list[_AskedPart](), dict[str, int]()
     for demand in demands:
         given = None if demand.limits is None else tuple(demand.limits)
@@ -355,7 +361,7 @@ def joint_acquisition(
         asked.append(_AskedPart(by, needs, frozenset(demand.consume)))
         for name, need in needs.items():
             total[name] = total.get(name, 0) + need
-    return JointAcquisition(JointLease(asked), total)
+    return acquisition_type(lease_type(asked), total)
 
 
 def _listed(parts: Sequence[LeasePart]) -> str:

@@ -70,7 +70,7 @@ class Lease(View, Current):
         wanted = named_amounts(amounts, named)
         try:
             if needs := needs_milli(wanted):
-                await acquire(self, needs)
+                await self._acquire(needs)
         except RateLimiterUnavailable as error:
             self._let_through(f"letting a lease of {self._entity_id} consume", error)
             if not error.ambiguous:
@@ -123,7 +123,7 @@ class Lease(View, Current):
         What was committed before, or ended well with its block, is left alone. What was given back cannot be
         committed: ``LeaseExpiredError``.
         """
-        if not self._is_over():
+        if not self._is_over() and not self._is_even("committed"):
             await self._buckets.writer.colour.keep(self._end_well("committed"), self._lost)
         elif self._state == "cancelled":
             raise LeaseExpiredError(self._entity_id, self._resource, "was given back; call acquire again")

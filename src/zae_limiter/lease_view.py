@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from .engine.holding import Holding
-from .engine.remaining import Seen, exceeded, statuses_of
+from .engine.remaining import Seen, Standing, exceeded, standings_of
 from .models.leases import LeaseStatus
 
 
@@ -21,21 +21,20 @@ class View(Holding):
         The reply that admitted it told so; nothing is read. Empty for a lease that is degraded.
         """
         left: dict[str, int] = {}
-        for status in self.statuses:
-            name = status.limit_name
-            left[name] = min(status.remaining, left.get(name, status.remaining))
+        for standing in self._standings():
+            name, found = standing.limit_name, standing.remaining
+            left[name] = min(found, left.get(name, found))
         return left
 
     @property
     def statuses(self) -> tuple[LeaseStatus, ...]:
         """The same in full, for every bucket: each limit, what was left of it, and when it is full again."""
-        return tuple(status for seen in self._sights() for status in statuses_of(seen))
+        return tuple(standing.status for standing in self._standings())
 
     @property
     def public_statuses(self) -> tuple[LeaseStatus, ...]:
         """Those of whoever asked, who may be told of them, in headers for one; no parent's are among them."""
-        asked = self._asked_by()
-        return tuple(status for status in self.statuses if status.entity_id in asked)
+        return tuple(standing.status for standing in self._standings(is_public=True))
 
     @property
     def exceeded(self) -> tuple[str, ...]:
@@ -46,6 +45,11 @@ class View(Holding):
         """
         asked = {name for take in self._taken() for name in take.amounts}
         return tuple(dict.fromkeys(name for seen in self._sights() for name in exceeded(seen, asked)))
+
+    def _standings(self, *, is_public: bool = False) -> list[Standing]:
+        """The statuses before anything is worked out of them; of whoever asked, or of everybody."""
+        asked = self._asked_by() if is_public else None
+        return [standing for seen in self._sights() for standing in standings_of(seen, asked)]
 
     def _asked_by(self) -> Collection[str]:
         return (self._entity_id,)

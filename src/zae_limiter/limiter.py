@@ -18,7 +18,7 @@ from .engine.refusal import all_statuses
 from .engine.split import catch_up, levels, survey
 from .established import LimiterForms, deprecated, former_names, refuse_former
 from .exceptions import ValidationError, without_secrets
-from .joint import JointAcquisition, joint_acquisition
+from .joint import JointAcquisition, JointLease, joint_acquisition
 from .lease import Lease
 from .models import Availability, Limit, LimiterInfo, OnUnavailable, check_limits
 from .models.checks import needs_milli, wait_ms
@@ -28,6 +28,13 @@ from .naming import validate_entity_id, validate_resource
 from .repository import Repository
 from .runtime.unentered import Unentered
 from .settings import Settings
+
+PLAIN: tuple[type[Lease], type[Acquisition], tuple[type[JointLease], type[JointAcquisition]]] = (
+    Lease,
+    Acquisition,
+    (JointLease, JointAcquisition),
+)
+"""What a limiter makes that nobody looks at."""
 
 STORED_LIMITS = "leave it out; stored limits are used unless limits= is given"
 
@@ -65,6 +72,9 @@ class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):
             raise ValidationError("repository", repository, "pass what `await Repository.open()` returns")
         self._repository = repository
         self._speculative = speculative_writes
+        self._lease_type, self._acquisition_type, self._joint_types = PLAIN
+        """What ``acquire`` makes; whoever counts has it make others."""
+        self._lookers = 0
 
     @classmethod
     def open(
@@ -195,7 +205,9 @@ class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):
             is_list = isinstance(who, list | tuple) and (what is None or Demand in map(type, who))
             if is_list or isinstance(who, Demand):  # one without a list is told so
                 demands = check_demands(who, resource, consume, limits)
-                acquisition = joint_acquisition(self._repository, demands, policy, self._speculative)
+                acquisition = joint_acquisition(
+                    self._repository, demands, policy, self._speculative, self._joint_types
+                )
                 acquisition._lease._on_error = None if on_error is None else OnError.of(on_error)
                 acquisition._lease._wait_ms = None if wait is None else wait_ms(wait)
                 return acquisition
@@ -203,12 +215,12 @@ class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):
             validate_resource(what)
         given = None if limits is None else check_limits(limits)
         needs = needs_milli(amounts)
-        lease = Lease(self._repository, who, what, given, policy, self._speculative)
+        lease = self._lease_type(self._repository, who, what, given, policy, self._speculative)
         if on_error is not None:
             lease._on_error = OnError.of(on_error)
         if wait is not None:
             lease._wait_ms = wait_ms(wait)
-        return Acquisition(lease, needs)
+        return self._acquisition_type(lease, needs)
 
     async def available(
         self,

@@ -13,7 +13,18 @@ from .backends import open_backend, store_world
 from .exceptions import InfrastructureError, NamespaceNotFoundError, RateLimiterUnavailable, without_secrets
 from .models import BackendCapabilities, StackOptions
 from .naming import validate_namespace
-from .records import audit, capacity, config, entities, namespaces, operating, switching, usage, versions
+from .records import (
+    audit,
+    capacity,
+    config,
+    entities,
+    namespaces,
+    operating,
+    reports,
+    switching,
+    usage,
+    versions,
+)
 from .records.buckets import BucketRecords
 from .records.connection import Connection, Options
 from .records.items import namespace_item
@@ -43,9 +54,10 @@ def scoped(function: Callable[Concatenate[Scope, P], T]) -> Callable[Concatenate
         return await perform(self._scope, *args, **kwargs)
 
     method: Any = functools.wraps(function)(wait if inspect.iscoroutinefunction(function) else call)
-    _, *seen = inspect.signature(function).parameters.values()
+    signature = inspect.signature(function)
+    _, *seen = signature.parameters.values()
     own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    method.__signature__ = inspect.signature(function).replace(parameters=[own, *seen])
+    method.__signature__ = signature.replace(parameters=[own, *seen])
     return cast("Callable[Concatenate[Repository, P], T]", method)
 
 
@@ -239,6 +251,7 @@ class Repository(BucketRecords):
     write_each = scoped(capacity.write_each)
 
     get_audit_events = scoped(audit.get_audit_events)
+    get_reports = scoped(reports.get_reports)
     get_usage_snapshots = scoped(usage.get_usage_snapshots)
     get_usage_summary = scoped(usage.get_usage_summary)
     get_version_record = scoped(versions.get_version_record)

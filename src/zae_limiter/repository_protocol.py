@@ -11,9 +11,7 @@ image. The only exception that comes out of a store is ``RateLimiterUnavailable`
 ``None`` is not a value: setting an attribute to ``None`` removes it, and an attribute that is not
 there equals ``None``. Stores may drop an item once its ``ttl`` (epoch seconds) has passed.
 
-A store that has a clock of its own tells its time with every reply, by ``observe`` of the world that it was
-opened with: Redis's ``TIME`` and PostgreSQL's ``clock_timestamp()`` as one instant, DynamoDB's ``Date`` as
-the second that it is cut to. A store of this machine has the machine's time, and tells nothing.
+A store with a clock of its own tells its time with every reply, by ``observe`` of its world.
 """
 
 from __future__ import annotations
@@ -214,10 +212,13 @@ class Swap(Protocol):
 
 
 Changes: TypeAlias = Callable[[], Awaitable[int]]
-"""A verb that tells, for less than a read costs, a number: another one whenever somebody else has changed a
-record that clients remember (an entity, a config level, a namespace) since it was last told. Somebody else is
-whoever does not write through this very backend. As long as the number stands, what was read since is right.
-"""
+"""Tells, for less than a read costs, a number: another one whenever somebody who does not write through this
+very backend has changed a record that clients remember. While it stands, what was read since is right."""
+
+
+News: TypeAlias = Callable[[], int]
+"""Costs nothing: another number once this process has heard that limits changed on which many depend. That
+takes a moment, or the next reply; so unlike ``Changes`` it is no promise."""
 
 
 class Backend(Protocol):
@@ -252,6 +253,10 @@ class Backend(Protocol):
     @property
     def changes(self) -> Changes | None:
         """How this store tells that somebody else changed a record; ``None`` if it cannot."""
+
+    @property
+    def news(self) -> News | None:
+        """How this store lets clients hear of such changes; ``None`` if it does not."""
 
 
 def apply(write: Write, item: Item | None) -> Outcome:

@@ -10,12 +10,10 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, Unpack, overload
 
-from .acquisition import Acquisition
 from .builder import RepositoryOptions
 from .decorator import Decorator, Limiting
 from .established import LimiterForms, refuse_former
 from .exceptions import ValidationError
-from .joint import JointAcquisition
 from .limiter import RateLimiter, deployed, located
 from .models import BackendCapabilities, Limit, LimiterInfo, OnUnavailable
 from .models.demand import Demand
@@ -26,7 +24,7 @@ from .repository_protocol import Backend
 from .runtime.colour import blocking, plain, run_sync, wrapping
 from .runtime.world import World
 from .settings import Settings
-from .sync_lease import SyncAcquisition, SyncJointAcquisition
+from .sync_lease import TWINS, SyncAcquisition, SyncJointAcquisition
 
 
 class SyncRepository:
@@ -170,6 +168,7 @@ class SyncRepository:
     write_each = blocking(Repository.write_each)
 
     get_audit_events = blocking(Repository.get_audit_events)
+    get_reports = blocking(Repository.get_reports)
     get_usage_snapshots = blocking(Repository.get_usage_snapshots)
     get_usage_summary = blocking(Repository.get_usage_summary)
     get_version_record = blocking(Repository.get_version_record)
@@ -298,9 +297,7 @@ class SyncRateLimiter(LimiterForms, Limiting[Decorator]):
         def acquire(self, *asked: Any, **more: Any) -> SyncAcquisition: ...
 
     else:
-        acquire = wrapping(
-            {Acquisition: SyncAcquisition, JointAcquisition: SyncJointAcquisition}, RateLimiter.acquire
-        )
+        acquire = wrapping(TWINS, RateLimiter.acquire)
     available = blocking(RateLimiter.available)
     time_until_available = blocking(RateLimiter.time_until_available)
     check_availability = blocking(RateLimiter.check_availability)

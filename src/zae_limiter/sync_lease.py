@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from .acquisition import Acquisition
 from .engine import holding
+from .engine.remaining import Standing
 from .exceptions import RateLimiterUnavailable
 from .joint import DegradedPart, JointAcquisition, JointLease, LeasePart
 from .lease import Lease
@@ -66,6 +67,9 @@ class SyncLease(Current):
     def public_statuses(self) -> tuple[LeaseStatus, ...]:
         """See ``Lease.public_statuses``."""
         return self._async.public_statuses
+
+    def _standings(self, *, is_public: bool = False) -> list[Standing]:
+        return self._async._standings(is_public=is_public)
 
     def __repr__(self) -> str:
         return repr(self._async).replace("<", "<Sync", 1)
@@ -134,6 +138,9 @@ class SyncAcquisition(Asked):
             raise
 
 
+PART_TWINS: dict[type[LeasePart], type[SyncLease]] = {LeasePart: SyncLease, DegradedPart: SyncLease}
+
+
 class SyncJointLease(SyncLease):
     """The sync twin of ``JointLease``."""
 
@@ -145,7 +152,7 @@ class SyncJointLease(SyncLease):
         """See ``JointLease.parts``."""
         return tuple(map(SyncLease, self._async.parts))
 
-    part = wrapping({LeasePart: SyncLease, DegradedPart: SyncLease}, JointLease.part)
+    part = wrapping(PART_TWINS, JointLease.part)
     consume = blocking(JointLease.consume)  # type: ignore[arg-type]  # of the lease that it has
     adjust = blocking(JointLease.adjust)  # type: ignore[arg-type]  # of the lease that it has
     settle = blocking(JointLease.settle)  # type: ignore[arg-type]  # of the lease that it has
@@ -162,3 +169,10 @@ class SyncJointAcquisition(SyncAcquisition):
 
         def __enter__(self) -> SyncJointLease: ...
         def open(self) -> SyncJointLease: ...
+
+
+TWINS: dict[type[Acquisition], type[SyncAcquisition]] = {
+    Acquisition: SyncAcquisition,
+    JointAcquisition: SyncJointAcquisition,
+}
+"""Which sync acquisition stands for which async one; whoever counts adds classes that do."""

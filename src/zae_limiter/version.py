@@ -7,7 +7,6 @@ A schema with the same major number is compatible. A client older than the store
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from .exceptions import ValidationError
@@ -43,8 +42,7 @@ def client_version() -> str:
     return CLIENT_VERSION
 
 
-@dataclass(frozen=True, slots=True)
-class Compatibility:
+class Compatibility(NamedTuple):
     """The verdict on one client against one deployment."""
 
     is_compatible: bool

@@ -92,9 +92,9 @@ def extract_deltas(change: Change) -> dict[str, int]:
     """What a change consumed by limit, in millitokens; negative if it gave back.
 
     A limit that was not there before starts at nothing, and one that is gone consumed nothing. What came from
-    an older table was counted there, and what came back from another shard where that one was.
+    an older table or store was counted there, and what came back from another shard where that one was.
     """
-    if change.new is None or (change.old is None and MOVED in change.new):
+    if change.new is None or is_move(change):
         return {}
     if change.old is not None and shard_count(change.new) < shard_count(change.old):
         return {}  # a merge
@@ -151,9 +151,16 @@ def _is_counted(name: str) -> bool:
         return False
 
 
+def is_move(change: Change) -> bool:
+    """Whether a bucket came from elsewhere with this change: from an older table, or from another store."""
+    return change.old is None and change.new is not None and MOVED in change.new
+
+
 def is_event(change: Change) -> bool:
-    """Whether a change is use of the bucket, and not a split, a refill or a longer life."""
-    return change.new is not None and (change.span.life != IN_ORDER or bool(extract_deltas(change)))
+    """Whether a change is use of the bucket, and not a split, a refill, a longer life or a move."""
+    if change.new is None or is_move(change):
+        return False
+    return change.span.life != IN_ORDER or bool(extract_deltas(change))
 
 
 def sheets_of(

@@ -17,9 +17,9 @@ from tests.aggregator.images import NOW, bucket
 from tests.aggregator.known_usage import Stream
 from tests.dynamodb.tables import make_table, open_table
 from tests.records.store import count_usage
+from tests.stores import STORES
 from zae_limiter import Limit, RateLimitExceeded, SyncRateLimiter, SyncRepository, UsageSnapshot, UsageWindow
 from zae_limiter.backends.memory import MemoryBackend
-from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.records.items import USAGE_PASSED, usage_row, usage_snapshot_of
 from zae_limiter.records.usage import own
@@ -56,7 +56,7 @@ class Stage:
         )
 
 
-@pytest.fixture(params=["memory", "sqlite", "dynamodb"])
+@pytest.fixture(params=["memory", "sqlite", "dynamodb", "postgres", "redis"])
 def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
     clock = ManualClock()
     if request.param == "dynamodb":
@@ -72,11 +72,7 @@ def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
             assert tally.failed == {}
 
     else:
-        backend = (
-            MemoryBackend(clock.world)
-            if request.param == "memory"
-            else SqliteBackend(tmp_path / "limits.db", sync=True, timeout_ms=10_000, world=clock.world)
-        )
+        backend = STORES[request.param](tmp_path, clock.world)(sync=True)
 
         def count() -> None:
             source = source_of(backend, "", clock.world, AggregatorSettings())

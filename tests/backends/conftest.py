@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.backends.open_store import CASES, IDS, OpenStore, opened
+from tests.stores import pytest_pyfunc_call
+
+__all__ = ["pytest_pyfunc_call", "store"]
 
 
 @pytest.fixture(params=CASES, ids=IDS)

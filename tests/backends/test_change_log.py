@@ -13,8 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.stores import STORES
 from zae_limiter.backends.change_log import MARKS_MAX, ChangeLog, LogEntry, log_of
 from zae_limiter.backends.memory import MemoryBackend
+from zae_limiter.backends.redis import RedisBackend
+from zae_limiter.backends.redis.encoding import item_key
+from zae_limiter.backends.redis.resp import command
 from zae_limiter.backends.shelf import Mark
 from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.backends.sqlite.file import TRIM_EVERY
@@ -81,6 +85,17 @@ def stage(kind: str, path: Path) -> Iterator[Stage]:
     if kind == "memory":
         yield Stage(MemoryBackend(clock.world), clock, None)
         return
+    if kind == "postgres":
+        with postgres_stage(clock) as on_server:
+            yield on_server
+        return
+    if kind == "redis":
+        store = STORES["redis"](path, clock.world)(sync=True)
+        run_sync(store.setup())
+        yield (staged := Stage(store, clock, None))
+        staged.log.close()
+        run_sync(store.close())
+        return
     file = path / "limits.db"
     backend = SqliteBackend(file, sync=True, timeout_ms=10_000, world=clock.world)
     run_sync(backend.setup())
@@ -90,7 +105,19 @@ def stage(kind: str, path: Path) -> Iterator[Stage]:
     run_sync(backend.close())
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@contextlib.contextmanager
+def postgres_stage(clock: ManualClock) -> Iterator[Stage]:
+    from tests.postgres.schemas import lent_schema, open_schema
+
+    backend = open_schema(True, lent_schema(), clock.world)
+    run_sync(backend.setup())
+    it = Stage(backend, clock, None)
+    yield it
+    it.log.close()
+    run_sync(backend.close())
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
     with stage(request.param, tmp_path) as it:
         yield it
@@ -100,7 +127,8 @@ def swapped(store: Stage, key: Key, used: int) -> None:
     """One write as a warm acquire makes it."""
     (image,) = run_sync(store.backend.batch_get([key]))
     assert image is not None
-    if store.backend.swap(key, image, {"b_rpm_tc": used * 1000}) is None:  # type: ignore[attr-defined]
+    swap = store.backend.swap
+    if swap is None or swap(key, image, {"b_rpm_tc": used * 1000}) is None:
         store.write(Update(key, set={"b_rpm_tc": used * 1000}))
 
 
@@ -233,8 +261,24 @@ def test_a_reader_who_dies_finds_the_same_again(store: Stage) -> None:
     assert (rest.position > first[-1].position, rest.new["b_rpm_tc"]) == (True, 9_000)
 
 
+def on_postgres(store: Stage, statement: str, *given: Any) -> Any:
+    from tests.postgres.schemas import owner
+
+    schema = store.backend.address.schema  # type: ignore[attr-defined]
+    return owner().execute(statement.replace("@", f"{schema}."), given)
+
+
 def fill(store: Stage, marks: int) -> None:
     """The marks of other buckets, which were deleted since by somebody who knows of no log."""
+    if store.backend.capabilities.name == "postgresql":
+        numbers = (
+            "SELECT 'ns/BUCKET#other-' || lpad(n::text, 5, '0') || '#api#0', 0 FROM generate_series(0, %s) n"
+        )
+        on_postgres(store, f"INSERT INTO @diary (pk, at_ms) {numbers}", marks - 1)
+        return
+    if isinstance(store.backend, RedisBackend):
+        fill_redis(store.backend, marks)
+        return
     if store.path is None:
         for n in range(marks):
             store.backend._shelf.mark(other(n), Mark(bucket(1), 0))  # type: ignore[attr-defined]
@@ -244,11 +288,34 @@ def fill(store: Stage, marks: int) -> None:
         file.executemany("INSERT INTO diary (pk, at_ms) VALUES (?, 0)", marked)
 
 
+def fill_redis(backend: RedisBackend, marks: int) -> None:
+    """The same, as its script keeps them: an image of a version is packed as a list of two texts."""
+    tag, packed = backend.tag("ns"), b"\x93\xa10\xc2\x92\xa2\0v\xa11"
+    words: list[tuple[bytes | str, ...]] = []
+    for n in range(marks):
+        rest = item_key(tag, other(n)).removeprefix(tag)
+        words += [("SET", tag + b"m" + rest, packed), ("ZADD", tag + b"o", "NX", str(2 * 10**15 + n), rest)]
+    words.append(("HINCRBY", tag + b"c", "marks", str(marks)))
+    for first in range(0, len(words), 1000):
+        sent = b"".join(command(*one) for one in words[first : first + 1000])
+        connection = run_sync(backend.carrier.servers.locate(backend.carrier.network, tag, 0))
+        pool = backend.carrier._pool(connection)
+        taken = run_sync(pool.take(backend.carrier.deadline()))
+        run_sync(taken.exchange(sent, len(words[first : first + 1000]), backend.carrier.deadline()))
+        pool.give(taken, backend.carrier.world.ticks_ms())
+    if marks > MARKS_MAX:  # whose next mark drops what is too much
+        run_sync(backend.write_each([Put(other(marks), bucket(1, moved=1))]))
+
+
 def other(n: int) -> Key:
     return bucket_key("ns", f"other-{n:05}", "api")
 
 
 def marks_of(store: Stage) -> int:
+    if store.backend.capabilities.name == "postgresql":
+        return int(on_postgres(store, "SELECT count(*) FROM @diary").fetchone()[0])
+    if isinstance(store.backend, RedisBackend):
+        return int(run_sync(store.backend.say("HGET", store.backend.tag("ns") + b"c", "marks")) or 0)  # type: ignore[call-overload]
     if store.path is None:
         return sum(map(len, store.backend._shelf.marks.values()))  # type: ignore[attr-defined]
     with contextlib.closing(sqlite3.connect(store.path)) as file:
@@ -256,6 +323,11 @@ def marks_of(store: Stage) -> int:
     return int(length)
 
 
+embedded = pytest.mark.parametrize("store", ["memory", "sqlite"], indirect=True)
+"""Stores that trim a log with the write that makes it too long; others do when they tidy up."""
+
+
+@embedded
 def test_an_unread_log_has_an_end(store: Stage) -> None:
     """The newest marks are kept for a reader who may still come; who lost all of his is marked again."""
     store.write(Put(A, bucket(1)))
@@ -278,6 +350,7 @@ def test_only_marks_that_nobody_has_read_take_room(tmp_path: Path) -> None:
         assert store.used() == {(A, "rpm", 0): 1}
 
 
+@embedded
 def test_a_full_log_still_marks_whom_it_has_known_longest(store: Stage) -> None:
     """His older marks go to make room, not the one that he gets."""
     store.write(Put(A, bucket(1, ttl=store.clock.world.now_ms() // 1000 + 60)))
@@ -346,7 +419,7 @@ acts = st.lists(
 
 @given(acts=acts)
 @settings(max_examples=60, deadline=None)
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres", "redis"])
 def test_marks_say_what_a_log_of_all_writes_would(
     kind: str, acts: list[Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests import stores
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.repository_protocol import Backend, Check, Item, Key, Put, Update
@@ -17,6 +18,8 @@ Open = Callable[[Path, World], Backend]
 STORES: dict[str, Open] = {
     "memory": lambda _, world: MemoryBackend(world),
     "sqlite": lambda path, world: SqliteBackend(path / "x.db", sync=True, timeout_ms=60_000, world=world),
+    "postgres": lambda path, world: stores.postgres(path, world)(sync=True),
+    "redis": lambda path, world: stores.redis(path, world)(sync=True),
 }
 
 
@@ -94,6 +97,9 @@ def test_an_item_lasts_to_the_millisecond(
     run_sync(store.close())
 
 
+@pytest.mark.parametrize(
+    "store", [STORES["memory"], STORES["sqlite"]], indirect=True, ids=["memory", "sqlite"]
+)
 def test_a_swap_counts_like_any_write(store: Any) -> None:
     """Of 998 writes and two swaps the last one is the thousandth."""
     gone: dict[str, Item] = {"gone": {"ttl": 1}}

@@ -127,9 +127,7 @@ BROKEN = [
     ("sqlite:///x\ty.db", "unprintable"),
     ("sqlite://[x", "it is not a URL: "),
     (f"sqlite:///{'x' * 3000}", "longer than 2048"),
-    ("mongodb://host", "the scheme is unknown; there are dynamodb://, memory://, sqlite://"),
-    ("redis://host", "not available in this version; there are dynamodb://, memory://, sqlite://"),
-    ("postgresql://host/db", "not available in this version"),
+    ("mongodb://host", "the scheme is unknown; there are dynamodb://, memory://, postgres://"),
     (None, "pass a URL"),
     (Path("limits.db"), "pass a URL"),
 ]
@@ -143,7 +141,7 @@ def test_broken_url(url: Any, words: str) -> None:
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["redis://user:s3cret@host", "://user:s3cret@host", "x://u:s3cret@[h"])
+@pytest.mark.parametrize("url", ["mongodb://user:s3cret@host", "://user:s3cret@host", "x://u:s3cret@[h"])
 def test_passwords_stay_out_of_messages(url: str) -> None:
     """An error message ends up in logs."""
     with pytest.raises(ValidationError) as caught:
@@ -224,7 +222,7 @@ class TestEntryPoints:
     def test_known_schemes_include_it(self) -> None:
         """An unknown scheme is answered with all that are installed."""
         with pytest.raises(
-            ValidationError, match="bare://, dynamodb://, memory://, shelf://, sqlite://, torn://"
+            ValidationError, match=r"bare://, dynamodb://, memory://, .*, shelf://, sqlite://, torn"
         ):
             opened("shelv://x")
 

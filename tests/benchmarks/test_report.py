@@ -7,13 +7,17 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.__main__ import DOCS, PUBLISHED
+from benchmarks.__main__ import DOCS, PUBLISHED, beside
 from benchmarks.cases import (
     BARE_APP,
     BARE_APP_PEERS,
     CASES,
     EMBEDDED,
+    HOT,
+    LIMITS_FIXED,
+    ON_SERVERS,
     OURS,
+    REDIS,
     REFERENCE,
     SLOWAPI,
     SLOWAPI_ASGI,
@@ -23,6 +27,7 @@ from benchmarks.chart import Bar, Group, chart
 from benchmarks.config_report import rows
 from benchmarks.embedded import ASYNC_STEPS, SYNC_STEPS
 from benchmarks.report import charts, page, ratio_table, readme_table, terminal
+from benchmarks.served import TAKES
 from benchmarks.summary import added_us, late_growth
 from benchmarks.targets import TARGETS, Target, verdicts
 from tests.benchmarks.stored import result, sample
@@ -124,6 +129,7 @@ def test_longer_bars_are_larger_values() -> None:
 def test_every_contestant_is_there() -> None:
     """Each library that is listed can be asked for, and nobody else."""
     assert {(peer.group, peer.name) for peer in EMBEDDED} == {*SYNC_STEPS, *ASYNC_STEPS}
+    assert {(group, name) for group, names in ON_SERVERS.items() for name in names} == {*TAKES}
     assert all(case.contestants[:2] == (OURS, REFERENCE) for case in CASES)
     assert len({case.name for case in CASES}) == len(CASES)
 
@@ -154,3 +160,33 @@ def test_what_a_middleware_adds() -> None:
     assert words["middleware: p50 against slowapi, pure ASGI"] == "not measured"
     assert "## In front of an application" in page(stored)
     assert "| 50 | 500 |" in terminal(stored)
+
+
+def test_limiters_on_a_server_stand_beside_each_other() -> None:
+    """With a date of their own, and what went wrong there is told."""
+    rounds = {
+        OURS: [sample(1000)] * 3,
+        LIMITS_FIXED: [sample(100), sample(100) | {"unwanted": 2, "messages": ["no"]}],
+    }
+    stored = result() | {
+        "servers": {"taken": "2026-01-02", "mode": "full", "load": 0.5, REDIS: {HOT: rounds}}
+    }
+    assert words_of(stored)["Redis, hot key: throughput against limits"] == "met"
+    assert words_of(stored)["Redis, 1,000 keys: throughput against limits"] == "not measured"
+    shown = page(stored)
+    assert "Taken on 2026-01-02 (full run), load 0.5" in shown
+    assert "redis, hot, limits fixed window: 2 ended otherwise" in shown
+
+
+def test_parts_are_published_beside_what_another_run_found() -> None:
+    """They have dates of their own; all else stays what it was."""
+    web = {"taken": "2026-01-03", "mode": "full", "load": 0.6, "slowapi": "0.1.10"}
+    rounds = {OURS: [sample(1_000, 60.0)], BARE_APP: [sample(1_000, 10.0)]}
+    stored = result()
+    shown = page(beside(stored, {"taken": "2026-01-03", "embedded": {WEB: rounds}, "web": web, "cases": {}}))
+    assert "Taken on 2026-01-03 (full run), load 0.6 at the start, against slowapi 0.1.10." in shown
+    assert "| 50 | 500 |" in shown
+    others = page(stored).partition("## In front of an application")[0]
+    assert others.partition("## Targets")[0] == shown.partition("## Targets")[0]
+    assert ratio_table(stored) in shown
+    assert "servers" not in beside(stored, {"embedded": {}})

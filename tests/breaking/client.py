@@ -13,9 +13,10 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 from tests.breaking.books import CURRENT, Amounts, Book, Operation, Witness
@@ -28,6 +29,8 @@ from zae_limiter import (
     Repository,
 )
 from zae_limiter.backends.dynamodb import retries
+from zae_limiter.backends.postgres.calls import FunctionCalls
+from zae_limiter.backends.redis.carrier import Carrier
 from zae_limiter.engine import bucket_writes, holding, posting, split
 from zae_limiter.engine.law import Rate
 from zae_limiter.runtime.colour import Colour, run_sync
@@ -244,10 +247,24 @@ def work(url: str, book_path: Path, kind: str, tasks: int, seed: int, pause_s: f
     return 1 if _failed.is_set() else 0
 
 
+def blindly(verb: Callable[..., Any], as_told: dict[str, bool]) -> Callable[..., Any]:
+    """A verb that is told what it is told otherwise."""
+
+    def repeated(*given: Any, **named: Any) -> Any:
+        return verb(*given, **named | as_told)
+
+    return repeated
+
+
 def plant(bug: str | None) -> None:
     """Make a mistake that the books must show."""
     if bug == "repeat":
         retries.HARMLESS_TWICE |= {"UpdateItem"}
+        for owner, verb, as_told in (
+            (Carrier, "_repeat", {"is_write": False}),
+            (FunctionCalls, "ask", {"repeatable": True}),
+        ):
+            mock.patch.object(owner, verb, blindly(getattr(owner, verb), as_told)).start()
     elif bug == "forget":
         mock.patch.object(holding, "give_back", mock.AsyncMock()).start()
 

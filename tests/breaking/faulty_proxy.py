@@ -3,6 +3,9 @@
 Which requests it hits is chance, but the faults are dealt from a deck, so that each comes as often as the
 others. Each is noted in a file by its name when it strikes, for this process is killed itself now and then.
 On SIGTERM it delivers what it holds back and ends; when its standard input is closed it just ends.
+
+What a request is and what belongs to its answer the proxy learns from a ``Dialect``: HTTP, Redis's protocol
+or PostgreSQL's. In all of them one request of a connection is under way at a time.
 """
 
 import argparse
@@ -15,8 +18,12 @@ import signal
 import socket
 import struct
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from zae_limiter.backends.redis.resp import _Incomplete, _parse
 
 FAULTS = (
     "lost request",  # the connection is closed, and nothing was passed on
@@ -28,6 +35,8 @@ FAULTS = (
     "throttled",  # the service refuses everybody for a while
     "broken",  # the service says that something went wrong inside
 )
+OF_SERVERS = FAULTS[:6]
+"""Those that no server has a word for; the last two are answers of DynamoDB."""
 BURST_SECONDS = 0.3
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
@@ -37,15 +46,95 @@ def answer(status: str, code: str) -> bytes:
     return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
 
 
+ENCRYPTION = {80877103, 80877104}
+"""Questions for TLS and GSSAPI, which are answered with one byte."""
+
 THROTTLED = answer("400 Bad Request", "ProvisionedThroughputExceededException")
 BROKEN = answer("500 Internal Server Error", "InternalServerError")
 
 
-async def message(reader: asyncio.StreamReader) -> bytes:
-    """One request or answer, as it came."""
-    head = await reader.readuntil(b"\r\n\r\n")
-    length = LENGTH.search(head)
-    return head + await reader.readexactly(int(length[1]) if length else 0)
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Dialect:
+    """HTTP, as DynamoDB speaks it."""
+
+    async def greet(self, client: Streams, engine: Streams) -> None:
+        """Let both sides say what comes before the first request."""
+
+    async def request(self, reader: asyncio.StreamReader) -> bytes:
+        return await self._message(reader)
+
+    async def reply(self, reader: asyncio.StreamReader, request: bytes) -> bytes:
+        del request
+        return await self._message(reader)
+
+    async def _message(self, reader: asyncio.StreamReader) -> bytes:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = LENGTH.search(head)
+        return head + await reader.readexactly(int(length[1]) if length else 0)
+
+
+class Resp(Dialect):
+    """Redis's: a request is all commands that arrived at once, and has as many replies."""
+
+    async def request(self, reader: asyncio.StreamReader) -> bytes:
+        return await self._values(reader, 1)
+
+    async def reply(self, reader: asyncio.StreamReader, request: bytes) -> bytes:
+        return await self._values(reader, values_in(request)[0])
+
+    async def _values(self, reader: asyncio.StreamReader, count_min: int) -> bytes:
+        data = b""
+        while True:
+            piece = await reader.read(2**20)
+            if not piece:
+                raise asyncio.IncompleteReadError(data, None)
+            data += piece
+            count, is_whole = values_in(data)
+            if is_whole and count >= count_min:
+                return data
+
+
+def values_in(data: bytes) -> tuple[int, bool]:
+    """How many commands or replies there are, and whether nothing of another one follows."""
+    at = count = 0
+    with suppress(_Incomplete):
+        while at < len(data):
+            _, at = _parse(data, at, 0)
+            count += 1
+    return count, at == len(data)
+
+
+class Frontend(Dialect):
+    """PostgreSQL's: messages with a letter and a length; the last of a request and of an answer are known."""
+
+    async def greet(self, client: Streams, engine: Streams) -> None:
+        while True:
+            head = await client[0].readexactly(8)
+            length, code = struct.unpack("!ii", head)
+            engine[1].write(head + await client[0].readexactly(length - 8))
+            if code not in ENCRYPTION:
+                break
+            client[1].write(await engine[0].readexactly(1))
+        client[1].write(await self.reply(engine[0], b""))
+
+    async def request(self, reader: asyncio.StreamReader) -> bytes:
+        return await self._until(reader, b"SQX")
+
+    async def reply(self, reader: asyncio.StreamReader, request: bytes) -> bytes:
+        return b"" if request[:1] == b"X" else await self._until(reader, b"Z")
+
+    async def _until(self, reader: asyncio.StreamReader, last: bytes) -> bytes:
+        whole = b""
+        while True:
+            head = await reader.readexactly(5)
+            whole += head + await reader.readexactly(struct.unpack("!i", head[1:])[0] - 4)
+            if head[:1] in last:
+                return whole
+
+
+DIALECTS: dict[str, Callable[[], Dialect]] = {"dynamodb": Dialect, "redis": Resp, "postgres": Frontend}
 
 
 class FaultyProxy:
@@ -59,6 +148,7 @@ class FaultyProxy:
         )
         self._notes = os.open(options.notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._rng, self._faults = random.Random(options.seed), options.faults or FAULTS
+        self._dialect = DIALECTS[options.dialect]()
         self._deck: list[str] = []
         self._burst_until = 0.0
         self._busy: set[asyncio.Task[Any]] = set()
@@ -66,13 +156,15 @@ class FaultyProxy:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One client's connection, with one of its own to the engine."""
-        engine: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        engine: Streams | None = None
         task = asyncio.current_task()
         assert task is not None
         self._busy.add(task)
         try:
+            engine = await asyncio.open_connection("127.0.0.1", self._engine_port)
+            await self._dialect.greet((reader, writer), engine)
             while True:
-                request, fault = await message(reader), self._draw()
+                request, fault = await self._dialect.request(reader), self._draw()
                 if fault == "lost request":
                     break
                 if fault in ("throttled", "broken"):
@@ -83,9 +175,8 @@ class FaultyProxy:
                     await self._never.wait()
                 if fault == "late request":
                     await asyncio.sleep(self._deadline_s * self._rng.uniform(1.1, 1.5))
-                engine = engine or await asyncio.open_connection("127.0.0.1", self._engine_port)
                 engine[1].write(request)
-                reply = await message(engine[0])
+                reply = await self._dialect.reply(engine[0], request)
                 if fault == "lost reply":
                     break
                 if fault == "torn reply":
@@ -135,6 +226,7 @@ async def main() -> None:
     parser.add_argument("rate", type=float)
     parser.add_argument("deadline_s", type=float)
     parser.add_argument("seed", type=int)
+    parser.add_argument("dialect", choices=DIALECTS)
     parser.add_argument("faults", nargs="*", choices=FAULTS, help="which ones; all if none is named")
     options = parser.parse_args()
     proxy = FaultyProxy(options)

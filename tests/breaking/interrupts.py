@@ -22,13 +22,13 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from tests.dynamodb.tables import make_table, open_table
-from tests.engines import dynamodb_local
+from tests.engines import dynamodb_local, postgres, redis_server
+from tests.stores import STORES as KINDS
 from zae_limiter import Demand, Limit, RateLimitExceeded, SyncLease, SyncRateLimiter, SyncRepository
-from zae_limiter.backends import open_backend
 from zae_limiter.repository_protocol import Backend
 from zae_limiter.runtime.world import World
 
@@ -37,7 +37,7 @@ LIMITS = [Limit("rpm", PLENTY, 1, 1_000_000), Limit("tpm", PLENTY, 1, 1_000_000)
 INSTANTS_MAX = 100_000
 LOOKS = 10
 """A write that nobody waited for any more is still under way: so many looks at the store let it arrive."""
-STORES = ("memory", "sqlite", "dynamodb")
+STORES = tuple(KINDS)
 
 _again = ctypes.pythonapi.PyErr_SetInterruptEx
 """Has the handler called at the next instant at which one may run, and does not let it run itself."""
@@ -288,13 +288,8 @@ class Stage:
 
 @contextmanager
 def opened(store: str, folder: str) -> Iterator[Stage]:
-    """A fresh store; DynamoDB is the one that runs on this machine."""
-    if store == "dynamodb":
-        backend: Backend = open_table(True, make_table(), World())
-    else:
-        url = "memory://" if store == "memory" else f"sqlite:///{folder}/limits.db"
-        backend = open_backend(url, sync=True, world=World())
-    stage = Stage(backend)
+    """A fresh store, on the servers of this machine if it needs one."""
+    stage = Stage(KINDS[store](Path(folder), World())(sync=True))
     yield stage
     stage.limiter.close()
 
@@ -372,6 +367,8 @@ def main() -> int:
         instants, counted = (sum(getattr(t, name) for t in tallies) for name in ("instants", "counted"))
         print(f"{store}: {instants} interruptions, {counted} counted as lost, {wrong} wrong", flush=True)
     dynamodb_local.stop(None)
+    postgres.SERVER.stop()
+    redis_server.SERVER.stop()
     return 1 if wrong else 0
 
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from zae_limiter import Limit, RateLimiter, RateLimitExceeded
-from zae_limiter.runtime.colour import Asyncio
+from zae_limiter.runtime.loops import Asyncio
 
 RESOURCES = ("chat", "embed")
 LIMITS = (

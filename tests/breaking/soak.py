@@ -1,8 +1,9 @@
 """The soak: ``make soak``, or ``python -X dev -W error -m tests.breaking.soak``.
 
 A mixed load runs for a long time over every store, and nothing may grow: memory, descriptors, threads,
-caches, files and logs. Embedded stores live by a clock that runs ahead, hours in a moment, so that everything
-which expires does. Warnings, coroutines that nobody awaited and failures that nobody saw count as leaks.
+caches, files, logs and what servers keep. But for DynamoDB Local, stores live by a clock that runs ahead,
+hours in a moment, so that everything which expires does. Warnings, coroutines that nobody awaited and
+failures that nobody saw count as leaks.
 """
 
 import argparse
@@ -31,13 +32,15 @@ from tests.breaking.gauges import Ceiling, Flat, Rule, Sample, complaints, sampl
 from tests.breaking.mixed_load import MixedLoad
 from tests.dynamodb.peer import Peer
 from tests.dynamodb.steps import StepLoop, cold, interrupted
-from tests.engines import dynamodb_local
+from tests.engines import dynamodb_local, postgres, redis_server
+from tests.postgres.schemas import make_schema, owner
 from zae_limiter import RateLimiter, Repository
 from zae_limiter.backends import open_backend
 from zae_limiter.backends.dynamodb.http.blocking import THREADS_MAX as ASIDE_MAX
 from zae_limiter.backends.dynamodb.http.loop import LoopNetwork
 from zae_limiter.backends.dynamodb.table import create_table_request
 from zae_limiter.backends.memory import MemoryBackend
+from zae_limiter.backends.redis import RedisBackend
 from zae_limiter.backends.sqlite.backend import THREADS_MAX as TIDYING_MAX
 from zae_limiter.records.connection import Options
 from zae_limiter.repository_protocol import Backend
@@ -143,16 +146,19 @@ def caches_of(repository: Repository) -> dict[str, int]:
 class Soaked:
     """One store under load: the limiter, its follower, and what can be seen of both."""
 
-    def __init__(self, part: Part, url: str, world: World, *, sync: bool, seed: int) -> None:
+    def __init__(
+        self, part: Part, url: str, world: World, *, sync: bool, seed: int, server_world: World | None = None
+    ) -> None:
         self.part, self._url, self._world, self._sync = part, url, world, sync
+        server_world = server_world or world
         self._runner = asyncio.Runner()
         self.run: Callable[[Any], Any] = run_sync if sync else self._runner.run
         if not sync:
             self._runner.get_loop().set_exception_handler(lambda _, what: TROUBLE.append(str(what)))
         self.repository: Repository = self.run(
-            Repository.over(open_backend(url, sync=sync, world=world), "soak", OPTIONS, world, url=url)
+            Repository.over(open_backend(url, sync=sync, world=server_world), "soak", OPTIONS, world, url=url)
         )
-        self._beside: Backend = open_backend(url, sync=True, world=world)
+        self._beside: Backend = open_backend(url, sync=True, world=server_world)
         run_sync(self._beside.setup())
         self.follower: BatchSource = source_of(self._beside, url, world, COUNTING)
         self.load = MixedLoad(RateLimiter(self.repository), random.Random(seed))
@@ -176,6 +182,10 @@ class Soaked:
                 (items,) = connection.execute("SELECT count(*) FROM items").fetchone()
             wal = path.with_name(f"{path.name}-wal")
             seen |= {"items": items, "file": path.stat().st_size, "wal": wal.stat().st_size}
+        if isinstance(self._beside, RedisBackend):
+            seen |= {"items": kept_by_redis(self._beside)}
+        if self._url.startswith("postgresql"):
+            seen |= kept_by_postgres(self._url)
         self.part.samples.append(seen)
 
     def close(self) -> None:
@@ -214,6 +224,45 @@ def soak_embedded(name: str, url: str, rounds: int, operations: int, *, sync: bo
         leak_some()
         soaked.measure()
     soaked.close()
+    part.seconds = time.monotonic() - since
+    return part
+
+
+def kept_by_redis(backend: RedisBackend) -> int:
+    """How many keys there are: items, the sets in which they stand, marks."""
+    count, cursor = 0, b"0"
+    while True:
+        reply = run_sync(backend.say("SCAN", cursor, "MATCH", f"{backend.carrier.options.root}*"))
+        assert isinstance(reply, list)
+        cursor, keys = reply
+        count += len(keys)
+        if cursor == b"0":
+            return count
+
+
+def kept_by_postgres(url: str) -> dict[str, int]:
+    """How many rows there are, and how much of the disk they take once the server has vacuumed."""
+    schema = url.partition("schema=")[2].partition("&")[0]
+    owner().execute(f"VACUUM {schema}.items")  # type: ignore[call-overload]
+    asked = f"SELECT count(*), pg_total_relation_size('{schema}.items') FROM {schema}.items"
+    row = owner().execute(asked).fetchone()  # type: ignore[call-overload]
+    assert row is not None
+    return {"items": row[0], "file": row[1]}
+
+
+def soak_server(name: str, url: str, rounds: int, operations: int, *, sync: bool) -> Part:
+    """Some hours of the clock in every round; how long a call may take goes by the clock on the wall."""
+    part = Part(name, PROCESS + CACHES + SERVED + kept_rules(url, operations), hours=rounds * HOURS)
+    clock, since = ManualClock(time.time_ns() // 1_000_000), time.monotonic()
+    server_world = World(now_ms=clock.world.now_ms)
+    # Redis's own memory of items is full before the warm-up is over, too.
+    with mock.patch("zae_limiter.backends.redis.backend.KNOWN_MAX", REMEMBERED_MAX):
+        soaked = Soaked(part, url, clock.world, sync=sync, seed=3, server_world=server_world)
+        for _ in range(rounds):
+            soaked.round(operations)
+            clock.advance(HOURS * 3600)
+            soaked.measure()
+        soaked.close()
     part.seconds = time.monotonic() - since
     return part
 
@@ -311,7 +360,7 @@ def plant(leaks: list[str]) -> None:
     if "cache" in leaks:
         mock.patch(f"{__name__}.OPTIONS", replace(OPTIONS, remembered_max=10**6)).start()
     if "loop" in leaks:  # signals that another loop does not hear, and nobody who takes over
-        mock.patch("zae_limiter.runtime.colour._LoopSignal.give", mock.Mock()).start()
+        mock.patch("zae_limiter.runtime.loops._LoopSignal.give", mock.Mock()).start()
         mock.patch("zae_limiter.engine.line.Lines.overtake", mock.Mock(return_value=False)).start()
     if "connection" in leaks:
 
@@ -347,6 +396,13 @@ def parts(quick: bool, minutes: float, folder: Path) -> Iterator[Part]:
     yield soak_loops(f"sqlite:///{folder}/loops.db?timeout_ms=30000", rounds, operations)
     yield soak_openings(f"sqlite:///{folder}/openings.db", 15 if quick else 200)
     yield soak_connects(10 if quick else 100)
+    for kind, sync in itertools.product(("redis", "postgres"), (True, False)):
+        url = (
+            redis_server.url(redis_server.fresh_prefix(), timeout_ms=60_000)
+            if kind == "redis"
+            else postgres.url(make_schema(), timeout_ms=60_000, listen="off")
+        )
+        yield soak_server(f"{kind} {'threads' if sync else 'tasks'}", url, rounds, operations, sync=sync)
     seconds = 2.0 if quick else minutes * 30
     yield soak_dynamodb("dynamodb threads", seconds, operations // 3, sync=True)
     yield soak_dynamodb("dynamodb tasks", seconds, operations // 3, sync=False)
@@ -372,6 +428,10 @@ def main() -> int:
             done.append(part)
     found += TROUBLE
     dynamodb_local.stop(None)
+    redis_server.SERVER.stop()
+    if owner.cache_info().currsize:
+        owner().close()
+    postgres.SERVER.stop()
     shutil.rmtree(folder)
     for complaint in found:
         print(complaint)

@@ -1,9 +1,9 @@
 """The storm: ``make storm``, or ``python -m tests.breaking.storm --minutes 2``.
 
-Two hundred tasks in several processes use DynamoDB Local through a proxy that loses, delays, tears and
-throttles; clients, the proxy and the engine itself are killed with SIGKILL and started again. When it is over
-every client has ended in time, the store's books agree with those of the clients, no bucket has broken the
-law, and a newcomer can use every one of them.
+Two hundred tasks in several processes use DynamoDB Local, Redis or PostgreSQL through a proxy that loses,
+delays, tears and throttles; clients, the proxy and the server itself are killed with SIGKILL and started
+again. When it is over every client has ended in time, the store's books agree with those of the clients, no
+bucket has broken the law, and a newcomer can use every one of them.
 """
 
 import argparse
@@ -19,21 +19,17 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any
-
-import botocore.session
 
 from tests.breaking.books import KILLED, Ledger, read_books
 from tests.breaking.client import BUGS
 from tests.breaking.contested_buckets import RESOURCE, furnish
-from tests.breaking.engine import BorrowedEngine, Engine
-from tests.breaking.faulty_proxy import FAULTS
-from tests.breaking.final_checks import buckets_of_table, by_entity, complaints, use_complaints
+from tests.breaking.engines_of_storm import OWN, BorrowedDynamoDB, Engine
+from tests.breaking.faulty_proxy import FAULTS, OF_SERVERS
+from tests.breaking.final_checks import by_entity, complaints, use_complaints
 from tests.engines import dynamodb_local
 from tests.engines.dynamodb_local import free_port, wait_for_port
 from tests.patience import wait_until
 from zae_limiter import Limit, SyncRateLimiter
-from zae_limiter.backends.dynamodb.table import create_table_request
 from zae_limiter.runtime.colour import run_sync
 
 DEADLINE_S = (1.5, 10.0)
@@ -67,10 +63,12 @@ class Plan:
     """However slow the machine, it goes on until so many were admitted and each fault struck so often."""
     transports: tuple[str, ...] = ("lean",)
     bug: str | None = None
+    store: str = "dynamodb"
 
 
 @dataclass
 class Report:
+    store: str
     seconds: float
     tasks: int
     deadline_s: float = 0.0
@@ -90,10 +88,10 @@ class Report:
         ledger = self.ledger
         share = 100 * ledger.uncertain / max(1, ledger.operations)
         return (
-            f"storm: {self.seconds:.0f} s, {self.tasks} tasks, {ledger.operations} operations "
-            f"({listed(ledger.how)}); faults: {listed(self.faults)}; SIGKILL: {listed(self.kills)}; "
-            f"of uncertain cost {ledger.uncertain} ({share:.1f} %); slowest operation "
-            f"{ledger.slowest_ms / 1000:.1f} s at a deadline of {self.deadline_s:.1f} s; "
+            f"storm on {self.store}: {self.seconds:.0f} s, {self.tasks} tasks, "
+            f"{ledger.operations} operations ({listed(ledger.how)}); faults: {listed(self.faults)}; "
+            f"SIGKILL: {listed(self.kills)}; of uncertain cost {ledger.uncertain} ({share:.1f} %); "
+            f"slowest operation {ledger.slowest_ms / 1000:.1f} s at a deadline of {self.deadline_s:.1f} s; "
             f"{self.buckets} buckets in {self.shards} shards: {verdict}"
         )
 
@@ -104,11 +102,12 @@ class Storm:
     def __init__(self, plan: Plan, folder: Path) -> None:
         self._plan, self._folder = plan, folder
         self._rng, self._numbers = random.Random(plan.seed), count(1)
-        self._engine = Engine() if "engine" in plan.events else BorrowedEngine()
-        self._table, self._proxy_port = dynamodb_local.fresh_table(), free_port()
+        is_spared = plan.store == "dynamodb" and "engine" not in plan.events
+        self._engine: Engine = BorrowedDynamoDB() if is_spared else OWN[plan.store]()
+        self._proxy_port = free_port()
         self._proxy: subprocess.Popen[bytes] | None = None
         self._clients: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}
-        self._report = Report(0, plan.tasks)
+        self._report = Report(plan.store, 0, plan.tasks)
         self._deadline_s, self._pause_s = DEADLINE_S[0], 0.5
 
     def run(self) -> Report:
@@ -143,7 +142,7 @@ class Storm:
 
     def _begin(self) -> None:
         self._engine.start()
-        self._driver().create_table(**create_table_request(self._table))
+        self._engine.make_store()
         with self._newcomer() as limiter:
             run_sync(furnish(limiter._async))
             calls_per_second = pace_of(limiter)
@@ -160,27 +159,17 @@ class Storm:
 
     def _newcomer(self) -> SyncRateLimiter:
         """Somebody who goes straight to the engine and has all the time in the world."""
-        url = dynamodb_local.url(self._table, self._engine.address, timeout_ms=60_000)
-        return SyncRateLimiter.open(url, bucket_ttl_multiplier=0)
-
-    def _driver(self) -> Any:
-        session = botocore.session.Session()
-        return session.create_client("dynamodb", region_name="eu-west-1", endpoint_url=self._engine.address)
+        return SyncRateLimiter.open(self._engine.url(self._engine.port, 60_000), bucket_ttl_multiplier=0)
 
     def _start_proxy(self) -> None:
         numbers = (self._proxy_port, self._engine.port, self._folder / "faults")
         chances = (self._plan.rate, self._deadline_s, self._rng.randrange(10**6))
-        self._proxy = self._start("faulty_proxy", *numbers, *chances, *self._plan.faults)
+        self._proxy = self._start("faulty_proxy", *numbers, *chances, self._plan.store, *self._plan.faults)
         wait_for_port(self._proxy_port)
 
     def _start_client(self, seat: int) -> None:
         number, transport = next(self._numbers), self._plan.transports[seat % len(self._plan.transports)]
-        url = dynamodb_local.url(
-            self._table,
-            f"http://127.0.0.1:{self._proxy_port}",
-            timeout_ms=int(self._deadline_s * 1000),
-            transport=transport,
-        )
+        url = self._engine.url(self._proxy_port, int(self._deadline_s * 1000), transport)
         book, tasks = self._folder / f"book-{number}", self._plan.tasks // len(SEATS)
         bug = ("--bug", self._plan.bug) if self._plan.bug else ()
         options = ("--pause", self._pause_s, *bug)
@@ -246,9 +235,7 @@ class Storm:
         report = self._report
         report.ledger = read_books(self._folder.glob("book-*"))
         report.faults = self._hits()
-        buckets = [
-            b for b in buckets_of_table(self._driver(), self._table) if not b["entity_id"].startswith(WARM_UP)
-        ]
+        buckets = [b for b in self._engine.buckets() if not b["entity_id"].startswith(WARM_UP)]
         entities = by_entity(buckets)
         report.buckets, report.shards = len(entities), len(buckets)
         report.complaints += complaints(report.ledger, buckets)
@@ -300,6 +287,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=2, help="how long the clients are left to it")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tasks", type=int, default=200)
+    parser.add_argument("--store", choices=OWN, default="dynamodb")
     parser.add_argument("--bug", choices=BUGS, help="plant a mistake that must be found")
     options = parser.parse_args()
     dynamodb_local.isolate_from_aws()
@@ -309,8 +297,10 @@ def main() -> int:
         options.tasks,
         options.seed,
         events=EVENTS * max(1, round(seconds / 24)),
+        faults=FAULTS if options.store == "dynamodb" else OF_SERVERS,
         transports=("lean", "lean", "lean", "boto"),
         bug=options.bug,
+        store=options.store,
     )
     folder = Path(tempfile.mkdtemp(prefix="zae-limiter-storm-"))
     report = Storm(plan, folder).run()

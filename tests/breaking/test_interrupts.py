@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-STEPS = {"memory": 9, "sqlite": 13, "dynamodb": 61}
+STEPS = {"memory": 9, "sqlite": 13, "dynamodb": 61, "postgres": 41, "redis": 41}
 """Of how many instants one is tried; INTERRUPTS=all tries each, as `make nightly` does."""
 
 
@@ -28,7 +28,7 @@ def _leave_no_garbage() -> Iterator[None]:
     gc.collect()
 
 
-ACQUIRES = {"memory": 2_000, "sqlite": 500, "dynamodb": 100}
+ACQUIRES = {"memory": 2_000, "sqlite": 500, "dynamodb": 100, "postgres": 100, "redis": 100}
 
 
 @pytest.mark.timeout(900)

@@ -22,7 +22,7 @@ def run(kind: str, folder: Path, seconds: float, *bug: str) -> Seen:
     return Seen(*map(int, done.stdout.split()))
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "dynamodb"])
+@pytest.mark.parametrize("kind", ["sqlite", "dynamodb", "postgres", "redis"])
 def test_killed_holders(kind: str, tmp_path: Path) -> None:
     """Whoever begins finds no more at work than there are seats; all are free when the last hold is over."""
     seen = run(kind, tmp_path, SECONDS)

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TURNS = 60
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "dynamodb"])
+@pytest.mark.parametrize("kind", ["sqlite", "dynamodb", "postgres", "redis"])
 def test_turns_of_processes(kind: str, tmp_path: Path) -> None:
     """Whoever gives a seat back and wants it again comes after those who wait for it."""
     command = [

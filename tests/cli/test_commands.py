@@ -2,13 +2,17 @@
 
 import json
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from tests.cli.conftest import Run
-from zae_limiter import BucketState, Limit, SyncRateLimiter
+from zae_limiter import BucketState, Limit, SyncRateLimiter, cli
+from zae_limiter.cli.app import program
+from zae_limiter.cli.commands import ABOUT, PLACES
 from zae_limiter.cli.entity import bucket_levels
 from zae_limiter.repository_protocol import Put
 from zae_limiter.runtime.colour import run_sync
@@ -251,13 +255,13 @@ def test_the_shards_of_a_bucket_are_shown(run: Run, limiter: SyncRateLimiter) ->
     repository.write_each([Put(bucket_key(repository.namespace_id, *SHARD, 1), other)])
     both = run("entity", "buckets", "user-1").stdout.splitlines()
     assert both[0].split() == ["resource", "limit", "shards", "level", "available", "capacity", "full", "in"]
-    assert [word for word in both[2].split() if word.isdigit()] == ["2", "40", "200"]
+    assert both[2].split()[2:3] + both[2].split()[4:6] == ["2", "40", "200"]
     apart = run("entity", "buckets", "user-1", "--shards").stdout.splitlines()
     assert apart[0].split()[2] == "shard"
     # The bars are as long as the terminal allows.
     assert [line.split()[2:4] for line in apart[2:]] == [
-        ["0", "│" + "█" * 7 + "▌" + "░" * 7],
-        ["1", "█│" + "░" * 15],
+        ["0", "│" + "█" * 8 + "▌" + "░" * 8],
+        ["1", "█│" + "░" * 17],
     ]
 
 
@@ -350,3 +354,25 @@ def test_a_table_fits_its_width(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
     shown = run("entity", "list").stdout
     assert max(len(line) for line in shown.splitlines()) <= 60
     assert shown.count("a") >= 200
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_the_list_of_commands_says_what_they_say(name: str) -> None:
+    """What help shows of a command without loading it is the first sentence of its own help."""
+    command = program.commands[name]
+    assert command.name == name
+    assert not command.hidden
+    assert command.get_short_help_str(limit=1000) == ABOUT[name]
+
+
+def test_no_command_is_left_out_of_the_list() -> None:
+    """A module of the command line that makes a command of the program has a place in the table."""
+    made = {
+        one
+        for path in Path(cli.__file__).parent.glob("*.py")
+        if path.stem not in {"__main__", "app"}
+        for one in vars(import_module(f"zae_limiter.cli.{path.stem}")).values()
+        if isinstance(one, click.Command)
+    }
+    inner = {one for group in made if isinstance(group, click.Group) for one in group.commands.values()}
+    assert {one.name for one in made - inner} == {*PLACES}

@@ -75,7 +75,10 @@ def test_a_message_cannot_steer_a_terminal(run: Run) -> None:  # noqa: ARG001 - 
 @pytest.mark.parametrize("package", ["click", "rich"])
 def test_a_missing_package_is_named(package: str) -> None:
     """Without its extra the program says how to install it."""
-    script = f"import sys; sys.modules[{package!r}] = None; from zae_limiter.cli import main; main()"
+    script = (
+        f"import sys; sys.modules[{package!r}] = None; sys.argv[1:] = ['status']\n"
+        "from zae_limiter.cli import main; main()"
+    )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout) == (1, "")
     error, hint = result.stderr.splitlines()
@@ -113,7 +116,8 @@ def test_help_needs_no_driver() -> None:
 def test_another_missing_module_is_not_blamed_on_the_extra() -> None:
     """A broken installation keeps its traceback."""
     script = (
-        "import sys; sys.modules['zae_limiter.cli.story'] = None; from zae_limiter.cli import main; main()"
+        "import sys; sys.modules['zae_limiter.cli.story'] = None; sys.argv[1:] = ['demo']\n"
+        "from zae_limiter.cli import main; main()"
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert "Traceback" in result.stderr

@@ -21,7 +21,7 @@ import pytest
 
 from tests.cli.conftest import Run
 from tests.patience import PATIENCE_SECONDS, growing_ms
-from zae_limiter.operate.local.engines import ENGINES
+from zae_limiter.operate.local.servers import ENGINES
 from zae_limiter.operate.local.service import LocalAws, birth_of
 
 ROOT = Path(__file__).resolve().parents[2]

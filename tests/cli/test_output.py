@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from rich.console import Console
 
 from tests.cli.conftest import Run
@@ -26,7 +27,7 @@ def printed(table: Any, width: int) -> str:
     return out.getvalue()
 
 
-words = st.text("abcdefgh", min_size=1, max_size=12)
+words = st.text("abcdefgh日本", min_size=1, max_size=12)
 texts = st.lists(words, min_size=1, max_size=6).map(" ".join)
 
 
@@ -43,7 +44,7 @@ def test_no_word_is_broken(table: tuple[list[str], list[tuple[str, ...]]], width
     """Every word of every cell is printed whole, whether as a table or as records."""
     names, rows = table
     shown = printed(grid(names, rows), width)
-    assert max(map(len, shown.split("\n"))) <= width
+    assert max(map(cell_len, shown.split("\n"))) <= width
     found = shown.split()
     for cell in (*names, *(cell for row in rows for cell in row)):
         for word in cell.split():
@@ -69,8 +70,8 @@ def test_usage_at_any_width(
     of_all = run("usage", "list", "-r", "gpt-4", "--plot").stdout
     assert "rpm: 576 used" in of_all
     rows = [line.split() for line in of_all.splitlines()]
-    assert ["arn:role/bob", "300"] in rows
-    assert ["auth0|ann", "276"] in rows
+    assert ["█", "arn:role/bob", "300", "52%"] in rows
+    assert ["▓", "auth0|ann", "276", "48%"] in rows
     for shown in (table, of_one, of_all):
         assert max(map(len, shown.splitlines())) <= width
 
@@ -82,3 +83,29 @@ def test_a_far_limit_is_told_and_not_drawn(run: Run, limiter: SyncRateLimiter) -
     chart = run("usage", "list", "-e", "ann", "-r", "gpt-4", "--plot").stdout
     assert "\nrpm lets 3,600 through in one hour\n" in chart
     assert "╌" not in chart
+
+
+def test_plain_characters_only(run: Run, limiter: SyncRateLimiter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for them gets no others, in charts, bars and tables; so does a terminal that is dumb."""
+    limiter.repository.set_resource_defaults("gpt-4", [Limit.per_hour("rpm", 40)])
+    for hour in range(3):
+        at_ms = START + hour * 3_600_000
+        for who in ("ann", "bob"):
+            run_sync(count_usage(limiter.repository._async, who, "gpt-4", "hourly", at_ms, rpm=9))
+    with limiter.acquire("ann", "gpt-4", {"rpm": 9}):
+        pass
+    commands = (
+        "usage list -r gpt-4 --plot",
+        "usage list -r gpt-4 -e ann --plot",
+        "usage list -r gpt-4 --plot",
+        "entity buckets ann",
+    )
+    for command in commands:
+        assert not run(*command.split()).stdout.isascii()
+        plain = run(*command.split(), "--ascii").stdout
+        assert plain.isascii()
+        assert "##" in plain
+    monkeypatch.setenv("FORCE_COLOR", "1")  # it is taken for a terminal
+    monkeypatch.setenv("TERM", "dumb")
+    for command in commands:
+        assert run(*command.split()).stdout.isascii()

@@ -129,12 +129,14 @@ HELP = {
     "deploy": "options of a stack, none with a default of its own",
     "limits cfn-template": "--output is a file, and --json the only way to JSON",
     "local env": "lines of a shell stay as they are",
+    "serve": "a command that has commands of its own",
     "upgrade": "all that is promised about records",
     "usage list": "two ways to spell an option, and a default that depends on another",
 }
 """Of which commands help is compared, and what there is to see."""
 
 WITHOUT_STORE = {
+    "copy",
     "cfn-template",
     "completion",
     "delete",
@@ -146,8 +148,12 @@ WITHOUT_STORE = {
     "local down",
     "local env",
     "local logs",
+    "serve token",
     "local status",
     "local up",
+    "metrics alerts",
+    "metrics dashboard",
+    "metrics list",
 }
 
 MANIFESTS = {

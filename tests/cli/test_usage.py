@@ -270,13 +270,13 @@ def test_money_is_shown_as_money(run: Run, limiter: SyncRateLimiter) -> None:
     assert "$4.115" in run("usage", "list", "-e", "alice", "-w", "hourly").stdout
     for words in (("-e", "alice"), ("-r", "gpt-4"), ("-e", "alice", "-r", "gpt-4")):
         shown = [" ".join(row.split()) for row in run("usage", "summary", *words).stdout.splitlines()]
-        assert shown[-2:] == ["rpm 3,000 1,000.0", "usd $12.345 $4.115"]
+        assert shown[-2:] == ["rpm 3,000 1,000.0", "usd $12.35 $4.12"]
         summary = json_of(run, "summary", *words)
         assert (summary["total"]["usd"], summary["units"]) == (12_345_000, {"usd": "usd_micro"})
     (row, *_) = json_of(run, "list", "-r", "gpt-4")["snapshots"]
     assert (row["counters"]["usd"], row["units"]) == (4_115_000, {"usd": "usd_micro"})
     chart = run("usage", "list", "-e", "alice", "-r", "gpt-4", "--plot").stdout
-    assert "usd: $12.345 used, at most $4.115 in one hour" in chart
+    assert "usd: $12.35 used, at most $4.12 in one hour" in chart
     assert "$5┤" in chart
     assert "$0└" in chart
     assert " 1k┤" in chart

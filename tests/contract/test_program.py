@@ -11,6 +11,7 @@ import pytest
 
 from tests.dynamodb.tables import make_table
 from tests.engines import dynamodb_local
+from tests.stores import url_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_name("program.py")
@@ -103,10 +104,12 @@ def answers_of(store: str, tmp_path: Path) -> Any:
             return ours(ZAE_LIMITER_STORE="memory://")
         case "sqlite":
             return ours(ZAE_LIMITER_STORE=f"sqlite:///{tmp_path}/limits.db")
+        case "redis" | "postgres":
+            return ours(ZAE_LIMITER_STORE=url_of(store, tmp_path))
     return ours(make_table(), dynamodb_local.endpoint())
 
 
-@pytest.mark.parametrize("store", ["memory", "sqlite", "dynamodb"])
+@pytest.mark.parametrize("store", ["memory", "sqlite", "dynamodb", "redis", "postgres"])
 def test_a_program_for_the_established_package_gets_the_same_answers(
     store: str, tmp_path: Path, theirs: Any
 ) -> None:

@@ -19,8 +19,11 @@ DECISIONS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "adr
 INSTALLS = "it installs, which the environment of this test has done already"
 AWS = "it needs an account of AWS"
 ENGINE = "it starts an engine; tests/cli/test_local.py does"
+SERVES = "it serves until it is told to end"
 NOT_RUN = {
     'pip install ".[cli,dynamodb]"': INSTALLS,
+    'pip install ".[cli,server]"': INSTALLS,
+    "zae-limiter demo --ui": SERVES,
     "zae-limiter deploy --name limits --region eu-west-1": AWS,
     "zae-limiter status --name limits --region eu-west-1": AWS,
     "zae-limiter delete --name limits --region eu-west-1": AWS,
@@ -36,6 +39,7 @@ PREFIXES = {  # the same for all that start so
     "zae-limiter local ": ENGINE,
     'eval "$(zae-limiter local env)"': ENGINE,
     "zae-limiter table ": ENGINE,
+    "zae-limiter serve ": SERVES,
 }
 
 MARK = "\x1e"
@@ -55,6 +59,17 @@ WEB = frozenset({"fastapi", "flask", "django"})
 CLIENTS = frozenset({"httpx", "httpx2", "requests", "uvicorn"})
 
 
+SERVER_PAGES = frozenset({"docs/envoy.md", "docs/server.md"})
+"""Pages for those who serve limits to others."""
+
+
+@pytest.fixture(scope="session")
+def server_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, with what the server needs."""
+    place = tmp_path_factory.mktemp("server-installed")
+    return wheel.environment(place / "venv", wheel.build(place), wheel.EXTRAS | {"server", "grpc"})
+
+
 @pytest.fixture(scope="session")
 def web_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same, with what programs of the web have."""
@@ -70,7 +85,8 @@ def spared(page: str) -> frozenset[str]:
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_does_what_it_says(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """From top to bottom, in an empty directory, with the wheel and nothing of this checkout."""
-    programs = request.getfixturevalue("web_programs" if name in WEB_PAGES else "programs")
+    kind = "server_programs" if name in SERVER_PAGES else "web_programs" if name in WEB_PAGES else "programs"
+    programs = request.getfixturevalue(kind)
     page = (ROOT / name).read_text(encoding="utf-8")
     steps = steps_of(page, spared(page))
     notes = tmp_path.parent / f"{tmp_path.name}-notes"

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from zae_limiter.telemetry.events import events_logger
+from zae_limiter.telemetry.metrics import METRICS
+
 ROOT = Path(__file__).resolve().parents[2]
 # What the page of mutations names is looked up by its own test.
 PAGES = [
@@ -18,6 +21,8 @@ PATH = re.compile(r"(?<![\w./-])(?:tests|src|benchmarks|examples)/[\w./-]*\w")
 TEST_FILE = re.compile(r"`(test_\w+\.py)`")
 TEST = re.compile(r"(?:::|`)(test_\w+)`")
 MODULE = re.compile(rf"(?<![\w./-])(?:tests|{'|'.join(ROOMS)})(?:\.\w+)+")
+
+NAMED_LIKE_MODULES = {events_logger.name, *(metric.name for metric in METRICS)}
 
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 SOURCES = "\n".join(path.read_text() for path in TESTS)
@@ -32,7 +37,9 @@ def missing(text: str, folder: Path = ROOT) -> list[str]:
 
 
 def is_there(dotted: str) -> bool:
-    """Whether this is a module, or something in one."""
+    """Whether this is a module, or something in one, a metric or a logger."""
+    if dotted in NAMED_LIKE_MODULES:
+        return True
     try:
         return pkgutil.resolve_name(dotted) is not None
     except (ImportError, AttributeError):

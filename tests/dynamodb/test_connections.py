@@ -12,9 +12,9 @@ import pytest
 from tests.dynamodb.peer import CLOSE, Peer, answer, ask, connected, happens, refusal, store
 from tests.patience import PATIENCE_SECONDS, growing_ms
 from tests.stores import drive
+from zae_limiter.backends import pool
 from zae_limiter.backends.dynamodb import open_transport
 from zae_limiter.backends.dynamodb.boto import Access
-from zae_limiter.backends.dynamodb.http import pool
 from zae_limiter.backends.dynamodb.transport import NoReply, Transport
 from zae_limiter.repository_protocol import Key, Update
 from zae_limiter.runtime.colour import run_sync

@@ -96,6 +96,8 @@ class FakeBuckets(Wrapper):
     def changes(self) -> Changes | None:
         return None
 
+    news = None
+
     def _swap(self, *given: Any) -> Item | None:
         self.swaps += 1
         if self.failure is not None:

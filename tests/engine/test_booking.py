@@ -194,6 +194,28 @@ def test_what_came_back_unseen_spoils_a_booking_that_cuts_others_off() -> None:
     assert not apply(write, bucket.item).applied
 
 
+def test_who_fits_by_what_came_back_unseen_is_in_line_as_others_are() -> None:
+    """A wait that seemed too long is asked of the store all the same, and may have become short enough."""
+    bucket = Bucket(calls=Rate(10_000, 10_000, 10_000))
+    bucket.post(Posting(debit={"calls": 30_000}), NOW)  # settled above its estimate
+    posting = Posting({"calls": 2_000}, booking=Booking(NOW + 20_000))
+    write, given = (
+        write_for(bucket.account, posting, bucket.item, NOW),
+        turns(bucket.account, [posting], bucket.item, NOW),
+    )
+    assert write is not None
+    bucket.post(Posting(credit={"calls": 4_000}), NOW)
+    outcome = apply(write, bucket.item)
+    assert outcome.applied
+    bucket.item = outcome.item
+    (booked,) = outcomes([posting], given, outcome.item or {}, NOW)
+    assert isinstance(booked, Booked)
+    bucket.post(Posting(credit={"calls": 4_000}), NOW)
+    later = bucket.book(NOW, calls=1_000)
+    assert later is not None
+    assert later.latest_ms >= booked.booking.latest_ms, "nobody overtakes by what came back"
+
+
 @pytest.mark.parametrize("capacity", [2_000, 10_000, 15_000])
 def test_what_came_back_flows_over_when_the_numbers_change(capacity: int) -> None:
     """A limit and what is set aside of it hold together no more than it can, also by its next numbers."""

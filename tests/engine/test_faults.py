@@ -37,7 +37,8 @@ from zae_limiter.engine.group_commit import BucketWriter, Visit
 from zae_limiter.engine.posting import Order
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.repository_protocol import Outcome, Write
-from zae_limiter.runtime.colour import Asyncio, run_sync
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.loops import Asyncio
 
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 """A fault can come before a coroutine has begun."""

@@ -8,6 +8,7 @@ import pytest
 from tests.engine.fake_store import (
     KEY,
     OTHER,
+    RATE,
     Store,
     account_of,
     calls,
@@ -18,11 +19,11 @@ from tests.engine.fake_store import (
     writer_of,
 )
 from zae_limiter import RateLimitExceeded
-from zae_limiter.engine.account import Meter
+from zae_limiter.engine.account import Account, Meter
 from zae_limiter.engine.group_commit import BucketWriter
 from zae_limiter.engine.seen_buckets import PROCESSES_TOLD_APART
 from zae_limiter.engine.take import LOOKS_MAX
-from zae_limiter.repository_protocol import Outcome, Write
+from zae_limiter.repository_protocol import Key, Outcome, Write
 from zae_limiter.schema import HOLDS, bucket_key, number
 
 BOTH = (account_of(), account_of(OTHER))
@@ -99,6 +100,42 @@ def test_a_refusal_is_told_when_nobody_gives_anything_back() -> None:
         take(writer, demand(5_000))
     assert len(slept) == LOOKS_MAX
     assert writer.refused_lately(KEY)
+
+
+def test_nobody_is_refused_under_limits_that_its_bucket_has_left_meanwhile() -> None:
+    """Another acquire of this process has found it under newer ones: this one asks again under these."""
+    store = Store(e=image_of(0))
+    writer, more = writer_of(store), RATE._replace(capacity_milli=30_000)
+    renewed = account_of(version=2, rate=more)
+    writer.hold(KEY)
+
+    async def seen(_: float) -> None:
+        image = image_of(24_000, cv=2, b_a_cp=30_000)
+        store.shelf.items[KEY] = image
+        writer.remember({KEY: image})
+        writer.let_go(KEY)
+
+    async def renew(_: Account) -> Account:
+        return renewed
+
+    writer.colour.sleep = seen  # type: ignore[method-assign]
+    (taken,) = take(writer, demand(12_000), renew=renew)
+    assert (taken.account.terms, taken.amounts) == (renewed.terms, {"a": 12_000})
+    assert store.held() == 12_000
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_refusal_stands_whatever_another_bucket_has_seen(version: int) -> None:
+    """Terms are read again for the other one, once; whether that brings newer ones or not."""
+    store, renewed = Store(e=image_of(0), f=image_of(5_000, cv=2)), list[Key]()
+
+    async def renew(account: Account) -> Account:
+        renewed.append(account.key)
+        return account_of(account.key, version=version)
+
+    with pytest.raises(RateLimitExceeded):
+        take(writer_of(store), demand(2_500), demand(2_500, BOTH[1]), renew=renew)
+    assert renewed == [OTHER]
 
 
 def test_a_hold_of_this_process_is_no_reason_for_doubt() -> None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.engine.fake_store import account_of
 from zae_limiter.engine import phases
-from zae_limiter.engine.bucket_view import carry
+from zae_limiter.engine.bucket_view import carry, stored_terms
+from zae_limiter.engine.bucket_writes import write_for
 from zae_limiter.engine.law import Rate, gain
 from zae_limiter.engine.line_over import on_grid
-from zae_limiter.engine.phased import in_phase
+from zae_limiter.engine.phased import in_phase, instant
 from zae_limiter.engine.phases import held_at, rate_at, wait_of
+from zae_limiter.engine.posting import Posting
 from zae_limiter.models.schedules import schedule_of, with_rest
-from zae_limiter.repository_protocol import Item
+from zae_limiter.repository_protocol import Item, apply
+from zae_limiter.runtime.world import AHEAD_MS_MAX
 from zae_limiter.schema import (
     BOOKED,
     BOOKED_SINCE,
@@ -23,6 +28,7 @@ from zae_limiter.schema import (
     limit_attributes,
     number,
     rate_attributes,
+    stored_rate,
 )
 
 MINUTE = 60_000
@@ -184,3 +190,36 @@ def test_what_was_set_aside_is_cut_like_all_else(tokens, aside, before_ms):
     assert found <= carry(CUT, rate_at(CUT, NIGHT), 0).found(whole, 60_000)
     if tokens + aside <= 0:
         assert found == carry(CUT, rate_at(CUT, NIGHT), 0).found(whole, 60_000)
+
+
+def test_a_bucket_that_a_clock_far_ahead_has_written_goes_by_ours() -> None:
+    """Neither its origin nor the begin of its phase is believed, and somebody who comes then is served."""
+    ahead_ms = START + 86_400_000
+    assert instant({"rf": ahead_ms, PHASE: ahead_ms}, START) == START
+    assert instant({"rf": ahead_ms, PHASE: START + 1_000}, START) == START + 1_000
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(("need", "debit", "credit")),
+    st.integers(-60_000, 700_000),
+    st.integers(AHEAD_MS_MAX + 1, 3_600_000),
+    st.integers(0, 20_000),
+)
+def test_whatever_is_written_first_puts_a_bucket_right_that_lies_ahead(kind, tokens, behind_ms, into_ms):
+    """It begins at our instant with what it had, by the numbers of that: what comes back does so, too."""
+    names, origin_ms, night = limit_attributes("rpm"), NIGHT + into_ms, rate_at(CUT, NIGHT)
+    now_ms = min(NIGHT, origin_ms) - behind_ms
+    image: Item = {names.tk: tokens, names.tc: 9_000, "rf": origin_ms, PHASE: NIGHT, "cv": 1}
+    image |= rate_attributes("rpm", night)
+    terms = replace(stored_terms(image), version=1)
+    account = account_of()._replace(terms=terms)
+    write = write_for(account, Posting(**{kind: {"rpm": 1_000}}), image, now_ms)
+    assert write is not None
+    after = apply(write, image).item
+    assert after is not None
+    taken = number(after, names.tc) - 9_000
+    assert (number(after, "rf"), stored_rate(after, "rpm")) == (now_ms, CUT)
+    held = 540_000 + min(60_000, tokens)
+    assert min(600_000, number(after, names.tk)) == min(600_000, held - taken)
+    assert stored_rate(in_phase(after, origin_ms), "rpm") == night

@@ -32,7 +32,8 @@ from zae_limiter.engine.settle import (
     settle,
 )
 from zae_limiter.repository_protocol import Outcome, Update, Write
-from zae_limiter.runtime.colour import Asyncio, Blocking, run_sync
+from zae_limiter.runtime.colour import Blocking, run_sync
+from zae_limiter.runtime.loops import Asyncio
 from zae_limiter.schema import bucket_key
 
 SHARD = bucket_key("ns", "e", "r", 1)

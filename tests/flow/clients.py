@@ -59,6 +59,11 @@ class Client:
         """The call by which a family is charged: all or none where that costs no more."""
         return "transact_write" if self.recording.capabilities.atomic_batches else "write_each"
 
+    @property
+    def hears(self) -> bool:
+        """Whether replies tell of limits that somebody changed."""
+        return self.recording.news is not None
+
     def forget(self) -> None:
         """Count from here."""
         self.recording.forget()

@@ -24,8 +24,8 @@ from tests.flow.clients import EMBEDDED, RESOURCE, Client, Store, rpm
 from tests.odd_stores import Slow
 from tests.simulation.readers import Steps
 from zae_limiter import Lease, LeaseExpiredError, RateLimitExceeded
-from zae_limiter.runtime.colour import Asyncio
 from zae_limiter.runtime.kept import _running
+from zae_limiter.runtime.loops import Asyncio
 
 embedded = pytest.mark.parametrize("store", EMBEDDED, indirect=True)
 """A store on the wire answers in its own time, not after some turns."""

@@ -19,7 +19,7 @@ from zae_limiter import (
     SyncRateLimiter,
     SyncRepository,
 )
-from zae_limiter.runtime.kept import is_within_ourselves
+from zae_limiter.runtime.within import is_within_ourselves
 from zae_limiter.testing import Fault
 
 LIMITS = [rpm(1_000)]

@@ -20,7 +20,8 @@ from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.engine.group_commit import BucketWriter
 from zae_limiter.models import BackendCapabilities
 from zae_limiter.repository_protocol import Backend, Item, Key, Outcome, Write
-from zae_limiter.runtime.colour import Asyncio, Blocking, Colour
+from zae_limiter.runtime.colour import Blocking, Colour
+from zae_limiter.runtime.loops import Asyncio
 from zae_limiter.runtime.world import World
 from zae_limiter.testing.stores import Wrapper
 

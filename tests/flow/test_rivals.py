@@ -62,7 +62,7 @@ def rivals(url: str) -> Iterator[tuple[Rival, Rival]]:
             rival.process.communicate()
 
 
-@pytest.fixture(params=["sqlite", "dynamodb"])
+@pytest.fixture(params=["sqlite", "dynamodb", "postgres", "redis"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A store with a child of 100 that cascades to a parent of 10, and a default of 1."""
     here = url_of(request.param, tmp_path)

@@ -296,6 +296,8 @@ async def test_new_config_costs_one_refresh(store: Store) -> None:
     await client.take("alone", {"rpm": 1})
     told = ["batch_get", "write_each"] if store.name in EMBEDDED else ["write_each", "batch_get"]
     assert [verb for verb, _ in client.calls] == [*told, "write_each"]
+    if client.hears:  # by a reply of those, and reads once more
+        await client.take("alone", {"rpm": 1})
     client.forget()
     await client.take("alone", {"rpm": 1})
     assert client.calls == WARM

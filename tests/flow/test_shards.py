@@ -246,7 +246,7 @@ def test_changed_limits_reach_every_shard() -> None:
 class SilentMemory(HotMemory):
     """One that does not tell when somebody else changed a record."""
 
-    changes = None
+    changes = news = None
 
 
 @pytest.mark.parametrize("cascade", [True, False], ids=["gets a parent", "loses its parent"])

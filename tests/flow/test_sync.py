@@ -35,7 +35,8 @@ from zae_limiter import (
 from zae_limiter.acquisition import Acquisition
 from zae_limiter.joint import JointAcquisition
 from zae_limiter.repository_protocol import Backend, Item, Key
-from zae_limiter.runtime.colour import Asyncio, Colour, ForkSafe
+from zae_limiter.runtime.colour import Colour, ForkSafe
+from zae_limiter.runtime.loops import Asyncio
 from zae_limiter.sync_lease import SyncAcquisition, SyncJointAcquisition
 from zae_limiter.testing import Fault, FaultyBackend
 from zae_limiter.testing.stores import Wrapper

@@ -23,7 +23,8 @@ from zae_limiter import (
 )
 from zae_limiter.records.connection import Options
 from zae_limiter.repository_protocol import Backend, Item, Key
-from zae_limiter.runtime.colour import Asyncio, Colour
+from zae_limiter.runtime.colour import Colour
+from zae_limiter.runtime.loops import Asyncio
 from zae_limiter.testing import Fault
 from zae_limiter.testing.stores import Wrapper
 

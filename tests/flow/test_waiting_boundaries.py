@@ -81,6 +81,33 @@ async def test_those_who_sleep_book_about_in_the_order_of_asking(store: Store) -
     assert [waiter.began_seconds for waiter in waiters[2:]] == [boundary + 31 * DAY] * 2
 
 
+async def test_who_comes_when_the_rate_is_short_is_not_before_those_who_sleep(store: Store) -> None:
+    """What it needs of the rate comes before the boundary: it is booked when that is near, as all are."""
+    room = Room(store)
+    client, boundary = await exhausted(room, MONTHLY, Limit("rpm", 2, 1, 60))
+    early = await waits(room, client, {"runs": 2, "rpm": 1})
+    await room.settled(boundary - 118)  # who has slept for twelve days wakes three seconds later
+    await client.take("key", {"rpm": 1})
+    late = await waits(room, client, {"runs": 1, "rpm": 2})
+    assert await client.limiter.available("key", RESOURCE) == {"runs": 0, "rpm": 1}
+    for at in range(-117, 1):
+        await room.settled(boundary + at)
+    assert (early.began_seconds, late.began_seconds) == (boundary, None)
+
+
+async def test_what_is_there_of_a_slow_rate_is_closed_to_nobody(store: Store) -> None:
+    """Though it is not enough for who waits until just before the boundary."""
+    room = Room(store)
+    hour = 3_600
+    client, boundary = await exhausted(room, MONTHLY, Limit("rpm", 2, 1, hour), days=(hour + 30) / DAY)
+    await client.take("key", {"rpm": 1})
+    before = await stored(store)
+    waiter = await waits(room, client, {"runs": 1, "rpm": 2})
+    assert await stored(store) == before
+    await follow(room, round(boundary))
+    assert waiter.began_seconds == round(boundary)
+
+
 async def test_who_sleeps_goes_before_those_who_come_at_the_boundary(store: Store) -> None:
     """It has booked by then."""
     room = Room(store)

@@ -17,7 +17,7 @@ from tests.stores import url_of
 from zae_limiter import SyncRateLimiter
 
 PROCESSES, WAITERS, SECONDS, STARTS_MIN = 3, 5, 2.0, 60
-KINDS = ["sqlite", "dynamodb"]
+KINDS = ["sqlite", "dynamodb", "postgres", "redis"]
 
 
 def orders(kind: str, folder: Path, variant: str = PLAIN) -> Orders:

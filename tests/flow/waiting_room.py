@@ -14,7 +14,7 @@ from typing import Any
 from tests.flow.clients import RESOURCE, Client, Store, rpm
 from tests.patience import PATIENCE_SECONDS
 from zae_limiter.repository_protocol import Backend, Item
-from zae_limiter.runtime.colour import Asyncio
+from zae_limiter.runtime.loops import Asyncio
 from zae_limiter.schema import bucket_key
 
 LIMIT = rpm(2, 1, 1)

@@ -27,6 +27,7 @@ NOT_RUN = {
     "deploy": "asks AWS",
     "list": "asks AWS",
     "local": "starts engines",
+    "serve": "answers until it is told to end",
     "upgrade": "asks AWS",
 }
 USUAL: dict[str, list[str]] = {
@@ -110,8 +111,8 @@ def lines(draw: st.DrawFn, hostile: bool = True) -> list[str]:
 
 
 def ended(line: list[str]) -> list[str]:
-    """A command line that comes to an end: the aggregator would follow the store for ever."""
-    return [*line, "--once"] if line[:1] == ["aggregate"] else line
+    """A command line that comes to an end: these would follow the store for ever."""
+    return [*line, "--once"] if line[:1] in (["aggregate"], ["watch"]) else line
 
 
 jumbles = st.lists(

@@ -25,8 +25,8 @@ from zae_limiter import (
     naming,
 )
 from zae_limiter import version as versions
-from zae_limiter.cli.grammar import limit_text, parse_limit, parse_limits_json
 from zae_limiter.models import check_count, check_limits, check_mapping
+from zae_limiter.models.grammar import limit_text, parse_limit, parse_limits_json
 from zae_limiter.schema import bucket_key, pk_entity
 from zae_limiter.version import check_compatibility, parse_version
 

@@ -26,7 +26,10 @@ from zae_limiter.backends.dynamodb.expressions import Payload, fields_of
 from zae_limiter.engine import bucket_writes, posting, split
 from zae_limiter.engine.law import Rate
 from zae_limiter.llm import SyncLearnedEstimates
-from zae_limiter.repository_protocol import Update
+from zae_limiter.records.leases import lease_key
+from zae_limiter.records.reports import ProcessReport, write_report
+from zae_limiter.repository_protocol import Put, Update
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import bucket_key
 from zae_limiter.testing import ManualClock
 
@@ -163,6 +166,8 @@ def application(repository: SyncRepository, clock: ManualClock) -> None:
     repository.speculative_consume("user", RESOURCE, {"rpm": 1})
     with SyncLearnedEstimates(repository) as estimates:
         estimates.observe(RESOURCE, 4_096, 300)
+    told = ProcessReport("host-1", "1", 0, 0, 1, 0, 0, 0)
+    assert run_sync(write_report(repository._async._scope, 0, told, is_new=True))
     _run_hot(SyncRateLimiter(repository), clock)
 
 
@@ -196,6 +201,9 @@ def administration(repository: SyncRepository) -> None:
     bucket = bucket_key(repository.namespace_id, "brief", RESOURCE)
     repository.write_each([Update(bucket, set={"note": 1})])
     repository.transact_write([Update(bucket, set={"note": 2})])
+    # As the server does it: a lease is a row beside what it takes, and goes with it.
+    lease = lease_key(repository.namespace_id, "lease-1")
+    repository.transact_write([Update(bucket, set={"note": 3}), Put(lease, {"rev": 0})])
     repository.top_up("brief", RESOURCE, {"rpm": 1}, key="once")
     repository.reset("brief", RESOURCE)
     repository.forgive("brief", RESOURCE)
@@ -241,6 +249,7 @@ def reading(repository: SyncRepository) -> None:
     repository.get_usage_snapshots("child")
     repository.get_usage_snapshots(resource=RESOURCE)
     repository.get_usage_summary("child")
+    repository.get_reports()
 
 
 def registry(repository: SyncRepository) -> None:

@@ -1,4 +1,4 @@
-"""Who may acquire may read estimates and add to them, in its namespace, and neither replace nor delete."""
+"""Who may acquire may read estimates and add to them and to reports, in its namespace, and not delete."""
 
 import pytest
 
@@ -22,6 +22,18 @@ ns-full  UpdateItem    a  a/ESTIMATE#7                 yes
 ns-full  UpdateItem    a  b/ESTIMATE#7                 no
 read     BatchGetItem  -  a/ESTIMATE#7                 yes
 read     UpdateItem    -  a/ESTIMATE#7                 no
+acq      UpdateItem    -  a/REPORT#                    yes
+acq      PutItem       -  a/REPORT#                    no
+acq      DeleteItem    -  a/REPORT#                    no
+acq      UpdateItem    -  a/RESOURCE#x/REPORT          no
+ns-acq   UpdateItem    a  a/REPORT#                    yes
+ns-acq   UpdateItem    a  b/REPORT#                    no
+ns-acq   UpdateItem    _  _/REPORT#                    no
+ns-full  UpdateItem    a  a/REPORT#                    yes
+ns-full  UpdateItem    a  b/REPORT#                    no
+read     Query         -  a/REPORT#                    yes
+ns-read  Query         a  a/REPORT#                    yes
+ns-read  Query         a  b/REPORT#                    no
 """
 
 

@@ -9,6 +9,7 @@ from tests import names
 from tests.infra.permissions import Request, is_allowed
 from tests.infra.test_policies import ACTIONS, AGGREGATOR, PLACES, POLICIES, TAG
 from zae_limiter import schema
+from zae_limiter.records.reports import report_key
 
 KINDS_OF_KEYS = (
     (schema.pk_resource, "r"),
@@ -18,6 +19,7 @@ KINDS_OF_KEYS = (
     (schema.pk_audit, "e"),
     (lambda ns, resource: schema.pk_audit(ns, f"$RESOURCE:{resource}"), "r"),
     (lambda ns: schema.estimate_key(ns, 7, 0).partition, ""),
+    (lambda ns: report_key(ns, 7).partition, ""),
     (schema.gsi1_pk_parent, "e"),
     (schema.gsi3_pk_entity_config, "r"),
 )

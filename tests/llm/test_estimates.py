@@ -9,7 +9,15 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.patience import wait_until
-from zae_limiter import Limit, RateLimitExceeded, SyncLease, SyncRateLimiter, SyncRepository, ValidationError
+from zae_limiter import (
+    Limit,
+    RateLimiterUnavailable,
+    RateLimitExceeded,
+    SyncLease,
+    SyncRateLimiter,
+    SyncRepository,
+    ValidationError,
+)
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.backends.shelf import Shelf
 from zae_limiter.llm import LearnedEstimates, SyncLearnedEstimates
@@ -288,6 +296,51 @@ def test_what_a_process_remembers_is_bounded() -> None:
     assert len(it.estimates._async._learned.get().sketches) == 10
     it.estimates.refresh()
     assert it.reserves < CAP
+
+
+def test_names_that_are_only_asked_for_push_nobody_out() -> None:
+    """However many one tenant makes up: what is known of others stays, and what they observed is stored."""
+    it = Estimating(sketches_max=10)
+    it.call(200)
+    usual = it.reserves
+    for _ in range(600):
+        it.estimates.observe(MODEL, CAP, 2_000)  # not stored yet
+    for number in range(100):
+        assert it.estimates.reserve(f"made-up-{number}", CAP) == CAP
+    assert it.reserves == usual < 2_000
+    it.estimates.refresh()
+    assert it.reserves >= 2_000
+    for number in range(100):  # calls that somebody served all the same
+        it.estimates.observe(f"made-up-{number}", CAP, 1)
+    assert it.reserves >= 2_000
+    it.clock.advance(900 * GENERATIONS)
+    for number in range(10):  # what is old counts for nothing
+        it.estimates.reserve(f"new-{number}", CAP)
+    assert it.reserves == CAP
+
+
+@pytest.mark.parametrize("is_down", [False, True])
+def test_what_makes_room_is_stored_before(is_down: bool) -> None:
+    """Also if the store was gone for a while, and if somebody asks for it again meanwhile."""
+    clock, shelf = ManualClock(), Shelf()
+    store = FaultyBackend(MemoryBackend(clock.world, shelf))
+    it = Estimating(store, clock, sketches_max=10)
+    for _ in range(100):
+        for number in range(18):
+            it.estimates.observe(f"model-{number}", CAP, 300)
+    if is_down:
+        store.always = Fault.UNREACHABLE
+        with pytest.raises(RateLimiterUnavailable):
+            it.estimates.refresh()
+        store.always = None
+        it.estimates.observe("model-0", CAP, 300)
+    it.estimates.refresh()
+    assert it.estimates._async._learned.get().leaving == {}
+    other = Estimating(MemoryBackend(clock.world, shelf), clock)
+    for _ in range(2):
+        reserved = [other.estimates.reserve(f"model-{number}", CAP) for number in range(18)]
+        other.estimates.refresh()
+    assert reserved == [ENDS[bin_of(300)]] * 18
 
 
 def test_threads_observe_together() -> None:

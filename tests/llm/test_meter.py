@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.llm.recorded_bodies import AMAZON, JSON, RECORDED, STREAM, TELLING, Recorded
-from zae_limiter.llm import Usage, UsageMeter, estimate_tokens, separate_tokens
+from zae_limiter.llm import Usage, UsageMeter, estimate_tokens, events, separate_tokens
 from zae_limiter.llm.events import DOCUMENT_BYTES_MAX, TEXT_BYTES_MAX
 from zae_limiter.models import TOKENS_MAX
 
@@ -22,8 +22,8 @@ BY_NAME = {one.name: one for one in RECORDED}
 
 
 def pieces(body: bytes, cuts: list[int]) -> Iterator[bytes]:
-    """A body cut at some places."""
-    ends = sorted({min(cut, len(body)) for cut in cuts} | {len(body)})
+    """A body cut at some places; twice at the same one is a piece with nothing in it."""
+    ends = sorted([*(min(cut, len(body)) for cut in cuts), len(body)])
     for start, end in zip([0, *ends], ends, strict=False):
         yield body[start:end]
 
@@ -169,7 +169,7 @@ def test_lines_of_an_event_belong_together() -> None:
         ]
         body = end.join(lines).encode()
         for cut in range(len(body)):
-            assert read(body, [cut], content_type=STREAM).usage == Usage(4)
+            assert read(body, [cut, cut], content_type=STREAM).usage == Usage(4)
 
 
 class TestFactory:
@@ -208,6 +208,31 @@ class TestFactory:
 
 class TestHostile:
     """What comes from elsewhere may be anything."""
+
+    @given(
+        size=st.integers(0, 60_000),
+        unit=st.sampled_from([b"0", b"\n", b'""', b"[{}],", b"{}", b"data: {}\n\n"]),
+    )
+    @settings(max_examples=60)
+    def test_a_chunk_holds_so_much(self, size: int, unit: bytes) -> None:
+        """What is packed into a chunk is read up to a multiple of it; beyond that nothing is known."""
+        packed = gzip.compress(unit * (40 * size // len(unit)))
+        bound = events.DECODED_FEED_BYTES + events.DECODED_FEED_RATIO * len(packed)
+        inflated = events.Inflated()
+        read = sum(map(len, inflated.feed(packed)))
+        assert read <= bound + events._DECODED_STEP_BYTES
+        assert inflated.has_given_up == (len(unit) * (40 * size // len(unit)) > read)
+
+    def test_who_packs_too_much_is_not_estimated(self) -> None:
+        """For what was read is not all that came; what the provider tells counts."""
+        for bomb, known in ((b"", {"tpm": 5}), (b" " * 2**21, None)):
+            meter = UsageMeter(content_type=JSON, content_encoding="gzip", input_tokens=5)
+            meter.feed(gzip.compress(bomb))
+            assert meter.amounts() == known
+        told = gzip.compress(b'{"usage": {"prompt_tokens": 1, "completion_tokens": 2}}') + gzip.compress(bomb)
+        meter = UsageMeter(content_type=JSON, content_encoding="gzip", input_tokens=5)
+        meter.feed(told)
+        assert meter.amounts() == {"tpm": 3}
 
     @given(
         recorded=st.sampled_from(RECORDED),

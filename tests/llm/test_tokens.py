@@ -3,7 +3,7 @@
 import hashlib
 import math
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import tiktoken
 import tiktoken.load
 import tiktoken.registry
 import tiktoken_ext.openai_public
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from zae_limiter import ValidationError
@@ -66,6 +66,16 @@ def test_words_are_not_underestimated() -> None:
         assert estimate_tokens(text) <= len(text.encode()) / 1.5
 
 
+class Unseen(Sequence[str]):
+    """More than anybody should look at."""
+
+    def __len__(self) -> int:
+        return 10**9
+
+    def __getitem__(self, index: Any) -> Any:
+        raise AssertionError("somebody looks at each of them")
+
+
 class TestMessages:
     def test_every_message_takes_something_beside_its_text(self) -> None:
         """As OpenAI's own recipe has it: some for each message, some for the answer."""
@@ -83,9 +93,18 @@ class TestMessages:
             {"instructions": text, "input": "hi"},
             {"contents": [{"role": "user", "parts": [{"text": text}]}]},
             {"tools": [{"name": text, "input_schema": {"type": "object"}}]},
+            {"content": [{"type": "tool_use", "input": {text: 1}}]},
+            {"content": [{"type": "tool_use", "input": {"data": text}}]},
+            {"parts": [{"functionCall": {"args": {"rows": [text]}}}]},
+            {"content": [{"type": "document", "source": {"type": "text", "data": text}}]},
+            {"content": [{"type": "document", "source": {"type": "content", "content": [{"text": text}]}}]},
         ]
         for shape in shapes:
             assert estimate_tokens(text) <= estimate_tokens(shape) <= estimate_tokens(text) + 40
+        numbers = {"input": {"rows": list(range(1_000))}}
+        assert estimate_tokens(numbers) > 2_000
+        for source in ({"type": "base64", "data": "A" * 10_000}, {"type": "url", "url": "A" * 10_000}):
+            assert estimate_tokens([{"role": "user", "content": [{"source": source}]}]) < 30
         picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 10_000}}
         assert estimate_tokens([{"role": "user", "content": [picture]}]) < 30
 
@@ -122,6 +141,20 @@ class TestMessages:
         assert estimate_tokens(deep) == 0
         assert estimate_tokens({"tools": tools}) >= 0
 
+    def test_so_many_parts_are_looked_at(self) -> None:
+        """What has more is taken for as much as can be, before anybody has looked: it is no prompt."""
+        assert estimate_tokens({"input": [1] * 300_000}) == 300_000
+        empty = [""] * (tokens.PARTS_MAX - 2)
+        assert estimate_tokens({"messages": empty}) == tokens_at_most({"messages": empty}) == 0
+        for prompt in ([*empty, "", "", ""], {"messages": Unseen()}, [Unseen()], [{"a": [""] * 9}] * 9_999):
+            assert estimate_tokens(prompt) == tokens_at_most(prompt) == TOKENS_MAX
+
+    @given(ids=st.lists(st.integers(0, 200_000), max_size=9))
+    def test_tokens_that_are_sent_as_numbers(self, ids: list[int]) -> None:
+        """As the prompts of embeddings and completions may be: they are counted, however many."""
+        assert estimate_tokens({"input": ids}) == tokens_at_most({"input": [ids]}) == len(ids)
+        assert estimate_tokens({"n": 7, "logprobs": True, "input": [True, None]}) == 0
+
     def test_what_is_no_prompt_is_told(self) -> None:
         """By whoever writes the gateway."""
         for wrong in (None, 7, b"bytes"):
@@ -139,6 +172,9 @@ class TestMessages:
         ({"max_tokens": 100}, 100),
         ({"max_completion_tokens": 100, "max_tokens": 5}, 100),
         ({"max_output_tokens": 100}, 100),
+        ({"max_output_tokens": 0, "max_tokens": 100}, 100),
+        ({"max_completion_tokens": 1, "generationConfig": {"maxOutputTokens": 100}}, 100),
+        ({"max_tokens": 0}, 0),
         ({"generationConfig": {"maxOutputTokens": 100}}, 100),
         ({"inferenceConfig": {"maxTokens": 100}}, 100),
         ({"max_tokens": 10**30}, 4_096),
@@ -174,6 +210,26 @@ class TestTiktoken:
         longest = "the " * (tokens.EXACT_CHARACTERS_MAX // 4)
         assert estimate_tokens(longest, "gpt-4o") == len(TINY.encode_ordinary(longest))
         assert estimate_tokens(longest + "t", "gpt-4o") == estimate_tokens(longest + "t")
+
+    @given(sizes=st.lists(st.integers(0, tokens.EXACT_CHARACTERS_MAX + 1), max_size=9))
+    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+    def test_so_much_of_a_prompt_is_counted(self, sizes: list[int]) -> None:
+        """In all its texts together, and not in each of them; the rest is weighed."""
+
+        class Counting:
+            seen = 0
+
+            def encode_ordinary(self, text: str) -> str:
+                self.seen += len(text)
+                return text[: len(text) // 2]
+
+        encoding: Any = Counting()
+        tiktoken.registry.ENCODINGS["o200k_base"] = encoding
+        found = estimate_tokens(["x" * size for size in sizes], "gpt-4o")
+        assert encoding.seen <= tokens.EXACT_CHARACTERS_MAX
+        assert found <= sum(sizes)
+        if sum(sizes) <= tokens.EXACT_CHARACTERS_MAX:
+            assert found == sum(size // 2 for size in sizes)
 
     @pytest.mark.parametrize("model", ["gpt-4o", "gpt-3.5-turbo", "claude-sonnet-4-5", "", "x" * 10_000])
     def test_nothing_is_downloaded(self, model: str) -> None:

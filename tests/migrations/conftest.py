@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 
 from tests.migrations.old_store import OldStore, old_store
-from tests.stores import STORES
 from zae_limiter.runtime.colour import run_sync
 
+OLD = ("memory", "sqlite", "dynamodb")
+"""Stores that have records of older shapes, or can have got them."""
 
-@pytest.fixture(params=list(STORES))
+
+@pytest.fixture(params=OLD)
 def stage(request: pytest.FixtureRequest, tmp_path: Path):
     it = old_store(request.param, tmp_path)
     yield it

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.migrations.conftest import OLD
 from tests.migrations.old_store import OldStore, fill, old_store
 from tests.migrations.test_interruptions import finished
 from tests.odd_stores import Crash, Crashing, Yielding
 from tests.older.releases import RECORDINGS, recorded
-from tests.stores import STORES
 from zae_limiter import IncompatibleSchemaError
 from zae_limiter.engine.law import Rate, balance
 from zae_limiter.operate.migrations import Kind, Migration, moving
@@ -60,7 +60,7 @@ def undisturbed(version: str, tmp_path) -> Rows:  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize("version", RECORDINGS)
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", OLD)
 def test_every_store_ends_the_same(store: str, version: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
     """Nothing is left of the older shape, a second run has nothing to do, and a survey says so."""
     it = filled(store, recorded(version), tmp_path)

@@ -50,7 +50,7 @@ class MockProvider:
         else:
             headers["retry-after-ms"] = str(math.ceil((1 - self._tokens) / self.rate * 1000))
         if self.tells:
-            headers["x-ratelimit-limit-requests"] = str(round(self.rate))
+            headers["x-ratelimit-limit-requests"] = str(round(self.rate * 60))  # of a minute, as OpenAI does
             headers["x-ratelimit-remaining-requests"] = str(max(0, math.floor(self._tokens)))
         self.answers.append((time.monotonic(), status))
         return status, headers

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,21 @@ import pytest
 import requests
 
 from tests.outbound.mock_provider import MockProvider
-from zae_limiter import Limit, RateLimiter, RateLimitExceeded, SyncRateLimiter, ValidationError
+from zae_limiter import (
+    Limit,
+    RateLimiter,
+    RateLimitExceeded,
+    SyncRateLimiter,
+    SyncRepository,
+    ValidationError,
+)
+from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.outbound import Provider
+from zae_limiter.outbound.pacing import Pacing
+from zae_limiter.outbound.told import ProviderAnswer
+from zae_limiter.records.providers import pause
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.testing import ManualClock
 
 LIMITS = [Limit.per_second("requests", 50, burst=5)]
 
@@ -66,16 +80,23 @@ def test_async_clients_wait_for_their_turn(store: str) -> None:
 
 def test_what_the_provider_says_of_its_limit_is_stored_for_all(store: str) -> None:
     """With a burst in proportion; another worker goes by it without having been told."""
+
+    def mute(_: httpx.Request) -> httpx.Response:
+        raise httpx.ReadTimeout("nobody answers")
+
     mock = MockProvider(20, 5)
     with mock.serving() as url, SyncRateLimiter.open(store) as limiter:
         declared = [Limit.per_second("requests", 40, burst=10)]
         with httpx.Client(transport=Provider(limiter, "vendor", declared).sync_httpx_transport()) as client:
             client.get(url)
         (limit,) = limiter.repository.get_limits("vendor", "api")
-        assert (limit.refill_amount, limit.capacity) == (20, 5)
+        assert (limit.refill_amount, limit.refill_period_seconds, limit.capacity) == (1_200, 60, 5)
         with SyncRateLimiter.open(store) as worker:
-            Provider(worker, "vendor", declared)
-            assert worker.available("vendor", "api")["requests"] <= 5
+            untold = Provider(worker, "vendor", declared).sync_httpx_transport(httpx.MockTransport(mute))
+            with httpx.Client(transport=untold) as client, pytest.raises(httpx.ReadTimeout):
+                client.get(url)
+            assert worker.available("vendor", "api")["requests"] <= 4
+            assert worker.repository.get_limits("vendor", "api") == [limit], "it declares nothing anew"
         mock.change(40, 10)
         with httpx.Client(transport=Provider(limiter, "vendor", declared).sync_httpx_transport()) as client:
             client.get(url)
@@ -116,12 +137,40 @@ def test_a_refusal_makes_everybody_pause_once(store: str) -> None:
     assert left["requests"] >= -31
 
 
+@pytest.mark.parametrize(("refusals", "within_s"), [(1, 12), (3, 18), (60, 30)])
+def test_a_provider_that_says_nothing_is_tried_again_in_good_time(refusals: int, within_s: int) -> None:
+    """Gently at first, near where it refused; and however often it had refused, all is sent within 30 s."""
+    clock, declared = ManualClock(), Limit.per_minute("requests", 6_000)
+    limiter = SyncRateLimiter(SyncRepository.over(MemoryBackend(clock.world), world=clock.world))
+    pacing = Pacing(limiter._async, "vendor", "api", [declared], 60.0)
+
+    def answer(status: int) -> int:
+        lease = run_sync(pacing.admit({"requests": 1}))
+        run_sync(pacing.answered(lease, ProviderAnswer(status == 429, None, ())))
+        return limiter.repository.get_limits("vendor", "api")[0].refill_amount
+
+    for _ in range(refusals):
+        lowest = answer(429)
+        clock.now_ms += 6_000  # so that there is something to take
+    assert lowest < 0.81 * 6_000
+    run_sync(pause(limiter._async.repository._scope, "vendor", "api", clock.now_ms, clock.now_ms + 200))
+    clock.now_ms += 200
+    rates, begun_ms = [lowest], clock.now_ms
+    while rates[-1] < 6_000:
+        clock.now_ms += 1_000
+        rates.append(answer(200))
+    assert clock.now_ms - begun_ms <= within_s * 1_000
+    raises = [after - before for before, after in pairwise(rates) if after > before]
+    assert raises[0] <= 0.05 * 6_000
+    assert raises[:-1] == sorted(raises[:-1])
+
+
 def test_who_would_wait_for_too_long_is_answered_at_once_or_told_so(store: str) -> None:
     """Without a request; clients read the answer like one of the provider's."""
-    mock = MockProvider(1000, 100)
+    mock = MockProvider(1000, 100, tells=False)
     hour = [Limit.per_hour("requests", 1)]
     with mock.serving() as url, SyncRateLimiter.open(store) as limiter:
-        provider = Provider(limiter, "vendor", hour, wait=0.5, names={"requests": "other"})
+        provider = Provider(limiter, "vendor", hour, wait=0.5)
         with httpx.Client(transport=provider.sync_httpx_transport()) as client:
             assert client.get(url).status_code == 200
             refused = client.get(url)
@@ -130,7 +179,7 @@ def test_who_would_wait_for_too_long_is_answered_at_once_or_told_so(store: str) 
             assert 3_590 <= int(refused.headers["retry-after"]) <= 3_600
             assert refused.json()["error"] == "rate_limit_exceeded"
             assert "vendor" not in refused.text
-        raising = Provider(limiter, "vendor", hour, wait=0.5, raises=True, names={"requests": "other"})
+        raising = Provider(limiter, "vendor", hour, wait=0.5, raises=True)
         with (
             httpx.Client(transport=raising.sync_httpx_transport()) as client,
             pytest.raises(RateLimitExceeded),
@@ -227,3 +276,13 @@ def test_bad_input_is_told(store: str) -> None:
             Provider(limiter, "vendor", LIMITS).httpx_transport()
         with pytest.raises(ValidationError, match="wait"):
             Provider(limiter, "vendor", LIMITS, wait=-1)
+        for wrong, reason in (
+            ({"cost": {"tokens": 1}}, "no limit is called 'tokens'; use 'requests'"),
+            ({"cost": {"requests": 6}}, "no request would ever be sent: 'requests' holds 5"),
+            ({"cost": {"requests": -1}}, "at least 0"),
+            ({"cost": {}}, "a request takes something"),
+            ({"cost": 5}, "pass amounts by limit"),
+            ({"names": {"tokens": "tpm"}}, "no limit is called 'tpm'; use 'requests'"),
+        ):
+            with pytest.raises(ValidationError, match=reason):
+                Provider(limiter, "vendor", LIMITS, **wrong)

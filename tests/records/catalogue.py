@@ -38,8 +38,10 @@ from zae_limiter.records.items import (
     usage_row,
     version_item,
 )
+from zae_limiter.records.leases import LeaseRow, lease_item, lease_key
 from zae_limiter.records.once import OnceRequest, once_item
 from zae_limiter.records.providers import ProviderRecord, provider_item, provider_key
+from zae_limiter.records.reports import ProcessReport, report_item, report_key
 from zae_limiter.repository_protocol import Item, Key, Put
 from zae_limiter.schema import (
     BOOKED,
@@ -108,6 +110,8 @@ def samples() -> list[Sample]:
             {"entities": 1, "resource": RES, **within_namespace(NS, count_key)},
         ),
         Sample("estimate", *_estimate()),
+        Sample("report", *_report()),
+        Sample("lease", *_lease()),
         Sample("claim", claim, {**claim_item(NS, claim, "entity", ID, RES), "born": ""}),
         Sample("provider", provider_key(NS, ID, RES), _provider()),
         Sample("key of a verb", once_key(NS, "{key}"), once_item(NS, OnceRequest("", {}, "{key}"), {}, 1)),
@@ -145,6 +149,12 @@ def _entity() -> Item:
     return {**entity_item(NS, Entity(ID, "", PARENT, True, {}, "")), "children": 1}
 
 
+def _lease() -> tuple[Key, Item]:
+    row = LeaseRow(lease_id="{lease}", owner="", said="", began_ms=0, expires_ms=0)
+    entries = {"GSI2PK": f"{NS}/LEASES#{{place}}", "GSI2SK": "{due_ms}"}
+    return lease_key(NS, "{lease}"), {**lease_item(NS, row), "ended_ms": 0, **entries}
+
+
 def _provider() -> Item:
     said = ProviderRecord("")._asdict()
     return provider_item(NS, provider_key(NS, ID, RES), said, 1)
@@ -171,6 +181,11 @@ def _estimate() -> tuple[Key, Item]:
         "n{bin}": 1,
         "GSI4SK": f"{partition}#{{place}}",
     }
+
+
+def _report() -> tuple[Key, Item]:
+    key = Key(report_key(NS, 0).partition, "#REPORT#{place}")
+    return key, report_item(NS, 0, ProcessReport("", "", 0, 0, 0, 0, 0, 0))
 
 
 def _plain(value: object) -> str:

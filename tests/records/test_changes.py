@@ -1,5 +1,6 @@
 """Changes of configuration take effect: at the next acquire, for everybody, once."""
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from zae_limiter.engine.seen_changes import stamp_of, version_of
 from zae_limiter.records import levels
 from zae_limiter.records.buckets import BucketRecords
 from zae_limiter.records.connection import Options
-from zae_limiter.repository_protocol import Equal, Update
+from zae_limiter.repository_protocol import Equal, Put, Update
 from zae_limiter.schema import bucket_key, resource_config_key
 
 
@@ -57,6 +58,7 @@ async def test_a_client_learns_for_all_its_entities(store: Store) -> None:
 async def forget_to_tell(repository: Repository) -> None:
     """Take the store's word for changes away, as on a store that has none."""
     repository._connection._changes, repository._connection.writer.swap = None, None
+    repository._connection._news = None
 
 
 async def test_a_cut_binds_at_the_latest_when_the_cache_expires(store: Store) -> None:
@@ -268,6 +270,38 @@ async def test_a_bucket_ahead_of_its_configuration_is_put_right_once(store: Stor
     calls.forget()
     await take(RateLimiter(user), "key-1", "gpt-4", rpm=1)
     assert [verb for verb, _ in calls.calls] == ["write_each"]
+
+
+async def test_limits_that_the_store_has_lost_make_no_tokens(store: Store) -> None:
+    """Who remembers a raise that a failover undid, and who does not, do not turn a bucket to and fro."""
+    admin, late, early = [await store.repository() for _ in range(3)]
+    for repository in (admin, late, early):
+        await forget_to_tell(repository)
+    keys = [
+        resource_config_key(admin.namespace_id, "gpt-4"),
+        bucket_key(admin.namespace_id, "key-1", "gpt-4"),
+    ]
+    await admin.set_resource_defaults("gpt-4", [Limit("rpm", 10, 1, 10**7)])
+    await take(RateLimiter(early), "key-1", "gpt-4", rpm=1)
+    before = await admin._backend.batch_get(keys)
+    await admin.set_resource_defaults("gpt-4", [Limit("rpm", 20, 1, 10**7)])
+    await take(RateLimiter(late), "key-1", "gpt-4", rpm=1)
+    await admin.write_each([Put(key, item) for key, item in zip(keys, before, strict=True) if item])
+    admitted = []
+    for _ in range(5):
+        for client, amount in ((late, 10), (early, 1)):
+            store.clock.advance(2)
+            with suppress(RateLimitExceeded):
+                await take(RateLimiter(client), "key-1", "gpt-4", rpm=amount)
+                admitted.append(amount)
+    assert admitted == [10], "the raise was given more than once"
+    assert (await stored(admin))[0] == 10
+    store.clock.advance(2)
+    await admin.set_resource_defaults("gpt-4", [Limit("rpm", 15, 1, 10**7)])  # the second change once more
+    await take(RateLimiter(admin), "key-1", "gpt-4", rpm=1)
+    for client in (late, early):
+        await take(RateLimiter(client), "key-1", "gpt-4", rpm=1)
+        assert (await stored(admin))[0] == 15
 
 
 async def test_limits_given_along_are_honoured_on_a_bucket_that_exists(store: Store) -> None:

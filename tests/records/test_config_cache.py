@@ -19,7 +19,8 @@ from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.config_cache import ConfigCache
 from zae_limiter.records.connection import Connection, Options
 from zae_limiter.repository_protocol import Backend, Item, Key
-from zae_limiter.runtime.colour import Asyncio, Colour
+from zae_limiter.runtime.colour import Colour
+from zae_limiter.runtime.loops import Asyncio
 from zae_limiter.testing import Fault, FaultyBackend, ManualClock
 from zae_limiter.testing.stores import Wrapper
 

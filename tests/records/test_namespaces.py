@@ -1,5 +1,6 @@
 """Namespaces: the registry, soft deletion, purging, and that no method shows another's records."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ from zae_limiter import (
 )
 from zae_limiter.llm import LearnedEstimates
 from zae_limiter.operate.manifest import LevelAddress, Manifest, StoredLimits
-from zae_limiter.records import namespaces, providers
+from zae_limiter.records import namespaces, providers, reports
+from zae_limiter.records.leases import LeaseRow, LeaseState, PartRow, made
 from zae_limiter.repository_protocol import Delete, Key
 
 
@@ -128,9 +130,18 @@ async def fill(repository: Repository, tag: str) -> None:
     for window in ("hourly", "daily", "monthly"):
         await count_usage(repository, "key-1", "gpt-4", window, 0, rpm=1)
     await providers.declare(repository._scope, "vendor", "gpt-4", "rpm")
+    told = reports.ProcessReport("host", "id", 0, repository._scope.world.now_ms(), 0, 0, 0, 0)
+    await reports.write_report(repository._scope, 1, told, is_new=True)
     estimates = LearnedEstimates(repository)
     estimates.observe("gpt-4", 4_096, 300)
     await estimates.refresh()
+    part = PartRow("key-1", "gpt-4", {"rpm": 1000}, ("rpm",), (("key-1", True),), ())
+    ended = LeaseRow(lease_id="a", owner="b", said="", began_ms=1, expires_ms=2, parts=(part,))
+    for row in (
+        ended,
+        replace(ended, lease_id="c", state=LeaseState.COMMITTED, ended_ms=repository._world.now_ms()),
+    ):
+        await repository._scope.must_write([made(repository.namespace_id, row)])
 
 
 async def seen(repository: Repository) -> dict[str, Any]:

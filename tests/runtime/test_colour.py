@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.patience import PATIENCE_SECONDS
-from zae_limiter.runtime.colour import Asyncio
+from zae_limiter.runtime.loops import Asyncio
 
 COLOUR = Asyncio()
 

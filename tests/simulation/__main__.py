@@ -18,6 +18,9 @@ from unittest import mock
 from tests.simulation.boundaries import Boundaries
 from tests.simulation.bugs import BUGS, planted
 from tests.simulation.calendars import Calendars
+from tests.simulation.failover_seats import FailoverSeats
+from tests.simulation.failovers import Failovers
+from tests.simulation.parties import Parties
 from tests.simulation.rivals import Rivals
 from tests.simulation.schedules import Schedules
 from tests.simulation.seating import Seating
@@ -52,6 +55,7 @@ def simulate(seed: int, bug: str | None = None, *, waits: bool = True) -> Scenar
             scenario = Scenario(seed, waits=waits)
             scenario.run()
             Rivals(seed).run()
+            Parties(seed).run()
             seating = Seating(seed)
             seating.run()
             turns = Turns(seed)
@@ -64,7 +68,12 @@ def simulate(seed: int, bug: str | None = None, *, waits: bool = True) -> Scenar
             schedules.run()
             boundaries = Boundaries(seed)
             boundaries.run()
-            for world in (seating, turns, calendars, switching, schedules, boundaries):
+            failovers = Failovers(seed)
+            failovers.run()
+            seats = FailoverSeats(seed)
+            seats.run()
+            others = seating, turns, calendars, switching, schedules, boundaries, failovers, seats
+            for world in others:
                 scenario.simulation.faults += world.simulation.faults
     finally:
         if collects:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from tests.engine.booking_bugs import BOOKING_BUGS
+from tests.simulation.failover_bugs import FAILOVER_BUGS
 from tests.simulation.schedule_bugs import SCHEDULE_BUGS
 from tests.simulation.simulation import SimColour
 from zae_limiter.acquisition import Acquisition
@@ -329,6 +330,7 @@ def _full_too_early(accrual: str) -> Steps:
 BUGS: dict[str, dict[str, Any]] = {
     **BOOKING_BUGS,
     **SCHEDULE_BUGS,
+    **FAILOVER_BUGS,
     "deaf_to_switches": {"zae_limiter.engine.plan.Plan.is_fresh": lambda *_: True},
     "changes_masked": {"zae_limiter.engine.bucket_view.has_missed": _missed_in_sum},
     "boundary_twice": {"zae_limiter.engine.law.accrued": _boundary_twice},

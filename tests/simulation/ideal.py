@@ -10,6 +10,7 @@ stored.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import NamedTuple
 
 from tests.simulation.simulation import Process, Simulation
@@ -20,6 +21,7 @@ from zae_limiter.engine.group_commit import BucketWriter
 from zae_limiter.engine.law import Rate, accrued, balance, wait_ms
 from zae_limiter.engine.line import Lines, Ticket
 from zae_limiter.engine.posting import Order, Posting, merged
+from zae_limiter.engine.receipts import Beside
 from zae_limiter.engine.seen_changes import has_missed
 from zae_limiter.engine.sending import Sending
 from zae_limiter.models import Limit
@@ -29,6 +31,7 @@ from zae_limiter.schema import (
     BURIED,
     booking_attributes,
     bucket_limit_names,
+    forgiven,
     limit_attributes,
     number,
     stored_rate,
@@ -110,7 +113,20 @@ class Judge:
     def __init__(self, name: str, simulation: Simulation) -> None:
         self.name, self._simulation = name, simulation
         self.limits: dict[str, Ideal] = {}
+        self.lost: Mapping[str, int] = {}
+        """What was taken, and the store has lost: it may be given back all the same."""
         self._offsets_ms = (0, 0)
+
+    @property
+    def span_ms(self) -> int:
+        """How far apart the instants of clients have been."""
+        return 1 + self._offsets_ms[1] - self._offsets_ms[0]
+
+    def copied(self) -> Judge:
+        """Another one who has seen the same."""
+        twin = copy(self)
+        twin.limits = {name: copy(ideal) for name, ideal in self.limits.items()}
+        return twin
 
     def see(self, before: Item | None, after: Item, intent: Intent, now_ms: int) -> None:
         """A write turned ``before`` into ``after``."""
@@ -125,7 +141,7 @@ class Judge:
         ahead_ms = min(max(0, origin_ms - now_ms), self._simulation.clock_error_ms)
         offsets = (*self._offsets_ms, intent.client_ms - now_ms, ahead_ms)
         self._offsets_ms = min(offsets), max(offsets)
-        span_ms = 1 + self._offsets_ms[1] - self._offsets_ms[0]
+        span_ms = self.span_ms
         for name in held:
             names, rate = limit_attributes(name), stored_rate(after, name)
             assert rate is not None
@@ -138,9 +154,10 @@ class Judge:
             ideal.advance(now_ms)
             if ideal.rate != rate:
                 ideal.change(rate, span_ms)
+                ideal.level -= _made_up(name, before or {}, after)
             ideal.doubt(span_ms)
             # What was taken from a shard that came back may be given back to a later one in its place.
-            is_owed = number(after, names.tc) >= 0 or BURIED in after
+            is_owed = number(after, names.tc) >= -self.lost.get(name, 0) or BURIED in after
             assert is_owed, f"{self.name} was given back {name} that it never gave"
             need = 0 if intent.waits else intent.needs.get(name, 0)
             assert not need or ideal.level + ideal.slack >= need, (
@@ -169,6 +186,15 @@ class Judge:
         missing = need_milli - ideal.lowest + ideal.slack
         longest_ms = wait_ms(ideal.rate, missing, self._simulation.now_ms) + 2 * error_ms
         assert told_ms <= longest_ms, f"{self.name} says {told_ms} ms for {name}, {longest_ms} is right"
+
+
+def _made_up(name: str, before: Item, after: Item) -> int:
+    """What a raise does not give, because a cut by somebody who disagrees had spared it."""
+    if before.get("cv") != after.get("cv"):
+        return 0
+    spared, left = (forgiven(image).get(name, 0) for image in (before, after))
+    raised = number(after, limit_attributes(name).cp) - number(before, limit_attributes(name).cp)
+    return max(0, min(raised, spared - left))
 
 
 class Whole:
@@ -239,10 +265,12 @@ class WatchedWriter(BucketWriter):
         finally:
             self._simulation.in_flight -= 1
 
-    async def _transact(self, orders: Sequence[Order], call: Call, *, read_first: bool) -> list[Outcome]:
+    async def _transact(
+        self, orders: Sequence[Order], call: Call, beside: Beside = None, *, read_first: bool
+    ) -> list[Outcome]:
         self._simulation.in_flight += 1
         try:
-            return await super()._transact(orders, call, read_first=read_first)
+            return await super()._transact(orders, call, beside, read_first=read_first)
         finally:
             self._simulation.in_flight -= 1
 

@@ -28,7 +28,14 @@ from zae_limiter.engine.group_commit import BucketWriter
 from zae_limiter.engine.law import Rate, accrued
 from zae_limiter.engine.posting import Posting
 from zae_limiter.repository_protocol import Item, Key
-from zae_limiter.schema import PHASE, bucket_limit_names, number, stored_rate
+from zae_limiter.schema import (
+    PHASE,
+    booking_attributes,
+    bucket_limit_names,
+    limit_attributes,
+    number,
+    stored_rate,
+)
 
 SOFT = "soft"
 """The limit that refuses nobody."""
@@ -138,6 +145,17 @@ class Tide(Tin):
         """Go on with other numbers, which somebody has set."""
         super().change(self.by_the_wall(rate))
 
+    def go_back(self, before: Item, name: str, to_ms: int) -> None:
+        """Begin at an earlier instant with what was there at the origin, by the numbers of that instant.
+
+        What has accrued since is to come once more. What flowed over meanwhile is only known by the bucket.
+        """
+        counted = accrued(self.rate, self.at_ms) - accrued(self.rate, number(before, "rf"))
+        held = number(before, limit_attributes(name).tk) + number(before, booking_attributes(name).back)
+        self.level = max(self.level - max(0, counted), min(self.rate.capacity_milli, held))
+        self.at_ms = to_ms
+        super().change(self.by_the_wall(self.rate))
+
     def by_the_wall(self, rate: Rate) -> Rate:
         """A rate with the numbers that it has now."""
         if rate.schedule is None:
@@ -181,14 +199,20 @@ def _with(rate: Rate, numbers: tuple[int, int]) -> Rate:
 def instant_ms(before: Item | None, after: Item, intent: Intent, start_ms: int) -> int:
     """When a write happens to a bucket: never before what others have counted, whatever a clock says.
 
-    What comes back is there before the phase ends that the bucket is in, even if that is over by now.
+    Unless that lies further ahead than is believed: then it is put right. What comes back is there before the
+    phase ends that the bucket is in, even if that is over by now.
     """
-    at_ms = max(intent.client_ms, since_ms(before or {}))
+    at_ms = max(intent.client_ms, since_ms(after if is_put_right(before, after) else before or {}))
     if any(posting.need or posting.debit for posting in intent.postings):
         return at_ms
     rates = (stored_rate(after, name) for name in bucket_limit_names(after))
     plans = [timetable(rate.schedule, start_ms) for rate in rates if rate is not None and rate.schedule]
     return min([at_ms, *(plan.end_ms(since_ms(after)) - 1 for plan in plans)])
+
+
+def is_put_right(before: Item | None, after: Item) -> bool:
+    """Whether a bucket that lay ahead was set back to the present."""
+    return before is not None and number(after, "rf") < number(before, "rf")
 
 
 def since_ms(image: Item) -> int:
@@ -273,6 +297,11 @@ class Starts(Waiting):
     def see(self, key: Key, before: Item | None, after: Item, intent: Intent, process: Process) -> None:
         """A write was applied; across a boundary nobody's place is kept."""
         bucket, at_ms = self._buckets.get(key), instant_ms(before, after, intent, self._start_ms)
+        if bucket is not None and is_put_right(before, after):
+            # Of what was counted ahead some is counted again: who began until now is judged by itself.
+            bucket.check(key.partition, self._simulation.clock_error_ms)
+            bucket = self._buckets[key] = None
+            self._latest_ms[key] = at_ms
         self._at_ms = self._latest_ms[key] = max(at_ms, self._latest_ms.get(key, 0))
         if before is not None and at_ms < self._at_ms and self._is_ahead(before, after, at_ms):
             self._buckets[key] = None

@@ -30,6 +30,7 @@ from tests.simulation.schedule_ideal import (
     Starts,
     Tide,
     instant_ms,
+    is_put_right,
     since_ms,
     tide,
     timetable,
@@ -45,6 +46,7 @@ from zae_limiter.records.connection import Connection, Options
 from zae_limiter.repository import Repository
 from zae_limiter.repository_protocol import Item, Outcome, Write
 from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import AHEAD_MS_MAX
 from zae_limiter.schema import (
     BOOKED,
     booking_attributes,
@@ -184,8 +186,15 @@ class Schedules:
     def _compare(self, who: str, name: str, before: Item, image: Item, intent: Intent, at_ms: int) -> None:
         ideal, rate, attributes = self.ideals[who, name], stored_rate(image, name), limit_attributes(name)
         assert rate is not None
+        origin_ms = number(before, "rf")
+        if is_put_right(before, image):
+            ahead_ms, kept_ms = origin_ms - intent.client_ms, at_ms - intent.client_ms
+            assert ahead_ms > AHEAD_MS_MAX >= kept_ms, f"{who} was set back from {origin_ms} to {at_ms}"
+            ideal.go_back(before, name, at_ms)
+            origin_ms = number(image, "rf")
+            self.simulation.faults["phase put right"] += 1
         ideal.advance(max(at_ms, ideal.at_ms))
-        found_ms = max(min(intent.client_ms, at_ms), number(before, "rf"))
+        found_ms = max(min(intent.client_ms, at_ms), origin_ms)
         counted = _accrued(ideal.rate, found_ms, ideal.at_ms)  # by a clock that is ahead
         lost = 0
         if (ideal.rate.schedule, ideal.rate.refill_period_ms) != (rate.schedule, rate.refill_period_ms) or (
@@ -259,7 +268,8 @@ class Schedules:
             while self.is_changing:
                 try:
                     await repository.set_limits(who, self.limits[who], RESOURCE)
-                    self.is_changing = False
+                    # Whoever had found no bucket by then was refused by the limits of before.
+                    self.is_changing, self.changed_ms = False, self.simulation.now_ms
                 except RateLimiterUnavailable:
                     continue
 

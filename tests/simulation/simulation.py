@@ -20,7 +20,8 @@ from tests.simulation.parking import Cancelled, Nap, Parked, SimSignal, pause
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.repository_protocol import Backend, Changes, Item, Key, Outcome, Query, Swap, Update, Write
 from zae_limiter.runtime.colour import Blocking, Signal
-from zae_limiter.runtime.kept import Lost, may_wait
+from zae_limiter.runtime.kept import may_wait
+from zae_limiter.runtime.within import Lost
 from zae_limiter.runtime.world import DRIFT, LOOK_MS, World
 from zae_limiter.testing.stores import Fault, Wrapper
 

@@ -23,6 +23,7 @@ from unittest import mock
 
 from tests.simulation.actors import Followers, Tenant, Timed, administer, keep_namespaces
 from tests.simulation.books import Books
+from tests.simulation.expiries import Expiries
 from tests.simulation.families import ABOVE, PARENT, STEPPARENT, Lineage
 from tests.simulation.faults import DAY_MS, HOUR_MS, Weather
 from tests.simulation.final_checks import (
@@ -65,8 +66,7 @@ from zae_limiter.schema import (
 )
 
 RESOURCE = "api"
-GUEST = "guest"
-"""A child that brings its own limits along, and they are wide."""
+GUEST = "guest"  # a child that brings its own limits along, and they are wide
 FAMILY = {"child-1": PARENT, "child-2": PARENT, "loner": None, GUEST: PARENT}
 EVERYBODY = (*FAMILY, PARENT, STEPPARENT)
 TENANTS = ("deleted", "lively")
@@ -129,6 +129,7 @@ class Scenario:
         self.setup = run_sync(Repository.over(self.store, world=Process(self.simulation).world))
         self.followers = Followers(self.simulation, self.setup.namespace_id, ordered=not self.sharded)
         self.store.watchers.append(self.followers.record)
+        self.expiries = Expiries(self.store)
         self.tenants: list[Tenant] = []
         self.heritage: Heritage | None = None
         run_sync(self._prepare())
@@ -283,9 +284,9 @@ class Scenario:
             self.simulation.run()
             self.heritage.check(self.setup)
         for entity_id in {*EVERYBODY, *ABOVE}:
-            images = self._shards(entity_id)
-            expired = not images and entity_id == GUEST  # it has no limits of its own
-            for name in () if expired else ("fast", "slow"):
+            keys = _shard_keys(self.setup.namespace_id, entity_id)
+            images = [*self._shards(entity_id), *self.expiries.of(keys)]
+            for name in ("fast", "slow"):
                 stored = sum(number(image, limit_attributes(name).tc) for image in images)
                 if not (self.changes and stored < self.books.low[entity_id, name] * 1000):
                     self.books.check(entity_id, name, stored)

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 from tests.simulation.ideal import WatchedWriter
 from tests.simulation.parking import Cancelled, Nap
 from tests.simulation.simulation import Network, Process, Simulation
 from zae_limiter.backends.memory import MemoryBackend
-from zae_limiter.engine.announced import AHEAD_MS, VALID_MS, waiters
+from zae_limiter.engine.announced import AHEAD_MS, TICKETS_PER_MS, VALID_MS, waiters
+from zae_limiter.engine.seats import places
 from zae_limiter.exceptions import RateLimitExceeded
 from zae_limiter.limiter import RateLimiter
 from zae_limiter.models import Limit
@@ -51,6 +53,8 @@ class Turns:
         self.waiting: dict[int, int] = {}
         """Since when somebody waits, by its number; only of processes that are there."""
         self.overtaken: dict[int, int] = {}
+        self.asking: dict[Process, int] = {}
+        """Who asks, or works, in a process: one at a time."""
         self.began = self.rate_only = 0
         self._number = 0
         self.doomed: list[Process] = []
@@ -61,13 +65,13 @@ class Turns:
     def _hire(self, *, crashes: bool) -> None:
         rng = self.simulation.rng
         process = Process(self.simulation)
-        network = Network(process, self.store, 0.0, self._see)
+        network = Network(process, self.store, 0.0, partial(self._see, process))
         connection = Connection(network, process.world, Options(60.0))
         connection.writer = WatchedWriter(process, network, {})
         limiter = RateLimiter(Repository(connection, self.setup.namespace_name, self.setup.namespace_id))
         if crashes:
             self.doomed.append(process)
-        process.spawn(self._work(limiter), interruptible=True)
+        process.spawn(self._work(process, limiter), interruptible=True)
         if self.with_rate:
             process.spawn(self._use_the_rate(limiter, rng.choice((5, 10))), interruptible=True)
 
@@ -78,7 +82,7 @@ class Turns:
             process.crash()
             self.simulation.faults["waiters crashed"] += 1
 
-    def _see(self, write: Write, before: Item | None, outcome: Outcome) -> None:
+    def _see(self, process: Process, write: Write, before: Item | None, outcome: Outcome) -> None:
         """Whoever takes a seat leaves those theirs who wait for longer, and takes nobody off but itself."""
         if write.key.sort != sk_state() or not outcome.applied or before is None or outcome.item is None:
             return
@@ -87,27 +91,30 @@ class Turns:
         gone = {it.ticket for it in there} - {it.ticket for it in left}
         assert len(gone) <= 1, f"{gone} were taken off by one write"
         found, leaves = number(before, tokens), number(outcome.item, tokens)
-        if gone and number(outcome.item, used) > number(before, used):  # also where more has lapsed
+        takes = number(outcome.item, used) > number(before, used)
+        if takes:
+            self._overtake(self.asking[process], outcome.item)
+        if gone and takes:  # also where more has lapsed
             earlier = sum(it.seats for it in there if it.ticket < min(gone))
             assert leaves >= 1000 * earlier, f"{leaves} are left, and {earlier} wait for longer"
         elif gone:
             assert leaves == found, "somebody was taken off by who gave a seat back"
             self.simulation.faults["gave up waiting"] += 1
 
-    async def _work(self, limiter: RateLimiter) -> None:
+    async def _work(self, process: Process, limiter: RateLimiter) -> None:
         rng = self.simulation.rng
         for _ in range(rng.choice((3, 6, 9))):
             needs = {NAME: 1, "rpm": 1} if self.with_rate and rng.random() < 0.5 else {NAME: 1}
             wait = rng.choice((None, math.inf, math.inf, math.inf))
             self._number += 1
-            me = self._number
+            me = self.asking[process] = self._number
             if wait is not None:
                 self.waiting[me] = self.simulation.now_ms
                 if "rpm" not in needs:
                     self.overtaken[me] = 0
             try:
                 async with limiter.acquire(ENTITY, RESOURCE, needs, wait=wait):
-                    self._begin(me)
+                    self.began += 1
                     await Nap().wait(rng.uniform(0, 0.2))
             except RateLimitExceeded:
                 self.simulation.faults["stepped back"] += 1
@@ -118,12 +125,19 @@ class Turns:
             finally:
                 self.waiting.pop(me, None)
 
-    def _begin(self, me: int) -> None:
-        """Whoever waits since before somebody asked who begins now is overtaken by it."""
-        mine = self.waiting.pop(me, self.simulation.now_ms)
-        self.began += 1
+    def _overtake(self, me: int, image: Item) -> None:
+        """Whoever waits since before somebody asked who has a seat now is overtaken, if none is left for it.
+
+        One is if more are free than those want who are announced and asked before. It may sleep meanwhile,
+        and others take and give back the rest as often as they like.
+        """
+        now_ms = self.simulation.now_ms
+        mine = self.waiting.pop(me, now_ms)
+        held = sum(place.taken for place in places(image, NAME) if not place.is_over(now_ms))
+        told = waiters(image, NAME, now_ms)
         for other, since_ms in self.waiting.items():
-            if since_ms < mine and other in self.overtaken:
+            wanted = sum(it.seats for it in told if it.ticket < since_ms * TICKETS_PER_MS)
+            if since_ms < mine and other in self.overtaken and self.seats - held <= wanted:
                 self.overtaken[other] += 1
                 most = self.overtaken[other]
                 assert most <= OVERTAKEN_MAX, f"{other} waits since {since_ms}, and {most} went before it"

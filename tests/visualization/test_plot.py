@@ -3,18 +3,27 @@
 import os
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from tests.visualization.test_timeline import DAILY, HOURLY, MONTHLY, hour, snapshot
 from zae_limiter import UsageSnapshot, UsageWindow
 from zae_limiter.visualization.bars import ASCII, BLOCKS, Ink
-from zae_limiter.visualization.plot import WIDTH_MIN, scale_of, usage_chart
+from zae_limiter.visualization.panel import scale_of
+from zae_limiter.visualization.plot import WIDTH_MIN
+from zae_limiter.visualization.plot import usage_chart as coloured_chart
 from zae_limiter.visualization.timeline import Fold, number_of, start_of, timeline
 
 CHARTS = Path(__file__).parent / "charts"
+
+
+def usage_chart(*args: Any, **settings: Any) -> str:
+    """A chart as it is without colours."""
+    return coloured_chart(*args, **settings).plain
 
 
 def series(window: UsageWindow, *used: int, name: str = "rpm") -> list[UsageSnapshot]:
@@ -99,6 +108,7 @@ SHARED: dict[str, tuple[int, Ink, dict[str, int]]] = {
     "a-limit-40": (40, BLOCKS, {"rpm": 60}),
     "a-limit-80": (80, BLOCKS, {"rpm": 60}),
     "a-limit-120": (120, BLOCKS, {"rpm": 60}),
+    "a-limit-200": (200, BLOCKS, {"rpm": 60}),
     "a-limit-in-ascii": (60, ASCII, {"rpm": 60}),
     "a-limit-far-above": (60, BLOCKS, {"rpm": 3_600}),
 }
@@ -123,6 +133,7 @@ def test_limits_and_shares(name: str) -> None:
     assert ink is BLOCKS or drawn.isascii()
 
 
+ODD = {"日本語の顧客": [8, 3, 1], "🦄👩\u200d🔬": [5, 0, 2], "Zoe\u0301": [2, 2, 2], "auth0|ann": [1, 1, 1]}
 LONG = "tenant-{:03}-of-some-company-in-production"
 BY_ENTITY: dict[str, tuple[int, Ink, dict[str, list[int]]]] = {
     "first-hour-24": (24, BLOCKS, {"alice": [8], "alan": [5], "bob": [2]}),
@@ -132,6 +143,9 @@ BY_ENTITY: dict[str, tuple[int, Ink, dict[str, list[int]]]] = {
     "first-hour-of-many-60": (60, BLOCKS, {LONG.format(n): [n**2 * 123_456_789] for n in range(1, 21)}),
     "first-hour-of-many-80": (80, BLOCKS, {LONG.format(n): [n**2 * 123_456_789] for n in range(1, 21)}),
     "first-hours-80": (80, BLOCKS, {LONG.format(1): [8, 0, 3], "alan": [5, 1, 1], "bob": [2, 2, 2]}),
+    "odd-names-40": (40, BLOCKS, ODD),
+    "odd-names-100": (100, BLOCKS, ODD),
+    "one-hour-of-odd-names": (60, BLOCKS, {who: used[:1] for who, used in ODD.items()}),
     "first-hours-given-back": (60, BLOCKS, {"alice": [-8, 4, 4], "alan": [5, -20, 17]}),
 }
 
@@ -152,7 +166,7 @@ def test_who_used_it_in_the_first_hours(name: str) -> None:
     if os.environ.get("UPDATE_SNAPSHOTS"):
         file.write_text(drawn, encoding="utf-8")
     assert drawn == file.read_text(encoding="utf-8")
-    assert max(map(len, drawn.split("\n"))) <= width
+    assert max(map(cell_len, drawn.split("\n"))) <= width
     assert ink is BLOCKS or drawn.isascii()
 
 
@@ -171,7 +185,7 @@ def test_bars_of_entities_compare() -> None:
 
 @given(
     st.dictionaries(
-        st.text("abcxyz-", min_size=1, max_size=70),
+        st.text("abcxyz-é\u0301日本🦄", min_size=1, max_size=70),
         st.lists(st.integers(-(10**13), 10**15).filter(bool), min_size=1, max_size=4),
         min_size=2,
         max_size=14,
@@ -185,11 +199,12 @@ def test_a_chart_by_entity_fits(parts: dict[str, list[int]], width: int, ink: In
     """No line is wider than the terminal, and no name is cut that had room beside its number."""
     width = max(width, WIDTH_MIN)
     drawn = by_entity(width, ink, parts).split("\n")
-    assert max(map(len, drawn)) <= width
+    assert max(map(cell_len, drawn)) <= width
     shown = sorted(parts, key=lambda who: (-sum(parts[who]), who))[:5]
     for who in shown:
-        if len(who) + 1 + width // 3 <= width:
-            assert any(line.startswith(f"{who} ") for line in drawn)
+        # The sign of its layer, a blank, its number and how much of all that is.
+        if 2 + cell_len(who) + 1 + width // 3 + 5 <= width:
+            assert any(f"{who} " in line for line in drawn)
 
 
 @given(st.lists(st.integers(-(10**9), 10**12), min_size=1, max_size=9), st.none() | st.integers(1, 10**12))
@@ -203,6 +218,32 @@ def test_a_scale_reads_well(heights: list[int], lets: int | None) -> None:
     steps = {after - before for before, after in pairwise(ticks)}
     assert len(steps) == 1
     assert str(steps.pop()).rstrip("0") in ("1", "2", "5")
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 10**9), min_size=4, max_size=4), min_size=2, max_size=9),
+    st.sampled_from([ASCII, BLOCKS]),
+)
+def test_layers_are_as_high_as_what_they_stand_for(parts: list[list[int]], ink: Ink) -> None:
+    """Those who used more lie below, and each has its own fill, to a row; together they are the bar."""
+    names = {f"user-{n}": used for n, used in enumerate(parts)}
+    rows = by_entity(60, ink, names).split("\n")
+    rows = rows[1 : next(n for n, row in enumerate(rows) if ink.corner in row[:6] and ink.edge in row)]
+    by_use = sorted(names, key=lambda who: (-sum(names[who]), who))
+    shown = by_use if len(by_use) == 6 else by_use[:5]
+    layers = [names[who] for who in shown]
+    if rest := [names[who] for who in by_use if who not in shown]:
+        layers += [[0] * 4] * (5 - len(layers)) + [list(map(sum, zip(*rest, strict=True)))]
+    top = scale_of([sum(bar) for bar in zip(*parts, strict=True)])[-1]
+    start = rows[0].index(ink.tick) + 1
+    for bar in range(4):
+        column = [row[start + bar * 6 : start + bar * 6 + 1].strip() for row in reversed(rows)]
+        full = [ink.fills.index(sign) for sign in column if sign and sign in ink.fills]
+        assert full == sorted(full)
+        for layer, used in enumerate(layers):
+            assert abs(full.count(layer) - used[bar] * len(rows) / top) < 2
+        tall = sum(bar for bar in (used[bar] for used in layers)) * len(rows) / top
+        assert abs(len("".join(column)) - tall) <= 1
 
 
 @pytest.mark.parametrize("ink", [BLOCKS, ASCII])

@@ -5,7 +5,8 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from tests.web.gunicorn_app import CHUNK, CHUNKS_MAX, FOLDER, LIMITS, STORE, Bytes
+from tests.web.gunicorn_app import CHUNK, CHUNKS_MAX, FOLDER, LIMITS, STORE
+from tests.web.limits import Bytes
 from zae_limiter import RateLimiter, SyncRateLimiter
 from zae_limiter.web import Rule, api_key
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.web.limits import Bytes
 from zae_limiter import Limit, SyncRateLimiter
 from zae_limiter.web import Rule, WSGIRateLimitMiddleware, api_key
 
@@ -19,19 +20,6 @@ LIMITS = [
     Limit("tpm", 10**9, 1, NEVER),
     Limit.concurrent("parallel", 9, hold="1h"),
 ]
-
-
-class Bytes:
-    """Each byte costs a token."""
-
-    def __init__(self, *_: Any) -> None:
-        self.seen = 0
-
-    def feed(self, chunk: bytes) -> None:
-        self.seen += len(chunk)
-
-    def amounts(self) -> dict[str, int]:
-        return {"tpm": self.seen}
 
 
 def application(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:

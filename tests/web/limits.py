@@ -1,4 +1,4 @@
-"""Limits of every kind for properties, and headers read back by a parser that is not ours."""
+"""Limits of every kind for properties, headers read back by a parser that is not ours, and a plain meter."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -40,6 +40,19 @@ def limits_of(name: str) -> st.SearchStrategy[Limit]:
     )
     seats = st.builds(lambda count: Limit.concurrent(name, count, 30), st.integers(1, 99_999))
     return rates(name) | quotas(name) | schedule | session | seats
+
+
+class Bytes:
+    """Each byte costs a token."""
+
+    def __init__(self, *_: Any) -> None:
+        self.seen = 0
+
+    def feed(self, chunk: bytes) -> None:
+        self.seen += len(chunk)
+
+    def amounts(self) -> dict[str, int]:
+        return {"tpm": self.seen}
 
 
 def read_back(headers: Iterable[Header], name: str) -> dict[str, dict[str, Any]]:

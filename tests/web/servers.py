@@ -1,10 +1,14 @@
-"""Real servers on loopback: uvicorn and hypercorn in the loop of a test, and clients that speak to them."""
+"""Real servers on loopback: uvicorn and hypercorn in the loop of a test, gunicorn, and clients for them."""
 
 import asyncio
 import importlib.util
+import os
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,6 +19,9 @@ from h2.events import DataReceived, ResponseReceived, StreamEnded
 from hypercorn.asyncio import serve
 from hypercorn.config import Config
 
+from tests.patience import PATIENCE_SECONDS
+
+ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENCE_S = 120
 """A guard against hanging; nothing is measured by it."""
 
@@ -55,6 +62,22 @@ async def serving(kind: str, app: Callable[..., Any]) -> AsyncIterator[str]:
                 await asyncio.wait_for(running, PATIENCE_S)
             finally:
                 listener.detach()  # the server has closed it
+
+
+@contextmanager
+def gunicorn(app: str, folder: Path, worker: str = "sync", **environment: str) -> Iterator[str]:
+    """The address of gunicorn with two workers that are processes, and keep what they have in a folder."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        number = listener.fileno()
+        command = [sys.executable, "-m", "gunicorn", "--workers", "2", "--worker-class", worker]
+        command += ["--bind", f"fd://{number}", "--log-level", "critical", "--no-control-socket", app]
+        given = {**os.environ, "GUNICORN_FOLDER": str(folder), **environment}
+        server = subprocess.Popen(command, cwd=ROOT, env=given, pass_fds=[number])
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.terminate()
+            server.wait(PATIENCE_SECONDS)
 
 
 def client_of(kind: str) -> httpx.AsyncClient:

@@ -4,6 +4,9 @@ import json
 import math
 from typing import Any
 
+import anthropic
+import httpx2
+import openai
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -59,6 +62,7 @@ def test_a_refusal() -> None:
         "status": 429,
         "detail": "not enough is left of rpm; retry after 2 s",
         "violated-policies": ["rpm"],
+        "error": {"message": "not enough is left of rpm; retry after 2 s", "type": "rate_limit_error"},
     }
     headers = dict(answer.headers)
     assert (headers["Retry-After"], headers["retry-after-ms"]) == ("2", "1235")
@@ -82,6 +86,24 @@ def test_whether_to_retry(wait: float, header: str, exact: str | None, retry: st
     assert found == (header, exact, retry)
 
 
+@pytest.mark.parametrize("status_code", [400, 401, 402, 403, 404, 413])
+def test_what_clients_of_language_models_show(status_code: int) -> None:
+    """The reason, in their own errors; that is all that the users of most programs ever see."""
+    rate, down = ANSWERS.refusal(refused(status(RPM, 1.2))), ANSWERS.refusal(RateLimiterUnavailable("down"))
+    other = ANSWERS.refusal(RequestRefused(status_code, "pay first"))
+    for answer, said in ((rate, "retry after 2 s"), (down, "cannot be said just now"), (other, "pay first")):
+        response = httpx2.Response(answer.status, headers=list(answer.headers), content=answer.body)
+        transport = httpx2.MockTransport(lambda _, response=response: response)
+        url, key, messages = "http://x", "key-1", [{"role": "user", "content": "hi"}]
+        with httpx2.Client(transport=transport) as http:
+            gpt = openai.OpenAI(base_url=url, api_key=key, max_retries=0, http_client=http)
+            with pytest.raises(openai.APIStatusError, match=said):
+                gpt.chat.completions.create(model="m", messages=messages)  # type: ignore[arg-type]
+            claude = anthropic.Anthropic(base_url=url, api_key=key, max_retries=0, http_client=http)
+            with pytest.raises(anthropic.APIStatusError, match=said):
+                claude.messages.create(model="m", messages=messages, max_tokens=5)  # type: ignore[arg-type]
+
+
 def test_a_seat_is_asked_for_soon() -> None:
     """When a seat comes back nobody knows, so the wait is a second and not the hold; a rate binds it."""
     seats = Limit.concurrent("parallel", 4, hold="5m")
@@ -90,6 +112,26 @@ def test_a_seat_is_asked_for_soon() -> None:
     assert headers["RateLimit-Policy"] == '"parallel";q=4;qu="concurrent-requests"'
     both = ANSWERS.refusal(refused(status(seats, 299.0), status(RPM, 7.0)))
     assert dict(both.headers)["Retry-After"] == "7"
+
+
+def test_what_refused_somebody_else() -> None:
+    """An account that the application uses, for one: a 503 that tells the wait and nothing else."""
+    with SyncRateLimiter.open("memory://") as limiter:
+        limits = [Limit.per_day("secret-limit", 7)]
+        with limiter.acquire("vendor", "secret", {"secret-limit": 7}, limits):
+            pass
+        with pytest.raises(RateLimitExceeded) as refused:
+            limiter.acquire("vendor", "secret", {"secret-limit": 1}, limits).open()
+        limiter.disable(entity_id="vendor", resource="secret", reason="secret reason")
+        with pytest.raises(PermissionDenied) as off:
+            limiter.acquire("vendor", "secret", {"secret-limit": 1}, limits).open()
+    for error, is_told in ((refused.value, True), (off.value, False)):
+        answer = Answers(legacy=list(LEGACY)).refusal(error, {"customer"})
+        assert (answer.status, "secret" in said(answer.headers, answer.body)) == (503, False)
+        assert dict(answer.headers)["x-should-retry"] == "false"
+        assert ("Retry-After" in dict(answer.headers)) == is_told
+        for own in ((), {"vendor"}, {"customer", "vendor"}):
+            assert "secret" in said((), Answers().refusal(error, own).body)
 
 
 def test_what_is_switched_off() -> None:
@@ -116,6 +158,7 @@ def test_a_store_that_is_down() -> None:
     assert "x-should-retry" not in dict(answer.headers)
     wrong = ANSWERS.refusal(RateLimiterUnavailable("no", misconfigured="permission"))
     assert dict(wrong.headers)["x-should-retry"] == "false"
+    assert "Retry-After" not in dict(wrong.headers)  # which would say the contrary
 
 
 def test_a_request_that_is_not_even_asked_for() -> None:
@@ -148,7 +191,10 @@ class Lease:
     """One that stood like this."""
 
     def __init__(self, own: list[LeaseStatus], parents: list[LeaseStatus]) -> None:
-        self.statuses, self.public_statuses = [*own, *parents], own
+        self._own, self._all = own, [*own, *parents]
+
+    def _standings(self, *, is_public: bool = False) -> list[LeaseStatus]:
+        return self._own if is_public else self._all
 
 
 def test_what_may_be_exposed() -> None:
@@ -171,7 +217,13 @@ def test_what_may_be_exposed() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"draft": "draft-3"}, {"legacy": "triple"}, {"legacy": ["tripel"]}, {"expose": "all"}],
+    [
+        {"draft": "draft-3"},
+        {"legacy": "triple"},
+        {"legacy": ["tripel"]},
+        {"expose": "all"},
+        {"units": {"pages": "\u00fc"}},
+    ],
 )
 def test_wrong_choices_are_told(wrong: dict[str, Any]) -> None:
     """When it is made, with what can be chosen."""

@@ -20,7 +20,7 @@ from tests.web.calls import (
     limited,
     start,
 )
-from zae_limiter import Lease, RateLimiter, ValidationError
+from zae_limiter import Lease, Limit, RateLimiter, ValidationError
 from zae_limiter.testing import Fault, FaultyBackend, ManualClock
 from zae_limiter.web import Answers, RateLimitMiddleware, Request, Rule, client_address
 
@@ -104,7 +104,7 @@ async def test_a_middleware_knows_whose_requests_they_are(limiter: RateLimiter) 
 
 async def test_a_head_has_no_body(limiter: RateLimiter) -> None:
     """A refused HEAD tells how long the body would be."""
-    app = limited(limiter, cost={"rpm": 101})
+    app = limited(limiter, cost=lambda _: {"rpm": 101})
     reply = await get(app, "/v1/x", method="HEAD")
     assert (reply.status, reply.body, int(reply.headers["content-length"]) > 0) == (429, b"", True)
     assert reply.headers["x-should-retry"] == "false"
@@ -215,6 +215,7 @@ METERED = {
     "raises in the middle": ([start(), body(b"abc", True)], ValueError("x"), 3),
     "5xx": ([start(500), body(b"abc")], None, 0),
     "the meter fails": ([start(), body(b"abc", True), body(b"!", True), body(b"de")], None, 3),
+    "an error page comes too late": ([start(), body(b"abc", True), start(500), body(b"de")], None, 5),
 }
 
 
@@ -340,8 +341,23 @@ async def test_a_resource_of_the_path(limiter: RateLimiter) -> None:
     paths = ("/v1/a", "/v1/b", "/v1/a#b", "/v1/" + "x" * 300)
     assert [(await get(app, path)).status for path in paths] == [200, 404, 404, 404]
     fixed = RateLimitMiddleware(OK, limiter=limiter, rules=[Rule("/v1/*", "b", {"rpm": 1}, entity="key-1")])
-    with pytest.raises(ValidationError, match="no limits are stored"):
+    with pytest.raises(ValidationError, match="no limits are stored") as caught:
         await get(fixed, "/v1/b")
+    assert "limits of its own goes by those of 'b', and there are none" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("amount", [-1, 1.5, "7", None, True, 10**30, float("inf")])
+async def test_amounts_that_cannot_be(limiter: RateLimiter, amount: Any) -> None:
+    """Of a callable they are the client's mistake: 400."""
+    reply = await get(limited(limiter, cost=lambda _: {"rpm": amount}), "/v1/x")
+    assert (reply.status, reply.problem["detail"]) == (400, "it asks for amounts that cannot be")
+    assert await limiter.repository.get_bucket("key-1", "api") == []
+
+
+@pytest.mark.parametrize(("who", "status"), [("", 401), (None, 401), ("\x00", 400), ("x" * 5_000, 400)])
+async def test_who_cannot_be_anybody(limiter: RateLimiter, who: str | None, status: int) -> None:
+    """As a callable may say that reads it from a header."""
+    assert (await get(limited(limiter, entity=lambda _: who), "/v1/x")).status == status
 
 
 async def test_an_application_that_is_refused(limiter: RateLimiter) -> None:
@@ -352,6 +368,17 @@ async def test_an_application_that_is_refused(limiter: RateLimiter) -> None:
 
     reply = await get(limited(limiter, app), "/v1/x")
     assert (reply.status, reply.problem["violated-policies"]) == (429, ["tpm"])
+    assert await used(limiter) == {"rpm": 0, "tpm": 0}
+
+
+async def test_an_application_whose_provider_is_refused(limiter: RateLimiter) -> None:
+    """The client is told nothing of somebody else's limits, and nothing is charged."""
+
+    async def app(_scope: Message, _receive: Any, _send: Any) -> None:
+        await limiter.acquire("vendor", "account", {"secret": 2}, [Limit.per_day("secret", 1)])
+
+    reply = await get(limited(limiter, app), "/v1/x")
+    assert (reply.status, "ratelimit" in reply.headers, b"secret" in reply.body) == (503, False, False)
     assert await used(limiter) == {"rpm": 0, "tpm": 0}
 
 
@@ -450,3 +477,15 @@ def test_a_reply_is_read() -> None:
     """What these tests read replies with finds nothing where nothing is."""
     with pytest.raises(StopIteration):
         Reply().status  # noqa: B018
+
+
+async def test_leases_of_several_middlewares(limiter: RateLimiter) -> None:
+    """The innermost alone, and all of them by their resources."""
+    seen: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.extend([scope["state"]["lease"], scope["state"]["leases"]])
+        await OK(scope, receive, send)
+
+    await get(limited(limiter, limited(limiter, app, resource="inner")), "/v1/a")
+    assert (list(seen[1]), seen[1]["inner"] is seen[0]) == (["api", "inner"], True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import django
 import pytest
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, iscoroutinefunction
 from django.conf import settings
 from django.core.asgi import get_asgi_application
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
@@ -18,13 +18,14 @@ from django.template import engines
 from django.template.response import TemplateResponse
 from django.test import AsyncClient, Client, RequestFactory, override_settings
 from django.urls import path, re_path
-from django.utils.decorators import method_decorator
+from django.utils.decorators import method_decorator, sync_and_async_middleware
 from django.views import View
 
+from tests.web.limits import Bytes
 from tests.web.servers import Streams, client_of, serving, until
 from zae_limiter import Lease, Limit, RateLimiter, SyncLease, SyncRateLimiter, ValidationError
 from zae_limiter.testing import ManualClock
-from zae_limiter.web import Rule, api_key, claim
+from zae_limiter.web import Answers, Rule, api_key, claim
 from zae_limiter.web.django import DjangoRateLimitMiddleware, limited
 
 RPM, TPM = Limit.per_minute("rpm", 100), Limit.per_day("tpm", 1_000)
@@ -33,20 +34,8 @@ LIMITS = [RPM, TPM]
 TEN: Any = {"resource": "api", "cost": {"rpm": 10}, "entity": api_key(), "limits": LIMITS}
 KEY = {"x-api-key": "key-1"}
 MIDDLEWARE = "zae_limiter.web.django.DjangoRateLimitMiddleware"
+KNOWS = "tests.web.test_django.knows"
 SYNC_ONLY = "tests.web.test_django.OnlyBlocks"
-
-
-class Bytes:
-    """Each byte costs a token."""
-
-    def __init__(self, *_: Any) -> None:
-        self.seen = 0
-
-    def feed(self, chunk: bytes) -> None:
-        self.seen += len(chunk)
-
-    def amounts(self) -> dict[str, int]:
-        return {"tpm": self.seen}
 
 
 METERED: Any = {**TEN, "limits": [*LIMITS, SEAT], "cost": {"rpm": 10, "parallel": 1}, "usage": Bytes}
@@ -65,9 +54,25 @@ class OnlyBlocks:
         return self.get_response(request)
 
 
+@sync_and_async_middleware
+def knows(get_response: Any) -> Any:
+    """An authentication in front of the limits, in the colour of what is behind it."""
+
+    def known(request: Any) -> Any:
+        request.claims = {"sub": request.headers.get("x-api-key", "")}
+        return get_response(request)
+
+    async def aknown(request: Any) -> Any:
+        request.claims = {"sub": request.headers.get("x-api-key", "")}
+        return await get_response(request)
+
+    return aknown if iscoroutinefunction(get_response) else known
+
+
 def current(request: Any) -> Any:
     kind = Lease if isinstance(request.lease, Lease) else SyncLease
     assert kind.current() is request.lease
+    assert any(lease is request.lease for lease in request.leases.values())
     return request.lease
 
 
@@ -220,7 +225,7 @@ class Site:
         self._client: Any = (Client if how == "blocks" else AsyncClient)(raise_request_exception=False)
 
     def settings(self, **said: Any) -> Any:
-        middleware = [MIDDLEWARE, *([SYNC_ONLY] if self.how == "awaits what blocks" else [])]
+        middleware = [KNOWS, MIDDLEWARE, *([SYNC_ONLY] if self.how == "awaits what blocks" else [])]
         return override_settings(MIDDLEWARE=middleware, ZAE_LIMITER={"limiter": self.limiter, **said})
 
     def ask(self, url: str, headers: dict[str, str] | None = None, method: str = "get", **more: Any) -> Any:
@@ -327,9 +332,7 @@ def test_what_a_cost_may_ask(site: Site) -> None:
     async def acost(request: Any) -> dict[str, int]:
         return {"rpm": (await request.json(limit_bytes=20))["n"]}
 
-    rules = [
-        Rule("/body", "api", cost, entity=claim("method", state="resolver", anonymous="key-1"), limits=LIMITS)
-    ]
+    rules = [Rule("/body", "api", cost, entity=claim("sub"), limits=LIMITS)]
     given: Any = {"method": "post", "content_type": "application/json"}
     with site.settings(rules=rules):
         assert json.loads(site.ask("/body", data='{"n": 7}', **given).content) == {"n": 7}
@@ -338,6 +341,22 @@ def test_what_a_cost_may_ask(site: Site) -> None:
         with override_settings(DATA_UPLOAD_MAX_MEMORY_SIZE=3):
             assert site.ask("/body", data='{"n": 7}', **given).status_code == 413
     assert site.used()["rpm"] == 7
+
+
+def test_an_answer_that_cannot_be_given(site: Site) -> None:
+    """The site answers 500, and nothing is held for it any more."""
+
+    class Broken(Answers):
+        def of_lease(self, *_: Any) -> Any:
+            raise ValueError("broken")
+
+    rules = [Rule("/ruled/*", **{**METERED, "usage": None})]
+    kept = []
+    with site.settings(rules=rules, answers=Broken()):
+        for _ in range(2):
+            kept.append(site.ask("/ruled/plain"))
+            assert kept[-1].status_code == 500
+    assert site.used()["rpm"] == 0
 
 
 def test_nobody_learns_an_id(site: Site) -> None:

@@ -142,6 +142,18 @@ def test_older_styles() -> None:
     ]
 
 
+def test_seats_in_older_styles() -> None:
+    """A hold is no time to wait, and who has the last seat is not out of requests: a rate goes first."""
+    rpm, seats = Limit.per_minute("rpm", 100), Limit.concurrent("parallel", 1, hold="5m")
+    none_free = LeaseStatus("e", "r", "parallel", seats, 0, 299.5, 299.5, 0.0, 1_774_699_200_000)
+    rate = LeaseStatus("e", "r", "rpm", rpm, 50, 30.0, 30.0, 0.0, 1_774_699_200_000)
+    styles = Answers(None, ["triple", "x-ratelimit"])
+    assert [value for _, value in styles.headers([none_free, rate])] == [
+        *("100", "50", "30", "100", "50", "1774699230"),
+    ]
+    assert [value for _, value in styles.headers([none_free])] == ["1", "0", "1", "1", "0", "1774699201"]
+
+
 def test_what_never_comes_is_left_out() -> None:
     """A wait without end has no number, in any style."""
     limit = Limit.per_minute("rpm", 1)

@@ -5,19 +5,21 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 from anyio import from_thread
 from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI, HTTPException, Request, WebSocket
-from fastapi.responses import StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 
 from tests.web import calls
 from tests.web.calls import Reply, call
+from tests.web.limits import Bytes
 from tests.web.servers import Streams, client_of, serving, until
-from zae_limiter import Lease, Limit, RateLimiter, ValidationError
+from zae_limiter import Lease, Limit, RateLimiter, RateLimitExceeded, ValidationError
 from zae_limiter.testing import Fault, FaultyBackend, ManualClock
-from zae_limiter.web import Rule, api_key
+from zae_limiter.web import Rule, Rules, api_key
 from zae_limiter.web.fastapi import RouteLimits, limit, limited
 
 RPM, TPM = Limit.per_minute("rpm", 100), Limit.per_day("tpm", 1_000)
@@ -128,6 +130,21 @@ async def test_names_of_the_route(limiter: RateLimiter) -> None:
         await get(app, "/other")
 
 
+async def test_each_lease_of_a_request_is_found_by_what_it_is_for(limiter: RateLimiter) -> None:
+    """The innermost alone, and all of them by their resources."""
+    app = app_of(limiter, rules=[Rule("/*", **{**TEN, "resource": "all"})])
+
+    @app.get("/")
+    async def endpoint(lease: Held, request: Request) -> list[str]:
+        assert request.state.lease is lease is request.state.leases["api"]
+        await request.state.leases["all"].adjust(tpm=3)
+        return list(request.state.leases)
+
+    assert (await get(app, "/")).body == b'["all","api"]'
+    assert await used(limiter, resource="all") == {"rpm": 10, "tpm": 3}
+    assert await used(limiter) == {"rpm": 10, "tpm": 0}
+
+
 async def test_several_limits_of_a_request(limiter: RateLimiter) -> None:
     """A rule, a router and a route: headers tell each limit once, and a refusal gives all of it back."""
     app = app_of(limiter, rules=[Rule("/v1/*", "all", {"rpm": 30}, entity="everybody", limits=[RPM])])
@@ -149,7 +166,7 @@ async def test_several_limits_of_a_request(limiter: RateLimiter) -> None:
         spent = await used(limiter, entity_id, resource)
         assert spent["rpm"] == (90 if resource == "all" else 10)
 
-    @router.get("/y", dependencies=[Depends(limit(**{**TEN, "cost": {"rpm": 101}}))])
+    @router.get("/y", dependencies=[Depends(limit(**{**TEN, "cost": lambda _: {"rpm": 101}}))])
     async def impossible() -> None: ...
 
     app.include_router(router, prefix="/2")
@@ -177,19 +194,6 @@ async def test_how_an_endpoint_fails(limiter: RateLimiter, how: str) -> None:
         reply = await get(app, "/")
         assert reply.status == (429 if how == "is refused more" else int(how[-3:]))
     assert (await used(limiter))["rpm"] == (10 if how == "answers 404" else 0)
-
-
-class Bytes:
-    """Each byte costs a token."""
-
-    def __init__(self, *_: Any) -> None:
-        self.seen = 0
-
-    def feed(self, chunk: bytes) -> None:
-        self.seen += len(chunk)
-
-    def amounts(self) -> dict[str, int]:
-        return {"tpm": self.seen}
 
 
 async def test_decorated_endpoints(limiter: RateLimiter) -> None:
@@ -267,6 +271,32 @@ async def test_the_body_is_for_both(limiter: RateLimiter) -> None:
     with pytest.raises(RuntimeError, match="the body of a form"):
         await call(app, http_scope("/form", "POST", json), [sent])
     assert (await used(limiter))["rpm"] == 14
+
+
+async def test_the_entity_of_a_file(limiter: RateLimiter, tmp_path: Path) -> None:
+    """Counts for endpoints that do not name one, as it does for rules."""
+    file = tmp_path / "rules.json"
+    file.write_text('{"entity": {"id": "from-the-file"}, "rules": {}}')
+    app = FastAPI()
+    RouteLimits(app, limiter=limiter, rules=Rules.from_file(file))
+    app.get("/x", dependencies=[Depends(limit("extra", limits=[RPM]))])(lambda: "x")
+    assert (await get(app, "/x")).status == 200
+    assert await limiter.available("from-the-file", "extra", [RPM]) == {"rpm": 99}
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_handler_of_ones_own_wins(limiter: RateLimiter, is_first: bool) -> None:
+    """Whether it was there before the limits or not."""
+
+    async def mine(*_: Any) -> Response:
+        return Response("mine", 418)
+
+    app = FastAPI(exception_handlers={RateLimitExceeded: mine} if is_first else {})
+    RouteLimits(app, limiter=limiter, entity="key-1")
+    if not is_first:
+        app.add_exception_handler(RateLimitExceeded, mine)
+    app.get("/x", dependencies=[Depends(limit("tight", lambda _: {"rpm": 101}, limits=[RPM]))])(lambda: "x")
+    assert (await get(app, "/x")).status == 418
 
 
 async def test_applications_that_are_mounted(limiter: RateLimiter) -> None:
@@ -417,3 +447,33 @@ def test_without_fastapi() -> None:
     program = "import sys; sys.modules['fastapi'] = None; import zae_limiter.web.fastapi"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (ran.returncode, "install this package with its extra: fastapi" in ran.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("included", [False, True])
+async def test_a_limit_above_its_route(limiter: RateLimiter, included: bool) -> None:
+    """It would limit nothing, so the application does not start; what is limited somewhere else may be."""
+    app, router = app_of(limiter), APIRouter()
+
+    async def endpoint() -> None: ...
+
+    (router if included else app).get("/x")(endpoint)
+    above = limited(**TEN)(endpoint)
+    app.include_router(router)
+    with pytest.raises(RuntimeError, match=r"'endpoint' is not limited: .* under the decorator of the route"):
+        await get(app, "/x")
+    app.get("/y")(above)
+    assert [(await get(app, path)).headers.get("ratelimit") is None for path in ("/x", "/y")] == [True, False]
+
+
+async def test_an_endpoint_finds_the_limiter() -> None:
+    """Where the limits are, from the start of the application on."""
+    app = FastAPI()
+    limits = RouteLimits(app, limiter=RateLimiter.open("memory://"), entity="key-1")
+    with pytest.raises(RuntimeError, match="when the application starts"):
+        _ = limits.limiter
+
+    @app.get("/left")
+    async def left(_: Held) -> dict[str, int]:
+        return await limits.limiter.available("key-1", "api", [RPM])
+
+    assert (await get(app, "/left")).body == b'{"rpm":90}'

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,9 +16,10 @@ from flask import Flask, Response, abort, g, request
 from werkzeug.serving import make_server
 
 from tests.patience import PATIENCE_SECONDS, wait_until
-from zae_limiter import Limit, SyncLease, SyncRateLimiter, ValidationError
+from tests.web.limits import Bytes
+from zae_limiter import Limit, RateLimitExceeded, SyncLease, SyncRateLimiter, ValidationError
 from zae_limiter.testing import ManualClock
-from zae_limiter.web import Rule, api_key, claim
+from zae_limiter.web import Rule, Rules, api_key, claim
 from zae_limiter.web.flask import RateLimits, limited
 
 RPM, TPM = Limit.per_minute("rpm", 100), Limit.per_day("tpm", 1_000)
@@ -37,17 +39,22 @@ def app_of(limiter: Any, **more: Any) -> Flask:
     return app
 
 
-class Bytes:
-    """Each byte costs a token."""
+def test_several_limits_of_a_view(sync_limiter: SyncRateLimiter) -> None:
+    """The innermost lease alone, and all of them by what they are for."""
+    app, seen = app_of(sync_limiter, rules=[Rule("/*", **TEN)]), list[Any]()
 
-    def __init__(self, *_: Any) -> None:
-        self.seen = 0
+    @app.get("/x")
+    @limited(**{**TEN, "resource": "search"})
+    @limited(**{**TEN, "resource": "export"})
+    def view() -> str:
+        seen.extend([g.lease, request.environ["zae_limiter.lease"], SyncLease.current()])
+        assert g.leases == request.environ["zae_limiter.leases"]
+        g.leases["search"].adjust(tpm=3)
+        return " ".join(g.leases)
 
-    def feed(self, chunk: bytes) -> None:
-        self.seen += len(chunk)
-
-    def amounts(self) -> dict[str, int]:
-        return {"tpm": self.seen}
+    reply = app.test_client().get("/x", headers=KEY)
+    assert (reply.status_code, reply.text, len(set(map(id, seen)))) == (200, "api search export", 1)
+    assert [used(sync_limiter, resource=one)["tpm"] for one in ("api", "search", "export")] == [0, 3, 0]
 
 
 def test_rules(sync_limiter: SyncRateLimiter, clock: ManualClock) -> None:
@@ -99,7 +106,7 @@ def test_decorated_views(sync_limiter: SyncRateLimiter) -> None:
         return model + str(SyncLease.current().consumed["rpm"])
 
     @app.get("/v1/async")
-    @limited(**{**TEN, "cost": {"rpm": 101}})
+    @limited(**{**TEN, "cost": lambda _: {"rpm": 101}})
     async def never() -> str:
         raise AssertionError
 
@@ -167,6 +174,34 @@ def test_a_lease_may_ask_whose_claims_they_are(sync_limiter: SyncRateLimiter) ->
     with pytest.raises(RuntimeError, match="the body was read before"):
         client.post("/?form=1", data={"n": "7"})
     assert used(sync_limiter, "ann")["rpm"] == 15
+
+
+def test_the_entity_of_a_file(sync_limiter: SyncRateLimiter, tmp_path: Path) -> None:
+    """Counts for views that do not name one, as it does for rules."""
+    file = tmp_path / "rules.json"
+    file.write_text('{"entity": {"id": "from-the-file"}, "rules": {}}')
+    app = Flask(__name__)
+    RateLimits(app, limiter=sync_limiter, rules=Rules.from_file(file))
+    app.add_url_rule("/x", "x", limited("extra", limits=[RPM])(lambda: "x"))
+    assert app.test_client().get("/x").status_code == 200
+    assert sync_limiter.available("from-the-file", "extra", [RPM]) == {"rpm": 99}
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_handler_of_ones_own_wins(sync_limiter: SyncRateLimiter, is_first: bool) -> None:
+    """Whether it was there before the limits or not."""
+    app = Flask(__name__)
+
+    def own() -> None:
+        app.register_error_handler(RateLimitExceeded, lambda _: ("mine", 418))
+
+    if is_first:
+        own()
+    RateLimits(app, limiter=sync_limiter, entity="key-1")
+    if not is_first:
+        own()
+    app.add_url_rule("/x", "x", limited("tight", lambda _: {"rpm": 101}, limits=[RPM])(lambda: "x"))
+    assert app.test_client().get("/x").status_code == 418
 
 
 def test_an_application_without_limits() -> None:
@@ -258,3 +293,29 @@ def test_without_flask() -> None:
     program = "import sys; sys.modules['flask'] = None; import zae_limiter.web.flask"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (ran.returncode, "install this package with its extra: flask" in ran.stderr) == (1, True)
+
+
+def test_a_limit_above_its_route(sync_limiter: SyncRateLimiter) -> None:
+    """It would limit nothing, so nobody is served; what is limited somewhere else may be."""
+    app = app_of(sync_limiter)
+
+    def view() -> str:
+        return "x"
+
+    app.get("/x")(view)
+    above = limited(**TEN)(view)
+    client = app.test_client()
+    with pytest.raises(RuntimeError, match=r"'view' is not limited: .* under the decorator of the route"):
+        client.get("/x")
+    app.add_url_rule("/y", "y", above)
+    assert [client.get(path, headers=KEY).headers.get("ratelimit") is None for path in ("/x", "/y")] == [
+        *(True, False)
+    ]
+
+
+def test_a_view_finds_the_limiter() -> None:
+    """Where the limits are, opened by whoever needs it first."""
+    limits = RateLimits(limiter=lambda: SyncRateLimiter.open("memory://"))
+    assert limits.limiter is limits.limiter
+    assert limits.limiter.available("key-1", "api", [RPM]) == {"rpm": 100}
+    limits.limiter.close()

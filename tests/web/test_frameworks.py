@@ -1,11 +1,5 @@
 """The frameworks under gunicorn, with workers that block and workers of uvicorn, over one SQLite file."""
 
-import os
-import socket
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -13,34 +7,21 @@ import pytest
 
 from tests.patience import PATIENCE_SECONDS, wait_until
 from tests.web.gunicorn_app import CHUNK, LIMITS
+from tests.web.servers import gunicorn
 from zae_limiter import SyncRateLimiter
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+APP = "tests.web.frameworks_app:app"
 UVICORN = "uvicorn.workers.UvicornWorker"
 WORKERS = {"fastapi": UVICORN, "flask": "sync", "django wsgi": "sync", "django asgi": UVICORN}
-
-
-@contextmanager
-def gunicorn(kind: str, folder: Path) -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        number = listener.fileno()
-        command = [sys.executable, "-m", "gunicorn", "--workers", "2", "--worker-class", WORKERS[kind]]
-        command += ["--bind", f"fd://{number}", "--log-level", "critical", "--no-control-socket"]
-        environment = {**os.environ, "GUNICORN_FOLDER": str(folder), "FRAMEWORK": kind}
-        server = subprocess.Popen(
-            [*command, "tests.web.frameworks_app:app"], cwd=ROOT, env=environment, pass_fds=[number]
-        )
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            server.terminate()
-            server.wait(PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize("kind", WORKERS)
 def test_workers_share_limits_and_streams_are_paid(kind: str, tmp_path: Path) -> None:
     """Five of eight pass over all workers; a client that hangs up pays for what was made until then."""
-    with gunicorn(kind, tmp_path) as url, httpx.Client(timeout=PATIENCE_SECONDS, trust_env=False) as client:
+    with (
+        gunicorn(APP, tmp_path, WORKERS[kind], FRAMEWORK=kind) as url,
+        httpx.Client(timeout=PATIENCE_SECONDS, trust_env=False) as client,
+    ):
         replies = [client.get(f"{url}/plain", headers={"x-api-key": "plain"}) for _ in range(8)]
         assert [one.status_code for one in replies] == [200] * 5 + [429] * 3
         assert replies[0].headers["ratelimit"].startswith('"rpm";r=4;t=')

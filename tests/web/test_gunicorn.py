@@ -1,40 +1,21 @@
 """gunicorn with workers that are processes, over one SQLite file."""
 
-import os
-import socket
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 
 from tests.patience import PATIENCE_SECONDS, wait_until
 from tests.web.gunicorn_app import CHUNK, LIMITS
+from tests.web.servers import gunicorn
 from zae_limiter import SyncRateLimiter
-
-ROOT = Path(__file__).resolve().parent.parent.parent
-
-
-@contextmanager
-def gunicorn(folder: Path) -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        number = listener.fileno()
-        command = [sys.executable, "-m", "gunicorn", "--workers", "2", "--bind", f"fd://{number}"]
-        command += ["--log-level", "critical", "--no-control-socket", "tests.web.gunicorn_app:app"]
-        environment = {**os.environ, "GUNICORN_FOLDER": str(folder)}
-        server = subprocess.Popen(command, cwd=ROOT, env=environment, pass_fds=[number])
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            server.terminate()
-            server.wait(PATIENCE_SECONDS)
 
 
 def test_workers_share_limits_and_streams_are_paid(tmp_path: Path) -> None:
     """Five of eight pass over all workers; a client that hangs up pays for what was made until then."""
-    with gunicorn(tmp_path) as url, httpx.Client(timeout=PATIENCE_SECONDS, trust_env=False) as client:
+    with (
+        gunicorn("tests.web.gunicorn_app:app", tmp_path) as url,
+        httpx.Client(timeout=PATIENCE_SECONDS, trust_env=False) as client,
+    ):
         replies = [client.get(f"{url}/plain", headers={"x-api-key": "plain"}) for _ in range(8)]
         assert [one.status_code for one in replies] == [200] * 5 + [429] * 3
         assert replies[0].headers["ratelimit"].startswith('"rpm";r=4;t=')

@@ -14,7 +14,8 @@ from tests.web.calls import OK, call, get, http_scope
 from tests.web.servers import PATIENCE_S
 from zae_limiter import Limit, RateLimiter, Repository
 from zae_limiter.backends.memory import MemoryBackend
-from zae_limiter.runtime.colour import Asyncio, Colour
+from zae_limiter.runtime.colour import Colour
+from zae_limiter.runtime.loops import Asyncio
 from zae_limiter.testing import ManualClock
 from zae_limiter.testing.stores import Wrapper
 from zae_limiter.web import RateLimitMiddleware, Rule

@@ -1,14 +1,17 @@
 """The limiter of a middleware, from the start of an application to its end."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from tests.web.calls import OK, Message, get, limited
-from zae_limiter import RateLimiter, SyncRateLimiter, ValidationError
+from tests.patience import PATIENCE_SECONDS, wait_until
+from tests.web.calls import OK, Message, get, http_scope, limited
+from zae_limiter import RateLimiter, RateLimiterUnavailable, SyncRateLimiter, ValidationError
+from zae_limiter.web.held import HeldSyncLimiter
 
 
 def lifespan_of(*, complete: bool = True) -> tuple[Callable[..., Any], list[str]]:
@@ -104,7 +107,7 @@ async def test_a_limiter_that_does_not_open() -> None:
 
 
 async def test_the_first_request_opens_a_limiter() -> None:
-    """Where no server tells of the start, and only once."""
+    """Where no server tells of the start, and only once; who waits for a try that fails shares its error."""
     count = 0
 
     async def made() -> RateLimiter:
@@ -116,10 +119,107 @@ async def test_the_first_request_opens_a_limiter() -> None:
         return await RateLimiter.open("memory://")
 
     middleware = limited(made)
-    found = await asyncio.gather(*(get(middleware, "/v1/x") for _ in range(5)), return_exceptions=True)
-    assert sorted(type(one).__name__ for one in found) == ["ConnectionError", *["Reply"] * 4]
+    for kind in ("ConnectionError", "Reply"):
+        found = await asyncio.gather(*(get(middleware, "/v1/x") for _ in range(5)), return_exceptions=True)
+        assert [type(one).__name__ for one in found] == [kind] * 5
     assert count == 2
     await middleware._held.close()
+
+
+async def test_an_opening_that_is_cancelled() -> None:
+    """Whoever waits for it tries again."""
+    begun = asyncio.Event()
+    count = 0
+
+    async def made() -> RateLimiter:
+        nonlocal count
+        count += 1
+        if count == 1:
+            begun.set()
+            await asyncio.Event().wait()
+        return await RateLimiter.open("memory://")
+
+    middleware = limited(made)
+    first, second = (asyncio.ensure_future(get(middleware, "/v1/x")) for _ in range(2))
+    await begun.wait()
+    first.cancel()
+    assert ((await second).status, count) == (200, 2)
+    await middleware._held.close()
+
+
+def test_threads_share_an_opening_that_fails() -> None:
+    """Those who wait for it do not try it one after the other."""
+    count, waiting = 0, threading.Barrier(4)
+
+    def made() -> SyncRateLimiter:
+        nonlocal count
+        count += 1
+        wait_until(lambda: held._waiting == 3)
+        raise ConnectionError("it fails")
+
+    held = HeldSyncLimiter(made)
+    errors: list[Exception] = []
+
+    def ask() -> None:
+        waiting.wait(PATIENCE_SECONDS)
+        try:
+            held.open()
+        except ConnectionError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_SECONDS)
+    assert (len(errors), count) == (4, 1)
+
+
+def unavailable() -> Any:
+    raise RateLimiterUnavailable("the store is down")
+
+
+@pytest.mark.parametrize(("policy", "status"), [(None, 503), ("block", 503), ("allow", 200)])
+async def test_a_store_that_is_down_at_the_first_request(policy: str | None, status: int) -> None:
+    """The rule decides, as it does later; a connection is refused or let through as well."""
+    app = limited(unavailable, on_unavailable=policy)
+    assert (await get(app, "/v1/x")).status == status
+    said: list[Message] = []
+
+    async def socket(_scope: Message, _receive: Any, send: Any) -> None:
+        await send({"type": "websocket.accept"})
+
+    async def receive() -> Message:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Message) -> None:
+        said.append(message)
+
+    await limited(unavailable, socket, on_unavailable=policy)(
+        {**http_scope("/v1/x"), "type": "websocket"}, receive, send
+    )
+    assert [one["type"] for one in said] == ["websocket.accept" if status == 200 else "websocket.close"]
+
+
+async def test_a_start_that_fails() -> None:
+    """Of an application that had heard of it: that is for the server to judge, as without the middleware."""
+
+    async def app(_scope: Message, receive: Any, _send: Any) -> None:
+        await receive()
+        raise RuntimeError("the database is not there")
+
+    said: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: Message) -> None:
+        said.append(message)
+
+    middleware = limited(lambda: RateLimiter.open("memory://"), app)
+    with pytest.raises(RuntimeError, match="the database"):
+        await middleware({"type": "lifespan"}, receive, send)
+    assert (said, middleware._held.limiter) == ([], None)
 
 
 async def test_wrong_limiters_are_told(sync_limiter: SyncRateLimiter) -> None:

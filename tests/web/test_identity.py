@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.web.calls import http_scope
@@ -96,7 +96,7 @@ PROXIES = ["10.0.0.0/8", "2001:db8:ffff::/48"]
         ("10.0.0.1", [""], "10.0.0.1"),
         ("2001:db8:ffff::1", ["198.51.100.1"], "198.51.100.1"),
         ("::ffff:10.0.0.1", ["198.51.100.1"], "198.51.100.1"),
-        ("testclient", ["198.51.100.1"], "testclient"),
+        ("testclient", ["198.51.100.1"], "unknown"),
     ],
 )
 def test_an_address_behind_proxies(peer: str, sent: list[str], who: str) -> None:
@@ -137,6 +137,15 @@ def test_a_socket_without_addresses() -> None:
     assert client_address(trusted=["unix"])(request(sent, None)) == "198.51.100.1"
 
 
+def test_what_is_no_address_is_nobody_new() -> None:
+    """Servers that believe a client's header say whatever it has made up: all of that is one together."""
+    made_up = ("testclient", "a", "999.1.1.1", "x" * 70_000)
+    for find in (client_address(), client_address(trusted=["unix"])):
+        sent = [("x-forwarded-for", "6.6.6.6")]
+        assert {find(request(sent, (host, 1))) for host in made_up} == {"unknown"}
+    assert client_address(trusted=["unix"])(request(sent, ("", 1))) == "6.6.6.6"  # as some call a Unix socket
+
+
 def test_groups_of_addresses() -> None:
     """As large as they are told."""
     assert client_address(v4_prefix=24)(request(client=("192.0.2.7", 1))) == "192.0.2.0/24"
@@ -156,12 +165,48 @@ def test_wrong_networks_are_told(wrong: dict[str, Any]) -> None:
 hops = st.sampled_from(
     ["6.6.6.6", "10.1.1.1", "unknown", "", "::1", '"', "for=6.6.6.6", "2001:db8::5", "9" * 90]
 )
+marks = st.text(st.sampled_from('for=6.;, "\\[]'), max_size=40)
+SEEN = {
+    "x-forwarded-for": ["198.51.100.1, 10.2.2.2", "198.51.100.1,[::ffff:10.2.2.2]:80"],
+    "forwarded": [
+        "for=198.51.100.1, for=10.2.2.2",
+        'for="198.51.100.1:5000";proto=https',
+        'for=198.51.100.1;host="example.com:443",for="10.2.2.2"',
+        r'for=198.51.100.1;host="a\"b"',
+        r'by="\\";for="198.51.100.1", for="10.2.2.2";host=",for=10.9.9.9;by=\""',
+    ],
+}
+"""What proxies of ours write, each in its own way."""
 
 
-@given(st.lists(hops, max_size=80), st.sampled_from(["x-forwarded-for", "forwarded"]))
-def test_what_a_client_writes_changes_nothing(forged: list[str], header: str) -> None:
-    """Whatever stands to the left of what the first proxy of ours has seen."""
+@given(
+    st.lists(hops, max_size=80).map(", ".join) | marks,
+    st.sampled_from([(header, seen) for header in SEEN for seen in SEEN[header]]),
+    st.sampled_from([None, ",", ", "]),
+)
+@example('for=6.6.6.6;a="', ("forwarded", 'for="198.51.100.1:5000";proto=https'), None)
+@example('for=6.6.6.6;a="', ("forwarded", r'for=198.51.100.1;host="a\"b"'), ", ")
+def test_what_a_client_writes_changes_nothing(forged: str, seen: tuple[str, str], joined: str | None) -> None:
+    """Whatever stands to the left of what the first proxy of ours has seen, in its line or in another."""
+    header, said = seen
     find = client_address(trusted=["10.0.0.0/8"], header=header)
-    seen = "for=198.51.100.1, for=10.2.2.2" if header == "forwarded" else "198.51.100.1, 10.2.2.2"
-    sent = [*([(header, ", ".join(forged))] if forged else []), (header, seen)]
-    assert find(request(sent, ("10.0.0.1", 1))) == "198.51.100.1"
+    lines = [forged, said] if joined is None else [f"{forged}{joined}{said}"]
+    assert find(request([(header, line) for line in lines], ("10.0.0.1", 1))) == "198.51.100.1"
+
+
+@pytest.mark.parametrize("piece", ['\\"', '"', '"a"', '="', ";", ",", "for=", 'a="\\"', "\\", " "])
+def test_a_long_header_is_read_once(piece: str) -> None:
+    """Each character as often as the next: what would be compared with all others would take hours."""
+    find = client_address(trusted=["10.0.0.0/8"], header="forwarded")
+    long = piece * (1_000_000 // len(piece))
+    for line in (long, f'"{long}', f'for="{long}'):
+        assert find(request([("forwarded", line)], ("10.0.0.1", 1))) == "10.0.0.1"
+        assert find(request([("forwarded", f"{line}, for=7.7.7.7")], ("10.0.0.1", 1))) == "7.7.7.7"
+
+
+def test_what_was_not_said_is_told() -> None:
+    """In words that help whoever wrote the client."""
+    told = [one.missing for one in (api_key("X-Key"), bearer(), claim("sub"))]
+    assert told == [
+        *("no key was sent in x-key", "no bearer token was sent in authorization", "nobody has signed in"),
+    ]

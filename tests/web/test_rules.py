@@ -2,10 +2,13 @@
 
 import itertools
 import re
+from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
 from flask import Flask
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,10 +19,12 @@ from starlette.routing import Match as RouteMatch
 from starlette.routing import Mount, Route
 from werkzeug.exceptions import HTTPException
 
-from zae_limiter import Limit, ValidationError
-from zae_limiter.web import Request, RequestRefused, Rule, Rules, SyncRequest
+from tests.web.calls import call, get, http_scope
+from zae_limiter import Limit, RateLimiter, ValidationError
+from zae_limiter.web import RateLimitMiddleware, Request, RequestRefused, Rule, Rules, SyncRequest
 
 COST = {"rpm": 1}
+SIX = Limit.per_minute("rpm", 6)
 
 
 def rule(path: str, **more: Any) -> Rule:
@@ -51,6 +56,15 @@ def test_a_prefix() -> None:
     rules = [rule("/v1/*")]
     assert [found(rules, path) for path in ("/v1", "/v1/", "/v1/a/b", "/v10")] == [*["/v1/*"] * 3, None]
     assert {found([rule("/*")], path) for path in ("/", "/a", "//", "/a/b/")} == {"/*"}
+
+
+def test_a_whole_url() -> None:
+    """As the target of a request may be one, which some servers hand on as the path: it is never exempt."""
+    rules = [Rule("/health", exempt=True), rule("/v1/*"), rule("/*")]
+    for origin in ("http://host", "HTTPS://user@host:80", "http://"):
+        paths = ("/v1/x", "/x", "", "/health", "/v1/x\n")
+        assert [found(rules, origin + path) for path in paths] == ["/v1/*", "/*", "/*", "/*", "/v1/*"]
+        assert found([rule("/v1/*")], f"{origin}/x") is None
 
 
 def test_names_in_a_path() -> None:
@@ -116,6 +130,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"path": "/x", "cost": None}, "pass amounts by limit"),
     ({"path": "/x", "cost": {"rpm": -1}}, "at least 0"),
     ({"path": "/x", "cost": 1}, "pass amounts by limit"),
+    ({"path": "/x", "cost": {"tpm": 1}, "limits": [SIX]}, "no limit is called 'tpm'; use 'rpm'"),
+    ({"path": "/x", "messages": {"tpm": 1}, "limits": [SIX]}, "no limit is called 'tpm'"),
+    ({"path": "/x", "cost": {"rpm": 7}, "limits": [SIX]}, "nobody would ever pass: 'rpm' holds 6"),
     ({"path": "/x", "messages": {"rpm": 1.5}}, "whole number"),
     ({"path": "/x", "cost": None, "limits": []}, "at least one"),
     ({"path": "/x", "cost": None, "limits": [Limit.per_month("usd", 5, unit="usd_micro")]}, "counts money"),
@@ -153,6 +170,32 @@ def test_what_is_left_out() -> None:
     short = Rule("/v1/{a}/*", limits=[Limit.per_minute("rpm", 6), Limit.concurrent("parallel", 2)])
     assert (short.resource, short.cost) == ("/v1/<a>/*", {"rpm": 1, "parallel": 1})
     assert Rule("/ws", "chat", messages=COST).cost == {}
+
+
+def test_what_may_be_more_than_a_limit_holds() -> None:
+    """What a soft limit counts, and what a schedule holds at another time."""
+    for limit in (SIX.softly(), SIX.during("* 9-16 * * *", 60), Limit.per_minute("rpm", 6, burst=7)):
+        assert Rule("/x", cost={"rpm": 7}, limits=[limit]).cost == {"rpm": 7}
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_preflights(limiter: RateLimiter, is_first: bool) -> None:
+    """They have no key: the middleware for CORS answers them first, or a rule lets them through to it."""
+    asks = {"origin": "https://x", "access-control-request-method": "GET"}
+    scope = http_scope("/v1/x", "OPTIONS", asks, query_string=b"")
+    rules = [rule("/v1/*", limits=[SIX])]
+    whose = [replace(one, entity=lambda _: None) for one in rules]
+
+    def app(rules: list[Rule]) -> Any:
+        if is_first:
+            inner = RateLimitMiddleware(FastAPI(), limiter=limiter, rules=rules)
+            return CORSMiddleware(inner, allow_origins=["https://x"])
+        return RateLimitMiddleware(
+            CORSMiddleware(FastAPI(), allow_origins=["https://x"]), limiter=limiter, rules=rules
+        )
+
+    assert (await call(app(whose), scope)).status == (200 if is_first else 401)
+    assert (await call(app([Rule("/*", methods=["OPTIONS"], exempt=True), *whose]), scope)).status == 200
 
 
 # What frameworks route to an endpoint that is limited is limited, however the path is spelled.
@@ -264,3 +307,28 @@ def test_every_short_path() -> None:
                 check_starlette(path)
                 check_flask(path, FLASK)
                 check_flask(path, MERGED)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+async def test_what_fastapi_strips_itself_is_limited(limiter: RateLimiter, wrapped: bool) -> None:
+    """``FastAPI(root_path=…)`` overrides what the server says, after a middleware around it was asked."""
+    reached: list[str] = []
+    inner = FastAPI(openapi_url=None)
+    inner.root_path = "/api"  # as the argument, which is deprecated, does
+    inner.add_api_route("/v1/chat", lambda: reached.append("limited"))
+    inner.add_api_route("/api/chat", lambda: reached.append("limited"))
+    inner.add_api_route("/health", lambda: reached.append("exempt"))
+    limiting = [rule("/v1/chat"), rule("/api/chat")]
+    rules = [Rule("/health", exempt=True), *(replace(one, entity=lambda _: None) for one in limiting)]
+    app = RateLimitMiddleware(
+        CORSMiddleware(inner, allow_origins=["*"]) if wrapped else inner, limiter=limiter, rules=rules
+    )
+    for count in range(5):
+        for one in itertools.product(["api", "v1", "chat", "health", ""], repeat=count):
+            path = f"/{'/'.join(one)}"
+            for root in ("", "/v1"):
+                await get(app, root + path, root_path=root, query_string=b"")
+                assert "limited" not in reached, path
+    assert set(reached) == {"exempt"}
+    assert (await get(app, "/api/health", query_string=b"")).status == 200
+    assert (await get(app, "/api/v1/chat", query_string=b"")).status == 401

@@ -87,7 +87,8 @@ def test_what_a_file_says(tmp_path: Path) -> None:
 
 def test_json_says_the_same(tmp_path: Path) -> None:
     """And needs no parser but Python's."""
-    said = {"rules": {"/v1/*": {"resource": "api", "cost": {"rpm": 1}, "entity": "client_address"}}}
+    whose = {"from": "client_address", "trusted": ["10.0.0.0/8"]}
+    said = {"rules": {"/v1/*": {"resource": "api", "cost": {"rpm": 1}, "entity": whose}}}
     (rule,) = load_rules(written(tmp_path / "rules.json", json.dumps(said, indent="\t")))
     assert (rule.path, rule.resource, rule.cost) == ("/v1/*", "api", {"rpm": 1})
     (line,) = told(tmp_path / "rules.json", '{"rules": {\n  "/v1/*": {"exempt": 7}}}')
@@ -100,6 +101,7 @@ def test_json_says_the_same(tmp_path: Path) -> None:
     [
         ("{from: claim, claim: sub}", {}, "u-1"),
         ("{from: client_address, trusted: '192.0.2.0/24, unix'}", {"x-forwarded-for": "9.9.9.9"}, "9.9.9.9"),
+        ("{from: client_address, trusted: [192.0.2.0/24, unix]}", {"x-forwarded-for": "9.9.9.9"}, "9.9.9.9"),
         ("{from: client_address, v4_prefix: 24}", {}, "192.0.2.0/24"),
         ("{from: bearer, hashed: true}", {"authorization": "Bearer x"}, "sha256:2d711642b726b04401627ca9"),
     ],
@@ -118,6 +120,11 @@ MISTAKES = {
     "rules: {/x: {cost: {rpm: 1}}}": ["1:9: rules./x: say whose requests they are"],
     "rules: [1]": ["1:8: rules: expected a mapping from paths, found a list"],
     "entity: bearer": ["1:1: it has no rules"],
+    "": [" the file is empty; a file that limits nothing says so: rules: {}"],
+    "entity: bear\nrules: {/x: {cost: {rpm: 1}}}": ["1:9: entity: expected a name that the program gives"],
+    "entity: {from: client_address, trusted: [unix, [a]]}\nrules: {/x: {cost: {rpm: 1}}}": [
+        "1:48: entity.trusted: expected a name, found a list"
+    ],
     "entity: bear\nrules: {}": ["1:9: entity: expected a name that the program gives"],
     "entity: {from: claim}\nrules: {}": ["1:9: entity: say which claim"],
     "entity: {from: bearer, header: x}\nrules: {}": ["1:32: entity: bearer has anonymous, hashed, and no"],
@@ -141,6 +148,9 @@ MISTAKES = {
     ],
     "entity: bearer\nrules:\n  /a: {limits: {rpm: {}}, cost: {rpm: 1}}": [
         "3:22: rules./a.limits.rpm: its capacity"
+    ],
+    "entity: bearer\nrules:\n  /a: {limits: {rpm: {capacity: 9}}, cost: {tpm: 1}}": [
+        "3:3: rules./a: cost of '/a' {'tpm': 1}: no limit is called 'tpm'; use 'rpm'"
     ],
     "entity: bearer\nrules:\n  '': {exempt: true}": ["3:3: rules.: path '': begin with a slash"],
 }

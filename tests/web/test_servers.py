@@ -19,6 +19,7 @@ from starlette.requests import Request as StarletteRequest
 from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
+from tests.web.limits import Bytes
 from tests.web.servers import PATIENCE_S, SERVERS, Streams, client_of, serving, until
 from zae_limiter import Lease, Limit, RateLimiter
 from zae_limiter.web import RateLimitMiddleware, Rule, api_key
@@ -31,19 +32,6 @@ RPM, TPM = Limit("rpm", 10**6, 1, NEVER), Limit("tpm", 10**9, 1, NEVER)
 SEATS = Limit.concurrent("parallel", 1_000, hold="1h")
 LIMITS = [RPM, TPM, SEATS]
 COST = {"rpm": 1, "tpm": 77, "parallel": 1}
-
-
-class Bytes:
-    """Each byte costs a token."""
-
-    def __init__(self, *_: Any) -> None:
-        self.seen = 0
-
-    def feed(self, chunk: bytes) -> None:
-        self.seen += len(chunk)
-
-    def amounts(self) -> dict[str, int]:
-        return {"tpm": self.seen}
 
 
 class Events:

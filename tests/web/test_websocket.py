@@ -89,7 +89,7 @@ async def test_messages_cost(limiter: RateLimiter) -> None:
 
 async def test_a_message_that_never_fits(limiter: RateLimiter) -> None:
     """Trying again is pointless, and the code says so."""
-    reply = await connect(limited(limiter, messages={"rpm": 11}), text("a"))
+    reply = await connect(limited(limiter, messages=lambda *_: {"rpm": 11}), text("a"))
     assert reply.messages[-1] == {"type": "websocket.close", "code": 1008, "reason": "refused"}
 
 

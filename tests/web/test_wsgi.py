@@ -2,6 +2,7 @@
 
 import io
 import json
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 from wsgiref.util import setup_testing_defaults
@@ -9,7 +10,15 @@ from wsgiref.validate import validator
 
 import pytest
 
-from zae_limiter import Limit, RateLimiter, SyncLease, SyncRateLimiter, ValidationError
+from tests.web.limits import Bytes
+from zae_limiter import (
+    Limit,
+    RateLimiter,
+    RateLimiterUnavailable,
+    SyncLease,
+    SyncRateLimiter,
+    ValidationError,
+)
 from zae_limiter.testing import ManualClock
 from zae_limiter.web import Rule, SyncRequest, WSGIRateLimitMiddleware, api_key
 
@@ -157,23 +166,35 @@ def test_an_application_that_raises_before_it_returns(sync_limiter: SyncRateLimi
     def consuming(_environ: Any, _start_response: Any) -> Any:
         SyncLease.current().consume(tpm=5_000)
 
+    def generating(environ: Any, start_response: Any) -> Any:
+        consuming(environ, start_response)
+        start_response("200 OK", [])
+        yield b"x"
+
     with pytest.raises(ValueError, match="x"):
         Got(limited(sync_limiter, raising))
-    got = Got(limited(sync_limiter, consuming))
-    assert (got.status, used(sync_limiter)) == ("429 Too Many Requests", {"rpm": 0, "tpm": 0})
+    for app in (consuming, generating):
+        for method, size in (("GET", 1), ("HEAD", 0)):
+            got = Got(limited(sync_limiter, app), REQUEST_METHOD=method)
+            assert (got.status, used(sync_limiter)) == ("429 Too Many Requests", {"rpm": 0, "tpm": 0})
+            assert len(b"".join(got.body)[:1]) == size
 
 
-class Counting:
-    """Each byte costs a token."""
+def test_an_error_page_that_comes_too_late(sync_limiter: SyncRateLimiter) -> None:
+    """In the middle of a stream it changes nothing: what was sent is paid."""
 
-    def __init__(self, *_: Any) -> None:
-        self.seen = 0
+    def app(_environ: Any, start_response: Any) -> Iterator[bytes]:
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        try:
+            yield b"abc"
+            raise ValueError("x")
+        except ValueError:
+            start_response("500 Oops", [("Content-Type", "text/plain")], sys.exc_info())
+            raise
 
-    def feed(self, chunk: bytes) -> None:
-        self.seen += len(chunk)
-
-    def amounts(self) -> dict[str, int]:
-        return {"tpm": self.seen}
+    with pytest.raises(ValueError, match="x"):
+        Got(limited(sync_limiter, app, usage=Bytes, cost={"tpm": 50}))
+    assert used(sync_limiter)["tpm"] == 3
 
 
 def test_a_meter_reads_the_response(sync_limiter: SyncRateLimiter) -> None:
@@ -184,9 +205,9 @@ def test_a_meter_reads_the_response(sync_limiter: SyncRateLimiter) -> None:
         write(b"1234")
         return [b"5"]
 
-    got = Got(limited(sync_limiter, writing, usage=Counting, cost={"tpm": 50}))
+    got = Got(limited(sync_limiter, writing, usage=Bytes, cost={"tpm": 50}))
     assert (got.written, got.body, used(sync_limiter)["tpm"]) == ([b"1234"], [b"5"], 5)
-    Got(limited(sync_limiter, app_of(Stream(b"123", b"45")), usage=Counting, cost={"tpm": 50}), chunks=1)
+    Got(limited(sync_limiter, app_of(Stream(b"123", b"45")), usage=Bytes, cost={"tpm": 50}), chunks=1)
     assert used(sync_limiter)["tpm"] == 8
 
 
@@ -194,8 +215,6 @@ def test_an_error_page_replaces_a_response(sync_limiter: SyncRateLimiter) -> Non
     """``start_response`` with an error, as long as nothing was sent: it is a 5xx, so it costs nothing."""
 
     def app(_environ: Any, start_response: Any) -> list[bytes]:
-        import sys
-
         start_response("200 OK", [("Content-Type", "text/plain")])
         try:
             raise ValueError("x")
@@ -205,6 +224,19 @@ def test_an_error_page_replaces_a_response(sync_limiter: SyncRateLimiter) -> Non
 
     got = Got(validator(limited(sync_limiter, validator(app))))
     assert (got.status, used(sync_limiter)["rpm"]) == ("500 Oops", 0)
+
+
+def test_leases_of_several_middlewares(sync_limiter: SyncRateLimiter) -> None:
+    """The innermost alone, and all of them by their resources."""
+    seen: list[Any] = []
+
+    def app(environ: dict[str, Any], start_response: Any) -> Any:
+        seen.extend([environ["zae_limiter.lease"], environ["zae_limiter.leases"]])
+        start_response("200 OK", [])
+        return []
+
+    Got(limited(sync_limiter, limited(sync_limiter, app, resource="inner")))
+    assert (list(seen[1]), seen[1]["inner"] is seen[0]) == (["api", "inner"], True)
 
 
 def test_the_application_finds_its_lease(sync_limiter: SyncRateLimiter) -> None:
@@ -293,3 +325,24 @@ def test_a_limiter_is_opened_by_the_first_request(limiter: RateLimiter) -> None:
         limited(limiter, app_of(Stream()))
     with pytest.raises(ValidationError, match="pass a SyncRateLimiter"):
         Got(limited(lambda: limiter, app_of(Stream())))
+
+
+@pytest.mark.parametrize(("policy", "status"), [(None, "503"), ("block", "503"), ("allow", "200")])
+def test_a_store_that_is_down_at_the_first_request(policy: str | None, status: str) -> None:
+    """The rule decides, as it does later."""
+
+    def unavailable() -> SyncRateLimiter:
+        raise RateLimiterUnavailable("the store is down")
+
+    app = limited(unavailable, app_of(Stream(b"a")), on_unavailable=policy)
+    assert Got(app).status.split()[0] == status
+
+
+def test_nothing_is_awaited(sync_limiter: SyncRateLimiter) -> None:
+    """Which is told when the middleware is made, not by an error of the first request."""
+
+    async def later(_: SyncRequest) -> Any: ...
+
+    for name in ("cost", "entity", "resource"):
+        with pytest.raises(ValidationError, match=f"{name} of '/v1/\\*' .* without async"):
+            limited(sync_limiter, lambda *_: [], **{name: later})

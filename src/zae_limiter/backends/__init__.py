@@ -4,6 +4,9 @@
     memory://name                  a dictionary shared inside the process
     sqlite:///limits.db            an embedded file, relative path; ?timeout_ms=2000
     sqlite:////var/lib/limits.db   the same, absolute path
+    redis://host:6379/0            a Redis or Valkey server; needs the extra redis
+    redis+sentinel://h1,h2/name    the one that sentinels name; redis+cluster://h1,h2 a cluster
+    postgresql://user@host/db      a PostgreSQL database; needs the extra postgres
     dynamodb://table               a DynamoDB table; needs the extra dynamodb
 
 Other packages add a scheme with an entry point in the group ``zae_limiter.backends``: its name is
@@ -15,25 +18,36 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from ..exceptions import InfrastructureError, ValidationError
 from ..repository_protocol import Backend
 from ..runtime.world import World
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+    from pathlib import Path
+
 ENTRY_POINTS = "zae_limiter.backends"
 URL_LENGTH_MAX = 2048
 
+REDIS = [f"{name}{way}" for name in ("redis", "valkey") for way in ("", "s", "+sentinel", "+cluster")]
 DRIVERS = {
-    "memory": "zae_limiter.backends.memory:open_backend",
-    "sqlite": "zae_limiter.backends.sqlite:open_backend",
-    "dynamodb": "zae_limiter.backends.dynamodb:open_backend",
+    "memory": "zae_limiter.backends.memory",
+    "sqlite": "zae_limiter.backends.sqlite",
+    "dynamodb": "zae_limiter.backends.dynamodb",
+    **dict.fromkeys(REDIS, "zae_limiter.backends.redis"),
+    **dict.fromkeys(("postgresql", "postgres"), "zae_limiter.backends.postgres"),
+}
+EXTRAS = {
+    "dynamodb": "dynamodb",
+    **dict.fromkeys(REDIS, "redis"),
+    "postgresql": "postgres",
+    "postgres": "postgres",
 }
 EMBEDDED = {"memory", "sqlite"}  # stores of this machine, whose time is the machine's
-LATER = {"redis", "rediss", "postgres", "postgresql"}
 
 
 def open_backend(
@@ -47,17 +61,19 @@ def open_backend(
     scheme = _scheme(url)
     if client and scheme != "dynamodb":
         raise ValidationError("store", url, f"{' and '.join(client)} can only be given for dynamodb://")
-    if _is_default(url):
+    if scheme == "sqlite" and _is_default(url):
         _make_state_directory()
-    found = _entry_point(scheme)
+    installed = None if scheme in DRIVERS else _installed(scheme)
     try:
-        driver: Callable[..., Backend] = found.load()
+        driver: Callable[..., Backend] = (
+            installed.load() if installed else import_module(DRIVERS[scheme]).open_backend
+        )
         backend = driver(url, sync=sync, world=world, timeout_ms=timeout_ms, **client)
     except ImportError as error:
         if (error.name or "").partition(".")[0] == __name__.partition(".")[0]:
             raise
-        raise InfrastructureError(_missing_driver(scheme, found, error)) from error
-    for verb in ("swap", "changes"):  # which a store of another package need not know of
+        raise InfrastructureError(_missing_driver(scheme, installed, error)) from error
+    for verb in ("swap", "changes", "news"):  # which a store of another package need not know of
         if not hasattr(backend, verb):
             setattr(backend, verb, None)
     return backend
@@ -78,6 +94,8 @@ def default_url() -> str:
 
 
 def _state_directory() -> Path:
+    from pathlib import Path
+
     # The specification of the variable says that a relative path is to be ignored.
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
     if not state.is_absolute():
@@ -124,21 +142,25 @@ def _scheme(url: str) -> str:
     return scheme
 
 
-def _entry_point(scheme: str) -> EntryPoint:
-    """Who opens this scheme: ourselves first, then what is installed."""
-    if scheme in DRIVERS:
-        return EntryPoint(scheme, DRIVERS[scheme], ENTRY_POINTS)
+def _installed(scheme: str) -> EntryPoint:
+    """What another package offers for a scheme that is none of ours."""
+    from importlib.metadata import entry_points  # half as much again to load as all else that a store needs
+
     installed = entry_points(group=ENTRY_POINTS)
     for found in installed.select(name=scheme):
         return found
     known = ", ".join(f"{name}://" for name in sorted({*DRIVERS, *installed.names}))
-    problem = "is not available in this version" if scheme in LATER else "is unknown"
-    raise ValidationError("store", f"{scheme}://", f"the scheme {problem}; there are {known}")
+    raise ValidationError("store", f"{scheme}://", f"the scheme is unknown; there are {known}")
 
 
-def _missing_driver(scheme: str, found: EntryPoint, error: ImportError) -> str:
+def _missing_driver(scheme: str, installed: EntryPoint | None, error: ImportError) -> str:
+    if error.name is None and EXTRAS.get(scheme) == "postgres":  # it is there, and lacks its library
+        first = str(error).partition("\n")[0]
+        return f"the driver of {scheme}:// cannot be loaded: {first}; install psycopg[binary], or libpq"
     what = f"the store {scheme}:// needs {error.name or 'a module'}, which is not installed"
-    if scheme == "dynamodb":
-        return f"{what}; install this package with its extra: dynamodb"
-    origin = found.dist.name if found.dist is not None else found.value
+    if scheme in EXTRAS:
+        return f"{what}; install this package with its extra: {EXTRAS[scheme]}"
+    if installed is None:
+        return f"{what}: {error}"
+    origin = installed.dist.name if installed.dist is not None else installed.value
     return f"{what}; it is offered by {origin!r}: {error}"

@@ -26,7 +26,7 @@ from ..repository_protocol import (
     apply,
     apply_all,
 )
-from ..runtime.colour import Asyncio, Blocking, Colour
+from ..runtime.colour import Blocking, Colour, colour_of
 from ..runtime.world import World
 from ..schema import is_deleted, is_remembered, sk_state
 from .change_log import HOUR_MS
@@ -34,8 +34,7 @@ from .shelf import Mark, Shelf, Watcher
 
 _STATE = sk_state()
 
-SWEEP_ITEMS_MAX = 200
-SWEEP_EVERY_WRITES = 1000
+SWEEP_ITEMS_MAX, SWEEP_EVERY_WRITES = 200, 1000
 SWEEP_AGAIN_WRITES = 100  # if something was left: twice as fast as writes could make new items
 
 _named: dict[str, Shelf] = {}
@@ -50,13 +49,14 @@ def open_backend(url: str, *, sync: bool, world: World, timeout_ms: int | None =
     # The name is cut from the text because a host name would lose its case.
     name = url[len("memory://") :]
     shelf = _named.setdefault(name, Shelf()) if name else None
-    return MemoryBackend(world, shelf, Blocking() if sync else Asyncio())
+    return MemoryBackend(world, shelf, colour_of(sync=sync))
 
 
 class MemoryBackend:
     """Items in a dictionary, safe for threads and tasks of one process."""
 
     capabilities = BackendCapabilities("memory", shared=False, atomic_batches=True)
+    news = None  # ``changes`` tells more
 
     def __init__(
         self, world: World | None = None, shelf: Shelf | None = None, colour: Colour | None = None

@@ -23,6 +23,8 @@ def main() -> None:
             stream.reconfigure(errors="replace")
     try:
         from .app import program
+
+        program.main()
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except ImportError as error:
@@ -31,4 +33,3 @@ def main() -> None:
         print(f"error: the command line needs {error.name}, which is not installed", file=sys.stderr)
         print("hint: install this package with its extra: cli", file=sys.stderr)
         raise SystemExit(1) from None
-    program.main()

@@ -1,4 +1,4 @@
-"""The program: all nouns put together, and the one place where a failure is told."""
+"""The program: all commands put together, and the one place where a failure is told."""
 
 from __future__ import annotations
 
@@ -8,31 +8,28 @@ from typing import Any
 import click
 
 from ..exceptions import ZAELimiterError
-from ..version import client_version
-from .aggregate import aggregate
-from .audit import audit
-from .demo import demo
-from .deploy import delete, deploy
-from .errors import ERROR, INTERRUPTED, Failure, failure_of, give_up_output, tell, was_interrupted
-from .explain import explain
-from .export import cfn_template, completion, lambda_export
-from .levels import config, resource, system
-from .limits import limits
-from .local import local
-from .namespace import namespace
+from ..version import CLIENT_VERSION
+from .commands import ABOUT, Commands
+from .errors import (
+    ERROR,
+    INTERRUPTED,
+    STORE_IN_USE,
+    Failure,
+    failure_of,
+    give_up_output,
+    tell,
+    was_interrupted,
+)
 from .nouns import Noun
-from .operators import entity
-from .session import STORE_IN_USE
-from .spellings import teach
-from .status import check, list_, status, version
-from .switches import bypass, disable, enable, switches
-from .table import table
-from .upgrade import upgrade
-from .usage import usage
 
 
 class Program(Noun):
     """Turns what commands raise into a message on standard error and an exit code."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As for any group, with what is known of the commands without loading them."""
+        known = [click.Command(name, help=about) for name, about in ABOUT.items()]
+        click.Group(commands=known).format_commands(ctx, formatter)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -55,34 +52,15 @@ class Program(Noun):
         sys.exit(code if isinstance(code, int) else 0)
 
 
-@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.version_option(client_version(), message="zae-limiter %(version)s")
+@click.group(
+    cls=Program,
+    commands=Commands(),
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+)
+@click.version_option(CLIENT_VERSION, message="zae-limiter %(version)s")
 def program() -> None:
     """Rate limits that are shared through a store.
 
     Without --store and --name, commands use the store of ZAE_LIMITER_STORE, the DynamoDB table of
     ZAEL_STACK, or else a SQLite file of your own. The command `demo` shows what it is all about.
     """
-
-
-for command in (
-    *(aggregate, audit, bypass, cfn_template, check, completion, config, delete, demo, deploy, disable),
-    *(enable, entity, explain),
-    *(
-        lambda_export,
-        limits,
-        list_,
-        local,
-        namespace,
-        resource,
-        status,
-        switches,
-        system,
-        table,
-        upgrade,
-        usage,
-        version,
-    ),
-):
-    program.add_command(command)
-teach(program)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
+import click
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
@@ -21,8 +22,9 @@ from ..runtime.world import World
 from ..sync import SyncRateLimiter
 from ..visualization.bars import Ink, bar, diverging
 from .errors import Failure
-from .nouns import verb
+from .nouns import option, verb
 from .output import Output, console, grid, ink
+from .serve import PORTS
 from .session import with_output
 from .story import ACTS, TOKENS, Act, Balance, Demonstration, Event, Miscounted, Step, Untrue, Used, usage
 
@@ -36,17 +38,34 @@ USAGE_SAYS = (
     "What carol and dave use counts for their team too."
 )
 
+NEXT = (
+    "The same live, on a page in the browser: zae-limiter demo --ui, with this package installed by "
+    'pip install ".[cli,server]"'
+)
+
 Count = Callable[[], object]
 """Has the aggregator count what happened so far."""
 
 
-@verb("demo", with_output)
-def demo(output: Output) -> None:
+@verb("demo")
+@option("--ui", "Serve the page, with tenants in real time, until Ctrl-C.", is_flag=True)
+@option("--port", "Serve it on this port; 0 takes a free one.", type=PORTS, default=0, metavar="N")
+@option("--no-open", "Do not open a browser.", is_flag=True)
+@option("--seconds", "End the page by itself after so long.", type=click.FloatRange(0.1), metavar="N")
+@with_output
+def demo(output: Output, ui: bool, port: int, no_open: bool, seconds: float | None) -> None:
     """Watch the limiter work on a fresh embedded store.
 
     Takes some seconds. Every line that it prints is checked while it runs. It ends with a chart of what
-    was used.
+    was used. With --ui it shows the page instead, and tenants of a gateway who keep it busy.
     """
+    if ui:
+        from .showcase import ShowcaseOptions, showcase
+
+        showcase(output, ShowcaseOptions(port=port, opens=not no_open, seconds=seconds))
+        return
+    if port or no_open or seconds is not None:
+        raise click.UsageError("--port, --no-open and --seconds go with --ui")
     from zae_limiter_aggregator.runner import aggregate
 
     world = World()
@@ -98,6 +117,7 @@ def _perform(shown: Demonstration, count: Count, _: Output) -> None:
     announce(USAGE_TITLE, USAGE_SAYS)
     out.print(usage_chart(usage(shown), ink(out), chart_width(out)))
     out.print(f"\n{shown.checks} claims were checked while this ran, and all of them held.")
+    out.print(f"\n{NEXT}", width=min(out.width, TEXT_WIDTH))
 
 
 def chart_width(out: Console) -> int:

@@ -17,14 +17,13 @@ from ..models import LimiterConfig, OnUnavailable, StackOptions, UsageWindow
 from ..naming import validate_namespace, validate_stack_name
 from ..settings import STACK_VARIABLE, Settings
 from ..sync import SyncRepository
-from .errors import INTERRUPTED, Failure
+from .errors import INTERRUPTED, STORE_IN_USE, Failure
 from .nouns import Command, decorated, option, together, verb
 from .output import Output
 from .progress import Board
 from .session import (
     ENDPOINT,
     REGION,
-    STORE_IN_USE,
     confirmed,
     make_sure,
     on_unavailable,

@@ -14,19 +14,19 @@ from ..bucket import rate_of
 from ..engine.law import balance, wait_ms
 from ..exceptions import EntityNotFoundError, InfrastructureError, InvalidNameError
 from ..models import BucketState, Entity, Limit, LimiterConfig
+from ..models.grammar import EXAMPLES
 from ..models.money import shown_amount
+from ..models.refusing import span
 from ..naming import DEFAULT_RESOURCE
 from ..records.ancestry import chain_above
 from ..records.belongings import has_belongings, resources_with_own_limits
 from ..runtime.colour import run_sync
 from ..visualization.bars import Ink, debt_width, level
-from .errors import NOT_FOUND, Failure, failure_of
-from .grammar import EXAMPLES
+from .errors import NOT_FOUND, STORE_IN_USE, Failure, failure_of
 from .levels import config_data, delete_level, drop_cascade, show_limits, show_names
 from .nouns import Noun, option
-from .output import COLUMN_GAP, console, grid, ink, plain, record
+from .output import COLUMN_GAP, ascii_option, console, grid, ink, plain, record
 from .session import (
-    STORE_IN_USE,
     Session,
     confirmed,
     cursor_option,
@@ -253,6 +253,7 @@ def list_resources(session: Session) -> None:
 @entity.verb("buckets", entity_id, meant="--resource")
 @option("--resource -r", "Only this one.")
 @option("--shards by_shard", "Show each shard of a bucket by itself.", is_flag=True)
+@ascii_option
 @with_existing
 def buckets(session: Session, entity_id: str, resource: str | None, by_shard: bool) -> None:
     """Show how full the buckets of an entity are.
@@ -326,7 +327,8 @@ def _buckets_table(rows: list[dict[str, Any]], units: Mapping[tuple[str, str], s
         unit = units.get((row["resource"], row["limit"]))
         amounts = {name: shown_amount(row[name], unit) for name in ("available", "capacity")}
         shown = {name: str(row.get(name, "")) for name in columns[:-1]} | amounts
-        texts.append([*shown.values(), f"{row['full_in_seconds']:.1f} s"])
+        full_in_ms = round(row["full_in_seconds"] * 1000)
+        texts.append([*shown.values(), span(full_in_ms) if full_in_ms else "now"])
     taken = sum(max(map(len, column)) + COLUMN_GAP for column in zip(columns, *texts, strict=True))
     levels = _levels([(row["available"], row["capacity"]) for row in rows], out.width - taken, ink(out))
     at = columns.index("available")

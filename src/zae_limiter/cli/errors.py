@@ -14,10 +14,14 @@ import click
 
 from .. import exceptions as known
 from ..exceptions import InfrastructureError, InfrastructureNotFoundError, ValidationError, ZAELimiterError
-from .output import printable
+from .text import printable
 
 ERROR, USAGE, AWS, NOT_FOUND, DIFFERENT, INTERRUPTED = 1, 2, 3, 4, 5, 130
 """Exit codes; the last one is what a shell says of a program that Ctrl-C has ended."""
+
+
+STORE_IN_USE = "zae_limiter.cli.store"
+"""Under this name the context of a command remembers the URL that it opened."""
 
 
 class Failure(click.ClickException):

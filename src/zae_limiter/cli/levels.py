@@ -12,10 +12,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from ..models import Limit, LimiterConfig, OnUnavailable
+from ..models.grammar import EXAMPLES, limit_text, parse_limits_json
 from ..models.money import shown_amount
 from ..schema import resource_config_key
 from .errors import NOT_FOUND, Failure
-from .grammar import EXAMPLES, limit_text, parse_limits_json
 from .nouns import Noun, option, together
 from .output import grid, plain, record
 from .session import (

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..models import LimiterConfig
+from ..models.grammar import limit_text
 from ..operate.manifest import (
     Action,
     LevelChange,
@@ -28,10 +29,9 @@ from ..operate.manifest.template import HANDLER, template, to_text
 from ..operate.manifest.writing import level_lines
 from .errors import DIFFERENT, NOT_FOUND, Failure
 from .export import STANDARD, overwriting, to_file, write
-from .grammar import limit_text
 from .levels import config_data
 from .nouns import Noun, option
-from .output import Output, console, counted, grid, printable
+from .output import Output, console, counted, grid
 from .session import (
     Session,
     confirmed,
@@ -43,6 +43,7 @@ from .session import (
     with_json,
     with_session,
 )
+from .text import printable
 
 _file = option(
     "--file -f", "The manifest; - reads it from standard input.", metavar="FILE", default="limits.yaml"

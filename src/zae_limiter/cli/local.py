@@ -1,4 +1,4 @@
-"""``zae-limiter local``: an AWS of your own machine, to develop and try things on."""
+"""``zae-limiter local``: an AWS or a server of your own machine, to develop and try things on."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import click
 from click.exceptions import Exit
 
 from ..naming import validate_stack_name
-from ..operate.local.engines import ENGINES, Engine
-from ..operate.local.service import LocalAws, Running, endpoint_on, environment, last_lines
+from ..operate.local.engines import DynamoDBLocal, Engine, Ministack, endpoint_on, environment
+from ..operate.local.servers import ENGINES
+from ..operate.local.service import LocalAws, Running, last_lines
 from .errors import ERROR, NOT_FOUND, Failure
 from .nouns import Noun, option
-from .output import Output, printable, record
+from .output import Output, record
 from .session import confirmed, make_sure, with_output
+from .text import printable
 
 
 def _posix(name: str, value: str) -> str:
@@ -32,17 +34,22 @@ SHELLS = {"eval": _posix, "direnv": _posix, "powershell": _powershell}
 PORT, TIMEOUT = click.IntRange(1, 65_535), click.IntRange(1, 600)
 
 
-local = Noun("local", help="An AWS of your own machine, for development.")
+local = Noun("local", help="An AWS, Redis or PostgreSQL of your own, for development.")
 
 
 @local.verb("up")
 @option(
     "--engine",
-    "ministack has stacks and functions too; dynamodb-local is Amazon's own and needs Java."
-    "  [default: ministack]",
+    "ministack has stacks and functions too; dynamodb-local is Amazon's own and needs Java; redis and"
+    " postgres are programs of the system.  [default: ministack]",
     type=click.Choice(list(ENGINES)),
 )
-@option("--port", "Where it listens.  [default: 4566, or 8000 for dynamodb-local]", type=PORT, metavar="N")
+@option(
+    "--port",
+    "Where it listens.  [default: 4566, 8000 for dynamodb-local, 6380 for redis, 5433 for postgres]",
+    type=PORT,
+    metavar="N",
+)
 @option("--timeout", "Wait so long until it answers.", type=TIMEOUT, default=60, metavar="SECONDS")
 @option("--name -n table", "Say how to use this table.", metavar="TABLE")
 @confirmed
@@ -50,20 +57,23 @@ local = Noun("local", help="An AWS of your own machine, for development.")
 def up(
     output: Output, engine: str | None, port: int | None, timeout: int, table: str | None, yes: bool
 ) -> None:
-    """Start a local AWS, unless one is running, and wait until it answers.
+    """Start a local AWS or server, unless one is running, and wait until it answers.
 
-    It goes on when this command ends. Everything in it is kept in memory, and goes when it is ended.
+    It goes on when this command ends. What is in an AWS is kept in memory, and goes when it is ended; redis
+    and postgres keep it in your state directory.
     """
     if table is not None:
         validate_stack_name(table)
     service = LocalAws()
     before = service.running()
     chosen = ENGINES[engine or (before.engine if before else "ministack")]
+    if table is not None and not isinstance(chosen, Ministack | DynamoDBLocal):
+        raise click.UsageError(f"--name names a table of DynamoDB, and {chosen.name} has none")
     running = service.up(chosen, lambda: _program(chosen, output, yes), port, timeout)
     started = running != before
     said = "is running" if started else "was running already"
     use = f'eval "$(zae-limiter local env{"" if table is None else f" --name {table}"})"'
-    if not chosen.has_stacks:
+    if chosen.has_tables and not chosen.has_stacks:
         use += " && zae-limiter table create"
     told = f"{running.engine} {said} at {running.endpoint_url}; use it with: {use}"
     output.done(_data(running) | {"started": started}, told)
@@ -71,7 +81,7 @@ def up(
 
 @local.verb("down", with_output)
 def down(output: Output) -> None:
-    """End the local AWS, with everything in it."""
+    """End it; what is in a local AWS goes with it."""
     ended = LocalAws().down()
     engine = ended and ended.engine
     output.done({"ended": engine}, "nothing was running" if engine is None else f"ended {engine}")
@@ -79,7 +89,7 @@ def down(output: Output) -> None:
 
 @local.verb("status", with_output)
 def status(output: Output) -> None:
-    """Show whether a local AWS is running. The exit code is 0 if it answers, and 4 if none runs."""
+    """Show what is running here. The exit code is 0 if it answers, and 4 if nothing runs."""
     running = LocalAws().running()
     data = {"running": False} if running is None else _data(running)
     output.show(data, lambda: record(data))
@@ -92,7 +102,7 @@ def status(output: Output) -> None:
 @option("--lines -n", "The last so many.", type=click.IntRange(0, 100_000), default=100)
 @with_output
 def logs(output: Output, follow: bool, lines: int) -> None:
-    """Show what the local AWS said, also after it has ended."""
+    """Show what it said, also after it has ended."""
     if follow and output.is_json:
         raise click.UsageError("--follow never ends, so it cannot be JSON")
     service = LocalAws()
@@ -119,7 +129,7 @@ def logs(output: Output, follow: bool, lines: int) -> None:
 @option("--port", "An AWS that listens there, whoever started it.", type=PORT, metavar="N")
 @with_output
 def env(output: Output, table: str, shell: str, port: int | None) -> None:
-    """Print variables that lead programs to the local AWS.
+    """Print variables that lead programs to what runs here.
 
     \b
     eval "$(zae-limiter local env)"                     sets them in a shell
@@ -127,8 +137,11 @@ def env(output: Output, table: str, shell: str, port: int | None) -> None:
     zae-limiter local env -f powershell | iex           sets them in PowerShell
     """
     validate_stack_name(table)
-    url = LocalAws().must_run().endpoint_url if port is None else endpoint_on(port)
-    variables = environment(url, table)
+    if port is None:
+        running = LocalAws().must_run()
+        variables = ENGINES[running.engine].environment(running.port, table)
+    else:
+        variables = environment(endpoint_on(port), table)
     if not output.json(variables):
         for name, value in variables.items():
             click.echo(SHELLS[shell](name, value))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from shlex import quote
 from typing import Any
 
@@ -130,6 +129,8 @@ class Noun(click.Group):
         except click.UsageError as error:
             if ctx.resilient_parsing or args[0] in self.commands or args[0].startswith("-"):
                 raise
+            from difflib import get_close_matches
+
             known = [name for name, command in self.commands.items() if not command.hidden]
             meant = [name for name in ALIASES.get(args[0], ()) if name in known]
             meant = meant or get_close_matches(args[0], known, cutoff=0.65)

@@ -12,9 +12,9 @@ import click
 
 from ..exceptions import ValidationError
 from ..models.changes import BucketChange
+from ..models.grammar import parse_amount
 from ..models.money import currency_of, decimal, shown_amount
 from .entity import entity, units_of
-from .grammar import parse_amount
 from .nouns import option
 from .session import Session, entity_id, key, principal, with_existing
 from .switches import remark_unknown

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -23,9 +22,13 @@ from rich.text import Text
 
 from ..models import Limit
 from ..visualization.bars import ASCII, BLOCKS, Ink
+from ..visualization.wording import wrapped
+from .text import printable
 
 WIDTH_WITHOUT_TERMINAL = 120
 COLUMN_GAP = 3
+DRAWN_PLAINLY = "zae_limiter.cli.ascii"
+"""Under this name the context of a command remembers ``--ascii``."""
 
 
 class Output:
@@ -60,12 +63,39 @@ class Output:
         click.echo(printable(message), err=True)
 
 
+class PlainConsole(Console):
+    """One that shows nothing but plain characters, whatever it could show."""
+
+    encoding = "ascii"
+
+
+def _draw_plainly(ctx: click.Context, _: click.Parameter, plainly: bool) -> None:
+    ctx.meta[DRAWN_PLAINLY] = plainly
+
+
+ascii_option = click.option(
+    "--ascii",
+    help="Draw with plain characters only.",
+    is_flag=True,
+    expose_value=False,
+    callback=_draw_plainly,
+)
+"""An option of commands that draw; ``console`` knows whether it was given."""
+
+
 def console(*, stderr: bool = False) -> Console:
     """Standard output or error. Without a terminal its width is that of ``COLUMNS``, or generous."""
-    out = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    out = _console(Console, stderr)
+    ctx = click.get_current_context(silent=True)
+    if out.is_dumb_terminal or (ctx is not None and ctx.meta.get(DRAWN_PLAINLY)):
+        out = _console(PlainConsole, stderr)
     if not out.is_terminal and "COLUMNS" not in os.environ:
         out.width = WIDTH_WITHOUT_TERMINAL
     return out
+
+
+def _console(kind: type[Console], stderr: bool) -> Console:
+    return kind(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
 def ink(out: Console) -> Ink:
@@ -107,13 +137,13 @@ def _record_lines(texts: Sequence[Sequence[str]], width: int) -> Iterator[str]:
         for name, value in ((of[0], of[row]) for of in texts):
             if not value:
                 continue
-            first, below = f"{name:<{margin}}", " " * margin
-            if margin + max(map(len, value.split()), default=0) > width:
+            first, indent = f"{name:<{margin}}", margin
+            if margin + max(map(cell_len, value.split()), default=0) > width:
                 yield name
-                first = below = "  "
-            yield from textwrap.wrap(
-                value, width, initial_indent=first, subsequent_indent=below, break_on_hyphens=False
-            )
+                first, indent = "  ", 2
+            for line in wrapped(value, width - indent):
+                yield f"{first}{line}"
+                first = " " * indent
 
 
 def grid(columns: Sequence[str], rows: Iterable[Sequence[object]], numbers: Sequence[str] = ()) -> Table:
@@ -154,15 +184,6 @@ def counted(number: int, noun: str) -> str:
     ('1 level', '2 levels')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def printable(text: str) -> str:
-    """Text in which nothing but a new line steers a terminal.
-
-    >>> printable("a\\x1b[2Jb")
-    'a\\\\x1b[2Jb'
-    """
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def plain(data: Any) -> Any:

@@ -19,7 +19,8 @@ from rich.text import Text
 from ..infra.stack import STACK, StackEvent
 from ..operate.migrations import PassProgress
 from .output import console as console_of
-from .output import grid, printable
+from .output import grid
+from .text import printable
 
 COLOURS = {"COMPLETE": "green", "SKIPPED": "cyan", "PROGRESS": "yellow", "FAILED": "red"}
 

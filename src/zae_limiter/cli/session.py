@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from ..backends import open_backend, store_world
-from ..exceptions import InfrastructureError, RateLimiterUnavailable, ValidationError
-from ..models import Limit
+from ..exceptions import InfrastructureError, RateLimiterUnavailable, ValidationError, without_secrets
+from ..models import Limit, NamespaceStatus
+from ..models.grammar import limit_text, parse_limit
 from ..naming import validate_namespace
 from ..records.connection import Connection
 from ..records.versions import check_versions
@@ -38,17 +39,13 @@ from ..settings import (
     settings_of,
 )
 from ..sync import SyncRepository
-from .errors import AWS, ERROR, NOT_FOUND, Failure, was_interrupted
-from .grammar import limit_text, parse_limit
+from .errors import AWS, ERROR, NOT_FOUND, STORE_IN_USE, Failure, was_interrupted
 from .nouns import Command, decorated, option, together
 from .output import Output
 
 if TYPE_CHECKING:
     from ..infra.stack import Stack
     from ..infra.stack_manager import StackManager
-
-STORE_IN_USE = "zae_limiter.cli.store"
-"""Under this name the context of a command remembers the URL that it opened."""
 
 
 class Missing(Enum):
@@ -80,6 +77,10 @@ class Session:
         return url
 
     @property
+    def is_postgres(self) -> bool:
+        return self.url.startswith(("postgresql:", "postgres:"))
+
+    @property
     def is_dynamodb(self) -> bool:
         return self.url.startswith("dynamodb:")
 
@@ -92,7 +93,7 @@ class Session:
             self.output.remark(f"file {str(path)!r} does not exist yet")
             url = "memory://"
         world = store_world(url, given)
-        backend = open_backend(url, sync=True, world=world)
+        backend = open_backend(url, sync=True, world=world, timeout_ms=self._settings.get("timeout_ms"))
         try:
             run_sync(backend.setup())
         except BaseException:
@@ -143,7 +144,11 @@ class Session:
             if not error.denied:
                 raise
             return []  # policies of one namespace do not let everybody look there
-        return [one.namespace_id for one in orphans if one.namespace_name == name]
+        found = [one for one in orphans if one.namespace_name == name]
+        if any(one.status is NamespaceStatus.COPYING for one in found):
+            again = f"zae-limiter copy SOURCE {quote(without_secrets(self.url))}"
+            raise Failure(f"namespace {name!r} is being copied to here", f"end that: {again}", NOT_FOUND)
+        return [one.namespace_id for one in found]
 
     def warn_of_memory(self) -> None:
         """Whoever writes to a store that ends with the command is told so."""
@@ -188,6 +193,14 @@ class Session:
     def close(self) -> None:
         if "connection" in self.__dict__:  # it was opened
             run_sync(self.connection.backend.close())
+
+    def reopen(self) -> None:
+        """Close the store, and open it again when it is next needed: what was there may be another one."""
+        try:
+            self.close()
+        finally:
+            for name in ("connection", "registry", "namespaces", "repository"):
+                self.__dict__.pop(name, None)
 
 
 def _no_namespace(name: str, deleted: Sequence[str]) -> Failure:

@@ -1,7 +1,7 @@
 """How commands and options were spelled in versions up to 0.17, and what became of each.
 
 This is the only place that knows them: whatever help shows is written elsewhere. To drop the old
-spellings in a later major version, remove this module and the call of ``teach``.
+spellings in a later major version, remove this module and what ``commands`` takes from it.
 
 A spelling that was renamed works and says its new name on standard error. One that has no counterpart
 fails, and says what there is instead.
@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from shlex import quote
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import click
 
 from ..exceptions import without_secrets
 from .errors import USAGE, Failure
+
+T = TypeVar("T")
 
 _GIVEN = {"-r": "RESOURCE", "--resource": "RESOURCE", "--idempotency-key": "--key"}
 
@@ -62,7 +64,7 @@ GONE: Final[Mapping[str, Mapping[str, str]]] = {
 GONE_COMMANDS: Final[Mapping[str, str]] = {
     "loadtest": "load is not generated here; a checkout measures with `make bench`"
 }
-"""Commands without a counterpart, with all that they were told."""
+"""Commands of the program without a counterpart, with all that they were told."""
 
 _SWITCHES = {
     "disable": ("disable", "--reason …"),
@@ -140,21 +142,29 @@ class MovedCommand(GoneCommand):
         )
 
 
-def teach(program: click.Group) -> None:
-    """Have a program understand the old spellings."""
-    for path, options in RENAMED.items():
-        params = _find(program, path).params
-        known = {name: one for one in params for name in (*one.opts, str(one.name).upper())}
-        params += [Former(old, f"is now {new}", known[new]) for old, new in options.items()]
-    for path, options in NEEDLESS.items():
-        _find(program, path).params += [Former(old, f"is not needed: {why}") for old, why in options.items()]
-    for path, options in GONE.items():
-        gone = [Former(old, f"is gone: {instead}", is_refused=True) for old, instead in options.items()]
-        _find(program, path).params += gone
-    gone_commands = {path: GoneCommand(path, instead) for path, instead in GONE_COMMANDS.items()}
-    gone_commands |= {path: MovedCommand(path, *now) for path, now in MOVED.items()}
-    for path, command in gone_commands.items():
-        cast(click.Group, _find(program, path.rpartition(" ")[0])).add_command(command)
+def teach(name: str, command: click.Command) -> None:
+    """Have a command of the program, and those in it, understand the old spellings."""
+    for inner, renamed in _within(name, RENAMED):
+        params = _find(command, inner).params
+        known = {spelled: one for one in params for spelled in (*one.opts, str(one.name).upper())}
+        params += [Former(old, f"is now {new}", known[new]) for old, new in renamed.items()]
+    for inner, needless in _within(name, NEEDLESS):
+        _find(command, inner).params += [
+            Former(old, f"is not needed: {why}") for old, why in needless.items()
+        ]
+    for inner, gone in _within(name, GONE):
+        former = [Former(old, f"is gone: {instead}", is_refused=True) for old, instead in gone.items()]
+        _find(command, inner).params += former
+    for inner, moved in _within(name, MOVED):
+        group = cast(click.Group, _find(command, inner.rpartition(" ")[0]))
+        group.add_command(MovedCommand(f"{name} {inner}", *moved))
+
+
+def _within(name: str, told: Mapping[str, T]) -> list[tuple[str, T]]:
+    """What is told of a command and of those in it, by the words behind its name."""
+    return [
+        (path.removeprefix(name).strip(), what) for path, what in told.items() if path.split(" ")[0] == name
+    ]
 
 
 def _find(command: click.Command, path: str) -> click.Command:

@@ -20,10 +20,11 @@ from ..models import Status, VersionRecord
 from ..runtime.colour import run_sync
 from ..runtime.world import World
 from ..version import SCHEMA_VERSION, check_compatibility, client_version
-from .errors import ERROR, NOT_FOUND, Failure
+from .errors import ERROR, NOT_FOUND, STORE_IN_USE, Failure
 from .nouns import verb
-from .output import Output, grid, printable, record
-from .session import ENDPOINT, REGION, STORE_IN_USE, Session, stack_around, with_output, with_session
+from .output import Output, grid, record
+from .session import ENDPOINT, REGION, Session, stack_around, with_output, with_session
+from .text import printable
 
 if TYPE_CHECKING:
     from ..infra.health import HealthReport
@@ -78,7 +79,7 @@ def check(session: Session) -> None:
     verdict = check_compatibility(client, said.schema_version, said.client_min_version, said.lambda_version)
     data = {"client_version": client, "client_schema_version": SCHEMA_VERSION, "stored": stored}
     fields = {"client": client, "client's schema": SCHEMA_VERSION, **_stored_versions(stored)}
-    session.output.show(asdict(verdict) | data, lambda: record({**fields, "verdict": verdict.message}))
+    session.output.show(verdict._asdict() | data, lambda: record({**fields, "verdict": verdict.message}))
     if not verdict.is_compatible:
         raise Exit(ERROR)
 

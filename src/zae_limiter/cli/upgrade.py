@@ -28,9 +28,10 @@ from ..runtime.world import World
 from ..version import SCHEMA_VERSION, check_compatibility, client_version, parse_version
 from .errors import Failure
 from .nouns import option, verb
-from .output import grid, printable
+from .output import grid
 from .progress import Bar, Board
 from .session import Session, confirmed, make_sure, resumable, stack_around, stack_or_none, with_session
+from .text import printable
 
 if TYPE_CHECKING:
     from ..infra.stack import Stack

@@ -11,17 +11,19 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from ..models import Limit, LimitKind, UsageSnapshot, UsageSummary, UsageWindow
-from ..models.accruals import period_and_zone
-from ..models.money import grouped_amount, shown_amount
+from ..models import UsageSnapshot, UsageSummary, UsageWindow
+from ..models.money import rounded_amount, shown_amount
+from ..models.windows import lets_through
+from ..records.units import Units, agreed
 from ..records.usage import own
 from ..schema import iso_time
 from ..visualization.plot import usage_chart
-from ..visualization.timeline import UNITS, Fold, Timeline, timeline
+from ..visualization.timeline import Fold, Timeline, timeline
 from .nouns import Noun, option, together
-from .output import console, grid, ink, plain, record
+from .output import ascii_option, console, grid, ink, plain, record
 from .session import Session, cursor_option, with_existing
-from .units import Units, agreed, units_of_all, units_of_places
+from .text import printable
+from .units import units_of_all, units_of_places
 
 PAGE = 1000
 SNAPSHOTS_MAX = 100_000
@@ -31,8 +33,6 @@ AGO = re.compile(r"([0-9]{1,6})([hdw])")
 HOURS = {"h": 1, "d": 24, "w": 168}
 
 FOLD = click.Choice([*map(str, Fold)])
-SECONDS = {UsageWindow.HOURLY: 3600, UsageWindow.DAILY: 86_400, UsageWindow.MONTHLY: 30 * 86_400}
-"""How long windows are; a month is taken for 30 days."""
 
 
 class Chosen(NamedTuple):
@@ -83,6 +83,7 @@ def usage() -> None:
 @option("--limit", "At most so many.  [default: 100; --plot: all]", type=click.IntRange(1, PAGE))
 @cursor_option
 @option("--plot", "Draw it.", is_flag=True)
+@ascii_option
 @option("--fold", "What a bar of --plot says of several windows.", type=FOLD, default="sum")
 @with_existing
 def list_(
@@ -188,11 +189,8 @@ def _draw(session: Session, asked: Chosen, snapshots_max: int, fold: Fold) -> No
             units = agreed(
                 units_of_places(session, {(one.entity_id, one.resource) for one in found}).values()
             )
-            chart = Text(usage_chart(line, out.width, fold, ink(out), allowed, shares, units))
-            chart.highlight_regex(r"[▁▂▃▄▅▆▇█▏▎▍▌▋▊▉#]+", "cyan")
-            chart.highlight_regex("╌+", "yellow")
             out.print(Text(f"{_title(asked, found)}\n"))
-            out.print(chart, soft_wrap=True)
+            out.print(usage_chart(line, out.width, fold, ink(out), allowed, shares, units), soft_wrap=True)
             _tell_behind(session, asked, is_empty=False)
             return
     _tell_behind(session, asked, is_empty=True)
@@ -222,19 +220,8 @@ def _allowed(session: Session, asked: Chosen, kind: UsageWindow) -> dict[str, in
     if asked.entity_id is None or asked.resource is None:
         return {}
     limits, _, _ = session.repository.resolve_limits(asked.entity_id, asked.resource)
-    lets = {one.name: _let_through(one, kind) for one in limits or ()}
+    lets = {one.name: lets_through(one, kind) for one in limits or ()}
     return {name: amount for name, amount in lets.items() if amount is not None}
-
-
-def _let_through(limit: Limit, kind: UsageWindow) -> int | None:
-    """What a limit lets through in a window; nothing can be said of one that comes back at other times."""
-    if limit.kind is LimitKind.CONCURRENT:
-        return None
-    if limit.accrual is not None and period_and_zone(limit.accrual)[0] == UNITS[kind]:
-        return limit.refill_amount
-    if limit.kind is not LimitKind.RATE and limit.refill_period_seconds > SECONDS[kind]:
-        return None
-    return limit.refill_amount * SECONDS[kind] // limit.refill_period_seconds
 
 
 def _shares(asked: Chosen, found: list[UsageSnapshot]) -> dict[str, Timeline]:
@@ -243,7 +230,7 @@ def _shares(asked: Chosen, found: list[UsageSnapshot]) -> dict[str, Timeline]:
         return {}
     by_entity: dict[str, list[UsageSnapshot]] = {}
     for one in own(found):
-        by_entity.setdefault(one.entity_id, []).append(one)
+        by_entity.setdefault(printable(one.entity_id), []).append(one)
     lines = {entity_id: timeline(of) for entity_id, of in by_entity.items()}
     return {entity_id: line for entity_id, line in lines.items() if line is not None}
 
@@ -288,7 +275,7 @@ def _summary_table(found: UsageSummary, asked: Chosen, units: Units) -> Renderab
     rows = []
     for name in sorted(found.total):
         unit, mean = units.get(name), found.average[name]
-        shown = f"{mean:,.1f}" if unit is None else shown_amount(round(mean), unit)
-        rows.append((name, grouped_amount(found.total[name], unit), shown))
+        shown = f"{mean:,.1f}" if unit is None else rounded_amount(round(mean), unit)
+        rows.append((name, rounded_amount(found.total[name], unit), shown))
     totals = grid(["limit", "total", average], rows, numbers=("total", average))
     return Group(record(fields), totals)

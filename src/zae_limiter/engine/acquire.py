@@ -78,7 +78,7 @@ async def acquire_in_line(
     buckets, writer = whole._buckets, whole._buckets.writer
     whole._wait_ms = wait_ms = whole._wait_ms if is_first else None
     whole._latest_ms = None if wait_ms is None else writer.world.now_ms() + wait_ms
-    if writer.backend.changes is not None:
+    if writer.backend.changes is not None or writer.backend.news is not None:
         await buckets.notice_changes()
     for attempt in range(1, PLANS_MAX + 1):
         plans: list[Plan] = []
@@ -111,7 +111,7 @@ async def acquire_in_line(
                 return
         except RateLimitExceeded as refusal:
             refusal.entity_id = holding._entity_id
-            if attempt == PLANS_MAX or not await moved_by_now(buckets, plans, refusal, seen):
+            if attempt == PLANS_MAX or not await moved_by_now(whole, plans, refusal, seen):
                 raise
         except Rethrown:
             continue

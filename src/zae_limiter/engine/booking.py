@@ -161,7 +161,7 @@ def nears_ms(accruals: Mapping[str, str | None], slots: Mapping[str, float], sin
     at_ms = math.ceil(slots[last])
     waits_ms = max(0, at_ms - since_ms)
     near_ms = at_ms - NEAR_MS - AGED_MS_MAX * waits_ms // (waits_ms + AGED_HALF_MS)
-    return near_ms if min(slots.values()) < near_ms else None
+    return near_ms if min(slots.values()) < slots[last] else None
 
 
 def _fits(need: Mapping[str, int], limits: Mapping[str, _Stock], now_ms: int) -> bool:
@@ -218,7 +218,10 @@ class _LimitTurns:
         capacity, gained = self.at.rate.capacity_milli, self.at.gained(at_ms)
         self.brim = min(self.brim, capacity - gained - (self.stored_back - self.drawn) + self.taken)
         if waits:
-            self.high = max(self.high, min(capacity, self.at.tokens + self.at.back + gained))
+            held = self.at.tokens + self.at.back + gained
+            if held < need:  # it fits only by what came back unseen, and then as soon as there is enough
+                held = need + gained - self.at.gained(at_ms - 1)
+            self.high = max(self.high, min(capacity, held))
         self.at.take(need, drawn, at_ms)
         self.largest = max(self.largest, need)
         self.taken += need - drawn

@@ -33,7 +33,7 @@ from .level import Level
 from .line_over import unbooked
 from .phased import in_phase, instant, terms_at, unphased
 from .seats import level_of, vacated
-from .seen_changes import has_missed
+from .seen_changes import LOST, has_missed, is_undone
 from .shares import SHARDS_MAX, Spread
 
 Standing: TypeAlias = frozenset[tuple[str, int]]
@@ -121,11 +121,15 @@ def has_same_terms(one: Account, other: Account) -> bool:
 
 
 def is_outdated(terms: Terms, image: Item | None) -> bool:
-    """Whether this bucket has seen a change of the configuration that the terms have not."""
+    """Whether this bucket has seen a change of the configuration that the terms have not.
+
+    Or that it has seen what the terms have, and found that the store has lost it.
+    """
     version = terms.seen if terms.version is None else terms.version
     if version is None or image is None or image.get("cv") == version:
         return False
-    return has_missed(version, number(image, "cv"))
+    seen = number(image, "cv")
+    return has_missed(version, seen) or (LOST in image and is_undone(version, seen, number(image, LOST)))
 
 
 def is_ahead(image: Item, now_ms: int) -> bool:

@@ -13,7 +13,7 @@ from .account import Account
 from .booking import Booked
 from .bucket_view import life_of
 from .posting import Booking, Order, Posting
-from .seats import SeatMove, until
+from .seats import SeatMove, as_recorded, until
 
 
 class BucketDemand(NamedTuple):
@@ -112,19 +112,18 @@ class SeatedDemand(BucketDemand):
         return {name: amount for name, amount in self.amounts.items() if name not in names}
 
 
-def seated(demand: BucketDemand, now_ms: int) -> BucketDemand:
+def seated(demand: BucketDemand, now_ms: int, *, is_recorded: bool = False) -> BucketDemand:
     """A demand with the seats that it takes, if it does."""
     account, amounts = demand
     if account.terms.seats.isdisjoint(amounts):
         return demand
-    return _with_seats(
-        demand,
-        tuple(
-            Seat(account, name, until(account.terms.rates[name], now_ms), amounts[name] // 1000)
-            for name in amounts
-            if name in account.terms.seats
-        ),
-    )
+    seats = []
+    for name in amounts:
+        if name in account.terms.seats:
+            rate = account.terms.rates[name]
+            held_until = until(as_recorded(rate) if is_recorded else rate, now_ms)
+            seats.append(Seat(account, name, held_until, amounts[name] // 1000))
+    return _with_seats(demand, tuple(seats))
 
 
 def with_ticket(demand: BucketDemand, ticket: int | None) -> BucketDemand:
@@ -198,7 +197,12 @@ def taken_from(demand: BucketDemand, outcome: Outcome) -> BucketDemand:
     account = demand.account
     if account.life == life:
         return demand
-    account = account._replace(life=life)
+    return of_life(demand, life)
+
+
+def of_life(demand: BucketDemand, life: str | None) -> BucketDemand:
+    """A demand on one of the buckets that this key has had."""
+    account = demand.account._replace(life=life)
     taken = BucketDemand(account, demand.amounts)
     if isinstance(demand, SeatedDemand):
         return _with_seats(taken, tuple(Seat(account, s.name, s.until, s.count) for s in demand.seats))

@@ -24,16 +24,19 @@ from .account import Account
 from .booking import Turn, outcomes, turns
 from .bucket_view import has_terms_now, in_line, is_ahead, is_outdated, is_overloaded, is_split, outlived
 from .bucket_writes import write_for
-from .door import Call, write_each, write_together
+from .door import Call, write_each
 from .fitting import fitting
+from .histogram import GROUP_ENDS, Histogram
 from .line import WITHDRAWN, Line, Lines, Ticket
+from .mishaps import Mishaps
 from .phase_writes import brought_up_to_date
 from .phased import in_phase
 from .posting import Order, Posting, merged
+from .receipts import Beside, with_record
 from .renewal import Renewals
 from .seen_buckets import SeenBuckets
 from .sending import LATE, MOOT, Sending, interrupted, outcome_of, unknown
-from .waiting_room import SeatLine, WaitingRoom
+from .waiting_room import CLOSING_SECONDS, SeatLine, WaitingRoom
 
 logger = logging.getLogger("zae_limiter")
 
@@ -52,9 +55,6 @@ OVERDUE_CALLS = 1.5
 WRITE_ATTEMPTS_MAX = 16
 """How often a group is shaped anew for a bucket that changes under it."""
 
-CLOSING_SECONDS = 0.005
-"""How often whoever closes a store looks whether those who waited are gone."""
-
 
 class BucketWriter(SeenBuckets):
     """Shapes, groups and sends the writes of one process, and remembers what it sees of the buckets."""
@@ -68,6 +68,7 @@ class BucketWriter(SeenBuckets):
         """How many refunds and settlements could not be stored, each of them logged."""
         self.soft_exceeded = 0
         """How many acquires were admitted although a limit that refuses nothing had not enough."""
+        self.mishaps, self.group_sizes = Mishaps(), Histogram(GROUP_ENDS)
         self.degraded, self.told = 0, set[str]()
         """How often work went ahead unchecked, each time logged; what is set up wrong, as far as was told."""
         self._lines, self.waiting_room = ForkSafe(Lines), ForkSafe(lambda: WaitingRoom(self.colour))
@@ -136,45 +137,47 @@ class BucketWriter(SeenBuckets):
         return outcome, interruption
 
     async def post_together(
-        self, orders: Sequence[Order], *, read_first: bool = False
+        self, orders: Sequence[Order], beside: Beside = None, *, read_first: bool = False
     ) -> tuple[list[Outcome], BaseException | None]:
-        """Carry out orders all or none, from images read for the purpose if that is wanted."""
-        call = Call()
+        """Carry out orders all or none, from images read for the purpose if wanted; last, a record beside."""
+        call, count = Call(), len(orders) + (beside is not None)
         try:
-            return await self.colour.finish(self._transact(orders, call, read_first=read_first))
+            return await self.colour.finish(self._transact(orders, call, beside, read_first=read_first))
         except GeneratorExit:
             raise
         except RateLimiterUnavailable as error:
-            self.count_unsure(orders, [Outcome(False, None, failure=error)] * len(orders))
+            self.count_unsure([] if beside else orders, [Outcome(False, None, failure=error)] * count)
             raise
         except BaseException as error:
-            outcomes = [outcome_of(call, place, error) or WITHDRAWN for place in range(len(orders))]
-            self.count_unsure(orders, outcomes)
+            outcomes = [outcome_of(call, place, error) or WITHDRAWN for place in range(count)]
+            self.count_unsure([] if beside else orders, outcomes)
             return outcomes, error
 
-    async def _transact(self, orders: Sequence[Order], call: Call, *, read_first: bool) -> list[Outcome]:
+    async def _transact(
+        self, orders: Sequence[Order], call: Call, beside: Beside = None, *, read_first: bool
+    ) -> list[Outcome]:
         if read_first:
             await self.look([order.account.key for order in orders])
         now_ms = self.world.now_ms()
         writes = [write for order in orders if (write := self._shape([order], now_ms)) is not None]
         assert len(writes) == len(orders), "a refund needs no transaction"
+        writes = with_record(writes, beside, self.images)
         given = self._turns(orders, now_ms)
-        send = write_each if len(writes) == 1 else write_together
-        results = await send(self.backend, self, writes, call)
+        results = await write_each(self.backend, self, writes, call, together=len(writes) > 1)
         if given and results[0].applied and results[0].item is not None:
             return outcomes([order.posting for order in orders], given, results[0].item, now_ms)
         return results
 
     def count_unsure(self, orders: Sequence[Order], outcomes: Iterable[Outcome]) -> None:
         """Count what may have been taken for nobody: the reply was lost, or nobody waited for it."""
-        for order, outcome in zip(orders, outcomes, strict=True):
+        for order, outcome in zip(orders, outcomes, strict=False):  # a record answers for itself
             if outcome.failure is not None and outcome.failure.ambiguous:
                 self.lose(order, outcome.failure)
 
     def lose(self, order: Order, error: object = "interrupted") -> None:
         """Count an order that may or may not have been carried out."""
         self.refunds_lost += 1
-        logger.warning("%s may or may not have got %s: %s", order.account.key.partition, order.posting, error)
+        self.mishaps.lose(order, error)
 
     def let_through(self, what: str, error: RateLimiterUnavailable) -> None:
         """Count work that goes ahead unchecked, and log it.
@@ -273,6 +276,7 @@ class BucketWriter(SeenBuckets):
 
     def _sending(self, group: list[Ticket], now_ms: int) -> Sending:
         chosen = self._chosen(group, now_ms)
+        self.group_sizes.add(len(chosen))
         orders = [ticket.order for ticket in chosen]
         return Sending(group, chosen, self._shape(orders, now_ms), self._turns(orders, now_ms))
 

@@ -13,7 +13,7 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
 from ..exceptions import LeaseExpiredError, RateLimiterUnavailable, RateLimitExceeded
 from ..models import Limit, OnUnavailable
@@ -23,8 +23,10 @@ from ..runtime.colour import ForkSafe, at_fork
 from .account import Account
 from .demand import BucketDemand, Take, seats_of
 from .group_commit import BucketWriter
+from .mishaps import Mishap, WhoseName
 from .plan import Plan
 from .posting import Order
+from .receipts import Receipt
 from .remaining import UNSEEN, Seen
 from .settle import Charge, answered_for, give_back, rest, seats_back, settle, settlement
 
@@ -56,6 +58,9 @@ class Buckets(Protocol):
 
     writer: BucketWriter
 
+    observer: Any
+    """Who counts what acquires come to, if somebody does; nothing here asks it."""
+
     @property
     def stack_name(self) -> str | None: ...
 
@@ -83,6 +88,9 @@ class Buckets(Protocol):
 class Holding:
     """What was taken for somebody on one resource, and what became of it since. Amounts are by limit name."""
 
+    _counted_in: ClassVar[Any] = None
+    """Where what becomes of it is counted, if it is; a class that counts has a place of its own for that."""
+
     __slots__ = (
         "_abandoned",
         "_accounts",
@@ -99,6 +107,7 @@ class Holding:
         "_on_error",
         "_on_unavailable",
         "_policy",
+        "_receipt",
         "_resource",
         "_seen",
         "_settled",
@@ -129,6 +138,8 @@ class Holding:
         self._later: tuple[Take, ...] = ()
         self._seen: Seen = UNSEEN
         """What the replies showed that admitted it, last."""
+        self._receipt: Receipt | None = None
+        """The record that answers for it, instead of this process."""
         self._on_error: OnError | None = None
         self._state = ""
         """How it is held or was ended, as far as a caller said so: open, committed or cancelled."""
@@ -157,6 +168,9 @@ class Holding:
                 return False
             self._later += takes
             del taken[:]
+            if self._receipt is not None and self._receipt.is_written:
+                self._ended = self._settled = True
+                return True
         for seat in seats:
             self._buckets.writer.renewals.add(seat)
         return True
@@ -188,6 +202,16 @@ class Holding:
             raise interruption
         for failure in failures if self._adjusted else ():  # a seat comes back by itself
             raise failure
+
+    def _is_even(self, state: str) -> bool:
+        """End it if nothing is to be stored: it cost what was taken, and no seat is to be given back."""
+        if self._adjusted or (self._later and seats_of(self._later)):
+            return False
+        with _noting.get():
+            if self._adjusted:  # by another thread just now
+                return False
+            self._is_first(state)
+        return True
 
     async def _abandon(self) -> None:
         """Give everything back."""
@@ -226,8 +250,13 @@ class Holding:
 
     def _lost(self) -> None:
         """Note that what is owed to the buckets, or by them, could not even be sent."""
-        self._buckets.writer.refunds_lost += 1
-        logger.warning("a lease of %s on %s was thrown away and not settled", self._entity_id, self._resource)
+        writer, whose = self._buckets.writer, (self._entity_id, self._resource)
+        writer.refunds_lost += 1
+        told = "a lease of %s on %s was thrown away and not settled"
+        writer.mishaps.note(Mishap.REFUND_LOST, WhoseName(*whose), told, *whose)
+
+    def _forgotten(self) -> None:
+        """Nobody has ended it, and nobody will: it is collected. For classes that count."""
 
     def __del__(self) -> None:
         """Settle what nobody ended: an open lease that was forgotten, or a generator's that was not closed.
@@ -240,6 +269,8 @@ class Holding:
                 return
             is_held = not self._ended and bool(self._adjusted or self._taken())
             told = repr(self) if is_held and self._state == "open" else ""
+            if is_held:
+                self._forgotten()
             if is_held and self._in_block:
                 self._counted = True
                 self._lost()

@@ -8,17 +8,18 @@ was whose is only told when it was taken, for each part is settled by itself.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
 from ..exceptions import RateLimitExceeded, ValidationError
-from ..repository_protocol import TRANSACT_WRITES_MAX, Item, Key
+from ..repository_protocol import TRANSACT_WRITES_MAX, Item, Key, Write
 from .account import Account
 from .demand import BucketDemand, Take, demand_on, demands_on, share_of
 from .group_commit import BucketWriter
-from .holding import Buckets, Holding
+from .holding import Holding
 from .plan import Plan
+from .receipts import Receipt, Record
 from .remaining import exceeded, seen_now
 from .settle import Charge, give_back
 from .take import take
@@ -42,11 +43,15 @@ def asked_of(parts: Sequence[Part], plans: Sequence[Plan]) -> list[BucketDemand]
         total = sums.setdefault(account.key, {})
         for name, amount in amounts.items():
             total[name] = total.get(name, 0) + amount
-    if len(accounts) > TRANSACT_WRITES_MAX:
-        told = f"they are charged to {len(accounts)} buckets, at most {TRANSACT_WRITES_MAX} change at once"
-        raise ValidationError("demands", len(parts), f"{told}; ask for fewer together")
+    _check_count(parts, len(accounts), TRANSACT_WRITES_MAX)
     merged = (demand_on(account, sums[key]) for key, account in accounts.items())
     return [demand for demand in merged if demand is not None]
+
+
+def _check_count(parts: Sequence[Part], buckets: int, most: int) -> None:
+    if buckets > most:
+        told = f"they are charged to {buckets} buckets, at most {most} change at once"
+        raise ValidationError("demands", len(parts), f"{told}; ask for fewer together")
 
 
 def shared_out(
@@ -110,10 +115,16 @@ async def took(
 ) -> bool:
     """Take from the buckets of some families; false, and nothing taken, if one is another one by now."""
     buckets, writer = whole._buckets, whole._buckets.writer
-    taking = functools.partial(take, renew=buckets.renewed, speculative=whole._speculative, refused=refused)
-    if whole._wait_ms is None:
+    receipt, taken = whole._receipt, None
+    speculative = whole._speculative or receipt is not None
+    taking = functools.partial(take, renew=buckets.renewed, speculative=speculative, refused=refused)
+    if receipt is not None:
+        _check_count(parts, len(demands), TRANSACT_WRITES_MAX - 1)  # and the record
+        record = functools.partial(_record, receipt, parts, plans)
+        taken = await _taken_with(record, receipt, whole, functools.partial(taking, writer, demands))
+    if taken is None and whole._wait_ms is None:
         taken = await taking(writer, demands)
-    else:
+    elif taken is None:
         planned = [*plans]
         asked_anew = functools.partial(_asked_anew, whole, parts, planned)
         taken, plans = await wait_for(whole, demands, taking, asked_anew), planned
@@ -126,11 +137,37 @@ async def took(
         if any(shard.terms.soft for shard in shards):
             _note_exceeded(whole, demands, shards)
         return True
+    if receipt is not None and receipt.is_written:
+        del taken[:]
+        await receipt.undo()
     await give_back(writer, taken)
     if whole._abandoned:  # the work failed while a task of its own was still asking for more
         whole._check_open()
     await buckets.notice_families(moved)
     return False
+
+
+async def _taken_with(
+    record: Record, receipt: Receipt, whole: Holding, taking: Callable[..., Awaitable[Charge[BucketDemand]]]
+) -> Charge[BucketDemand] | None:
+    """Take what is there at once, and write its record with it; ``None`` if it has to be waited for."""
+    try:
+        taken = await taking(record=record)
+    except RateLimitExceeded:
+        if whole._wait_ms is None:
+            raise
+        await receipt.check_new()  # whoever has it already need not wait for it
+        return None
+    receipt.is_written = True
+    return taken
+
+
+def _record(
+    receipt: Receipt, parts: Sequence[Part], plans: Sequence[Plan], demands: Sequence[BucketDemand]
+) -> Write:
+    """The write of a record of what is about to be taken, for whichever part it is."""
+    takes = shared_out(parts, plans, demands)
+    return receipt.write(takes or (Take(plans[0].accounts, parts[0][1], (*demands,)),))
 
 
 def _note_exceeded(whole: Holding, demands: Sequence[BucketDemand], shards: Sequence[Account]) -> None:
@@ -166,7 +203,11 @@ def images_of(writer: BucketWriter, plans: Sequence[Plan]) -> dict[Key, Item | N
 
 
 async def moved_by_now(
-    buckets: Buckets, plans: Sequence[Plan], refusal: RateLimitExceeded, seen: Mapping[Key, Item | None]
+    whole: Holding, plans: Sequence[Plan], refusal: RateLimitExceeded, seen: Mapping[Key, Item | None]
 ) -> bool:
-    """Whether a refusal rests on a family that an entity does not have any more."""
-    return any([await buckets.is_moved_by_now(plan.accounts, refusal, seen) for plan in plans])
+    """Whether a refusal rests on a family that an entity does not have any more; if not, it is one."""
+    if any([await whole._buckets.is_moved_by_now(plan.accounts, refusal, seen) for plan in plans]):
+        return True
+    if whole._receipt is not None:
+        await whole._receipt.check_new()  # whoever has it already is not refused
+    return False

@@ -36,7 +36,7 @@ def instant(image: Item | None, now_ms: int) -> int:
     if image is None:
         return now_ms
     known = (number(image, attribute) for attribute in ("rf", PHASE))
-    return max(now_ms, *(at_ms for at_ms in known if at_ms - now_ms <= AHEAD_MS_MAX))
+    return max([now_ms, *(at_ms for at_ms in known if at_ms - now_ms <= AHEAD_MS_MAX)])
 
 
 def begun_ms(rates: Mapping[str, Rate], at_ms: int) -> int | None:
@@ -104,6 +104,7 @@ def in_phase(image: Item, now_ms: int) -> Item:
         ):
             view[booked.high] = view[booked.higher] = after.capacity_milli
     if is_ahead:
+        view["rf"] = at_ms  # else others would take these numbers for those of its origin
         return view
     if (writes := stored_rate(image, WCU)) is not None:
         tokens = limit_attributes(WCU).tk

@@ -31,6 +31,7 @@ from .lifetime import keep_alive
 from .line_over import unbooked
 from .posting import Posting, believed, measure
 from .seats import is_counted, places
+from .seen_changes import LOST
 from .set_aside import as_a_whole
 from .windows import begun, carried_on, is_over
 
@@ -55,6 +56,8 @@ def rebase(account: Account, posting: Posting, image: Item, now_ms: int) -> Upda
     set_["rf"] = change.origin_ms
     if terms.version is not None:
         set_["cv"] = terms.version
+        if renewed and LOST in image:  # whoever remembers that has missed something else by now
+            set_[LOST] = None
     full_in_ms = 0
     for name in dict.fromkeys((*terms.rates, *bucket_limit_names(image))):
         before, rate = stored_rate(image, name), terms.rates.get(name)

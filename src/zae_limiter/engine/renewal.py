@@ -9,7 +9,6 @@ have its seat while its work goes on.
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from collections import defaultdict
@@ -23,13 +22,12 @@ from ..runtime.colour import ForkSafe, Signal
 from .bucket_view import outlived
 from .demand import Seat
 from .law import Rate
+from .mishaps import Mishap
 from .posting import Order, Posting
 from .seats import TICK_MS, SeatMove, due_ms, rate_by_now, renewals, surely_unwritten, until
 
 if TYPE_CHECKING:
     from .group_commit import BucketWriter
-
-logger = logging.getLogger("zae_limiter")
 
 RETRY_PART = 16
 """A renewal that did not get through is tried again after such a part of a ``hold``."""
@@ -97,7 +95,8 @@ class Renewals:
         if count > 0:
             self.lost += count
             told = "%s: %d seats were not renewed in time: others had them while the work went on"
-            logger.warning(told, order.account.key.partition, count)
+            where = order.account.key.partition
+            self._writer.mishaps.note(Mishap.SEAT_LOST, order.account, told, where, count, count=count)
 
     def end(self, seat: Seat) -> bool:
         """Look after a seat no longer; whether it was not lost. It may be on the move just now."""
@@ -239,7 +238,9 @@ class Renewals:
                 count += seat.count
         self.lost += count
         if seats:
+            at, name = seats[0].account, seats[0].name
             told = (
-                "%s: %d of %s could not be renewed in time: others may have the seat while the work goes on: "
+                "%s: %d of %s could not be renewed in time: others may have the seat while the work goes on"
             )
-            logger.warning(f"{told}%s", seats[0].account.key.partition, count, seats[0].name, why)
+            details = f"{told}: %s", at.key.partition, count, name, why
+            self._writer.mishaps.note(Mishap.SEAT_LOST, at, *details, count=count)

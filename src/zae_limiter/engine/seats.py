@@ -39,6 +39,9 @@ PLACES_MAX = 32
 HELD_MS_MAX = 86_400_000 * (GRID + 1) // GRID + 60_000
 """How far ahead an honest clock can put the end of a seat: the longest ``hold``, and what clocks are off."""
 
+RECORDED_MS_MIN = 16_000
+"""How long seats are held at least that a record answers for: whoever renews them looks now and then."""
+
 RENEWED = "renewed"
 """On a bucket with seats that somebody has renewed: the marks of renewals, the latest last."""
 
@@ -86,6 +89,11 @@ def until(rate: Rate, now_ms: int) -> int:
 def due_ms(rate: Rate, held_until: int) -> int:
     """When a seat is to be renewed: about half of its time before it would be lost."""
     return held_until * TICK_MS - rate.refill_period_ms * 5 // GRID
+
+
+def as_recorded(rate: Rate) -> Rate:
+    """A limit as seats of it are held that a record answers for."""
+    return rate._replace(refill_period_ms=max(rate.refill_period_ms, RECORDED_MS_MIN))
 
 
 def is_counted(rate: Rate | None) -> bool:

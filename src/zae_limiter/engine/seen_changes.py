@@ -18,6 +18,9 @@ COUNTS, STEPS = 4, 10**6
 STAMP: int = STEPS**COUNTS
 """What sets a stamp apart from what anybody can have read, so that the next use is under other numbers."""
 
+LOST = "cv_lost"
+"""On a bucket that had seen changes which the store has lost since: which ones it had seen."""
+
 
 def version_of(counts: Sequence[int]) -> int:
     """One number for how often each level was changed, the most specific first."""
@@ -36,6 +39,11 @@ def stamp_of(version: int) -> int:
 def has_missed(version: int, other: int) -> bool:
     """Whether the one has not seen a change, at any level, that the other has."""
     return any(_is_newer(b, a) for a, b in zip(counts_of(version), counts_of(other), strict=True))
+
+
+def is_undone(version: int, seen: int, lost: int) -> bool:
+    """Whether somebody goes by changes that a bucket had seen and was turned back from, and by no others."""
+    return has_missed(seen, version) and not has_missed(lost, version)
 
 
 def together(version: int, other: int) -> int:

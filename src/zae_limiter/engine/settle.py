@@ -18,6 +18,7 @@ from .demand import BookedDemand, BucketDemand, Seat, SeatedDemand, Take
 from .door import write_each
 from .group_commit import BucketWriter
 from .lifetime import lasts, prolong
+from .mishaps import Mishap
 from .posting import Order, Posting, merged
 from .seats import take_off
 from .shares import parent_of
@@ -201,9 +202,8 @@ async def settle(writer: BucketWriter, orders: Sequence[Order]) -> list[RateLimi
             elif not outcome.applied:
                 lost.append(outcome.failure or _contended(order))
                 writer.refunds_lost += 1
-                logger.warning(
-                    "%s may not have got %s: %s", order.account.key.partition, order.posting, lost[-1]
-                )
+                told = "%s may not have got %s: %s", order.account.key.partition, order.posting, lost[-1]
+                writer.mishaps.note(Mishap.REFUND_LOST, order.account, *told)
             elif order.posting.debit and outcome.item is not None:
                 charged.append((order.account, outcome.item))
             if outcome.applied and order.posting.seats:

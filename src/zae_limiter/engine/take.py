@@ -11,14 +11,15 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from ..exceptions import RateLimiterUnavailable, RateLimitExceeded
-from ..repository_protocol import Key, Outcome
+from ..repository_protocol import Key, Outcome, Write
 from ..schema import is_deleted
 from .account import Account
-from .bucket_view import is_outdated, is_overloaded, is_split, shard_count
-from .demand import BucketDemand, demand_on, order_of, seated, taken_from, unknown_limit
+from .bucket_view import is_outdated, is_overloaded, is_split, life_of, shard_count
+from .demand import BucketDemand, demand_on, of_life, order_of, seated, taken_from, unknown_limit
 from .fitting import fitting
 from .group_commit import BucketWriter
 from .posting import Booking, Order, Posting
+from .receipts import Record, RecordedBefore
 from .refusal import refusal_of, waiting_statuses
 from .settle import Charge, answered_for, give_back
 from .split import gather, place, relieve
@@ -53,13 +54,15 @@ async def take(
     speculative: bool = True,
     refused: Account | None = None,
     booking: Booking | None = None,
+    record: Record | None = None,
 ) -> Charge[BucketDemand]:
     """Take every demand from its bucket, or none; ``renew`` brings the newest terms of an account.
 
     ``refused`` is the account of a lone demand that its bucket has just refused, ``booking`` says for when
-    a lone one may be booked. The caller answers for what was taken.
+    a lone one may be booked. The caller answers for what was taken, or a ``record`` that is written with it.
     """
     taking = _Taking(writer, demands, renew, booking)
+    taking.record, speculative = record, speculative and record is None
     taking.together = not speculative or taking.can_be_atomic
     until_ms, looks = writer.world.ticks_ms() + writer.backend.capabilities.timeout_ms, 0
     try:
@@ -78,7 +81,7 @@ async def take(
                 refusal = refusal or (taking.lost_race(asked_ms) if attempt else None)
                 if refusal and await taking.outwait():
                     refusal = taking.refusal(writer.world.now_ms())
-                if refusal:
+                if refusal and not await taking.catch_up():
                     doubtful = taking.is_doubtful
                     if looks == LOOKS_MAX or not doubtful:
                         taking.remember(firmly=not doubtful)
@@ -93,6 +96,8 @@ async def take(
         taking.let_go()
         raise
     except BaseException:
+        if taking.is_recorded:
+            del taking.taken[:]
         await give_back(writer, taking.taken)
         taking.let_go()
         raise
@@ -114,7 +119,8 @@ class _Taking:
         self.owed = list(range(len(demands)))
         """The places of those that nobody has admitted yet."""
         self.taken = answered_for(writer)
-        self.together = False
+        self.together = self.is_recorded = False
+        self.record: Record | None = None
         self._seen_gone: set[int] = set()
         self._held: list[Key] = []
 
@@ -132,14 +138,15 @@ class _Taking:
         for at in self.owed:
             account, amounts = self._demands[at]
             demand = BucketDemand(await place(self._writer, account, amounts), amounts)
-            placed.append((at, seated(demand, self._writer.world.now_ms())))
+            placed.append((at, self._seated(demand, self._writer.world.now_ms())))
         refused = []
         for part in [placed] if self.together else self._in_turn(placed):
             if refused := await self._take(part, read_first=read_first):
                 break  # of the others nothing is asked, for it could only be held and given back
         misled = not refused  # nobody is to blame: others were faster
         for at, shard in refused:
-            misled = await self.reconsider(at, shard) or misled
+            if at in self.owed:  # beside a record it may have been taken with another one
+                misled = await self.reconsider(at, shard) or misled
         return misled
 
     def refusal(self, now_ms: int) -> RateLimitExceeded | None:
@@ -241,7 +248,10 @@ class _Taking:
         posting = Posting(hold=hold, booking=self._booking)
         orders = [order_of(demand, posting) for _, demand in placed]
         if self.together:
-            outcomes, interruption = await writer.post_together(orders, read_first=read_first)
+            beside = self._beside(placed)
+            outcomes, interruption = await writer.post_together(orders, beside, read_first=read_first)
+            if self.record is not None:  # else no call, which a signal handler could come between
+                outcomes = self._recorded(outcomes)
         else:
             outcomes, interruption = await writer.post(orders)
         try:
@@ -265,6 +275,24 @@ class _Taking:
         owed = [at for at in self.owed if at not in places]
         self.taken += demands
         self.owed = owed
+
+    def _seated(self, demand: BucketDemand, now_ms: int) -> BucketDemand:
+        return seated(demand, now_ms, is_recorded=self.record is not None)
+
+    def _beside(self, placed: Sequence[tuple[int, BucketDemand]]) -> Callable[[], Write] | None:
+        """The write of the record that goes with demands, made once their buckets were read."""
+        if (record := self.record) is None:
+            return None
+        image = self._writer.image
+        return lambda: record([of_life(demand, life_of(image(demand.account.key))) for _, demand in placed])
+
+    def _recorded(self, outcomes: list[Outcome]) -> list[Outcome]:
+        """What became of demands, once it is noted what became of the record beside them."""
+        *outcomes, noted = outcomes
+        if noted.failure is None and not noted.held:
+            raise RecordedBefore
+        self.is_recorded = noted.applied
+        return outcomes
 
     def _hold(self, accounts: Sequence[Account]) -> int:
         """Mark what is taken from some buckets of several, here and in the store."""
@@ -297,19 +325,44 @@ class _Taking:
         if was_behind and self._booking is not None:
             return True  # only what has the right numbers can be booked
         if shard_count(writer.image(demand.account.key)) > 1:
-            parts = await gather(writer, demand.account, demand.amounts)
-            if parts and not await self._gather(at, parts):
-                return True
+            placed = await self._spread([at] if self.record is None else [at, *self.owed])
+            if placed and not await self._gather(placed):  # beside a record another one may have refused it
+                return self.record is None or self.refusal(writer.world.now_ms()) is None
         return False
 
-    async def _gather(self, at: int, parts: Sequence[tuple[Account, dict[str, int]]]) -> bool:
-        """Take a demand from several shards at once."""
-        held = [account for account, _ in parts[:1]]
-        hold = self._hold(held) if len(self._demands) > 1 else 0
-        now_ms = self._writer.world.now_ms()
-        placed = [(at, seated(BucketDemand(*part), now_ms)) for part in parts]
+    async def catch_up(self) -> bool:
+        """Go on under newer terms where others of this process have seen them meanwhile; whether any were."""
+        behind = [at for at in self.owed if self._is_outdated(at)]
+        for at in behind:
+            await self._change_terms(at)
+        return any(not self._is_outdated(at) for at in behind)
+
+    def _is_outdated(self, at: int) -> bool:
+        account = self._demands[at].account
+        return is_outdated(account.terms, self._writer.image(account.key))
+
+    async def _spread(self, places: Sequence[int]) -> list[tuple[int, BucketDemand]]:
+        """What to take from which shards for some demands; nothing if those of one have not enough."""
+        writer, placed = self._writer, list[tuple[int, BucketDemand]]()
+        now_ms = writer.world.now_ms()
+        for at in dict.fromkeys(places):
+            account, amounts = self._demands[at]
+            parts = [(account, dict(amounts))]
+            if shard_count(writer.image(account.key)) > 1:
+                parts = await gather(writer, account, amounts)
+            if not parts:
+                return []
+            placed += [(at, self._seated(BucketDemand(*part), now_ms)) for part in parts]
+        return placed
+
+    async def _gather(self, placed: Sequence[tuple[int, BucketDemand]]) -> bool:
+        """Take a demand from several shards at once; beside a record all others with it."""
+        held = [demand.account for _, demand in placed[:1]]
+        hold = self._hold(held) if len(self._demands) > 1 and self.record is None else 0
         orders = [order_of(demand, Posting(hold=hold)) for _, demand in placed]
-        outcomes, interruption = await self._writer.post_together(orders)
+        outcomes, interruption = await self._writer.post_together(orders, self._beside(placed))
+        if self.record is not None:
+            outcomes = self._recorded(outcomes)
         try:
             self._note(placed, outcomes)
         except BaseException:

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from ..repository_protocol import Key
 from ..runtime.colour import Colour, ForkSafe, Signal
 
+CLOSING_SECONDS = 0.005
+"""How often whoever closes a store looks whether those who waited are gone."""
+
 
 class WaitingRoom:
     """How many acquires wait for a turn, and how they are told that there will be none."""

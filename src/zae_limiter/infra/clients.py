@@ -15,7 +15,7 @@ from botocore.parsers import ResponseParserError
 from ..backends.dynamodb.aioboto import async_session, region_of
 from ..backends.dynamodb.boto import Access, transport_error
 from ..backends.dynamodb.transport import NotConfigured, TransportError
-from ..runtime.colour import Asyncio, Blocking
+from ..runtime.colour import colour_of
 from .cloud import Cloud, Unreadable
 
 # An upload of the function's code has to fit into the time for reading.
@@ -26,7 +26,7 @@ class BotocoreCloud(Cloud):
     """One client for each service. An async one belongs to the event loop that used it first."""
 
     def __init__(self, access: Access, *, sync: bool) -> None:
-        self.colour = Blocking() if sync else Asyncio()
+        self.colour = colour_of(sync=sync)
         self._access = access
         self._session = access.botocore_session() if sync else async_session(access)
         self._config = (Config() if sync else AioConfig()).merge(DEFAULTS).merge(access.config or Config())

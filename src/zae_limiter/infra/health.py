@@ -25,6 +25,7 @@ from .version_record import readable_version
 
 TABLE_USABLE = frozenset({"ACTIVE", "UPDATING"})
 ALARMS_PER_REQUEST = 100
+UNKNOWN = "unknown: "
 
 
 class Health(StrEnum):
@@ -41,6 +42,11 @@ class HealthCheck:
     part: str
     health: Health
     detail: str
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether nobody answered, or nobody was allowed to ask."""
+        return self.detail.startswith(UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +101,7 @@ async def _stack(operations: Operations, *, required: bool) -> tuple[Stack | Non
     except InfrastructureError as error:
         if required:
             raise
-        return None, (Health.YELLOW, f"unknown: {error}")
+        return None, (Health.YELLOW, f"{UNKNOWN}{error}")
     if stack is None:
         return None, (Health.OFF, "there is none around the table")
     if stack.is_busy or stack.status not in DEPLOYED:
@@ -127,7 +133,7 @@ async def _check(part: str, seen: Deployed) -> HealthCheck:
     except NotOffered:
         return HealthCheck(part, Health.OFF, "there is no such thing here")
     except InfrastructureError as error:
-        return HealthCheck(part, Health.YELLOW, f"unknown: {error}")
+        return HealthCheck(part, Health.YELLOW, f"{UNKNOWN}{error}")
 
 
 class Deployed(NamedTuple):

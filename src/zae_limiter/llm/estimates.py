@@ -40,7 +40,7 @@ LATE_SECONDS = 120
 class _Sketch:
     """What this process knows of one kind of calls."""
 
-    __slots__ = ("counts", "covers", "is_used", "over", "pending", "until_ms")
+    __slots__ = ("counts", "covers", "is_used", "over", "pending", "seen", "until_ms")
 
     def __init__(self) -> None:
         self.pending: Counter[int] = Counter()
@@ -53,6 +53,12 @@ class _Sketch:
         self.until_ms = 0.0
         """Until when that is worth something, by the ticks."""
         self.is_used = False
+        self.seen = 0
+        """How many calls it knew of when it was last read, to tell those that matter from the others."""
+
+    def weight(self, now_ms: float) -> int:
+        """How many calls would be forgotten with it."""
+        return self.pending.total() + (self.seen if now_ms < self.until_ms else 0)
 
     def learn(self, since: int, counts: Mapping[int, int]) -> None:
         """Numbers only grow, so of two images the larger numbers are newer, whichever came first."""
@@ -68,6 +74,8 @@ class _Learned:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.sketches: OrderedDict[CallKind, _Sketch] = OrderedDict()
+        self.leaving: dict[CallKind, _Sketch] = {}
+        """What had to make room before all of it was stored."""
         self.refresh_at_ms = 0.0
 
 
@@ -121,10 +129,9 @@ class LearnedEstimates:
         """
         learned, kind = self._learned.get(), self._kind(model, cap)
         with learned.lock:
-            sketch = self._sketch(learned, kind)
-            sketch.is_used = True
             now_ms = self._scope.world.ticks_ms()
-            covers = sketch.covers if now_ms < sketch.until_ms else None
+            sketch = self._sketch(learned, kind, now_ms, is_observed=False)
+            covers = sketch.covers if sketch is not None and now_ms < sketch.until_ms else None
             is_due = now_ms >= learned.refresh_at_ms
             if is_due:
                 learned.refresh_at_ms = now_ms + self._refresh_ms
@@ -137,9 +144,9 @@ class LearnedEstimates:
         kind, at = self._kind(model, cap), bin_of(check_count("used", used, TOKENS_MAX, 0))
         learned = self._learned.get()
         with learned.lock:
-            sketch = self._sketch(learned, kind)
+            sketch = self._sketch(learned, kind, self._scope.world.ticks_ms(), is_observed=True)
+            assert sketch is not None
             sketch.pending[at] += 1
-            sketch.is_used = True
 
     async def refresh(self) -> None:
         """Store what was observed and read what others have stored, or raise ``RateLimiterUnavailable``.
@@ -150,6 +157,7 @@ class LearnedEstimates:
         with learned.lock:
             learned.refresh_at_ms = ticks_ms + self._refresh_ms
             used = {kind: it for kind, it in learned.sketches.items() if it.is_used or it.pending}
+            used |= learned.leaving
             for sketch in used.values():
                 sketch.is_used = False
         if not used:
@@ -163,6 +171,7 @@ class LearnedEstimates:
             for sketch in used.values():
                 newest = [sketch.counts[at] for at in sorted(sketch.counts, reverse=True)]
                 sketch.covers = covering(merged(newest, self._enough), self._quantile)
+                sketch.seen = sum(count for counts in newest for count in counts.values())
                 sketch.until_ms = ticks_ms + GENERATIONS * self._generation_seconds * 1000
 
     async def close(self) -> None:
@@ -194,7 +203,9 @@ class LearnedEstimates:
                 if total is not None:
                     used[kind].learn(since, total)
                 elif failure is not None and not failure.ambiguous:
-                    used[kind].pending.update(taken[kind])
+                    here = learned.sketches.get(kind) or learned.leaving.setdefault(kind, used[kind])
+                    here.pending.update(taken[kind])
+            learned.leaving = {kind: sketch for kind, sketch in learned.leaving.items() if sketch.pending}
         if failures:
             raise failures[0]
         return {kind for kind, one in counted.items() if one.total is not None}
@@ -232,13 +243,26 @@ class LearnedEstimates:
         check_count("cap", cap, TOKENS_MAX, 0)
         return CallKind(validate_model(model), cap_class(cap), self._generation_seconds)
 
-    def _sketch(self, learned: _Learned, kind: CallKind) -> _Sketch:
-        """The sketch of a kind; the one that was used longest ago makes room for a new one."""
-        if (sketch := learned.sketches.get(kind)) is None:
-            sketch = learned.sketches[kind] = _Sketch()
-            if len(learned.sketches) > self._sketches_max:
-                learned.sketches.popitem(last=False)
-        learned.sketches.move_to_end(kind)
+    def _sketch(
+        self, learned: _Learned, kind: CallKind, now_ms: float, *, is_observed: bool
+    ) -> _Sketch | None:
+        """The sketch of a kind, which is used now; nothing if there is no room for it.
+
+        Names of models are whatever users send. So one that is only asked for takes the place of nobody of
+        whom something is known, and one that was observed takes that of whom the least is known.
+        """
+        sketches, sketch = learned.sketches, learned.sketches.get(kind)
+        if sketch is None:
+            if len(sketches) >= self._sketches_max:
+                least = min(sketches, key=lambda one: sketches[one].weight(now_ms))  # the oldest of equals
+                if not is_observed and sketches[least].weight(now_ms):
+                    return None
+                left = sketches.pop(least)
+                if left.pending and len(learned.leaving) < self._sketches_max:
+                    learned.leaving[least] = left
+            sketch = sketches[kind] = learned.leaving.pop(kind) if kind in learned.leaving else _Sketch()
+        sketches.move_to_end(kind)
+        sketch.is_used = True
         return sketch
 
 

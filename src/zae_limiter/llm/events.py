@@ -25,7 +25,11 @@ TEXT_BYTES_MAX = 1 << 16
 DECODED_BYTES_MAX = 1 << 28
 """How much of a compressed response is read; what is larger is a bomb."""
 
+DECODED_FEED_BYTES, DECODED_FEED_RATIO = 1 << 18, 16
+"""How much one chunk may hold: so much, and so many times its own size. More would hold up an event loop."""
+
 _DECODED_STEP_BYTES = 1 << 16
+_AHEAD_BYTES = 1 << 9
 _ENDS_OF_LINE = re.compile(rb"\r\n|\r|\n")
 _BEGINNING = re.compile(rb'["{]')
 _BRACKETS = re.compile(rb"[{}\[\]]")
@@ -52,6 +56,8 @@ class ServerSentEvents:
         self._is_too_long = self._is_after_cr = False
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
+        if not chunk:
+            return  # what follows a CR is yet to come
         if self._is_after_cr:
             chunk = chunk.removeprefix(b"\n")
             self._is_after_cr = False
@@ -109,7 +115,8 @@ class JsonDocuments:
             elif not self._depth:
                 at = self._to_beginning(chunk, at)
             else:
-                end = chunk.find(b'"', at) + 1 or len(chunk)
+                ahead = min(at + _AHEAD_BYTES, len(chunk))  # or many small documents would each look at all
+                end = chunk.find(b'"', at, ahead) + 1 or ahead
                 end = at + self._follow(chunk[at:end])
                 self._keep(chunk[at:end])
                 if self._depth:
@@ -213,16 +220,24 @@ class Inflated:
     def __init__(self) -> None:
         self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)
         self._left = DECODED_BYTES_MAX
+        self.has_given_up = False
+        """Whether there was too much to be read."""
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
         """What a chunk holds; nothing any more once it is broken or too much."""
+        left_now = DECODED_FEED_BYTES + DECODED_FEED_RATIO * len(chunk)
         while chunk and self._left > 0:
+            if left_now <= 0:
+                self._left, self.has_given_up = 0, True
+                return
             try:
                 piece = self._inflate.decompress(chunk, _DECODED_STEP_BYTES)
             except zlib.error:
                 self._left = 0
                 return
             self._left -= len(piece)
+            left_now -= len(piece)
+            self.has_given_up = self._left <= 0
             if piece:
                 yield piece
             if self._inflate.eof:  # another one may follow

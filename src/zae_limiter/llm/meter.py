@@ -31,6 +31,9 @@ NESTED = (
 )
 """In what it wraps them."""
 
+EVENT_BYTES_MIN = len(b'{"text":"a"}')
+"""What is shorter brings no text."""
+
 DEPTH_MAX = 8
 
 UsageMeterFactory: TypeAlias = "Callable[[Any, int, Mapping[str, str]], UsageMeter | None]"
@@ -112,6 +115,8 @@ class UsageMeter:
             self._see_unfinished()
         if self._is_final or (self._told is None and self._input is None):
             return self._told
+        if self._inflate is not None and self._inflate.has_given_up:
+            return None  # what was read is not all that came
         told = self._told or Usage(self._input or 0)
         counted = min(max(told.output_tokens, self._counted), TOKENS_MAX)
         return replace(told, output_tokens=counted, is_estimated=True)
@@ -143,7 +148,7 @@ class UsageMeter:
     def _see(self, document: bytes, *, is_whole: bool = True) -> None:
         """Learn what a document says; of one that may go on nothing is counted, lest it count twice."""
         counts = is_whole and not self._is_final and (self._input is not None or self._told is not None)
-        if HINT not in document and not counts:
+        if HINT not in document and (not counts or len(document) < EVENT_BYTES_MIN):
             return
         event = _parsed(document)
         usage = None if event is None else read_usage(event)

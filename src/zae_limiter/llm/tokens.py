@@ -2,9 +2,10 @@
 
 Without a tokenizer a text is weighed by its bytes, on the upper side: prose and code come out at 1.05 to
 1.7 times what OpenAI's encodings count. ``tokens_at_most`` is the bound that no tokenizer of bytes exceeds.
-With ``tiktoken`` installed and the encoding of a model on disk, short texts are counted exactly.
+With ``tiktoken`` installed and the encoding of a model on disk, short prompts are counted exactly.
 
-Nothing is ever downloaded here, and nothing in a prompt raises. This module knows no limits.
+Nothing is ever downloaded here, nothing in a prompt raises, and none holds up an event loop for long. This
+module knows no limits.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from ..exceptions import ValidationError
 from ..models.checks import TOKENS_MAX, check_count
@@ -35,7 +36,10 @@ ANSWER_TOKENS = 3
 """What it takes to ask for the answer."""
 
 EXACT_CHARACTERS_MAX = 32_768
-"""What is longer is weighed: counting it takes milliseconds, during which a server does nothing else."""
+"""Of one prompt; the rest is weighed. Counting takes milliseconds, in which a server does nothing else."""
+
+PARTS_MAX = 65_536
+"""A prompt with more texts, lists and mappings is none, and is taken for as many tokens as there can be."""
 
 DEPTH_MAX = 64
 MODEL_LENGTH_MAX = 256
@@ -50,6 +54,9 @@ SCHEMAS = frozenset(
     {"tools", "functions", "toolConfig", "response_format", "output_config", "generationConfig"}
 )
 """Parts of a request that a model reads with all names and marks in them."""
+
+TOOL_INPUTS = frozenset({"input", "args", "arguments", "response", "json"})
+"""What a tool was given or gave: as a mapping it is read with all names and numbers in it, too."""
 
 CAPS = ("max_completion_tokens", "max_output_tokens", "max_tokens", "maxOutputTokens", "maxTokens")
 CAPS_WITHIN = ("generationConfig", "generation_config", "inferenceConfig")
@@ -81,16 +88,21 @@ def estimate_tokens(prompt: Prompt, model: str | None = None) -> int:
     """How many tokens a text, some messages or the body of a request has, about and rather too many.
 
     Pictures, sound and files are not counted. With a ``model`` whose encoding ``tiktoken`` has on disk,
-    texts of at most 32,768 characters are counted exactly. The first such call loads the encoding, which
+    up to 32,768 characters of a prompt are counted exactly. The first such call loads the encoding, which
     takes a while: make one when the program starts.
 
     >>> estimate_tokens("All human beings are born free and equal in dignity and rights.")
     20
     """
     encoding = None if model is None else _encoding(model)
-    messages = _Messages()
-    total = sum(_count(text, encoding) for text in messages.texts(prompt))
-    return min(total + messages.overhead, TOKENS_MAX)
+    messages, exact_left, total = _Messages(), EXACT_CHARACTERS_MAX, 0
+    for text in messages.texts(prompt):
+        if encoding is not None and len(text) <= exact_left:
+            exact_left -= len(text)
+            total += len(encoding.encode_ordinary(text))
+        else:
+            total += _weigh(_bytes(text))
+    return min(total + messages.beside, TOKENS_MAX)
 
 
 def tokens_at_most(prompt: Prompt) -> int:
@@ -101,7 +113,7 @@ def tokens_at_most(prompt: Prompt) -> int:
     """
     messages = _Messages()
     total = sum(len(_bytes(text)) for text in messages.texts(prompt))
-    return min(total + messages.overhead, TOKENS_MAX)
+    return min(total + messages.beside, TOKENS_MAX)
 
 
 def output_cap(body: Mapping[str, Any], default: int) -> int:
@@ -111,26 +123,28 @@ def output_cap(body: Mapping[str, Any], default: int) -> int:
     800
     """
     check_count("default", default, TOKENS_MAX, 0)
+    said = list[int]()
     for part in (body, *(body.get(name) for name in CAPS_WITHIN)) if isinstance(body, Mapping) else ():
         if isinstance(part, Mapping):
-            said = (count for name in CAPS if (count := count_of(part.get(name))) is not None)
-            if (cap := next(said, None)) is not None:
-                return min(cap, default)
-    return default
+            said += [count for name in CAPS if (count := count_of(part.get(name))) is not None]
+    return min(max(said, default=default), default)  # nobody knows which of several a provider goes by
 
 
 class _Messages:
     """The texts of a prompt, and what its messages take beside them."""
 
     def __init__(self) -> None:
-        self._messages = 0
+        self._messages = self._ids = 0
+        self._parts_left = PARTS_MAX
 
     @property
-    def overhead(self) -> int:
-        return self._messages * MESSAGE_TOKENS + ANSWER_TOKENS if self._messages else 0
+    def beside(self) -> int:
+        if self._parts_left < 0:
+            return TOKENS_MAX
+        return self._ids + (self._messages * MESSAGE_TOKENS + ANSWER_TOKENS if self._messages else 0)
 
     def texts(self, prompt: Prompt) -> Iterator[str]:
-        if not isinstance(prompt, str | Mapping | Sequence) or isinstance(prompt, bytes | bytearray):
+        if not _is_within(prompt):  # a text is a sequence, too
             raise ValidationError(
                 "prompt", prompt, "pass a text, a list of messages or the body of a request"
             )
@@ -139,17 +153,31 @@ class _Messages:
             part, depth = todo.pop()
             if isinstance(part, str):
                 yield part
-            elif depth >= DEPTH_MAX:
+            elif depth >= DEPTH_MAX or not _is_within(part):
                 continue
-            elif isinstance(part, Mapping):
+            elif isinstance(part, list) and {int}.issuperset(map(type, part)):
+                self._ids += len(part)  # of tokens
+            else:
+                self._parts_left -= len(part)
+                if self._parts_left < 0:
+                    return
+                if not isinstance(part, Mapping):
+                    todo += [(one, depth + 1) for one in part]
+                    continue
                 self._messages += "role" in part
                 for name, value in part.items():
-                    if name in SCHEMAS:
+                    if name in SCHEMAS or (name in TOOL_INPUTS and isinstance(value, Mapping)):
                         yield _as_json(value)
+                    elif name == "source" and isinstance(value, Mapping):  # of a document, which may be text
+                        text = value.get("data" if value.get("type") == "text" else "content")
+                        todo.append((text, depth + 1))
                     elif name not in MEDIA:
                         todo.append((value, depth + 1))
-            elif isinstance(part, Sequence) and not isinstance(part, bytes | bytearray):
-                todo += [(one, depth + 1) for one in part]
+
+
+def _is_within(part: object) -> TypeGuard[Mapping[Any, Any] | Sequence[Any]]:
+    """Whether there may be texts in it."""
+    return isinstance(part, Mapping | Sequence) and not isinstance(part, bytes | bytearray)
 
 
 def _as_json(value: object) -> str:
@@ -161,12 +189,6 @@ def _as_json(value: object) -> str:
 
 def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "replace")
-
-
-def _count(text: str, encoding: Encoding | None) -> int:
-    if encoding is not None and len(text) <= EXACT_CHARACTERS_MAX:
-        return len(encoding.encode_ordinary(text))
-    return _weigh(_bytes(text))
 
 
 def _weigh(data: bytes) -> int:

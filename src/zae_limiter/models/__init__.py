@@ -285,13 +285,15 @@ class AuditEvent:
 
 
 class NamespaceStatus(StrEnum):
-    """Whether a namespace is in use, deleted, or on its way out."""
+    """Whether a namespace is in use, deleted, or on its way in or out."""
 
     ACTIVE = "active"
     DELETED = "deleted"
     PURGING = "purging"
     PURGED = "purged"
     """All that was there is gone; who still writes there is told by this for some days."""
+    COPYING = "copying"
+    """It is being copied from another store, and nobody may use it until it is there."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

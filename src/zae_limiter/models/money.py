@@ -47,6 +47,17 @@ def grouped_amount(amount: int, unit: str | None = None) -> str:
     return f"{amount:,}" if unit is None else shown_amount(amount, unit)
 
 
+def rounded_amount(amount: int, unit: str | None = None) -> str:
+    """The same of money to the cent, for sums that nobody settles by; what is less than a cent in full.
+
+    >>> rounded_amount(3_178_092_963, "usd_micro"), rounded_amount(-4_999, "usd_micro"), rounded_amount(1_250)
+    ('$3,178.09', '-$0.004999', '1,250')
+    """
+    is_money = unit is not None and abs(amount) >= MICRO // 100
+    cents, sign = (abs(amount) + MICRO // 200) // (MICRO // 100), -1 if amount < 0 else 1
+    return grouped_amount(sign * cents * (MICRO // 100) if is_money else amount, unit)
+
+
 def shown_amount(amount: int, unit: str | None = None) -> str:
     """An amount of a limit for a reader.
 

@@ -1,13 +1,31 @@
-"""Limits that would refuse even the smallest demand, and until when: as values, and as sentences."""
+"""Limits that would refuse even the smallest demand, and until when: as values, as sentences, as headers."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from ..exceptions import RETRY_NEVER_HEADER_SECONDS
 from .accruals import CONCURRENT, LASTING, period_and_zone, zone_of
 from .limits import Limit
 from .money import shown_amount
+
+POINTLESS_SECONDS = 120
+"""Clients that read ``x-should-retry`` give up on longer waits in any case."""
+
+
+def retry_headers(wait_seconds: float) -> list[tuple[str, str]]:
+    """What whoever was refused over HTTP is told of its wait, which may be ``inf``.
+
+    >>> retry_headers(1.25)
+    [('Retry-After', '2'), ('retry-after-ms', '1250')]
+    """
+    if math.isinf(wait_seconds):
+        return [("Retry-After", str(RETRY_NEVER_HEADER_SECONDS)), ("x-should-retry", "false")]
+    ms = math.ceil(round(wait_seconds * 1000, 3))  # what came from whole milliseconds is not rounded twice
+    headers = [("Retry-After", str(-(-ms // 1000))), ("retry-after-ms", str(ms))]
+    return [*headers, ("x-should-retry", "false")] if wait_seconds > POINTLESS_SECONDS else headers
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,22 +18,35 @@ from dataclasses import replace
 from ..exceptions import RateLimitExceeded, ValidationError
 from ..lease import Lease
 from ..limiter import RateLimiter
-from ..models import Limit, LimitKind, check_limits
-from ..models.checks import wait_ms
+from ..models import Limit, LimitKind, LimitStatus, check_limits
+from ..models.checks import TOKENS_MAX, wait_ms
 from ..models.leases import LeaseStatus
 from ..naming import validate_entity_id, validate_resource
-from ..records.providers import declare, ease, get_provider, pause
+from ..records.providers import declare, ease, get_provider, may_raise, pause
 from .told import ProviderAnswer, ToldLimit
 
 PAUSE_SECONDS = 1.0
 """For how long nobody sends if the provider does not say."""
 
 PAUSE_SECONDS_MAX = 3_600.0
-SLOWED, FASTER = 0.8, 0.05
-"""By how much an unsaid limit is lowered by a pause, and raised again: by so much of what was declared."""
+SLOWED = 0.8
+"""What a pause leaves of an unsaid limit."""
 
-EASE_MS = 2_000
-"""How long nobody was refused before an unsaid limit is raised, and between two raises."""
+PROBE_SECONDS = 5
+"""How often somebody asks at least, as far as what was declared lets it."""
+
+EASE_MS, FASTER_MS = 2_000, 160_000
+"""How long nobody was refused before an unsaid limit is raised, and between two raises.
+
+Each raises it by that part of what was declared which the time without a refusal is of ``FASTER_MS``: by
+little near where it was refused, and by ever more where nobody is. From nothing that takes 26 seconds.
+"""
+
+RAISE_MS = 10_000
+"""How often a limit is raised because the provider says so; lowered it is at once.
+
+Models that have limits of their own may be told of in turn, by those who take them for one.
+"""
 
 CORRECT_MS = 1_000
 SLACK = 0.02
@@ -48,17 +61,17 @@ class Pacing:
     ) -> None:
         self._limiter, self._scope = limiter, limiter.repository._scope
         self._entity_id, self._resource = validate_entity_id(entity_id), validate_resource(resource)
-        self._declared = {limit.name: limit for limit in check_limits(limits)}
-        if not self._declared:
+        self.declared = {limit.name: limit for limit in check_limits(limits)}
+        if not self.declared:
             raise ValidationError("limits", limits, "say what the provider allows, to begin with")
-        for limit in self._declared.values():
+        for limit in self.declared.values():
             if limit.kind is not LimitKind.RATE:
                 raise ValidationError("limits", limit, "a provider's limits are plain rates; use per_minute")
         wait_ms(wait)
         self._wait = wait
         self._is_declared = False
         self._eased_ticks = 0.0
-        self._corrected_ticks = -math.inf
+        self._corrected_ticks = self._raised_ticks = -math.inf
 
     async def admit(self, amounts: Mapping[str, int]) -> Lease:
         """Wait for one's turn; the lease is to be given to ``answered`` or ``failed``.
@@ -73,10 +86,11 @@ class Pacing:
             lease = await self._limiter.acquire(
                 self._entity_id, self._resource, amounts, wait=max(0.0, left), on_error="refund"
             )
-            if not lease.waited_ms or lease.degraded:
+            if lease.degraded:
                 return lease
             try:
-                if await self._sit_out(asked_ms, begun):
+                in_time = not lease.waited_ms or await self._sit_out(asked_ms, begun)
+                if in_time and not await self._hold(lease, begun):
                     return lease
             except BaseException:
                 await lease.cancel()
@@ -95,7 +109,47 @@ class Pacing:
             if world.ticks_ms() - begun + late_ms > self._wait * 1000:
                 return False
             asked_ms = known.until_ms
-            await self._scope.backend.colour.sleep(late_ms / 1000)
+            await self._sleep(late_ms)
+
+    async def _hold(self, lease: Lease, begun: float) -> bool:
+        """Send nothing while a pause lasts, whatever the bucket holds; whether to ask for a turn again.
+
+        Debt alone does not keep a pause: a cut forgives some of it, a raise gives more than is owed. Whoever
+        is let through by that charges the rest, and asks again when the pause is over.
+        """
+        world = self._scope.world
+        known = await get_provider(self._scope, self._entity_id, self._resource)
+        now_ms = world.now_ms()
+        rest_ms = known.until_ms - now_ms
+        if rest_ms <= 0:
+            return False
+        statuses = {status.limit_name: status for status in lease.public_statuses}
+        limits = {name: status.limit for name, status in statuses.items()}
+        is_late = world.ticks_ms() - begun + rest_ms > self._wait * 1000
+        is_exact = lease.waited_ms and not any(_accrual(limit, rest_ms) for limit in limits.values())
+        if not is_exact or is_late:
+            asked = lease.consumed
+            await self._renew(lease, limits, now_ms)
+            await (lease.commit() if lease.consumed != asked else lease.cancel())
+        if is_late:
+            raise RateLimitExceeded(
+                [
+                    LimitStatus(
+                        *(self._entity_id, self._resource, name, limit, min(0, statuses[name].remaining)),
+                        *(asked.get(name, 0), True, rest_ms / 1000),
+                    )
+                    for name, limit in limits.items()
+                ],
+                self._entity_id,
+            )
+        await self._sleep(rest_ms)
+        return not is_exact or await self._hold(lease, begun)
+
+    async def _sleep(self, lasts_ms: int) -> None:
+        if self._scope.world.nap is not None:
+            self._scope.world.nap(lasts_ms / 1000)
+        else:
+            await self._scope.backend.colour.sleep(lasts_ms / 1000)
 
     async def answered(self, lease: Lease, answer: ProviderAnswer) -> None:
         """Learn from an answer, and end the lease."""
@@ -112,9 +166,12 @@ class Pacing:
     async def _learn(self, lease: Lease, answer: ProviderAnswer) -> None:
         now_at = {status.limit_name: status for status in lease.public_statuses}
         told = {one.name: one for one in answer.told if one.name in now_at}
-        said = {name: one.limit for name, one in told.items() if one.limit}
-        if any(said[name] != now_at[name].limit.refill_amount for name in said):
-            await self._set({name: status.limit for name, status in now_at.items()}, said)
+        said = {
+            name: as_told(self.declared.get(name, now_at[name].limit), one)
+            for name, one in told.items()
+            if one.limit
+        }
+        await self._heed(said, {name: status.limit for name, status in now_at.items()})
         if answer.refused:
             await self._pause(lease, answer, now_at, is_said=bool(said))
             return
@@ -128,21 +185,35 @@ class Pacing:
         """Store the limits that were given for the provider, unless that was done before."""
         if self._is_declared:
             return
-        text = json.dumps([limit.to_dict() for limit in self._declared.values()], sort_keys=True)
+        text = json.dumps([limit.to_dict() for limit in self.declared.values()], sort_keys=True)
         known = await get_provider(self._scope, self._entity_id, self._resource)
         if known.declared != text:
-            await self._store(list(self._declared.values()))
+            await self._store(list(self.declared.values()))
             await declare(self._scope, self._entity_id, self._resource, text)
         self._is_declared = True
 
-    async def _set(self, now_at: Mapping[str, Limit], amounts: Mapping[str, int]) -> None:
-        """Go by other amounts from now on, all of us; whoever was faster has done it."""
+    async def _heed(self, said: Mapping[str, Limit], now_at: Mapping[str, Limit]) -> None:
+        """Go by the limits that the provider says, if they are other ones."""
+        slower = {name: limit for name, limit in said.items() if _is_faster(now_at[name], limit)}
+        faster = {name: limit for name, limit in said.items() if _is_faster(limit, now_at[name])}
+        if faster and not await self._may_raise():
+            faster = {}
+        if slower or faster:
+            await self._set(now_at, slower | faster)
+
+    async def _may_raise(self) -> bool:
+        world = self._scope.world
+        ticks = world.ticks_ms()
+        if ticks - self._raised_ticks < RAISE_MS:
+            return False
+        self._raised_ticks = ticks
+        return await may_raise(self._scope, self._entity_id, self._resource, world.now_ms(), RAISE_MS)
+
+    async def _set(self, now_at: Mapping[str, Limit], others: Mapping[str, Limit]) -> None:
+        """Go by other limits from now on, all of us; whoever was faster has done it."""
         stored = await self._limiter.repository.get_limits(self._entity_id, self._resource)
         known = {limit.name: limit for limit in stored} or dict(now_at)
-        wanted = {
-            name: _scaled(self._declared.get(name, limit), amounts.get(name, limit.refill_amount))
-            for name, limit in known.items()
-        }
+        wanted = {name: others.get(name, limit) for name, limit in known.items()}
         if wanted != known:
             await self._store(list(wanted.values()))
 
@@ -155,21 +226,49 @@ class Pacing:
     async def _pause(
         self, lease: Lease, answer: ProviderAnswer, now_at: Mapping[str, LeaseStatus], *, is_said: bool
     ) -> None:
-        wait = PAUSE_SECONDS if answer.retry_after_seconds is None else answer.retry_after_seconds
+        wait = _pause_seconds(answer, lease.consumed)
         now_ms = self._scope.world.now_ms()
         until_ms = now_ms + math.ceil(min(wait, PAUSE_SECONDS_MAX) * 1000)
         before = await pause(self._scope, self._entity_id, self._resource, now_ms, until_ms)
-        if before is None:
-            return  # somebody else was told the same, and acts
+        if before is None:  # somebody else was told the same, and acts
+            await self._renew(lease, {name: status.limit for name, status in now_at.items()}, now_ms)
+            return
         lasts_ms = until_ms - max(now_ms, before.until_ms)
         limits = [status.limit for status in now_at.values()]
         found = await self._limiter.available(self._entity_id, self._resource)
         debts = {limit.name: max(0, found.get(limit.name, 0)) + _accrual(limit, lasts_ms) for limit in limits}
-        await lease.adjust({name: debt for name, debt in debts.items() if debt})
-        if not is_said:
-            slower = {limit.name: max(1, math.floor(limit.refill_amount * SLOWED)) for limit in limits}
+        lacks = {
+            limit.name: found.get(limit.name, 0) + _accrual(limit, until_ms - now_ms) for limit in limits
+        }
+        await lease.adjust({name: most for name, debt in debts.items() if (most := max(debt, lacks[name]))})
+        if not is_said and before.until_ms <= now_ms:  # else it was a pause that did not last, and no haste
+            slower = {
+                limit.name: self._with(
+                    limit, max(self._least(limit), math.floor(limit.refill_amount * SLOWED))
+                )
+                for limit in limits
+            }
             if await ease(self._scope, self._entity_id, self._resource, now_ms, CORRECT_MS) is not None:
                 await self._set({limit.name: limit for limit in limits}, slower)
+
+    async def _renew(self, lease: Lease, limits: Mapping[str, Limit], now_ms: int) -> None:
+        """Charge what a pause lacks that was noted a while ago, though one of us was let through.
+
+        Whoever noted it may have died before it charged anything, and a cut of a limit forgives debt.
+        """
+        known = await get_provider(self._scope, self._entity_id, self._resource)
+        if now_ms - known.paused_ms < CORRECT_MS or known.until_ms <= now_ms:
+            return
+        if await ease(self._scope, self._entity_id, self._resource, now_ms, CORRECT_MS) is None:
+            return
+        found = await self._limiter.available(self._entity_id, self._resource)
+        rest_ms = known.until_ms - now_ms
+        first = lease.consumed  # who comes first when it is over finds as much
+        lacks = {
+            name: found.get(name, 0) + _accrual(limit, rest_ms) - first.get(name, 0)
+            for name, limit in limits.items()
+        }
+        await lease.adjust({name: amount for name, amount in lacks.items() if amount > 0})
 
     async def _correct(self, lease: Lease, short: Sequence[ToldLimit]) -> None:
         """Take off what others, who are not ours, have used."""
@@ -193,28 +292,62 @@ class Pacing:
         self._eased_ticks = ticks
         now_ms = self._scope.world.now_ms()
         known = await get_provider(self._scope, self._entity_id, self._resource)
-        if known.until_ms > now_ms - EASE_MS:
+        quiet_ms = now_ms - known.until_ms
+        if quiet_ms < EASE_MS:
             return
         if await ease(self._scope, self._entity_id, self._resource, now_ms, EASE_MS) is None:
             return
         faster = {
-            limit.name: min(self._most(limit), limit.refill_amount + self._step(limit)) for limit in slow
+            limit.name: self._with(
+                limit, min(most, limit.refill_amount + max(1, most * quiet_ms // FASTER_MS))
+            )
+            for limit in slow
+            if (most := self._most(limit))
         }
         await self._set({limit.name: limit for limit in limits}, faster)
 
+    def _with(self, limit: Limit, amount: int) -> Limit:
+        """A limit with another refill in the period that it has, and the burst of what was declared."""
+        declared = self.declared.get(limit.name, limit)
+        return _scaled(declared, max(1, amount), limit.refill_period_seconds)
+
     def _most(self, limit: Limit) -> int:
-        return self._declared.get(limit.name, limit).refill_amount
+        """What was declared, in the period of the limit."""
+        declared = self.declared.get(limit.name, limit)
+        return declared.refill_amount * limit.refill_period_seconds // declared.refill_period_seconds
 
-    def _step(self, limit: Limit) -> int:
-        return max(1, math.floor(self._most(limit) * FASTER))
+    def _least(self, limit: Limit) -> int:
+        """So much that somebody asks now and then, else nobody would learn that it goes again."""
+        return min(self._most(limit), -(-limit.refill_period_seconds // PROBE_SECONDS))
 
 
-def _scaled(declared: Limit, amount: int) -> Limit:
+def as_told(declared: Limit, told: ToldLimit) -> Limit:
+    """A limit as the provider tells it, in its own window if that is known, else in the declared period."""
+    period, window = declared.refill_period_seconds, told.window_seconds
+    if window is None or (told.is_window_least and window < period):
+        window = period
+    return _scaled(declared, told.limit or 1, window)
+
+
+def _scaled(declared: Limit, amount: int, period_seconds: int) -> Limit:
     """A limit as it was declared, with another refill, and a burst in proportion."""
-    if amount == declared.refill_amount:
+    now, before = amount * declared.refill_period_seconds, declared.refill_amount * period_seconds
+    if now == before:
         return declared
-    capacity = max(1, declared.capacity * amount // declared.refill_amount)
-    return replace(declared, capacity=capacity, refill_amount=amount)
+    capacity = min(max(1, declared.capacity * now // before), TOKENS_MAX)
+    return replace(declared, capacity=capacity, refill_amount=amount, refill_period_seconds=period_seconds)
+
+
+def _is_faster(one: Limit, other: Limit) -> bool:
+    return one.refill_amount * other.refill_period_seconds > other.refill_amount * one.refill_period_seconds
+
+
+def _pause_seconds(answer: ProviderAnswer, asked: Mapping[str, int]) -> float:
+    """How long a refusal lasts: as it says, or until what was used up is there again."""
+    if answer.retry_after_seconds is not None:
+        return answer.retry_after_seconds
+    used_up = (one for one in answer.told if (one.remaining or 0) < max(1, asked.get(one.name, 1)))
+    return max((one.reset_seconds or 0.0 for one in used_up), default=0.0) or PAUSE_SECONDS
 
 
 def _accrual(limit: Limit, lasts_ms: int) -> int:
@@ -225,12 +358,3 @@ def _is_short(told: ToldLimit, status: LeaseStatus) -> bool:
     """Whether the provider has noticeably less for us than we had left when we asked for the request."""
     slack = max(2, math.ceil(status.limit.capacity * SLACK))
     return told.remaining is not None and status.remaining > told.remaining + slack
-
-
-def told_refusal(error: RateLimitExceeded) -> tuple[int, dict[str, str]]:
-    """The status and headers of an answer that no provider gave: the turn would have come too late."""
-    wait = error.retry_after_seconds
-    headers = {"retry-after": error.retry_after_header, "x-zae-limiter": "refused"}
-    if math.isinf(wait) or wait > 120:
-        return 429, {**headers, "x-should-retry": "false"}
-    return 429, {**headers, "retry-after-ms": str(math.ceil(wait * 1000))}

@@ -1,7 +1,8 @@
 """``Provider``: somebody else's API that limits us, as all our workers send to it.
 
 It says which requests cost what, and puts a turn before and a look behind each of them. What is decided is in
-``pacing``; each client library has a module that knows it.
+``pacing``. What a client library calls things is in a module of its name, which it hands to ``exchange``; the
+order in which an exchange goes, and what is closed and given back when it breaks off, is here, once for all.
 """
 
 from __future__ import annotations
@@ -9,14 +10,16 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from ..exceptions import RateLimiterUnavailable, RateLimitExceeded, ValidationError, ZAELimiterError
 from ..lease import Lease
 from ..limiter import RateLimiter
 from ..models import Limit
+from ..models.checks import AMOUNTS_HINT, check_mapping, needs_milli
+from ..models.refusing import retry_headers
 from ..sync import SyncRateLimiter
-from .pacing import Pacing, told_refusal
+from .pacing import Pacing
 from .told import read_answer
 
 if TYPE_CHECKING:
@@ -30,12 +33,35 @@ Cost: TypeAlias = Mapping[str, int] | Callable[[Any], Mapping[str, int]]
 """What a request takes of each limit, or how to tell; the request is the client library's own."""
 
 
+Told: TypeAlias = tuple[int, Iterable[tuple[str, str]]]
+"""The status and the headers of an answer."""
+
+Asked = TypeVar("Asked")
+Got = TypeVar("Got")
+
+
 class LocalAnswer(NamedTuple):
     """An answer to a request that was not sent."""
 
     status: int
     headers: dict[str, str]
     body: bytes
+
+
+class Library(Protocol[Asked, Got]):  # type: ignore[misc]  # Asked is only ever given
+    """A client library, as far as an exchange needs it; those of a sync one never suspend."""
+
+    async def send(self, request: Asked, /) -> Got: ...
+
+    def is_unsent(self, error: BaseException, /) -> bool:
+        """Whether nothing was sent by a ``send`` that raised this."""
+
+    def local(self, request: Asked, answer: LocalAnswer, /) -> Got:
+        """An answer that nobody sent, as one of the library's."""
+
+    def told(self, got: Got, /) -> Told: ...
+
+    async def close(self, got: Got, /) -> None: ...
 
 
 class Provider:
@@ -69,8 +95,8 @@ class Provider:
         self.is_sync = isinstance(limiter, SyncRateLimiter)
         inner = limiter._async if isinstance(limiter, SyncRateLimiter) else limiter
         self._pacing = Pacing(inner, name, resource, limits, wait)
-        self._cost: Cost = {limits[0].name: 1} if cost is None else cost
-        self._names, self._raises = dict(names or {}), raises
+        self._cost = _checked_cost({limits[0].name: 1} if cost is None else cost, self._pacing.declared)
+        self._names, self._raises = _checked_names(names or {}, self._pacing.declared), raises
         self._world = inner.repository._scope.world
 
     def httpx_transport(self, transport: Any = None) -> for_httpx.AsyncHttpxTransport:
@@ -108,7 +134,24 @@ class Provider:
             fits = "SyncRateLimiter" if sync else "RateLimiter"
             raise ValidationError("limiter", self, f"this client needs a provider with a {fits}")
 
-    async def admit(self, request: Any) -> Lease | LocalAnswer:
+    async def exchange(self, library: Library[Asked, Got], request: Asked) -> Got:
+        """Send a request at its turn, learn from the answer, and hand it on."""
+        lease = await self._admit(request)
+        if isinstance(lease, LocalAnswer):
+            return library.local(request, lease)
+        try:
+            got = await library.send(request)
+        except BaseException as error:
+            await self._failed(lease, sent=not library.is_unsent(error))
+            raise
+        try:
+            await self._answered(lease, *library.told(got))
+        except BaseException:  # nobody gets it any more, and its connection is wanted back
+            await library.close(got)
+            raise
+        return got
+
+    async def _admit(self, request: Any) -> Lease | LocalAnswer:
         """Wait for a request's turn; if that would take too long, the answer that it gets."""
         amounts = self._cost(request) if callable(self._cost) else self._cost
         try:
@@ -116,15 +159,14 @@ class Provider:
         except RateLimitExceeded as refusal:
             if self._raises:
                 raise
-            status, headers = told_refusal(refusal)
-            return _local(status, headers, refusal.public_dict())
+            return _local(429, dict(retry_headers(refusal.retry_after_seconds)), refusal.public_dict())
         except RateLimiterUnavailable:
             if self._raises:
                 raise
             told = {"error": "rate_limiter_unavailable", "message": "the store of the limits does not answer"}
-            return _local(503, {"retry-after": "1", "x-zae-limiter": "refused"}, told)
+            return _local(503, {"Retry-After": "1"}, told)
 
-    async def answered(self, lease: Lease, status: int, headers: Iterable[tuple[str, str]]) -> None:
+    async def _answered(self, lease: Lease, status: int, headers: Iterable[tuple[str, str]]) -> None:
         """Learn from an answer; whatever comes of that, the answer stands."""
         answer = read_answer(status, headers, self._world.now_ms())
         told = tuple(one._replace(name=self._names.get(one.name, one.name)) for one in answer.told)
@@ -133,7 +175,7 @@ class Provider:
         except ZAELimiterError as error:
             logger.warning("what a provider said could not be stored: %s", error)
 
-    async def failed(self, lease: Lease, *, sent: bool) -> None:
+    async def _failed(self, lease: Lease, *, sent: bool) -> None:
         """There was no answer to a request."""
         try:
             await self._pacing.failed(lease, sent=sent)
@@ -141,6 +183,37 @@ class Provider:
             logger.warning("a request that came to nothing could not be given back: %s", error)
 
 
+def _checked_cost(cost: Cost, declared: Mapping[str, Limit]) -> Cost:
+    """What every request takes, unless that is told by each: of limits that there are, and not too much."""
+    if callable(cost):
+        return cost
+    kept = check_mapping("cost", cost, AMOUNTS_HINT)
+    if not needs_milli(kept):
+        raise ValidationError("cost", cost, "a request takes something; " + AMOUNTS_HINT)
+    for name, amount in kept.items():
+        if name not in declared:
+            raise ValidationError("cost", cost, f"no limit is called {name!r}; use {_shown(declared)}")
+        if amount > declared[name].capacity:
+            reason = (
+                f"no request would ever be sent: {name!r} holds {declared[name].capacity}; give it a burst"
+            )
+            raise ValidationError("cost", cost, reason)
+    return kept
+
+
+def _checked_names(names: Mapping[str, str], declared: Mapping[str, Limit]) -> dict[str, str]:
+    kept = check_mapping("names", names, "pass names by the provider's words, such as {'requests': 'rpm'}")
+    for name in kept.values():
+        if name not in declared:
+            raise ValidationError("names", names, f"no limit is called {name!r}; use {_shown(declared)}")
+    return kept
+
+
+def _shown(declared: Mapping[str, Limit]) -> str:
+    return " or ".join(map(repr, declared))
+
+
 def _local(status: int, headers: dict[str, str], told: Mapping[str, Any]) -> LocalAnswer:
     body = json.dumps(told).encode()
-    return LocalAnswer(status, {**headers, "content-type": "application/json"}, body)
+    about = {"x-zae-limiter": "refused", "content-type": "application/json"}
+    return LocalAnswer(status, headers | about, body)

@@ -18,6 +18,9 @@ from typing import NamedTuple
 FIELDS_MAX = 16
 """How many limits an answer tells of at most; more are passed over."""
 
+VALUE_CHARACTERS_MAX = 4_096
+"""How much of a header is read."""
+
 SECONDS_MAX = 366 * 86_400.0
 NUMBER_MAX = 10**12
 
@@ -30,10 +33,16 @@ _DURATION = re.compile(
 )
 _UNITS = (86_400.0, 3_600.0, 60.0, 1.0, 0.001)
 _NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,9})?")
-_MEMBER = re.compile(r'\s*"([^"\\]{1,64})"((?:\s*;\s*[a-z][a-z0-9_-]*(?:=[^;,]*)?)*)\s*(?:,|$)')
-_PARAMETER = re.compile(r";\s*([a-z][a-z0-9_-]*)=([0-9]{1,15})(?=\s*(?:;|$))")
-_EPOCH_SECONDS = 1_000_000_000.0
-"""A reset above this is an instant and not a duration."""
+# What was read once is not read another way: a field of a few bytes could keep us busy for ever.
+_MEMBER = re.compile(r'"([^"\\]{1,64}+)"((?:\s*+;\s*+[a-z][a-z0-9_-]*+(?:=[^;,]*+)?+)*+)\s*+(?:,|$)')
+_PARAMETER = re.compile(r";\s*+([a-z][a-z0-9_-]*+)=([0-9]{1,15}+)(?=\s*+(?:;|$))")
+_POLICY = re.compile(r"(?:^|,)\s*+([0-9]{1,15}+)\s*+;\s*+w=([0-9]{1,15}+)(?=\s*+(?:[;,]|$))")
+_MINUTE = 60.0
+_PERIODS = {"second": 1.0, "minute": _MINUTE, "hour": 3_600.0, "day": 86_400.0}
+"""What the name of a limit may end with, where its header says so."""
+
+_EPOCH_SECONDS, _EPOCH_MS = 1_000_000_000.0, 100_000_000_000.0
+"""A reset above these is an instant and not a duration, in seconds or in milliseconds."""
 
 REQUESTS = "requests"
 """What a header counts that does not say what it counts."""
@@ -47,6 +56,10 @@ class ToldLimit(NamedTuple):
     remaining: int | None = None
     reset_seconds: float | None = None
     """Until all of it is there again."""
+    window_seconds: int | None = None
+    """In which time the limit is allowed, if the answer says so or such headers are known for it."""
+    is_window_least: bool = False
+    """Whether it may be longer: what OpenAI tells of a minute, others tell of a day in the same words."""
 
 
 class ProviderAnswer(NamedTuple):
@@ -65,7 +78,7 @@ def read_answer(status: int, headers: Iterable[tuple[str, str]], now_ms: int) ->
     """
     fields: dict[str, str] = {}
     for name, value in headers:
-        fields.setdefault(name.lower(), value.strip())
+        fields.setdefault(name.lower(), value[:VALUE_CHARACTERS_MAX].strip())
     wait = _retry_after(fields, now_ms)
     refused = status == 429 or (status in (503, 529) and wait is not None)
     return ProviderAnswer(refused, wait, tuple(_told(fields, now_ms))[:FIELDS_MAX])
@@ -82,46 +95,64 @@ def _retry_after(fields: Mapping[str, str], now_ms: int) -> float | None:
 
 def _told(fields: Mapping[str, str], now_ms: int) -> Iterator[ToldLimit]:
     found: dict[str, dict[str, float]] = {}
+    for name, part, number in _members(fields):
+        found.setdefault(name, {}).setdefault(part, number)
     for field, value in fields.items():
         what = _what(field)
         if what is None:
             continue
-        name, part = what
-        number = _reset(value, now_ms) if part == "reset" else _whole(value)
-        if number is not None and len(found) <= FIELDS_MAX:
-            found.setdefault(name, {})[part] = number
-    for name, part, number in _members(fields):
-        found.setdefault(name, {}).setdefault(part, number)
+        name, part, windows = what
+        numbers = found.get(name, {})
+        read = _reset(value, now_ms) if part == "reset" else _whole(value)
+        if read is None or part in numbers or len(found) > FIELDS_MAX:
+            continue
+        found.setdefault(name, numbers)[part] = read
+        if part == "limit":  # a window belongs to the limit that it was told with
+            numbers.pop("window", None)
+            numbers |= windows or _policy_window(fields, read)
     for name, numbers in found.items():
         limit, remaining = numbers.get("limit"), numbers.get("remaining")
+        window = numbers.get("window", numbers.get("window_least"))
         yield ToldLimit(
             name,
             None if limit is None else int(limit),
             None if remaining is None else int(remaining),
             numbers.get("reset"),
+            int(window) if limit is not None and window else None,
+            limit is not None and "window" not in numbers and "window_least" in numbers,
         )
 
 
-def _what(field: str) -> tuple[str, str] | None:
-    """Which limit a header is about, and what it says of it."""
+def _what(field: str) -> tuple[str, str, dict[str, float]] | None:
+    """Which limit a header is about, what it says of it, and which window such a header is known for."""
     if (match := _OPENAI.fullmatch(field)) is not None:
-        return match[2], match[1]
+        period = _PERIODS.get(match[2].rpartition("-")[2])
+        return match[2], match[1], {"window_least": _MINUTE} if period is None else {"window": period}
     if (match := _ANTHROPIC.fullmatch(field)) is not None:
-        return match[1], match[2]
+        return match[1], match[2], {"window": _MINUTE}
     match = _PLAIN.fullmatch(field)
-    return None if match is None else (REQUESTS, match[1])
+    return None if match is None else (REQUESTS, match[1], {})
+
+
+def _policy_window(fields: Mapping[str, str], limit: float) -> dict[str, float]:
+    """The window that older drafts say behind the number, or with the same number in a field of its own."""
+    for field in ("ratelimit-limit", "ratelimit-policy"):
+        for policy in _POLICY.finditer(fields.get(field, "")):
+            if float(policy[1]) == limit and float(policy[2]):
+                return {"window": min(float(policy[2]), SECONDS_MAX)}
+    return {}
 
 
 def _members(fields: Mapping[str, str]) -> Iterator[tuple[str, str, float]]:
-    """What the fields of the IETF draft say: policies with ``q``, and what is left with ``r`` and ``t``."""
+    """What the fields of the IETF draft say: policies with ``q`` and ``w``, then ``r`` and ``t`` of each."""
     for field, parts in (
-        ("ratelimit-policy", {"q": "limit"}),
+        ("ratelimit-policy", {"q": "limit", "w": "window"}),
         ("ratelimit", {"r": "remaining", "t": "reset"}),
     ):
-        for member in list(_MEMBER.finditer(fields.get(field, "")[:4096]))[:FIELDS_MAX]:
+        for member in list(_MEMBER.finditer(fields.get(field, "")))[:FIELDS_MAX]:
             for parameter in _PARAMETER.finditer(member[2]):
                 if (part := parts.get(parameter[1])) is not None:
-                    most = SECONDS_MAX if part == "reset" else NUMBER_MAX
+                    most = SECONDS_MAX if part in ("reset", "window") else NUMBER_MAX
                     yield member[1], part, min(float(parameter[2]), most)
 
 
@@ -134,6 +165,7 @@ def _reset(value: str, now_ms: int) -> float | None:
     seconds = _seconds(value)
     if seconds is not None:
         at_epoch = float(value) if _NUMBER.fullmatch(value) else 0.0
+        at_epoch /= 1000 if at_epoch > _EPOCH_MS else 1
         since_now = max(0.0, min(at_epoch - now_ms / 1000, SECONDS_MAX))
         return since_now if at_epoch > _EPOCH_SECONDS else seconds
     match = _DURATION.fullmatch(value)

@@ -13,13 +13,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import takewhile
-from typing import overload
+from typing import Any, overload
 
 from ..engine.account import Account, Meter, Terms
 from ..engine.bucket_view import as_found, has_family, is_outdated, life_of, shard_count
 from ..engine.demand import BucketDemand, demands_on, order_of, seated
 from ..engine.plan import Plan
 from ..engine.posting import Posting
+from ..engine.seen_changes import LOST, has_missed, together
 from ..engine.split import shard_keys
 from ..engine.switches import Rethrown, bypassed, obeyed, off
 from ..exceptions import DamagedRecordError, NoLimitsError, RateLimiterUnavailable, RateLimitExceeded
@@ -51,6 +52,8 @@ class BucketRecords:
         """Through whom all writes to buckets go."""
         self.plans: OrderedDict[tuple[str, str], Plan] = OrderedDict()
         """Those that may still stand, by entity and resource."""
+        self.observer: Any = None
+        """Who counts what acquires come to, once somebody looks."""
 
     @property
     def _backend(self) -> Backend:
@@ -282,17 +285,22 @@ class BucketRecords:
     ) -> tuple[Account, Resolved]:
         """The account by what is stored now.
 
-        If that is older than what the bucket had seen before the read set out, counts were lost: a
-        table was restored, or the stamps of a deleted entity have expired. What is stored is right.
+        If that is older than what the bucket had seen before the read set out, counts were lost: a store
+        has failed over, a table was restored, or the stamps of a deleted entity have expired. What is stored
+        is right, and the bucket says so to whoever remembers what was lost.
         """
         seen = self._connection.writer.image(bucket_key(self._namespace_id, entity_id, resource))
         account, resolved = await self._account(entity_id, resource, limits, fresh=True)
         if seen is not None and is_outdated(account.terms, seen):
-            lost = Equal("cv", number(seen, "cv"))
+            had_seen = number(seen, "cv")
+            as_seen = Equal("cv", had_seen)
+            had_seen = together(had_seen, number(seen, LOST)) if LOST in seen else had_seen
+            lost = had_seen if has_missed(resolved.version, had_seen) else None
+            right = {"cv": resolved.version, LOST: lost}
             shards = [account.key]  # which is there even if its index entry is not
             async for keys in bucket_keys(self._scope, entity_id, resource):
                 shards += [key for key in keys if key != account.key]
-            await self._put_right([Update(k, set={"cv": resolved.version}, when=(lost,)) for k in shards])
+            await self._put_right([Update(k, set=right, when=(as_seen,)) for k in shards])
             await self._connection.writer.look(shards)
         return account, resolved
 
@@ -332,7 +340,9 @@ class BucketRecords:
         if len(below) == len(accounts) or self._connection.tells_changes:
             return False
         for account in below:
-            if writer.image(account.key) is not seen.get(account.key):
+            if (image := writer.image(account.key)) is not seen.get(account.key):
+                if is_deleted(image):  # it says of no family, and whose it was may have none any more
+                    return True
                 writer.note_family(account.key)
         with suppress(RateLimiterUnavailable):  # then the refusal stands
             return await self._lead_elsewhere([a for a in below if not writer.family_seen_lately(a.key)])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ..config_cache import ConfigCache
 from ..engine.group_commit import BucketWriter
@@ -61,6 +62,8 @@ class ReadsUnderWay:
 class Connection:
     def __init__(self, backend: Backend, world: World, options: Options, url: str = "") -> None:
         self.backend, self.world, self.options, self.url = backend, world, options, url
+        self.measured: Any = None
+        """The store as it was last measured; it is around ``backend`` only while somebody looks."""
         self.writer = BucketWriter(backend, world, options.remembered_max)
         self.cache = ConfigCache(options.config_cache_ttl_seconds * 1000, options.remembered_max)
         self._last_event_id = ""
@@ -71,6 +74,8 @@ class Connection:
         self.is_closed = False
         self._changes = backend.changes
         """How this store tells that somebody else changed a record, if it can."""
+        self._news, self._heard = backend.news, 0
+        """How it lets us hear of changes that concern many, if it does, and what we heard last."""
 
     async def close(self) -> None:
         """Let go of the store, and let nobody take from it by what is remembered."""
@@ -86,10 +91,18 @@ class Connection:
 
     async def notice_changes(self) -> None:
         """Remember no record that somebody else may have changed, as far as the store can tell."""
+        if self._news is not None and (heard := self._news()) != self._heard:
+            self._reconsider()
+            self.cache.invalidate_all()
+            self._heard = heard
         if self._changes is not None and (changes := await self._changes()) != self.cache.changes:
-            self.writer.reconsider()  # before anybody finds the count here, and trusts what is remembered
-            self._reads.get().drop(lambda *_: True)  # which may have set out before the change
+            self._reconsider()  # before anybody finds the count here, and trusts what is remembered
             self.cache.notice(changes)
+
+    def _reconsider(self) -> None:
+        """Let nothing count that was planned or asked for before a change."""
+        self.writer.reconsider()
+        self._reads.get().drop(lambda *_: True)
 
     async def fetch(
         self, records: Sequence[Key], buckets: Sequence[Key] = (), *, fresh: bool = False

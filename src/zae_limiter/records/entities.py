@@ -32,6 +32,7 @@ from ..repository_protocol import (
     Item,
     Key,
     Put,
+    Query,
     Update,
     Value,
     Write,
@@ -255,7 +256,28 @@ async def list_entities(
 
     The last page is the one without a cursor; a page may be short, or empty, and have one.
     """
-    query = starting(gsi3_pk_entities(scope.namespace_id), "", GSI3)
+    return await entities_named(scope, "", limit, cursor)
+
+
+async def entities_named(
+    scope: Scope, prefix: str, limit: int = 100, cursor: str | None = None
+) -> tuple[list[Entity], str | None]:
+    """Entities whose ids begin with some text, in order, as ``list_entities`` lists all of them."""
+    query = starting(gsi3_pk_entities(scope.namespace_id), prefix, GSI3)
+    return await _page_of(scope, query, limit, cursor)
+
+
+async def children_page(
+    scope: Scope, parent_id: str, limit: int = 100, cursor: str | None = None
+) -> tuple[list[Entity], str | None]:
+    """Some children of an entity, in the order of their ids, and the cursor of the next page."""
+    query = children_of(scope.namespace_id, validate_entity_id(parent_id))
+    return await _page_of(scope, query, limit, cursor)
+
+
+async def _page_of(
+    scope: Scope, query: Query, limit: int, cursor: str | None
+) -> tuple[list[Entity], str | None]:
     rows, after = await scope.first_rows(paged(query, limit, cursor))
     return await _entities(scope, [row.key for row in rows]), cursor_text(after, query)
 

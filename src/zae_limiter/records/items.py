@@ -50,11 +50,17 @@ from ..schema import (
     is_number,
     limit_attributes,
     number,
+    sk_config,
     stored_rate,
     text,
     usage_key,
     within_namespace,
 )
+
+
+def is_widely_remembered(key: Key) -> bool:
+    """Whether all clients of a namespace depend on a record: the config of a resource, or of the system."""
+    return key.sort == sk_config() and ("/SYSTEM#" in key.partition or "/RESOURCE#" in key.partition)
 
 
 def _fields_of(model: Any) -> dict[str, Any]:

@@ -102,6 +102,12 @@ async def once(
     return None
 
 
+async def was_made(scope: Scope, key: str) -> bool:
+    """Whether a change was made under a key that is still remembered."""
+    record = await scope.get(once_key(scope.namespace_id, validate_key(key)))
+    return record is not None and not _is_over(scope, record)
+
+
 def request_of(scope: Scope, verb: str, arguments: Mapping[str, Any], key: str | None) -> OnceRequest:
     """A request under the key that a caller gives, or under one of its own."""
     own = scope.connection.next_event_id() if key is None else validate_key(key)

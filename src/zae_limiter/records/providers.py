@@ -31,6 +31,8 @@ class ProviderRecord(NamedTuple):
     until_ms: int = 0
     eased_ms: int = 0
     """When its limits were last raised or lowered without the provider's word."""
+    raised_ms: int = 0
+    """When its limits were last raised at the provider's word."""
 
 
 def provider_key(namespace_id: str, entity_id: str, resource: str) -> Key:
@@ -66,12 +68,22 @@ async def ease(
     scope: Scope, entity_id: str, resource: str, now_ms: int, every_ms: int
 ) -> ProviderRecord | None:
     """Take leave to change the limits; what was known before, or ``None`` if somebody did lately."""
+    return await _at_times(scope, entity_id, resource, "eased_ms", now_ms, every_ms)
+
+
+async def may_raise(scope: Scope, entity_id: str, resource: str, now_ms: int, every_ms: int) -> bool:
+    """Take leave to raise the limits at the provider's word, unless somebody did lately."""
+    return await _at_times(scope, entity_id, resource, "raised_ms", now_ms, every_ms) is not None
+
+
+async def _at_times(
+    scope: Scope, entity_id: str, resource: str, what: str, now_ms: int, every_ms: int
+) -> ProviderRecord | None:
     place = provider_key(scope.namespace_id, entity_id, resource)
     known = await scope.get(place)
-    before = _record_of(known)
-    if before.eased_ms > now_ms - every_ms:
+    if number(known or {}, what) > now_ms - every_ms:
         return None
-    return before if await _is_first(scope, place, known, "eased_ms", {"eased_ms": now_ms}) else None
+    return _record_of(known) if await _is_first(scope, place, known, what, {what: now_ms}) else None
 
 
 async def _is_first(
@@ -95,6 +107,5 @@ def _update(scope: Scope, place: Key, said: Mapping[str, Value], when: tuple[Con
 def _record_of(item: Item | None) -> ProviderRecord:
     if item is None:
         return ProviderRecord()
-    return ProviderRecord(
-        text(item, "declared"), number(item, "paused_ms"), number(item, "until_ms"), number(item, "eased_ms")
-    )
+    times = (number(item, what) for what in ("paused_ms", "until_ms", "eased_ms", "raised_ms"))
+    return ProviderRecord(text(item, "declared"), *times)

@@ -173,6 +173,8 @@ def check_alive(name: str, space: Item | None) -> None:
     """Refuse a namespace whose record says that it was deleted; one without a record was never registered."""
     if space is not None and space.get("status") in GONE:
         message = f"namespace {name!r} was deleted; recover it, or open another one"
+        if space.get("status") == NamespaceStatus.COPYING:
+            message = f"namespace {name!r} is being copied to here; wait until zae-limiter copy has ended"
         raise NamespaceNotFoundError(message, namespace_name=name)
 
 

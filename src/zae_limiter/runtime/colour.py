@@ -3,35 +3,35 @@
 Everything that may touch a store is written as ``async def``. A coroutine suspends only where a driver does.
 Over a blocking driver nothing suspends, so one ``send`` runs a coroutine to its end, with no event loop and
 no thread: that is the whole sync side. A ``Colour`` is what a backend brings along to say how its driver
-waits. Apart from the backends that own a driver, this is the only module that knows async from sync.
+waits: ``Blocking`` is here, ``Asyncio`` in ``loops``, which only programs with an event loop load. Apart from
+the backends that own a driver, no other modules know async from sync.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import inspect
 import os
 import threading
 import time
-import types
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
     Callable,
-    Generator,
-    Hashable,
     Iterator,
     Mapping,
     Sequence,
 )
-from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 from weakref import WeakSet
 
-from . import kept
-from .kept import Kept, Lost, Work, in_thread_of_its_own, is_within_ourselves, keep_running, running_loop
+from .within import Lost, Work, in_thread_of_its_own, is_within_ourselves
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor, ThreadPoolExecutor
+
+    from .loops import Asyncio
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -47,7 +47,7 @@ Finished = tuple[T, BaseException | None]
 """A result, and the cancellation that came meanwhile."""
 
 
-def _nothing() -> None: ...
+def nothing() -> None: ...
 
 
 class Signal(Protocol):
@@ -62,16 +62,22 @@ class Signal(Protocol):
         """Return when the signal is given, or after this long without it."""
 
 
+class HomeLoop(Protocol):
+    """What connections and timers cannot leave: an event loop."""
+
+    def is_closed(self) -> bool: ...
+
+
 class Blocking:
     """How coroutines wait for each other where nothing ever suspends: several calls take a thread each."""
 
-    home: Callable[[], Hashable] | None = None
+    home: Callable[[], HomeLoop] | None = None
     """What connections and timers cannot leave: the process."""
 
     def __init__(self) -> None:
-        self._threads = ForkSafe(lambda: ThreadPoolExecutor(THREADS_MAX, "zae-limiter"))
+        self._threads = ForkSafe(lambda: _threads("zae-limiter"))
         # Of their own, lest calls that wait for others take the threads these would run in.
-        self._timed = ForkSafe(lambda: ThreadPoolExecutor(THREADS_MAX, "zae-limiter-timed"))
+        self._timed = ForkSafe(lambda: _threads("zae-limiter-timed"))
 
     async def together(self, coroutines: Sequence[Work[T]]) -> list[T]:
         """Run several coroutines at the same time and return their results in order."""
@@ -79,7 +85,7 @@ class Blocking:
             return [await coroutines[0]]
         return list(self._threads.get().map(run_sync, coroutines))
 
-    async def finish(self, coroutine: Work[T], on_cancel: Callable[[], None] = _nothing) -> Finished[T]:  # noqa: ARG002 - nothing interrupts
+    async def finish(self, coroutine: Work[T], on_cancel: Callable[[], None] = nothing) -> Finished[T]:  # noqa: ARG002 - nothing interrupts
         """Run a coroutine to its end even if the caller is cancelled, which ``on_cancel`` may hurry up.
 
         Whoever asked must know what happened before it obeys.
@@ -134,10 +140,16 @@ class Blocking:
 
     def gone(self) -> Callable[[], bool]:
         """A question that anybody may ask later: will whoever runs this now never go on?"""
-        return _never  # whatever ends a thread or a call unwinds it
+        return never  # whatever ends a thread or a call unwinds it
 
 
-def _never() -> bool:
+def _threads(name: str) -> ThreadPoolExecutor:
+    from concurrent.futures import ThreadPoolExecutor
+
+    return ThreadPoolExecutor(THREADS_MAX, name)
+
+
+def never() -> bool:
     return False
 
 
@@ -175,166 +187,23 @@ def taken(lock: threading.Lock, seconds: float) -> Iterator[bool]:
     return filter(None, map(lock.acquire, (True,), (seconds,)))
 
 
-@types.coroutine
-def _undisturbed(
-    coroutine: Work[T], on_cancel: Callable[[], None] = _nothing
-) -> Generator[Any, None, Finished[T]]:
-    """Let the task that awaits this run a coroutine to its end, even if that task is cancelled.
-
-    It takes no task of its own, which would cost several turns of the loop for each acquire.
-    """
-    interruption: BaseException | None = None
-    while True:
-        try:
-            future = coroutine.send(None)
-        except StopIteration as done:
-            return done.value, interruption
-        except Exception:
-            if interruption is not None:
-                raise interruption from None
-            raise
-        try:
-            yield None if future is None else _StandIn(future, on_cancel)
-        except GeneratorExit:
-            coroutine.close()
-            raise
-        except asyncio.CancelledError as error:
-            if future is None:
-                on_cancel()
-            if future is None or not future.cancelled():
-                interruption = error
-        except BaseException:
-            pass  # the future's own, which the coroutine finds there
+Colour: TypeAlias = "Blocking | Asyncio"
 
 
-class _StandIn:
-    """What a task waits for instead of a future that it must not cancel.
+def colour_of(*, sync: bool) -> Colour:
+    """How to wait over a store whose calls never suspend; sync programs do without event loops."""
+    if sync:
+        return Blocking()
+    from .loops import Asyncio
 
-    A task asks what it waits for to be cancelled. Told no, it is woken by the future all the same, and the
-    cancellation is thrown into it then.
-    """
-
-    _asyncio_future_blocking = True
-
-    def __init__(self, future: asyncio.Future[Any], on_cancel: Callable[[], None]) -> None:
-        future._asyncio_future_blocking = False
-        self._on_cancel = on_cancel
-        self.add_done_callback, self.get_loop = future.add_done_callback, future.get_loop
-        self.cancelled = future.cancelled  # asked by whoever finishes something within which we finish this
-
-    def cancel(self, msg: object = None) -> bool:  # noqa: ARG002 - tasks pass it
-        self._on_cancel()
-        return False
-
-
-class Asyncio:
-    """The same where coroutines suspend on the running event loop."""
-
-    home: Callable[[], Hashable] | None = staticmethod(asyncio.get_running_loop)
-    """What connections and futures cannot leave, for ``ForkSafe``."""
-
-    async def together(self, coroutines: Sequence[Work[T]]) -> list[T]:
-        if len(coroutines) == 1:
-            return [await coroutines[0]]
-        return await asyncio.gather(*coroutines)
-
-    finish = staticmethod(_undisturbed)
-
-    async def within(self, seconds: float, coroutine: Work[T]) -> T:
-        # A task of its own can be cancelled, which ``finish`` does not allow to whom it runs.
-        task = asyncio.ensure_future(coroutine)
-        try:
-            await asyncio.wait([task], timeout=seconds)
-        finally:
-            in_time = task.done()
-            if not in_time:
-                task.cancel()
-                await asyncio.wait([task])
-        if not in_time and task.cancelled():
-            raise TimeoutError
-        return task.result()
-
-    async def at_most(self, seconds: float, coroutine: Work[T]) -> T | None:
-        task = keep_running(asyncio.get_running_loop(), coroutine)
-        await asyncio.wait([task], timeout=seconds)
-        return task.result() if task.done() else None
-
-    keep = Kept
-
-    def may_wait(self, left_by: BaseException | None) -> bool:
-        return running_loop() is not None and kept.may_wait(left_by)
-
-    def carry_out(self, coroutine: Work[None], lost: Lost) -> None:
-        rest, loop = Kept(coroutine, lost), running_loop()
-        if loop is not None:
-            rest.carry_on(loop)
-        elif is_within_ourselves():
-            in_thread_of_its_own(rest.in_a_loop_of_its_own, lost)
-        else:
-            rest.in_a_loop_of_its_own()
-
-    def later(self, seconds: float, work: Callable[[], Work[None]]) -> Callable[[], None]:
-        loop = running_loop()
-        if loop is None:  # somebody steps a coroutine by hand
-            return _nothing
-        return loop.call_later(seconds, lambda: Kept(work(), _nothing).carry_on(loop)).cancel
-
-    def signal(self) -> Signal:
-        return _LoopSignal()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-    def gone(self) -> Callable[[], bool]:
-        loop = asyncio._get_running_loop()
-        return _never if loop is None else loop.is_closed  # somebody may step a coroutine by hand
-
-
-Colour = Blocking | Asyncio
-
-
-class _LoopSignal:
-    """Waited for on any number of event loops, each of which is told in its own thread."""
-
-    def __init__(self) -> None:
-        self.given = False
-        self._waiters: dict[asyncio.Future[None], None] = {}
-
-    def give(self) -> None:
-        self.given = True
-        here = running_loop()
-        for waiter in tuple(self._waiters):
-            loop = waiter.get_loop()
-            if loop is here:
-                _stir(waiter)
-            else:
-                with contextlib.suppress(RuntimeError):  # a loop that was closed has nobody left who waits
-                    loop.call_soon_threadsafe(_stir, waiter)
-
-    async def wait(self, seconds: float | None = None) -> None:
-        loop = asyncio.get_running_loop()
-        waiter = loop.create_future()
-        timer = None
-        self._waiters[waiter] = None
-        try:
-            if self.given:  # asked only now, for another thread may give it any time
-                return
-            timer = None if seconds is None else loop.call_later(seconds, _stir, waiter)
-            await waiter
-        finally:
-            self._waiters.pop(waiter, None)  # for a signal may outlive many who wait
-            if timer is not None:
-                timer.cancel()
-
-
-def _stir(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
+    return Asyncio()
 
 
 async def in_thread(threads: Executor, function: Callable[..., T], *args: Any) -> T:
     """Call a blocking function off the event loop."""
-    return await asyncio.get_running_loop().run_in_executor(threads, functools.partial(function, *args))
+    from asyncio import get_running_loop
+
+    return await get_running_loop().run_in_executor(threads, functools.partial(function, *args))
 
 
 def until_shutdown(close: Callable[[], Work[None]]) -> AsyncGenerator[None, None]:
@@ -363,11 +232,11 @@ class ForkSafe(Generic[T]):
     def __init__(
         self,
         make: Callable[[], T],
-        home: Callable[[], Hashable] | None = None,
+        home: Callable[[], HomeLoop] | None = None,
         bury: Callable[[T], object] = lambda _: None,
     ) -> None:
         self._make, self._home, self._bury = make, home, bury
-        self._made: dict[Hashable, T] = {}
+        self._made: dict[HomeLoop | None, T] = {}
         _fork_safe.add(self)
 
     def get(self) -> T:
@@ -377,7 +246,7 @@ class ForkSafe(Generic[T]):
             # Threads that race may each make one, but all get the same. A lock could be held during a fork.
             made = self._made.setdefault(home, self._make())
             for former in list(self._made):
-                closed = isinstance(former, asyncio.AbstractEventLoop) and former.is_closed()
+                closed = former is not None and former.is_closed()
                 if closed and (left := self._made.pop(former, None)) is not None:
                     self._bury(left)
         return made

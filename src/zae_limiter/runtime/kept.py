@@ -3,8 +3,7 @@
 A coroutine that is thrown away while it is suspended may not await, but what it had begun must come to its
 end: an acquire under way is undone, a lease is settled. So the event loop carries the rest out, in a task
 that nobody else knows of. Without a loop it gets one of its own. What cannot be carried out even so is told
-by calling ``lost``. Garbage is collected anywhere, also while a frame of this package further up the stack
-holds a lock: who finds itself there leaves the work to a thread.
+by calling ``lost``.
 """
 
 from __future__ import annotations
@@ -12,20 +11,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import sys
-import threading
-from collections.abc import Callable, Coroutine, Generator
-from types import FrameType
+from collections.abc import Generator
 from typing import Any, Generic, TypeVar
 
+from .within import Lost, Work
+
 T = TypeVar("T")
-
-Work = Coroutine[Any, Any, T]
-Lost = Callable[[], None]
-"""Is told that something could not be brought to its end."""
-
-NOT_OURS = ("zae_limiter.cli", "zae_limiter.decorator", "zae_limiter.testing", "zae_limiter.web")
-"""Parts of this package that use it as others do, and hold no lock meanwhile."""
 
 _running: set[asyncio.Task[Any]] = set()
 """A loop holds its tasks by weak references only."""
@@ -142,28 +133,3 @@ def may_wait(left_by: BaseException | None) -> bool:
         return True
     trace = left_by.__traceback__  # whose first frame is the one whose block is left
     return trace is not None and bool(trace.tb_frame.f_code.co_flags & inspect.CO_ASYNC_GENERATOR)
-
-
-def is_within_ourselves() -> bool:
-    """Whether the stack leads back into this package after it had left it: somebody was interrupted.
-
-    The collector of garbage has no frame: who is finalized stands on whoever was at work just then.
-    """
-    frame: FrameType | None = sys._getframe(1)
-    outside = False
-    while frame is not None:
-        name = frame.f_globals.get("__name__", "")
-        ours = name.startswith("zae_limiter.") and not name.startswith(NOT_OURS)
-        if ours and outside:
-            return True
-        outside = outside or not ours or frame.f_code.co_name == "__del__"
-        frame = frame.f_back
-    return False
-
-
-def in_thread_of_its_own(work: Callable[[], None], lost: Lost) -> None:
-    """Let a new thread do it; nobody waits."""
-    try:
-        threading.Thread(target=work, name="zae-limiter-settling").start()
-    except RuntimeError:  # the interpreter is going down, or there are too many
-        lost()

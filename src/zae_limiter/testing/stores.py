@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from ..exceptions import RateLimiterUnavailable
 from ..models import BackendCapabilities
-from ..repository_protocol import Backend, Changes, Item, Key, Outcome, Page, Query, Swap, Write
+from ..repository_protocol import Backend, Changes, Item, Key, News, Outcome, Page, Query, Swap, Write
 from ..runtime.colour import Colour
 
 A = TypeVar("A")
@@ -38,6 +38,10 @@ class Wrapper:
     @property
     def changes(self) -> Changes | None:
         return self.inner.changes
+
+    @property
+    def news(self) -> News | None:
+        return self.inner.news
 
     async def setup(self) -> None:
         await self.inner.setup()

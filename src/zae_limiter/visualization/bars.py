@@ -25,10 +25,12 @@ class Ink(NamedTuple):
     edge: str
     mark: str
     limit: str
+    fills: str
+    """Of those whose bars lie on one another, from the bottom; the last is for all others."""
 
 
-BLOCKS = Ink("█", "░", "│", " ▁▂▃▄▅▆▇█", " ▏▎▍▌▋▊▉█", "┤", "└", "─", "┬", "╌")
-ASCII = Ink("#", ".", "|", " ....:::#", "        #", "+", "+", "-", "+", "-")
+BLOCKS = Ink("█", "░", "│", " ▁▂▃▄▅▆▇█", " ▏▎▍▌▋▊▉█", "┤", "└", "─", "┬", "╌", "█▓▒░▚·")
+ASCII = Ink("#", ".", "|", " ....:::#", "        #", "+", "+", "-", "+", "-", "#%=+o*")
 
 
 def bar(value: float, top: float, width: int, ink: Ink = BLOCKS) -> str:

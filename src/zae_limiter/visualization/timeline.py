@@ -17,7 +17,6 @@ from ..models import UsageSnapshot, UsageWindow
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LENGTHS = {UsageWindow.HOURLY: timedelta(hours=1), UsageWindow.DAILY: timedelta(days=1)}
-UNITS = {UsageWindow.HOURLY: "hour", UsageWindow.DAILY: "day", UsageWindow.MONTHLY: "month"}
 
 STEPS = {
     UsageWindow.HOURLY: (1, 2, 3, 4, 6, 8, 12, 24, 48, 72, 168),
@@ -26,7 +25,7 @@ STEPS = {
 }
 """How many windows make a bar that people can name; beyond that, multiples of the last."""
 
-ORIGINS = {UsageWindow.HOURLY: 0, UsageWindow.DAILY: 4, UsageWindow.MONTHLY: 0}
+ORIGINS = {UsageWindow.HOURLY: 4 * 24, UsageWindow.DAILY: 4, UsageWindow.MONTHLY: 0}
 """From where bars are counted off, so that they start at midnight, on Mondays and in January."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, NamedTuple, Protocol
 
@@ -22,27 +22,29 @@ from ..exceptions import (
 )
 from ..models import Limit, LimitKind, LimitStatus
 from ..models.checks import Choice
-from ..models.leases import LeaseStatus
-from .drafts import DRAFTS, LEGACY, UNITS, Header, LimitReading, Status, reading_of, whole_seconds
-from .structured import listed
+from ..models.refusing import retry_headers
+from .drafts import (
+    DRAFTS,
+    LEGACY,
+    SEAT_SECONDS_MAX,
+    UNITS,
+    Draft,
+    Header,
+    Status,
+    left_of,
+    reading_of,
+    whole_seconds,
+)
+from .structured import listed, text_of
 
 PROBLEM_TYPES = "https://iana.org/assignments/http-problem-types#"
 QUOTA_EXCEEDED = f"{PROBLEM_TYPES}quota-exceeded"
 REDUCED_CAPACITY = f"{PROBLEM_TYPES}temporary-reduced-capacity"
 
-POINTLESS_SECONDS = 120
-"""Clients that read ``x-should-retry`` give up on longer waits in any case."""
-
-NEVER_SECONDS = 365 * 24 * 3600
-"""What ``Retry-After`` says of a request that can never pass: HTTP has no word for never."""
-
-SEAT_SECONDS_MAX = 1
-"""Nobody knows when work ends, so who is refused a seat asks again soon."""
-
 STORE_SECONDS = 1
 """When to ask again while the store does not answer."""
 
-POLICIES_MAX = 1024
+LIMITS_SPELT_MAX = 1024
 
 _REFUSING = frozenset(int(status) for status in HTTPStatus if 400 <= status < 500)
 
@@ -69,11 +71,7 @@ class HttpAnswer(NamedTuple):
 class Told(Protocol):
     """A lease of either colour, as far as it tells how its buckets stood."""
 
-    @property
-    def statuses(self) -> Sequence[LeaseStatus]: ...
-
-    @property
-    def public_statuses(self) -> Sequence[LeaseStatus]: ...
+    def _standings(self, *, is_public: bool = False) -> Sequence[Status]: ...
 
 
 class RequestRefused(Exception):
@@ -114,11 +112,14 @@ class Answers:
         if isinstance(legacy, str) or (unknown := [one for one in legacy if one not in LEGACY]):
             wrong = legacy if isinstance(legacy, str) else unknown[0]
             raise ValidationError("legacy", wrong, f"use a list of {', '.join(map(repr, LEGACY))}")
+        for name, unit in (units or {}).items():
+            text_of(unit, f"unit of {name!r}")
         self.draft, self.legacy, self.problem_base = draft, tuple(legacy), problem_base
         self.expose, self.units = Expose.chosen("expose", expose), {**UNITS, **(units or {})}
         self._spelling = None if draft is None else DRAFTS[draft]
         self._styles = [LEGACY[one] for one in self.legacy]
-        self._policies: dict[tuple[Limit, ...], str] = {}
+        self._spelt: dict[int, tuple[Limit, str, str]] = {}
+        """Limits, by their identity, and how their names and policies are written."""
 
     def __repr__(self) -> str:
         return f"Answers({self.draft!r}, {self.legacy!r}, expose={self.expose.value!r})"
@@ -127,36 +128,43 @@ class Answers:
         """The headers of an answer to somebody who was admitted; none for a lease that is degraded."""
         if self.expose is Expose.NOTHING:
             return []
-        return self.headers(lease.statuses if self.expose is Expose.FAMILY else lease.public_statuses)
+        return self.headers(lease._standings(is_public=self.expose is Expose.OWN))
 
     def headers(self, statuses: Sequence[Status]) -> list[Header]:
         """Headers that tell these statuses. A soft limit refuses nobody, and nobody is told of it."""
         told = _tightest(statuses)
         if not told:
             return []
-        readings = [reading_of(status, self.units) for status in told]
         headers: list[Header] = []
         if (spelling := self._spelling) is not None:
-            headers.append((spelling.policy, self._policy(told, readings)))
-            headers.append((spelling.values, spelling.values_of(readings)))
-        for style in self._styles:
-            headers += style(readings)
+            policies, values = [], []
+            for status in told:
+                known = self._spelt.get(id(status.limit)) or self._spell(spelling, status.limit)
+                policies.append(known[2])
+                values.append(spelling.values_item(known[1], status))
+            headers += (spelling.policy, listed(policies)), (spelling.values, listed(values))
+        if self._styles:
+            readings = [reading_of(status, self.units) for status in told]
+            for style in self._styles:
+                headers += style(readings)
         return headers
 
-    def _policy(self, told: Sequence[Status], readings: Sequence[LimitReading]) -> str:
-        """The field that stays the same as long as the limits do."""
-        key = tuple(status.limit for status in told)
-        text = self._policies.get(key)
-        if text is None:
-            assert self._spelling is not None
-            text = listed(map(self._spelling.policy_item, readings))
-            if len(self._policies) >= POLICIES_MAX:
-                self._policies.clear()
-            self._policies[key] = text
-        return text
+    def _spell(self, spelling: Draft, limit: Limit) -> tuple[Limit, str, str]:
+        """What stays the same as long as a limit does; it is kept with the limit, so that no other is it."""
+        if len(self._spelt) >= LIMITS_SPELT_MAX:
+            self._spelt.clear()
+        known = limit, text_of(limit.name), spelling.policy_item(limit, self.units)
+        self._spelt[id(limit)] = known
+        return known
 
-    def refusal(self, error: Exception) -> HttpAnswer:
-        """The whole answer to somebody who was refused; anything else than a refusal is raised again."""
+    def refusal(self, error: Exception, own: Collection[str] = ()) -> HttpAnswer:
+        """The whole answer to somebody who was refused; anything else than a refusal is raised again.
+
+        ``own`` are the entities that a request was charged to. What refused another one, such as a provider's
+        account that the application uses, is told without its limits and its reason.
+        """
+        if own and (asked := getattr(error, "entity_id", None)) is not None and asked not in own:
+            return self._elsewhere(error)
         if isinstance(error, RateLimitExceeded):
             return self._exceeded(error)
         if isinstance(error, RateLimiterUnavailable):
@@ -164,20 +172,15 @@ class Answers:
         if isinstance(error, SwitchedOff):
             told = error.public_dict()
             status = 403 if isinstance(error, PermissionDenied) else 503
-            headers = [("x-should-retry", "false")]
-            return self._problem(status, self._type(told["error"]), told["message"], headers)
+            return self.problem(status, self._type(told["error"]), told["message"], [_NO_RETRY])
         if isinstance(error, RequestRefused):
-            return self._problem(error.status, "about:blank", error.detail, error.headers)
+            return self.problem(error.status, "about:blank", error.detail, error.headers)
         raise error
 
     def _exceeded(self, error: RateLimitExceeded) -> HttpAnswer:
         wait = retry_seconds(error.violations)
         never = math.isinf(wait)
-        headers = [("Retry-After", str(NEVER_SECONDS if never else whole_seconds(wait)))]
-        if not never:
-            headers.append(("retry-after-ms", str(math.ceil(round(wait * 1000, 3)))))
-        if wait > POINTLESS_SECONDS:
-            headers.append(("x-should-retry", "false"))
+        headers = retry_headers(wait)
         names = [] if self.expose is Expose.NOTHING else list(dict.fromkeys(_names(error.violations)))
         if self.expose is not Expose.NOTHING:
             family = self.expose is Expose.FAMILY
@@ -185,19 +188,24 @@ class Answers:
         detail = f"not enough is left of {', '.join(names)}" if names else "not enough is left"
         detail += "; so much is never there" if never else f"; retry after {whole_seconds(wait)} s"
         more = {"violated-policies": names} if names else {}
-        return self._problem(429, QUOTA_EXCEEDED, detail, headers, more)
+        return self.problem(429, QUOTA_EXCEEDED, detail, headers, more)
+
+    def _elsewhere(self, error: Exception) -> HttpAnswer:
+        """Somebody else was refused, of whom nothing is told but the wait."""
+        wait = retry_seconds(error.violations) if isinstance(error, RateLimitExceeded) else math.inf
+        headers = [_NO_RETRY] if math.isinf(wait) else retry_headers(wait)
+        return self.problem(503, REDUCED_CAPACITY, "what the request needs is used up just now", headers)
 
     def _unavailable(self, error: RateLimiterUnavailable) -> HttpAnswer:
-        headers = [("Retry-After", str(STORE_SECONDS))]
-        if error.misconfigured or error.impossible:  # which waiting does not mend
-            headers.append(("x-should-retry", "false"))
+        is_lasting = error.misconfigured or error.impossible  # which waiting does not mend
+        headers = [_NO_RETRY if is_lasting else ("Retry-After", str(STORE_SECONDS))]
         detail = "whether the request is within its limits cannot be said just now"
-        return self._problem(503, REDUCED_CAPACITY, detail, headers)
+        return self.problem(503, REDUCED_CAPACITY, detail, headers)
 
     def _type(self, error: str) -> str:
         return "about:blank" if self.problem_base is None else self.problem_base + error.replace("_", "-")
 
-    def _problem(
+    def problem(
         self,
         status: int,
         kind: str,
@@ -205,12 +213,26 @@ class Answers:
         headers: Iterable[Header] = (),
         more: Mapping[str, Any] | None = None,
     ) -> HttpAnswer:
+        """A problem document of this type; ``detail`` is shown to whoever asked."""
         title = _TITLES.get(kind) or HTTPStatus(status).phrase
         told = {"type": kind, "title": title, "status": status, "detail": detail, **(more or {})}
+        told["error"] = {"message": detail, "type": _ERRORS.get(status, "invalid_request_error")}
         body = json.dumps(told).encode()
         about = ("Content-Type", "application/problem+json"), ("Content-Length", str(len(body)))
         return HttpAnswer(status, (*about, ("Cache-Control", "no-store"), *headers), body)
 
+
+_NO_RETRY = "x-should-retry", "false"
+
+_ERRORS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+"""What the clients of language models call it; they show the message of a member ``error`` and no other."""
 
 _TITLES = {
     QUOTA_EXCEEDED: "Request cannot be satisfied as assigned quota has been exceeded",
@@ -234,10 +256,6 @@ def _names(statuses: Iterable[LimitStatus]) -> Iterable[str]:
     return (status.limit_name for status in statuses)
 
 
-def _left(status: Status) -> int:
-    return status.remaining if isinstance(status, LeaseStatus) else status.available
-
-
 def _tightest(statuses: Sequence[Status]) -> Sequence[Status]:
     """Each limit once, where it has the least left, and none that is soft."""
     found: dict[str, Status] = {}
@@ -245,6 +263,6 @@ def _tightest(statuses: Sequence[Status]) -> Sequence[Status]:
         if status.limit.soft:
             continue
         name = status.limit_name
-        if name not in found or _left(status) < _left(found[name]):
+        if name not in found or left_of(status) < left_of(found[name]):
             found[name] = status
     return tuple(found.values())

@@ -7,14 +7,25 @@ blocked. What is charged is decided in ``charge``, what is told in ``answers``, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from .answers import Answers
-from .charge import REFUSALS, Charged, Ending, begin
+from .charge import REFUSALS, Charged, Ending, begin, lets_pass
 from .held import HeldLimiter, LimiterSource
 from .identity import Identity
-from .request import ASGIApp, ClientLeft, HeaderFields, Message, Receive, Request, Scope, Send, encoded
+from .request import (
+    ASGIApp,
+    ClientLeft,
+    HeaderFields,
+    Message,
+    Receive,
+    Request,
+    Scope,
+    Send,
+    encoded,
+    root_of,
+)
 from .rules import Match, Rule, Rules
 from .websocket import serve_websocket, turn_away
 
@@ -31,7 +42,8 @@ class RateLimitMiddleware:
     - ``answers``: what clients are told.
     - ``entity``: whose requests they are where a rule does not say so.
 
-    The application finds its lease at ``request.state.lease``, and as ``Lease.current()``.
+    The application finds its lease at ``request.state.lease``, and as ``Lease.current()``; where several are
+    stacked, ``request.state.leases`` has those of all by their resources.
     """
 
     def __init__(
@@ -43,7 +55,7 @@ class RateLimitMiddleware:
         answers: Answers | None = None,
         entity: str | Identity | None = None,
     ) -> None:
-        self.app, self._held = app, HeldLimiter(limiter)
+        self.app, self._held, self._root = app, HeldLimiter(limiter), root_of(app)
         self._rules, self._entity = Rules.of(rules, entity), entity
         self._answers = Answers() if answers is None else answers
 
@@ -54,20 +66,30 @@ class RateLimitMiddleware:
             return
         if kind in ("http", "websocket"):
             rules = self._rules.current()
-            request = Request(scope, receive)
+            request = Request(scope, receive, self._root)
             try:
                 match = rules.match(request.method, request.path)
             except REFUSALS as error:
                 await self._refuse(error, request, send)
                 return
             if match is not None:
-                await self._limited(kind, request, match, rules, send)
+                try:
+                    await self._limited(kind, request, match, rules, send)
+                finally:
+                    request.close()
                 return
         await self.app(scope, receive, send)
 
     async def _limited(self, kind: str, request: Request, match: Match, rules: Rules, send: Send) -> None:
-        limiter = self._held.limiter or await self._held.open()
-        entity = rules.entity if rules.entity is not None else self._entity
+        try:
+            limiter = self._held.limiter or await self._held.open()
+        except REFUSALS as error:
+            if lets_pass(match.rule, error):
+                await self.app(request.raw, request.receive, send)
+            else:
+                await self._refuse(error, request, send)
+            return
+        entity = rules.entity_or(self._entity)
         if kind == "websocket":
             await serve_websocket(self.app, limiter, self._answers, (match, request, entity), send)
             return
@@ -78,7 +100,7 @@ class RateLimitMiddleware:
         except REFUSALS as error:
             await self._refuse(error, request, send)
             return
-        request.state["lease"] = charge.lease
+        charge.show(request.state)
         exchange = Exchange(charge, request, self._answers, send)
         try:
             with charge.lease._as_current():
@@ -89,15 +111,18 @@ class RateLimitMiddleware:
             await charge.end(exchange.ending(error))
             if charge.status is not None or not isinstance(error, REFUSALS):
                 raise
-            await self._refuse(error, request, send)  # what the application was refused while it worked
+            # What the application was refused while it worked.
+            await self._refuse(error, request, send, charge.entity_ids)
         else:
             await charge.end(exchange.ending(None))
 
-    async def _refuse(self, error: Exception, request: Request, send: Send) -> None:
+    async def _refuse(
+        self, error: Exception, request: Request, send: Send, own: Collection[str] = ()
+    ) -> None:
         if request.raw["type"] == "websocket":
             await turn_away(error, self._answers, request, send)
             return
-        answer = self._answers.refusal(error)
+        answer = self._answers.refusal(error, own)
         start: dict[str, Any] = {"type": "http.response.start", "status": answer.status}
         await send({**start, "headers": encoded(answer.headers)})
         await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else answer.body})
@@ -128,23 +153,28 @@ class Exchange:
 
     async def send(self, message: Message) -> None:
         kind = message["type"]
-        if kind == "http.response.start":
-            headers = list(message.get("headers", ()))
-            self._charge.respond(message["status"], _Decoded(headers))
-            headers += encoded(self._answers.of_lease(self._charge.lease))
-            message = {**message, "headers": headers}
-        elif kind == "http.response.body":
+        if kind == "http.response.body":
             self._charge.feed(message.get("body", b""))
             is_last = not message.get("more_body", False)
+        elif kind == "http.response.start":
+            is_last = False
+            if self._charge.status is None:  # another one comes too late
+                message = self._begin(message)
+        else:
+            is_last = kind in COMPLETING and not message.get("more_body", False)
         try:
             await self._send(message)
         except OSError:
             self._is_left = True
             raise
-        if kind == "http.response.body":
-            self._is_complete = self._is_complete or is_last
-        elif kind in COMPLETING:
-            self._is_complete = self._is_complete or not message.get("more_body", False)
+        if is_last:
+            self._is_complete = True
+
+    def _begin(self, message: Message) -> Message:
+        """The start of the response, with what its client is told."""
+        headers = list(message.get("headers", ()))
+        self._charge.respond(message["status"], _Decoded(headers))
+        return {**message, "headers": [*headers, *encoded(self._answers.of_lease(self._charge.lease))]}
 
     def ending(self, error: BaseException | None) -> Ending:
         """How the response ended, for an application that returned, or raised this."""
@@ -162,14 +192,19 @@ class Exchange:
 class _Decoded(HeaderFields):
     """Headers of a response, for a meter that asks for them."""
 
-    __slots__ = ("_raw",)
+    __slots__ = ("_decoded", "_raw")
 
     def __init__(self, raw: list[tuple[bytes, bytes]]) -> None:
         self._raw = raw
+        self._decoded: list[tuple[str, str]] | None = None
 
     @property
     def _pairs(self) -> list[tuple[str, str]]:  # type: ignore[override]
-        return [(key.decode("latin-1").lower(), value.decode("latin-1")) for key, value in self._raw]
+        if self._decoded is None:
+            self._decoded = [
+                (key.decode("latin-1").lower(), value.decode("latin-1")) for key, value in self._raw
+            ]
+        return self._decoded
 
 
 class Life:
@@ -177,15 +212,15 @@ class Life:
 
     def __init__(self, app: ASGIApp, held: HeldLimiter, receive: Receive, send: Send) -> None:
         self._app, self._held, self._receive, self._send = app, held, receive, send
-        self._has_started = self._is_answered = False
+        self._is_told = self._is_answered = False
 
     async def live(self, scope: Scope) -> None:
         try:
             try:
                 await self._app(scope, self._received, self._sent)
             except Exception:
-                if self._is_answered:
-                    raise
+                if self._is_told or self._is_answered:
+                    raise  # for the server to judge, as it would without this
                 await self._alone()  # the application does not want to hear of it
         finally:
             await self._held.close()
@@ -193,7 +228,7 @@ class Life:
     async def _received(self) -> Message:
         message = await self._receive()
         if message["type"] == "lifespan.startup":
-            self._has_started = True
+            self._is_told = True
             try:
                 await self._held.open()
             except Exception as error:
@@ -209,8 +244,7 @@ class Life:
         await self._send(message)
 
     async def _alone(self) -> None:
-        if not self._has_started:
-            await self._received()
+        await self._received()
         await self._send({"type": "lifespan.startup.complete"})
         while (await self._receive())["type"] != "lifespan.shutdown":
             pass

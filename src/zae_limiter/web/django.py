@@ -161,16 +161,15 @@ class DjangoVisit:
     async def charge(self, match: Match) -> Lease | SyncLease:
         """Charge the request once more; with a sync limiter it never suspends, and may block."""
         limits, rules = self.limits, self.limits.rules.current()
-        entity = rules.entity if rules.entity is not None else limits.entity
+        entity = rules.entity_or(limits.entity)
         if self.is_async:
             limiter = limits.held.limiter or await limits.held.open()
-            lease = await self.charges.add(limiter, match, self.request, entity)
+            charge = await self.charges.add(limiter, match, self.request, entity)
         else:
             limiter = limits.held_sync.open()._async
-            lease = await self.charges.add(limiter, match, self.request, entity, opened=opened_sync)
-        self.request.original.lease = lease
-        found: Lease | SyncLease = lease
-        return found
+            charge = await self.charges.add(limiter, match, self.request, entity, opened=opened_sync)
+        charge.show(vars(self.request.original))
+        return charge.lease
 
     async def charge_by_rule(self) -> None:
         """Charge it by the first rule that fits."""
@@ -204,8 +203,8 @@ class DjangoVisit:
 
     def refused(self, error: Exception) -> HttpResponse:
         """The answer to whoever is refused."""
-        self.charges.is_refused = True
-        answer = self.limits.answers.refusal(error)
+        self.charges.refuse()
+        answer = self.limits.answers.refusal(error, self.charges.entity_ids)
         response = HttpResponse(b"" if self.request.method == "HEAD" else answer.body, status=answer.status)
         for name, value in answer.headers:
             response.headers[name] = value
@@ -231,7 +230,8 @@ class DjangoVisit:
 class DjangoRateLimitMiddleware:
     """Limits the requests of a site as ``settings.ZAE_LIMITER`` says, and answers what ``limited`` refuses.
 
-    A view finds its lease at ``request.lease``, and as ``Lease.current()`` or ``SyncLease.current()``.
+    A view finds its lease at ``request.lease``, and as ``Lease.current()`` or ``SyncLease.current()``; where
+    several limits apply ``request.leases`` has those of all by their resources.
     """
 
     sync_capable = async_capable = True
@@ -247,32 +247,36 @@ class DjangoRateLimitMiddleware:
             return self._awaited(request)
         visit = DjangoVisit(request, is_async=False)
         try:
-            with unchanged(SyncLease):
-                run_sync(visit.charge_by_rule())
-                response = self._get_response(request)
-        except REFUSALS as error:
-            response = visit.refused(error)
+            try:
+                with unchanged(SyncLease):
+                    run_sync(visit.charge_by_rule())
+                    response = self._get_response(request)
+            except REFUSALS as error:
+                response = visit.refused(error)
+            ending = visit.respond(response)
         except BaseException as error:
             visit.end_blocking(_ending(error))
             raise
-        if (ending := visit.respond(response)) is not None:
+        if ending is not None:
             visit.end_blocking(ending)
         return response
 
     async def _awaited(self, request: HttpRequest) -> Any:
         visit = DjangoVisit(request, is_async=True)
         try:
-            with unchanged(Lease):
-                await visit.charge_by_rule()
-                response = await self._get_response(request)
-        except REFUSALS as error:
-            response = visit.refused(error)
+            try:
+                with unchanged(Lease):
+                    await visit.charge_by_rule()
+                    response = await self._get_response(request)
+            except REFUSALS as error:
+                response = visit.refused(error)
+            ending = visit.respond(response)
         except GeneratorExit:  # who is thrown away may not wait: leases settle themselves
             raise
         except BaseException as error:
             await visit.charges.end(_ending(error))
             raise
-        if (ending := visit.respond(response)) is not None:
+        if ending is not None:
             await visit.charges.end(ending)
         return response
 
@@ -397,8 +401,8 @@ def _blocking(view: Callable[..., Any], rule: Rule) -> Callable[..., Any]:
 
 
 def _match(visit: DjangoVisit, rule: Rule, named: Mapping[str, Any]) -> Match:
-    rules = visit.limits.rules.current()
-    return route_match(rule, named, rules.entity if rules.entity is not None else visit.limits.entity)
+    limits = visit.limits
+    return route_match(rule, named, limits.rules.current().entity_or(limits.entity))
 
 
 def _visit(request: HttpRequest) -> DjangoVisit:

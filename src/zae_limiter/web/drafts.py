@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, TypeAlias
 
+from ..engine.remaining import Standing
 from ..models import Limit, LimitKind, LimitStatus
 from ..models.leases import LeaseStatus
-from .structured import INTEGER_MAX, item, listed
+from .structured import INTEGER_MAX, item, text_of
 
-Status: TypeAlias = LeaseStatus | LimitStatus
+Status: TypeAlias = Standing | LeaseStatus | LimitStatus
 Header: TypeAlias = tuple[str, str]
 
 UNITS: Mapping[str, str] = {
@@ -27,6 +28,9 @@ UNITS: Mapping[str, str] = {
     **dict.fromkeys(("otpm", "output_tokens"), "output-tokens"),
 }
 """What limits of customary names count; a draft takes it for requests where nothing is said."""
+
+SEAT_SECONDS_MAX = 1
+"""Nobody knows when work ends, so who is refused a seat asks again soon."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -60,24 +64,34 @@ def unit_of_limit(limit: Limit, units: Mapping[str, str]) -> str | None:
     return limit.unit or units.get(limit.name)
 
 
+def left_of(status: Status) -> int:
+    """The whole tokens that one request left or found; negative in debt."""
+    return status.available if isinstance(status, LimitStatus) else status.remaining
+
+
+def share_of(status: Status) -> tuple[int, int | None]:
+    """What remains, and within how many seconds no more than that may be used."""
+    limit, remaining = status.limit, max(0, left_of(status))
+    quota, window = limit.refill_amount, limit.window_seconds
+    if window is None:
+        return remaining, None
+    # Beyond the largest integer there is no such time, so less is told than there is.
+    remaining = min(remaining, INTEGER_MAX * quota // window)
+    if not remaining:
+        wait = _told(status.next_after_seconds)
+        return 0, None if wait is None else max(1, wait)
+    effective = -(-remaining * window // quota)
+    if limit.kind is not LimitKind.RATE:  # nothing comes before the boundary
+        effective = max(effective, _told(status.reset_after_seconds) or 0)
+    return remaining, effective
+
+
 def reading_of(status: Status, units: Mapping[str, str] = UNITS) -> LimitReading:
     """What headers tell of a limit, by how one request found it."""
-    limit, left = status.limit, status.remaining if isinstance(status, LeaseStatus) else status.available
-    quota, window, remaining = limit.refill_amount, limit.window_seconds, max(0, left)
-    effective: int | None = None
-    if window is not None:
-        # Beyond the largest integer there is no such time, so less is told than there is.
-        remaining = min(remaining, INTEGER_MAX * quota // window)
-        if remaining:
-            effective = -(-remaining * window // quota)
-            if limit.kind is not LimitKind.RATE:  # nothing comes before the boundary
-                effective = max(effective, _told(status.reset_after_seconds) or 0)
-        else:
-            effective = _told(status.next_after_seconds)
-            effective = None if effective is None else max(1, effective)
+    limit, (remaining, effective) = status.limit, share_of(status)
     return LimitReading(
-        *(status.limit_name, quota, window, unit_of_limit(limit, units), remaining, effective),
-        *(limit.capacity, _told(status.reset_after_seconds), status.reset_at_ms),
+        *(limit.name, limit.refill_amount, limit.window_seconds, unit_of_limit(limit, units), remaining),
+        *(effective, limit.capacity, _told(status.reset_after_seconds), status.reset_at_ms),
     )
 
 
@@ -97,25 +111,21 @@ class Draft:
     remaining: str = "r"
     effective: str = "t"
 
-    def policy_item(self, reading: LimitReading) -> str:
+    def policy_item(self, limit: Limit, units: Mapping[str, str]) -> str:
         """What a limit lets through: the same for every request."""
-        told: dict[str, str | int] = {self.quota: reading.quota}
-        if reading.window is not None:
-            told[self.window] = reading.window
-        if reading.unit is not None and reading.unit != "requests":  # which is what it means without
-            told[self.unit] = reading.unit
-        return item(reading.name, told)
+        told: dict[str, str | int] = {self.quota: limit.refill_amount}
+        if (window := limit.window_seconds) is not None:
+            told[self.window] = window
+        unit = unit_of_limit(limit, units)
+        if unit is not None and unit != "requests":  # which is what it means without
+            told[self.unit] = unit
+        return item(limit.name, told)
 
-    def values_item(self, reading: LimitReading) -> str:
-        """What is left of it, and for how long."""
-        told: dict[str, str | int] = {self.remaining: reading.remaining}
-        if reading.effective is not None:
-            told[self.effective] = reading.effective
-        return item(reading.name, told)
-
-    def values_of(self, readings: Iterable[LimitReading]) -> str:
-        """The field that changes from request to request."""
-        return listed(map(self.values_item, readings))
+    def values_item(self, name: str, status: Status) -> str:
+        """What is left of a limit, and for how long; its name as ``text_of`` writes it."""
+        remaining, effective = share_of(status)
+        told = f"{name};{self.remaining}={text_of(remaining)}"
+        return told if effective is None else f"{told};{self.effective}={text_of(effective)}"
 
 
 DRAFTS: Mapping[str, Draft] = {
@@ -126,8 +136,21 @@ DRAFTS: Mapping[str, Draft] = {
 
 
 def binding(readings: Sequence[LimitReading]) -> LimitReading:
-    """The limit that has the least left of what it can hold, for styles that tell of one."""
-    return min(readings, key=lambda one: (one.remaining / one.capacity, -(one.reset or 0)))
+    """The limit that has the least left of what it can hold, for styles that tell of one.
+
+    Seats come back when work ends, and a client that waits for less than its own would wait for itself. So
+    they are told where there is nothing else, and when to ask again is what a refusal says.
+    """
+    those = [one for one in readings if one.window is not None] or [_asked_soon(one) for one in readings]
+    return min(those, key=lambda one: (one.remaining / one.capacity, -(one.reset or 0)))
+
+
+def _asked_soon(seats: LimitReading) -> LimitReading:
+    """A limit of concurrency, whose hold is no time that anybody has to wait."""
+    if seats.reset is None or (later := seats.reset - SEAT_SECONDS_MAX) <= 0:
+        return seats
+    at_ms = None if seats.reset_at_ms is None else seats.reset_at_ms - later * 1000
+    return seats._replace(reset=SEAT_SECONDS_MAX, reset_at_ms=at_ms)
 
 
 def _triple(readings: Sequence[LimitReading]) -> list[Header]:

@@ -12,20 +12,31 @@ does with its dependencies meanwhile. What is charged and told is decided in ``c
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import aclosing
 from typing import Any, TypeVar, Unpack
 
 from ..exceptions import RateLimitExceeded
 from ..lease import Lease
+from ..limiter import RateLimiter
 from .answers import PROBLEM_TYPES, Answers
 from .asgi import Exchange, RateLimitMiddleware
 from .charge import REFUSALS
 from .held import HeldLimiter, LimiterSource
 from .identity import Identity
 from .request import ASGIApp, ClientLeft, Message, Receive, Request, Scope, Send, encoded
-from .routes import Charges, RuleOptions, make_current, missing, route_match, route_rule, unchanged
-from .rules import Cost, ResourceOf, Rule, Rules
+from .routes import (
+    Charges,
+    RuleOptions,
+    check_limited,
+    make_current,
+    missing,
+    note_limited,
+    route_match,
+    route_rule,
+    unchanged,
+)
+from .rules import Cost, Match, ResourceOf, Rule, Rules
 
 try:
     from fastapi import Depends, FastAPI
@@ -69,11 +80,18 @@ class RouteLimits:
         if app is not None:
             self.init_app(app)
 
+    @property
+    def limiter(self) -> RateLimiter:
+        """The limiter, while the application runs."""
+        if self.held.limiter is None:
+            raise RuntimeError("the limiter is opened when the application starts, or by the first request")
+        return self.held.limiter
+
     def init_app(self, app: FastAPI) -> None:
         """Limit an application: its routes, its answers to whoever is refused, and its document."""
-        app.add_middleware(RoutesMiddleware, limits=self)
+        app.add_middleware(RoutesMiddleware, limits=self, routes=app.routes)
         for refusal in (*REFUSALS, ClientLeft):
-            app.add_exception_handler(refusal, self._answer)
+            app.exception_handlers.setdefault(refusal, self._answer)  # one of your own wins
         described = app.openapi
 
         def openapi() -> dict[str, Any]:
@@ -84,10 +102,10 @@ class RouteLimits:
     async def _answer(self, connection: Any, error: Exception) -> Response:
         visit: RouteVisit | None = connection.scope.get(VISIT)
         if visit is not None:
-            visit.charges.is_refused = True
+            visit.charges.refuse()
         if isinstance(error, ClientLeft):
             return Response(status_code=400)  # which nobody reads
-        answer = self.answers.refusal(error)
+        answer = self.answers.refusal(error, () if visit is None else visit.charges.entity_ids)
         response = Response(b"" if connection.scope.get("method") == "HEAD" else answer.body, answer.status)
         response.raw_headers = encoded(answer.headers)
         return response
@@ -95,9 +113,10 @@ class RouteLimits:
     def _document(self, document: dict[str, Any]) -> dict[str, Any]:
         """Add the refusals to the operations that can be refused."""
         components = document.get("components", {})
-        components.get("securitySchemes", {}).pop(MARK, None)
-        for name in [name for name in ("securitySchemes",) if components.get(name) == {}]:
-            del components[name]
+        schemes = components.get("securitySchemes", {})
+        schemes.pop(MARK, None)
+        if not schemes:
+            components.pop("securitySchemes", None)
         rules = self.rules.current()
         for path, operations in document.get("paths", {}).items():
             for method, operation in operations.items():
@@ -116,13 +135,18 @@ class RouteLimits:
 PROBLEM: dict[str, Any] = {
     "title": "Problem",
     "type": "object",
-    "required": ["type", "title", "status", "detail"],
+    "required": ["type", "title", "status", "detail", "error"],
     "properties": {
         "type": {"type": "string", "format": "uri-reference", "examples": [f"{PROBLEM_TYPES}quota-exceeded"]},
         "title": {"type": "string"},
         "status": {"type": "integer"},
         "detail": {"type": "string"},
         "violated-policies": {"type": "array", "items": {"type": "string"}},
+        "error": {
+            "type": "object",
+            "required": ["message", "type"],
+            "properties": {"message": {"type": "string"}, "type": {"type": "string"}},
+        },
     },
 }
 RESPONSES: dict[str, Any] = {
@@ -174,20 +198,28 @@ class RouteVisit:
     async def charge(self, connection: HTTPConnection, rule: Rule) -> Lease:
         """Charge a route."""
         limits, request = self.limits, self.request
-        match = route_match(rule, connection.path_params, limits.entity)
+        entity = limits.rules.current().entity_or(limits.entity)
+        match = route_match(rule, connection.path_params, entity)
         request.know(connection)
-        limiter = limits.held.limiter or await limits.held.open()
-        lease: Lease = await self.charges.add(limiter, match, request, limits.entity)
-        request.state["lease"] = lease
-        make_current(lease)
-        return lease
+        return await self.charged(match, entity)
+
+    async def charged(self, match: Match, entity: str | Identity | None) -> Lease:
+        """Charge a rule; its lease is current until the response is over."""
+        held = self.limits.held
+        limiter = held.limiter or await held.open()
+        charge = await self.charges.add(limiter, match, self.request, entity)
+        charge.show(self.request.state)
+        make_current(charge.lease)
+        assert isinstance(charge.lease, Lease)
+        return charge.lease
 
 
 class RoutesMiddleware(RateLimitMiddleware):
     """As its parent, and it keeps what routes charge until the response and all after it is over."""
 
-    def __init__(self, app: ASGIApp, limits: RouteLimits) -> None:
-        self.app, self._limits, self._held = app, limits, limits.held
+    def __init__(self, app: ASGIApp, limits: RouteLimits, routes: Iterable[Any] = ()) -> None:
+        self.app, self._limits, self._held, self._root = app, limits, limits.held, ""
+        check_limited(_endpoints(routes))  # it is made when the application starts
         self._rules, self._entity, self._answers = limits.rules, limits.entity, limits.answers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -214,20 +246,27 @@ class RoutesMiddleware(RateLimitMiddleware):
             if charges.status is not None or not isinstance(error, (*REFUSALS, ClientLeft)):
                 raise
             if not isinstance(error, ClientLeft):
-                await self._refuse(error, request, send)
+                await self._refuse(error, request, send, charges.entity_ids)
         else:
             await charges.end(exchange.ending(None))
+        finally:
+            request.close()
 
     async def _charge_by_rule(self, visit: RouteVisit) -> None:
         rules, request = self._rules.current(), visit.request
         match = rules.match(request.method, request.path)
         if match is None:
             return
-        limiter = self._held.limiter or await self._held.open()
-        entity = rules.entity if rules.entity is not None else self._entity
-        lease = await visit.charges.add(limiter, match, request, entity)
-        request.state["lease"] = lease
-        make_current(lease)
+        await visit.charged(match, rules.entity_or(self._entity))
+
+
+def _endpoints(routes: Iterable[Any]) -> Iterator[Any]:
+    """What routes call, those of routers within them too."""
+    for route in routes:
+        within = getattr(route, "original_router", route)  # as FastAPI keeps a router that it includes
+        yield from _endpoints(getattr(within, "routes", None) or ())
+        if (endpoint := getattr(route, "endpoint", None)) is not None:
+            yield endpoint
 
 
 class LimitDependency(SecurityBase):
@@ -275,6 +314,7 @@ def limited(
         others = [one for one in own.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
         called = functools.wraps(endpoint)(_without(name, endpoint))
         called.__signature__ = signature.replace(parameters=[*others, added, *rest])  # type: ignore[attr-defined]
+        note_limited(endpoint, called)
         return called  # type: ignore[return-value]
 
     return decorate

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections import ChainMap
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any, TypeVar, Unpack
 
 from ..runtime.colour import run_sync
@@ -23,9 +23,19 @@ from .charge import REFUSALS, Ending, opened_sync
 from .held import HeldSyncLimiter
 from .identity import Identity
 from .request import SyncRequest
-from .routes import Charges, RuleOptions, make_current, missing, route_match, route_rule, unchanged
+from .routes import (
+    Charges,
+    RuleOptions,
+    check_limited,
+    make_current,
+    missing,
+    note_limited,
+    route_match,
+    route_rule,
+    unchanged,
+)
 from .rules import Cost, Match, ResourceOf, Rule, Rules
-from .wsgi import LEASE, Environ, LimitedBody, StartResponse, WSGIApp
+from .wsgi import PREFIX, Environ, LimitedBody, StartResponse, WSGIApp
 
 try:
     from flask import Flask, current_app, g, request
@@ -45,8 +55,9 @@ class RateLimits:
     """Limits of a Flask application: by rules, and by ``limited`` at its views.
 
     All is as for ``WSGIRateLimitMiddleware``; rules may be left out. A view finds its lease at ``g.lease``,
-    and as ``SyncLease.current()``. Make this after what tells whose request it is, for functions that run
-    before a request do so in their order.
+    and as ``SyncLease.current()``; where several limits apply ``g.leases`` has those of all by their
+    resources. Make this after what tells whose request it is, for functions that run before a request do so
+    in their order.
     """
 
     def __init__(
@@ -58,26 +69,33 @@ class RateLimits:
         answers: Answers | None = None,
         entity: str | Identity | None = None,
     ) -> None:
-        self.held, self.rules, self.entity = HeldSyncLimiter(limiter), Rules.of(rules, entity), entity
+        self.held, self.entity = HeldSyncLimiter(limiter), entity
+        self.rules = Rules.of(rules, entity).check_sync()
         self.answers = Answers() if answers is None else answers
         if app is not None:
             self.init_app(app)
 
+    @property
+    def limiter(self) -> SyncRateLimiter:
+        """The limiter of this process, which is opened if it was not yet."""
+        return self.held.open()
+
     def init_app(self, app: Flask) -> None:
         """Limit an application; several may share their limits."""
         app.extensions["zae_limiter"] = self
-        app.wsgi_app = VisitedApp(app.wsgi_app, self)  # type: ignore[method-assign]
+        app.wsgi_app = VisitedApp(app.wsgi_app, self, app.view_functions)  # type: ignore[method-assign]
         app.before_request(self._charge_by_rule)
         app.after_request(self._note)
         app.teardown_request(self._end)
         for refusal in REFUSALS:
-            app.register_error_handler(refusal, self._answer)
+            if refusal not in app.error_handler_spec[None][None]:  # one of your own wins
+                app.register_error_handler(refusal, self._answer)
 
     def _charge_by_rule(self) -> None:
         visit, rules = _visit(), self.rules.current()
         match = rules.match(visit.request.method, visit.request.path)
         if match is not None:
-            entity = rules.entity if rules.entity is not None else self.entity
+            entity = rules.entity_or(self.entity)
             make_current(visit.charge(match, entity))
 
     def _note(self, response: Response) -> Response:
@@ -97,8 +115,9 @@ class RateLimits:
         run_sync(charges.end(Ending.FAILED if response.status_code >= 500 else Ending.DONE))
 
     def _answer(self, error: Exception) -> Response:
-        _visit().charges.is_refused = True
-        answer = self.answers.refusal(error)
+        charges = _visit().charges
+        charges.refuse()
+        answer = self.answers.refusal(error, charges.entity_ids)
         response = Response(answer.body, answer.status)
         response.headers.clear()
         response.headers.extend(answer.headers)
@@ -136,18 +155,24 @@ class FlaskVisit:
         """Charge the request once more."""
         limiter = self.limits.held.open()._async
         adding = self.charges.add(limiter, match, self.request, entity, opened=opened_sync)
-        lease: SyncLease = run_sync(adding)
-        g.lease = self.request.raw[LEASE] = lease
-        return lease
+        charge = run_sync(adding)
+        charge.show(g.__dict__)
+        charge.show(self.request.raw, PREFIX)
+        assert isinstance(charge.lease, SyncLease)
+        return charge.lease
 
 
 class VisitedApp:
     """Keeps what a request is charged until its response is over."""
 
-    def __init__(self, app: WSGIApp, limits: RateLimits) -> None:
-        self.app, self._limits = app, limits
+    def __init__(self, app: WSGIApp, limits: RateLimits, views: Mapping[str, Callable[..., Any]]) -> None:
+        self.app, self._limits, self._views = app, limits, views
+        self._is_checked = False
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        if not self._is_checked:  # by now all views have their routes
+            check_limited(self._views.values())
+            self._is_checked = True
         visit = environ[VISIT] = FlaskVisit(self._limits, environ)
         body = LimitedBody(visit.charges, self._limits.answers, start_response)
         try:
@@ -172,11 +197,12 @@ def limited(
         @functools.wraps(view)
         def charged(*given: Any, **named: Any) -> Any:
             visit = _visit()
-            entity = visit.limits.entity
+            entity = visit.limits.rules.current().entity_or(visit.limits.entity)
             lease = visit.charge(route_match(rule, request.view_args or {}, entity), entity)
             with lease._as_current():
                 return current_app.ensure_sync(view)(*given, **named)
 
+        note_limited(view, charged)
         return charged  # type: ignore[return-value]
 
     return decorate

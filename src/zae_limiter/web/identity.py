@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from itertools import islice
 from typing import Any, TypeAlias
 
 from ..exceptions import ValidationError
@@ -27,7 +28,8 @@ Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
 
 UNKNOWN = "unknown"
-"""Who comes without an address, as through a Unix socket that is not trusted: all of them together."""
+"""Who comes without an address, as through a Unix socket that is not trusted, or with what is none, which a
+server may have believed a client: all of them together."""
 
 UNIX = "unix"
 """Among trusted networks: whatever comes without an address comes from a proxy."""
@@ -35,8 +37,10 @@ UNIX = "unix"
 _HOPS_MAX = 64
 """How far a list of proxies is walked."""
 
-_ELEMENT = re.compile(r'(?:[^",]|"(?:[^"\\]|\\.)*")+')
-_PAIR = re.compile(r'(?:[^";]|"(?:[^"\\]|\\.)*")+')
+# An element of ``Forwarded`` with its letters in reverse order: the quote that opens a text stands after "=",
+# those within it after a backslash. Nothing here goes back, so a header is read in one pass.
+_ELEMENT_REVERSED = re.compile(r'(?:[^",]++|"(?:[^"]++|"(?=\\))*+"(?==))*+')
+_PAIR = re.compile(r'([^=;"]*+)(?:=\s*+([^";]++|"(?:[^"\\]++|\\.)*+"\s*+|))?+(?:;|\Z)', re.DOTALL)
 
 
 def hashed_id(secret: str) -> str:
@@ -57,14 +61,21 @@ def entity_of(value: str) -> str:
 
 
 class Identified:
-    """Finds whose request it is; ``None`` if it says nothing. ``challenge`` tells how to say it."""
+    """Finds whose request it is; ``None`` if it says nothing.
 
-    __slots__ = ("_anonymous", "_find", "challenge")
+    ``challenge`` tells how to say it, and ``missing`` what was not said.
+    """
+
+    __slots__ = ("_anonymous", "_find", "challenge", "missing")
 
     def __init__(
-        self, find: Callable[[RequestFacts], str | None], challenge: str, anonymous: str | None
+        self,
+        find: Callable[[RequestFacts], str | None],
+        challenge: str,
+        missing: str,
+        anonymous: str | None,
     ) -> None:
-        self._find, self.challenge = find, challenge
+        self._find, self.challenge, self.missing = find, challenge, missing
         self._anonymous = None if anonymous is None else validate_entity_id(anonymous)
 
     def __call__(self, request: RequestFacts) -> str | None:
@@ -82,7 +93,7 @@ def api_key(header: str = "x-api-key", *, anonymous: str | None = None, hashed: 
         key = _single(request, name)
         return named(key) if key else None
 
-    return Identified(find, f'ApiKey realm="api", header="{name}"', anonymous)
+    return Identified(find, f'ApiKey realm="api", header="{name}"', f"no key was sent in {name}", anonymous)
 
 
 def bearer(*, anonymous: str | None = None, hashed: bool = False) -> Identified:
@@ -94,7 +105,7 @@ def bearer(*, anonymous: str | None = None, hashed: bool = False) -> Identified:
         token = token.strip()
         return named(token) if token and scheme.lower() == "bearer" else None
 
-    return Identified(find, "Bearer", anonymous)
+    return Identified(find, "Bearer", "no bearer token was sent in authorization", anonymous)
 
 
 def claim(name: str, *, state: str = "claims", anonymous: str | None = None) -> Identified:
@@ -108,7 +119,7 @@ def claim(name: str, *, state: str = "claims", anonymous: str | None = None) -> 
         found = claims.get(name) if isinstance(claims, Mapping) else getattr(claims, name, None)
         return None if found is None or found == "" else entity_of(str(found))
 
-    return Identified(find, "Bearer", anonymous)
+    return Identified(find, "Bearer", "nobody has signed in", anonymous)
 
 
 def client_address(
@@ -135,10 +146,10 @@ def client_address(
 
     def found(peer: str | None, sent: tuple[str, ...]) -> str:
         address = None if peer is None else _address(peer)
-        if peer is not None and address is None:  # the name of a test client, for one
-            return entity_of(peer)
+        if peer is not None and address is None:
+            return UNKNOWN  # whatever it says of proxies, or else each made-up name would be somebody new
         if sent and is_trusted(address):
-            for hop in reversed(hops_of(sent)[-_HOPS_MAX:]):
+            for hop in islice(hops_of(sent), _HOPS_MAX):
                 seen = _address(hop)
                 if seen is None:  # the proxy to the right of it could not say: it answers for that
                     break
@@ -152,7 +163,8 @@ def client_address(
     def identify(request: RequestFacts) -> str:
         sent = tuple(request.headers.all(name)) if networks or is_unix_trusted else ()
         # What somebody makes long is not remembered for him.
-        return (remembered if sum(map(len, sent)) <= 256 else found)(request.client_host, sent)
+        peer = request.client_host or None
+        return (remembered if sum(map(len, (peer or "", *sent))) <= 256 else found)(peer, sent)
 
     return identify
 
@@ -181,23 +193,38 @@ def _networks(trusted: Iterable[str]) -> tuple[list[Network], bool]:
     return networks, is_unix_trusted
 
 
-def _listed_hops(sent: tuple[str, ...]) -> list[str]:
-    return ",".join(sent).split(",")
+def _listed_hops(sent: tuple[str, ...]) -> Iterator[str]:
+    return reversed(",".join(sent).split(","))
 
 
-def _forwarded(sent: tuple[str, ...]) -> list[str]:
-    """What ``for=`` says in each element of RFC 7239; nothing where an element does not say it."""
-    hops = []
-    for element in _ELEMENT.findall(",".join(sent)):
-        said = ""
-        for pair in _PAIR.findall(element):
-            key, _, value = pair.partition("=")
-            if key.strip().lower() == "for":
-                said = value.strip()
-        if len(said) > 1 and said[0] == said[-1] == '"':
-            said = re.sub(r"\\(.)", r"\1", said[1:-1])
-        hops.append(said)
-    return hops
+def _forwarded(sent: tuple[str, ...]) -> Iterator[str]:
+    """What ``for=`` says in each element of RFC 7239, the last first; nothing where one does not say it.
+
+    It is read from the right, where our own proxies have written: no quote that a client leaves open reaches
+    what stands after it.
+    """
+    for line in reversed(sent):
+        turned, at = line[::-1], 0
+        while at <= len(turned):
+            found = _ELEMENT_REVERSED.match(turned, at)
+            assert found is not None, "it may be empty"
+            if turned[found.end() : found.end() + 1] not in ("", ","):  # a quote that nobody opened
+                yield ""
+                return
+            yield _said_for(found.group()[::-1])
+            at = found.end() + 1
+
+
+def _said_for(element: str) -> str:
+    said, at = "", 0
+    while at < len(element):
+        pair = _PAIR.match(element, at)
+        if pair is None:
+            return ""
+        if pair[1].strip().lower() == "for":
+            said = (pair[2] or "").strip()
+        at = pair.end()
+    return re.sub(r"\\(.)", r"\1", said[1:-1]) if said.startswith('"') else said
 
 
 def _address(text: str) -> Address | None:

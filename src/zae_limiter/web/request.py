@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from functools import lru_cache
-from io import BytesIO
-from typing import Any, TypeAlias
+from io import BufferedReader, BytesIO, RawIOBase
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import parse_qsl
 
+from ..runtime.beside import Listener
+from ..runtime.within import Work
 from .answers import RequestRefused
 from .drafts import Header
 
@@ -26,6 +29,14 @@ ASGIApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 BODY_BYTES_MAX = 10 * 2**20
 """How much of a body is read for a callable that asks for it, unless it says otherwise."""
+
+WRAPPED_MAX = 64
+"""In how many middlewares an application is looked for."""
+
+AHEAD_BYTES_MAX = 2**20
+"""How much of a body is taken in while its request waits its turn."""
+
+T = TypeVar("T")
 
 
 class ClientLeft(Exception):
@@ -126,12 +137,20 @@ class RequestFacts(ABC):
 class Request(RequestFacts):
     """A request of an ASGI server; a handshake of a WebSocket too."""
 
-    __slots__ = ("_body", "_is_replayed", "_receive")
+    __slots__ = (
+        *("_ahead", "_body", "_chunks", "_has_more"),
+        *("_is_listening", "_is_replayed", "_listener", "_receive"),
+    )
 
-    def __init__(self, scope: Scope, receive: Receive) -> None:
-        super().__init__(scope, scope.get("method", "GET"), route_path(scope))
+    def __init__(self, scope: Scope, receive: Receive, root: str = "") -> None:
+        super().__init__(scope, scope.get("method", "GET"), route_path(scope, root))
         self._receive, self._is_replayed = receive, True
         self._body: bytes | None = None
+        self._chunks: list[bytes] | None = None
+        """What was read of the body, if nobody has read all of it."""
+        self._has_more = True
+        self._listener: Listener | None = None
+        """Who listens for the client to leave, or did."""
 
     @property
     def client_host(self) -> str | None:
@@ -161,17 +180,19 @@ class Request(RequestFacts):
             if self.raw["type"] != "http":
                 raise RuntimeError("a WebSocket has no body: let its cost be known from path and headers")
             self._check_length(limit_bytes)
-            chunks, size, more = list[bytes](), 0, True
-            while more:
-                message = await self._receive()
+            if self._chunks is None:
+                self._chunks = []
+            size = sum(map(len, self._chunks))
+            while self._has_more and size <= limit_bytes:
+                message = await self._next()
                 if message["type"] != "http.request":
                     raise ClientLeft
-                chunks.append(message.get("body", b""))
-                size += len(chunks[-1])
-                if size > limit_bytes:
-                    raise self._too_large(limit_bytes)
-                more = message.get("more_body", False)
-            self._body, self._is_replayed = b"".join(chunks), False
+                self._chunks.append(message.get("body", b""))
+                self._has_more, self._is_replayed = message.get("more_body", False), False
+                size += len(self._chunks[-1])
+            if self._has_more:
+                raise self._too_large(limit_bytes)
+            self._body = b"".join(self._chunks)
         if len(self._body) > limit_bytes:
             raise self._too_large(limit_bytes)
         return self._body
@@ -183,9 +204,66 @@ class Request(RequestFacts):
     async def receive(self) -> Message:
         """What the application receives: the body first, if it was read here."""
         if self._is_replayed:
-            return await self._receive()
+            return await (self._receive() if self._listener is None else self._next())
         self._is_replayed = True
-        return {"type": "http.request", "body": self._body, "more_body": False}
+        body = b"".join(self._chunks or ()) if self._body is None else self._body
+        return {"type": "http.request", "body": body, "more_body": self._has_more}
+
+    async def unless_left(self, work: Work[T], undo: Callable[[T], Work[None]]) -> T:
+        """Do something, unless the client leaves meanwhile: then it is given up, ``ClientLeft``.
+
+        What the client sends is kept for the application, up to a bound; beyond that nobody listens.
+        """
+        self._is_listening = True
+        if self._listener is None:
+            self._ahead = deque[Message]()
+        if self._listener is None or (self._listener.is_over and not self._listener.has_heard):
+            self._listener = Listener(self._listen())
+        try:
+            done = await self._listener.unless_heard(work, undo)
+        finally:
+            self._is_listening = False
+        if done is None:
+            raise ClientLeft
+        return done
+
+    async def _listen(self) -> bool:
+        while self._is_listening and sum(len(one.get("body", b"")) for one in self._ahead) < AHEAD_BYTES_MAX:
+            message = await self._receive()
+            self._ahead.append(message)
+            if message["type"] == "http.disconnect":
+                return True
+        return False
+
+    async def _next(self) -> Message:
+        """The next message, of which some were heard before."""
+        if self._listener is not None:
+            if not self._ahead and not self._listener.is_over:
+                await self._listener.wait()
+            if self._ahead:
+                is_last = len(self._ahead) == 1 and self._listener.has_heard
+                return self._ahead[0] if is_last else self._ahead.popleft()
+        return await self._receive()
+
+    def close(self) -> None:
+        """The response is over, so nobody waits for the client any more."""
+        if self._listener is not None:
+            self._listener.stop()
+
+
+class _Joined(RawIOBase):
+    """What was read of an input, and after that the rest of it."""
+
+    def __init__(self, begun: bytes, rest: Any) -> None:
+        self._begun, self._rest = BytesIO(begun), rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        found = self._begun.read(len(buffer)) or self._rest.read(len(buffer))
+        buffer[: len(found)] = found
+        return len(found)
 
 
 class SyncRequest(RequestFacts):
@@ -231,8 +309,11 @@ class SyncRequest(RequestFacts):
                 length = limit_bytes + 1 if self.raw.get("wsgi.input_terminated") else 0
             found = self.raw["wsgi.input"].read(length) if length else b""
             if len(found) > limit_bytes:
+                self.raw["wsgi.input"] = BufferedReader(_Joined(found, self.raw["wsgi.input"]))
                 raise self._too_large(limit_bytes)
-            self._body, self.raw["wsgi.input"] = found, BytesIO(found)
+            if length:  # otherwise nothing was read
+                self.raw["wsgi.input"] = BytesIO(found)
+            self._body = found
         if len(self._body) > limit_bytes:
             raise self._too_large(limit_bytes)
         return self._body
@@ -260,10 +341,19 @@ def parsed_json(body: bytes) -> Any:
         raise RequestRefused(400, "the body is not JSON") from error
 
 
-def route_path(scope: Scope) -> str:
+def route_path(scope: Scope, root: str = "") -> str:
     """The path as routes of the application see it: without where the application is mounted."""
     path: str = scope["path"]
-    root: str = scope.get("root_path", "")
+    root = root or scope.get("root_path", "")
     if root and path.startswith(root) and path[len(root) : len(root) + 1] in ("", "/"):
         return path[len(root) :]
     return path
+
+
+def root_of(app: object) -> str:
+    """What FastAPI takes for its root path itself, whatever the server says; also within other middleware."""
+    for _ in range(WRAPPED_MAX):
+        if any(kind.__module__.partition(".")[0] == "fastapi" for kind in type(app).__mro__):
+            return str(getattr(app, "root_path", ""))
+        app = getattr(app, "app", None)
+    return ""

@@ -7,15 +7,17 @@ are given back. What is charged is decided in ``charge``, what is told in ``answ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext, suppress
 from typing import Any, TypedDict
+from weakref import WeakKeyDictionary, WeakSet
 
+from ..engine.remaining import Standing
 from ..exceptions import ValidationError
 from ..lease import Lease
 from ..limiter import RateLimiter
 from ..models import Limit, OnUnavailable
-from ..models.leases import LeaseStatus, OnError
+from ..models.leases import OnError
 from ..runtime.current import Current, During
 from ..sync_lease import SyncLease
 from .charge import REFUSALS, Ending, RequestCharge, begin
@@ -41,7 +43,14 @@ def route_rule(resource: ResourceOf, cost: Cost | None, options: RuleOptions) ->
         raise ValidationError("resource", resource, "say what the route uses, such as 'gpt-4'")
     names = _SEGMENT_NAME.findall(resource) if isinstance(resource, str) else []
     path = "".join(f"/{{{name}}}" for name in dict.fromkeys(names)) or "/*"
-    return Rule(path, resource, cost, **options)
+    try:
+        return Rule(path, resource, cost, **options)
+    except ValidationError as error:
+        if not error.field.endswith(f" of {path!r}"):
+            raise
+        # The path is none that a user wrote.
+        field = error.field.replace(f" of {path!r}", f" of {resource!r}")
+        raise ValidationError(field, error.value, error.reason) from None
 
 
 def route_match(rule: Rule, found: Mapping[str, Any], entity: str | Identity | None) -> Match:
@@ -56,6 +65,26 @@ def route_match(rule: Rule, found: Mapping[str, Any], entity: str | Identity | N
     return Match(rule, names)
 
 
+_limited: WeakKeyDictionary[Any, WeakSet[Any]] = WeakKeyDictionary()
+"""Endpoints, and what the decorator has made of each."""
+
+
+def note_limited(endpoint: Any, made: Any) -> None:
+    """The decorator has made something of an endpoint, which is what a route is to have."""
+    with suppress(TypeError):  # of what nobody can refer to weakly nothing is known
+        _limited.setdefault(endpoint, WeakSet()).add(made)
+
+
+def check_limited(endpoints: Iterable[Any]) -> None:
+    """Tell of endpoints that were limited only after their routes had them, which limits nothing."""
+    routed = list(endpoints)
+    for endpoint in routed:
+        with suppress(TypeError):
+            if (made := _limited.get(endpoint)) is not None and not any(one in made for one in routed):
+                told = f"{endpoint.__name__!r} is not limited: its route was made before its limit"
+                raise RuntimeError(f"{told}; write @limited(…) under the decorator of the route")
+
+
 class Leases:
     """The leases of a request, as far as its response needs to know."""
 
@@ -64,13 +93,8 @@ class Leases:
     def __init__(self, each: Sequence[Lease | SyncLease]) -> None:
         self._each = each
 
-    @property
-    def statuses(self) -> Sequence[LeaseStatus]:
-        return [status for lease in self._each for status in lease.statuses]
-
-    @property
-    def public_statuses(self) -> Sequence[LeaseStatus]:
-        return [status for lease in self._each for status in lease.public_statuses]
+    def _standings(self, *, is_public: bool = False) -> list[Standing]:
+        return [standing for lease in self._each for standing in lease._standings(is_public=is_public)]
 
     def _as_current(self) -> AbstractContextManager[None]:
         return self._each[-1]._as_current() if self._each else nullcontext()
@@ -79,14 +103,16 @@ class Leases:
 class Charges:
     """All charges of one request, none to begin with."""
 
-    __slots__ = ("_each", "is_refused", "status")
+    __slots__ = ("_each", "_refused", "entity_ids", "status")
 
     def __init__(self) -> None:
         self._each: list[RequestCharge] = []
         self.status: int | None = None
         """Of the response, once it has one."""
-        self.is_refused = False
-        """Whether the response tells of a refusal, so that nothing is charged."""
+        self.entity_ids: set[str] = set()
+        """Who was charged, or was to be."""
+        self._refused: Ending | None = None
+        """How the charges end if the response tells of a refusal."""
 
     async def add(
         self,
@@ -95,15 +121,22 @@ class Charges:
         request: RequestFacts,
         entity: str | Identity | None,
         **opened: Any,
-    ) -> Any:
-        """Charge the request once more: the lease, or one of ``REFUSALS``."""
+    ) -> RequestCharge:
+        """Charge the request once more, or raise one of ``REFUSALS``."""
         try:
             charge = await begin(limiter, match, request, entity, **opened)
-        except REFUSALS:
-            self.is_refused = True
+        except REFUSALS as error:
+            self._refused = Ending.REFUSED
+            if (asked := getattr(error, "entity_id", None)) is not None:
+                self.entity_ids.add(asked)
             raise
         self._each.append(charge)
-        return charge.lease
+        self.entity_ids.add(charge.demand.entity_id)
+        return charge
+
+    def refuse(self) -> None:
+        """The response will tell of a refusal: of a charge, or of what the application asked for itself."""
+        self._refused = self._refused or Ending.FAILED
 
     @property
     def is_any(self) -> bool:
@@ -113,11 +146,13 @@ class Charges:
     @property
     def lease(self) -> Leases:
         """What a refusal tells is in its answer."""
-        return Leases(() if self.is_refused else [charge.lease for charge in self._each])
+        return Leases(() if self._refused else [charge.lease for charge in self._each])
 
     def respond(self, status: int, headers: Mapping[str, str]) -> None:
-        """The response begins."""
+        """The response begins; one that is good tells of no refusal, for somebody has caught it."""
         self.status = status
+        if status < 400:
+            self._refused = None
         for charge in self._each:
             charge.respond(status, headers)
 
@@ -130,7 +165,7 @@ class Charges:
         """End all of them as the response ended, whatever happens to one of them."""
         async with AsyncExitStack() as stack:
             for charge in self._each:
-                stack.push_async_callback(charge.end, Ending.FAILED if self.is_refused else ending)
+                stack.push_async_callback(charge.end, self._refused or ending)
 
 
 def make_current(lease: Lease | SyncLease) -> None:

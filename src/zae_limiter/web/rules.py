@@ -8,9 +8,10 @@ it is refused: no spelling of a path leads around its rule. Nothing here asks a 
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -30,6 +31,7 @@ NO_NAMES: Mapping[str, str] = {}
 
 _UNCLEAN = re.compile(r"//|/\.{1,2}(?:/|\Z)")
 _SLASHES = re.compile("/+")
+_WHOLE_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?]*")
 _SEGMENT_NAME = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _METHOD = re.compile(r"[A-Za-z][A-Za-z-]*")
 _PATH_HINT = "write '/v1/chat', '/v1/*' or '/v1/{model}/chat'"
@@ -64,6 +66,8 @@ class Rule:
     usage: Callable[..., Any] | None = None
     messages: Cost | None = None
     exempt: bool = False
+    is_resource_chosen: bool = field(default=False, init=False, repr=False, compare=False)
+    """Whether the path of a request says which resource it uses."""
 
     def __post_init__(self) -> None:
         names = set(_names_of(self.path))
@@ -78,7 +82,7 @@ class Rule:
         self._check_resource(names)
         self._keep("cost", self._checked_cost())
         if self.messages is not None and not callable(self.messages):
-            self._keep("messages", _checked_amounts(f"messages of {self.path!r}", self.messages))
+            self._keep("messages", self._checked_amounts("messages", self.messages))
         if isinstance(self.entity, str):
             validate_entity_id(self.entity)
         elif self.entity is not None and not callable(self.entity):
@@ -115,13 +119,17 @@ class Rule:
                 raise ValidationError("resource", self.resource, told)
         elif not callable(self.resource):
             raise ValidationError("resource", self.resource, "pass a name, or a callable of the request")
+        self._keep(
+            "is_resource_chosen",
+            not isinstance(self.resource, str) or bool(_SEGMENT_NAME.search(self.resource)),
+        )
 
     def _checked_cost(self) -> Cost:
         field_name = f"cost of {self.path!r}"
         if callable(self.cost):
             return self.cost
         if self.cost is not None:
-            return _checked_amounts(field_name, self.cost)
+            return self._checked_amounts("cost", self.cost)
         if self.limits is None:
             if self.messages is not None:
                 return {}
@@ -132,15 +140,26 @@ class Rule:
             )
         return {limit.name: 1 for limit in self.limits}
 
+    def _checked_amounts(self, of: str, amounts: Any) -> dict[str, int]:
+        """Constant amounts, of limits that the rule has, if it has its own, and not more than they hold."""
+        field_name = f"{of} of {self.path!r}"
+        checked = check_mapping(field_name, amounts, _COST_HINT)
+        needs_milli(checked)
+        limits = {limit.name: limit for limit in self.limits or ()}
+        for name, amount in checked.items() if self.limits is not None else ():
+            if name not in limits:
+                known = " or ".join(map(repr, limits))
+                raise ValidationError(field_name, amounts, f"no limit is called {name!r}; use {known}")
+            limit = limits[name]
+            if amount > limit.capacity and not limit.soft and limit.schedule is None:
+                told = f"nobody would ever pass: {name!r} holds {limit.capacity}; give it a burst"
+                raise ValidationError(field_name, amounts, told)
+        return checked
+
     @property
     def names(self) -> tuple[str, ...]:
         """The names of segments in its path."""
         return tuple(_names_of(self.path))
-
-    @property
-    def is_resource_chosen(self) -> bool:
-        """Whether the path of a request says which resource it uses."""
-        return not isinstance(self.resource, str) or bool(_SEGMENT_NAME.search(self.resource))
 
     def named_resource(self, names: Mapping[str, str]) -> str:
         """The resource of a request, by the names of its path."""
@@ -208,11 +227,26 @@ class Rules:
         """The rules that count now."""
         return self
 
+    def check_sync(self) -> Rules:
+        """The same, or what is wrong with it where nothing can be awaited."""
+        for rule in self:
+            for name in ("resource", "cost", "entity"):
+                if inspect.iscoroutinefunction(found := getattr(rule, name)):
+                    told = "nothing is awaited here: pass a callable without async"
+                    raise ValidationError(f"{name} of {rule.path!r}", found, told)
+        return self
+
+    def entity_or(self, given: str | Identity | None) -> str | Identity | None:
+        """Whose requests they are where a rule or a route does not say so."""
+        return given if self.entity is None else self.entity
+
     def match(self, method: str, path: str) -> Match | None:
         """The rule of a request; ``None`` if it is exempt, or no rule is about it."""
         is_literal = not path.endswith("\n")
         if not is_literal:  # which a pattern that ends with $ takes for the end
             path = path[:-1]
+        if whole := _WHOLE_URL.match(path):  # as servers may leave the target of a request
+            path, is_literal = path[whole.end() :] or "/", False
         if _UNCLEAN.search(path):
             return self._unclean(method, path)
         found = self._first(self._all if is_literal else self._limiting, method, path)
@@ -318,9 +352,3 @@ def _checked_methods(methods: Iterable[str]) -> frozenset[str]:
     if not upper:
         raise ValidationError("methods", methods, "name at least one, or leave them out for all")
     return frozenset(upper | ({"HEAD"} if "GET" in upper else set()))  # which frameworks route alike
-
-
-def _checked_amounts(field_name: str, amounts: Any) -> dict[str, int]:
-    checked = check_mapping(field_name, amounts, _COST_HINT)
-    needs_milli(checked)
-    return checked

@@ -21,11 +21,13 @@ from ..models.leases import OnError
 from ..naming import validate_entity_id, validate_limit_name
 from ..operate.manifest.grammar import Fields, KeyPath, TreeReader
 from ..operate.manifest.model import ManifestError
-from ..operate.manifest.tree import MAPPING, WORD, Node, read_json, read_yaml
+from ..operate.manifest.tree import LIST, MAPPING, WORD, Node, read_json, read_yaml
 from ..runtime.colour import ForkSafe
 from ..runtime.world import World
 from .identity import Identity, api_key, bearer, claim, client_address
 from .rules import Match, Rule, Rules
+
+_NOTHING = "a file that limits nothing says so: rules: {}"
 
 LOOK_MS = 1_000
 """How often a file is looked at, at most."""
@@ -58,7 +60,7 @@ def load_rules(path: str | Path, given: Given | None = None, entity: str | Ident
     data = Path(path).read_bytes()
     if Path(path).suffix.lower() == ".json":
         return parse_rules_json(data, str(path), given, entity)
-    return _rules_of(read_yaml(data, str(path)), str(path), given, entity)
+    return _rules_of(read_yaml(data, str(path), _NOTHING), str(path), given, entity)
 
 
 def parse_rules_json(
@@ -69,7 +71,7 @@ def parse_rules_json(
         return _rules_of(read_json(data.decode("utf-8-sig", "replace"), source), source, given, entity)
     except ManifestError as error:
         try:
-            _rules_of(read_yaml(data, source), source, given, entity)
+            _rules_of(read_yaml(data, source, _NOTHING), source, given, entity)
         except ManifestError as placed:
             raise placed from None
         except Exception:  # PyYAML is not there
@@ -91,15 +93,17 @@ class _RulesReader(TreeReader):
     def __init__(self, given: Given, entity: str | Identity | None) -> None:
         super().__init__()
         self._given, self.entity = given, entity
+        self._is_entity_wrong = False
 
     def rules(self, tree: Node) -> list[Rule]:
         fields = self._fields(tree, (), ("entity", "rules"))
         if "entity" in fields:
             found = self._whose(fields["entity"], ("entity",))
             self.entity = found if found is not None else self.entity
+            self._is_entity_wrong = found is None
         if "rules" not in fields:
             if tree.kind == MAPPING:
-                self._wrong(tree, (), "it has no rules; a file that limits nothing says so: rules: {}")
+                self._wrong(tree, (), f"it has no rules; {_NOTHING}")
             return []
         return list(self._listed(fields["rules"]))
 
@@ -137,7 +141,8 @@ class _RulesReader(TreeReader):
             said["limits"] = [limit for limit in read if limit is not None]
         if len(self.problems) > before:  # what else is wrong may come from that
             return None
-        if not exempt and "entity" not in fields and self.entity is None:
+        is_somebodys = self.entity is not None or self._is_entity_wrong  # which was told already
+        if not exempt and "entity" not in fields and not is_somebodys:
             self._wrong(key, at, "say whose requests they are: entity: api_key, here or for the whole file")
             return None
         try:
@@ -180,9 +185,14 @@ class _RulesReader(TreeReader):
 
     def _options(self, fields: Fields, at: KeyPath) -> dict[str, Any]:
         options: dict[str, Any] = {}
-        for name in ("header", "claim", "state", "anonymous", "trusted"):
+        for name in ("header", "claim", "state", "anonymous"):
             if name in fields and (word := self._checked(fields[name], (*at, name), str)) is not None:
-                options[name] = word.replace(",", " ").split() if name == "trusted" else word
+                options[name] = word
+        if "trusted" in fields:
+            tree = fields["trusted"]
+            words = tree.items if tree.kind == LIST else (tree,)
+            texts = [self._checked(word, (*at, "trusted"), str) for word in words]
+            options["trusted"] = [one for text in texts for one in (text or "").replace(",", " ").split()]
         for name, most in (("v4_prefix", 32), ("v6_prefix", 128)):
             if (number := self._number(fields, name, at, most)) is not None:
                 options[name] = number

@@ -18,15 +18,15 @@ _VISIBLE = re.compile(r"[ -~]*")
 _KEY = re.compile(r"[a-z*][a-z0-9_.*-]*")
 
 
-def text_of(value: str | int) -> str:
-    """A bare item: a string in quotes, or an integer.
+def text_of(value: str | int, what: str = "string of a header") -> str:
+    """A bare item: a string in quotes, or an integer; ``what`` it is called if it cannot be one.
 
     >>> text_of('say "hi"'), text_of(-7)
     ('"say \\\\"hi\\\\""', '-7')
     """
     if isinstance(value, str):
         if not _VISIBLE.fullmatch(value):
-            raise ValidationError("string of a header", value, "use visible ASCII characters")
+            raise ValidationError(what, value, "use visible ASCII characters")
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped}"'
     if not -INTEGER_MAX <= value <= INTEGER_MAX:

@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 
 from ..exceptions import RateLimiterUnavailable, RateLimitExceeded
 from ..limiter import RateLimiter
-from .answers import POINTLESS_SECONDS, Answers, retry_seconds
+from ..models.refusing import POINTLESS_SECONDS
+from .answers import Answers, retry_seconds
 from .charge import REFUSALS, Ending, RequestCharge, acquired, awaited, begin
 from .drafts import whole_seconds
 from .identity import Identity
@@ -78,7 +79,7 @@ def closing(error: Exception) -> dict[str, Any]:
 class SocketExchange:
     """One connection while it is open."""
 
-    __slots__ = ("_answers", "_charge", "_closed", "_is_open", "_limiter", "_request", "_send")
+    __slots__ = ("_answers", "_charge", "_closed", "_is_answered", "_limiter", "_request", "_send")
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class SocketExchange:
         self._answers, self._send = answers, send
         self._closed: Message | None = None
         """What the application is told since this closed the connection."""
-        self._is_open = False
+        self._is_answered = False
         """Whether somebody has answered the handshake, or is gone."""
 
     async def receive(self) -> Message:
@@ -100,7 +101,7 @@ class SocketExchange:
             return self._closed
         message = await self._request.receive()
         if message["type"] == "websocket.disconnect":
-            self._is_open = True
+            self._is_answered = True
         elif message["type"] == "websocket.receive" and self._charge.rule.messages is not None:
             try:
                 await self._charge_for(message)
@@ -132,7 +133,7 @@ class SocketExchange:
         elif kind == "websocket.http.response.start":
             self._charge.status = message["status"]
         await self._send(message)
-        self._is_open = True
+        self._is_answered = True
 
     def ending(self, error: BaseException | None) -> Ending:
         """How the connection ended: a peer that closes it is the ordinary way."""
@@ -140,5 +141,5 @@ class SocketExchange:
         if status is not None and status >= 500:
             return Ending.FAILED
         if error is None or self._closed is not None:
-            return Ending.DONE if self._is_open else Ending.FAILED
-        return Ending.LEFT if self._is_open or not isinstance(error, Exception) else Ending.FAILED
+            return Ending.DONE if self._is_answered else Ending.FAILED
+        return Ending.LEFT if self._is_answered or not isinstance(error, Exception) else Ending.FAILED

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from ..runtime.colour import run_sync
 from ..sync import SyncRateLimiter
 from .answers import Answers, HttpAnswer
-from .charge import REFUSALS, Charged, Ending, begin, opened_sync
+from .charge import REFUSALS, Charged, Ending, begin, lets_pass, opened_sync
 from .held import HeldSyncLimiter
 from .identity import Identity
 from .request import HeaderFields, SyncRequest
@@ -27,8 +27,8 @@ Write: TypeAlias = Callable[[bytes], object]
 StartResponse: TypeAlias = Callable[..., Write]
 WSGIApp: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]
 
-LEASE = "zae_limiter.lease"
-"""Where an application finds its lease in the environ."""
+PREFIX = "zae_limiter."
+"""Before ``lease`` and ``leases``, where an application finds them in the environ."""
 
 
 class WSGIRateLimitMiddleware:
@@ -49,7 +49,7 @@ class WSGIRateLimitMiddleware:
         entity: str | Identity | None = None,
     ) -> None:
         self.app, self._held = app, HeldSyncLimiter(limiter)
-        self._rules, self._entity = Rules.of(rules, entity), entity
+        self._rules, self._entity = Rules.of(rules, entity).check_sync(), entity
         self._answers = Answers() if answers is None else answers
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
@@ -60,13 +60,19 @@ class WSGIRateLimitMiddleware:
             return refuse_sync(self._answers.refusal(error), request.method, start_response)
         if match is None:
             return self.app(environ, start_response)
-        entity = rules.entity if rules.entity is not None else self._entity
+        entity = rules.entity_or(self._entity)
         try:
-            charge = run_sync(begin(self._held.open()._async, match, request, entity, opened_sync))
+            limiter = self._held.open()._async
+        except REFUSALS as error:
+            if lets_pass(match.rule, error):
+                return self.app(environ, start_response)
+            return refuse_sync(self._answers.refusal(error), request.method, start_response)
+        try:
+            charge = run_sync(begin(limiter, match, request, entity, opened_sync))
         except REFUSALS as error:
             return refuse_sync(self._answers.refusal(error), request.method, start_response)
-        environ[LEASE] = charge.lease
-        body = LimitedBody(charge, self._answers, start_response)
+        charge.show(environ, PREFIX)
+        body = LimitedBody(charge, self._answers, start_response, request.method)
         try:
             with charge.lease._as_current():
                 return body.of(self.app(environ, body.start_response))
@@ -76,14 +82,17 @@ class WSGIRateLimitMiddleware:
             if charge.status is not None or not isinstance(error, REFUSALS):
                 raise
             # What the application was refused while it worked.
-            return refuse_sync(self._answers.refusal(error), request.method, start_response)
+            answer = self._answers.refusal(error, charge.entity_ids)
+            return refuse_sync(answer, request.method, start_response)
 
 
 class LimitedBody:
     """One response on its way to the client: what the server iterates over, and closes."""
 
-    def __init__(self, charge: Charged, answers: Answers, start_response: StartResponse) -> None:
-        self._charge, self._answers, self._start = charge, answers, start_response
+    def __init__(
+        self, charge: Charged, answers: Answers, start_response: StartResponse, method: str = "GET"
+    ) -> None:
+        self._charge, self._answers, self._start, self._method = charge, answers, start_response, method
         self._body: Iterable[bytes] = ()
         self._chunks: Iterator[bytes] | None = None
         self._is_complete = self._is_begun = False
@@ -98,8 +107,9 @@ class LimitedBody:
         self, status: str, headers: list[tuple[str, str]], exc_info: ExcInfo | None = None
     ) -> Write:
         """What the application calls: it may do so again, with an error, as long as nothing was sent."""
-        code = int(status.partition(" ")[0])
-        self._charge.respond(code, HeaderFields([(name.lower(), value) for name, value in headers]))
+        if not self._is_begun:
+            code = int(status.partition(" ")[0])
+            self._charge.respond(code, HeaderFields([(name.lower(), value) for name, value in headers]))
         told = [*headers, *self._answers.of_lease(self._charge.lease)]
         write = self._start(status, told) if exc_info is None else self._start(status, told, exc_info)
 
@@ -122,11 +132,23 @@ class LimitedBody:
             except StopIteration:
                 self._is_complete = True
                 raise
+            except REFUSALS as error:
+                self.has_failed = True
+                if self._charge.status is not None:
+                    raise
+                return self._refuse(error)
             except BaseException:
                 self.has_failed = True
                 raise
         self._note(chunk)
         return chunk
+
+    def _refuse(self, error: Exception) -> bytes:
+        """Answer what a generator was refused before it had begun a response."""
+        run_sync(self._charge.end(self._ending()))
+        answer = refuse_sync(self._answers.refusal(error, self._charge.entity_ids), self._method, self._start)
+        self._chunks = iter(())
+        return b"".join(answer)
 
     def _note(self, chunk: bytes) -> None:
         self._is_begun = self._is_begun or bool(chunk)

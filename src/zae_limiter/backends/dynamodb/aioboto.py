@@ -18,7 +18,8 @@ from aiobotocore.session import AioSession
 from aiohttp import ClientConnectorError
 from botocore import xform_name
 
-from ...runtime.colour import Asyncio, ForkSafe, until_shutdown
+from ...runtime.colour import ForkSafe, until_shutdown
+from ...runtime.loops import Asyncio
 from .boto import CONNECT_SLACK_S, Access, create_client, limit_wait, sending, transport_error
 from .expressions import Payload, Request, fields_of
 from .transport import UNTOLD, Dates, NoReply

@@ -60,7 +60,7 @@ PING = Key("_/PING", "#PING")
 class DynamoDBBackend:
     """One table, safe for tasks or threads, whichever it was opened for."""
 
-    swap = changes = None
+    swap = changes = news = None
     """Every answer has to be waited for, and a change is found out by reading."""
 
     def __init__(self, calls: Calls) -> None:

@@ -19,7 +19,7 @@ from typing import TypeVar
 from ...exceptions import RateLimiterUnavailable, ValidationError, ZAELimiterError
 from ...models import BackendCapabilities, check_count
 from ...repository_protocol import Item, Key, Outcome, Page, Query, Write
-from ...runtime.colour import Asyncio, Blocking, Colour, ForkSafe, in_thread, run_sync
+from ...runtime.colour import ForkSafe, colour_of, in_thread, run_sync
 from ...runtime.world import World
 from ..change_log import LogEntry
 from . import statements
@@ -46,13 +46,15 @@ TIDY_AGAIN_WRITES = 100  # if something was left: twice as fast as writes could 
 class SqliteBackend:
     """Items in one SQLite file, safe for processes, threads and tasks at once, also after a fork."""
 
+    news = None  # ``changes`` tells more
+
     def __init__(self, path: str | os.PathLike[str], *, sync: bool, timeout_ms: int, world: World) -> None:
         text = os.fspath(path)
         if text == ":memory:":
             raise ValidationError("store", text, "use memory:// for a store that is not kept")
         if not text or "\0" in text:
             raise ValidationError("store", text, "it is not the path of a file")
-        self.colour: Colour = Blocking() if sync else Asyncio()
+        self.colour = colour_of(sync=sync)
         self._sync = sync
         self._timeout_ms = check_count("timeout_ms", timeout_ms, TIMEOUT_MS_MAX)
         self.capabilities = BackendCapabilities("sqlite", timeout_ms=timeout_ms, atomic_batches=True)

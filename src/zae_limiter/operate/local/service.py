@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import http.client
 import json
 import os
 import signal
@@ -20,16 +19,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from urllib.parse import urlencode
 
 from ...exceptions import InfrastructureError, InfrastructureNotFoundError
 from .engines import HOST, Engine, user_directory
+from .health import ANSWER_SECONDS, answers
+from .servers import ENGINES
 
-ANSWER_SECONDS = 2.0
 POLL_SECONDS = 0.05
 TERM_SECONDS = 10.0
 LOG_TAIL_BYTES = 1_000_000
-REGION = "us-east-1"
 
 DETACHED = 'log=$1; shift; "$@" >>"$log" 2>&1 </dev/null & echo $!'
 """The shell ends at once; what it started belongs to nobody and reads from nothing."""
@@ -48,7 +46,7 @@ class Running:
 
     @property
     def endpoint_url(self) -> str:
-        return endpoint_on(self.port)
+        return ENGINES[self.engine].endpoint_url(self.port)
 
     @property
     def is_alive(self) -> bool:
@@ -56,17 +54,12 @@ class Running:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether it answers; anything but an error of its own is an answer."""
-        with contextlib.closing(http.client.HTTPConnection(HOST, self.port, timeout=ANSWER_SECONDS)) as asked:
-            try:
-                asked.request("GET", self.health)
-                return asked.getresponse().status < 500
-            except (OSError, http.client.HTTPException):
-                return False
+        """Whether it answers, each in its own language."""
+        return answers(self.health, self.port)
 
     def stop(self) -> None:
         """End the process and what it started, gently at first. One that is gone already is fine."""
-        for signum in (signal.SIGTERM, signal.SIGKILL):
+        for signum in (ENGINES[self.engine].ends_by, signal.SIGKILL):
             if not self.is_alive:
                 return
             try:
@@ -94,7 +87,7 @@ class LocalAws:
             noted = Running(**json.loads(self._note.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
             return None
-        return noted if noted.is_alive else None
+        return noted if noted.engine in ENGINES and noted.is_alive else None
 
     def must_run(self) -> Running:
         if (running := self.running()) is None:
@@ -145,6 +138,7 @@ class LocalAws:
                 )
         log = self.directory / f"{engine.name}.log"
         log.write_bytes(b"")
+        engine.prepare(program)
         words, more, directory = engine.command(program, port)
         shell, variables = ["sh", "-c", DETACHED, "sh", str(log), *words], os.environ | more
         try:
@@ -199,22 +193,6 @@ def birth_of(pid: int) -> str | None:
     # The second field is a name in brackets, in which anything may stand.
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else f"{boot}:{fields[19]}"
-
-
-def endpoint_on(port: int) -> str:
-    return f"http://{HOST}:{port}"
-
-
-def environment(endpoint_url: str, table: str) -> dict[str, str]:
-    """What programs have to be told to use a local AWS; credentials are needed and never looked at."""
-    query = urlencode({"region": REGION, "endpoint_url": endpoint_url})
-    return {
-        "AWS_ENDPOINT_URL": endpoint_url,
-        "AWS_ACCESS_KEY_ID": "local",
-        "AWS_SECRET_ACCESS_KEY": "local",
-        "AWS_DEFAULT_REGION": REGION,
-        "ZAE_LIMITER_STORE": f"dynamodb://{table}?{query}",
-    }
 
 
 def last_lines(log: Path, count: int) -> list[str]:

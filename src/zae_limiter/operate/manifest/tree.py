@@ -23,7 +23,7 @@ WORD, MAPPING, LIST = "a word", "a mapping", "a list"
 
 
 class Node(NamedTuple):
-    """A word, a mapping, or something that no manifest has, such as a list."""
+    """A word, a mapping, a list, or something that no text of ours has, such as a value with a tag."""
 
     kind: str
     text: str = ""
@@ -32,6 +32,8 @@ class Node(NamedTuple):
     """Whether a word was written without quotes."""
     entries: tuple[tuple[Node, Node], ...] = ()
     """Of a mapping: keys, which are words, and values in the order of the text, duplicates included."""
+    items: tuple[Node, ...] = ()
+    """Of a list."""
     line: int = 0
     column: int = 0
 
@@ -44,8 +46,8 @@ class Node(NamedTuple):
         return self.kind if self.kind != WORD else "nothing" if self.is_nothing else repr(self.text)
 
 
-def read_yaml(data: bytes, source: str) -> Node:
-    """The one document that a text holds."""
+def read_yaml(data: bytes, source: str, nothing: str = "a manifest that wants nothing says so: {}") -> Node:
+    """The one document that a text holds; ``nothing`` says how to write that there is none."""
     try:
         import yaml
     except ImportError as error:
@@ -63,7 +65,7 @@ def read_yaml(data: bytes, source: str) -> Node:
     except yaml.YAMLError as error:
         raise ManifestError(source, _misread(yaml, error, text)) from error
     if root is None:
-        raise _broken(source, "the file is empty; a manifest that wants nothing says so: {}")
+        raise _broken(source, f"the file is empty; {nothing}")
     return root
 
 
@@ -92,8 +94,10 @@ def _built(events: Iterable[Any], source: str) -> Node | None:
                 continue
             case "MappingEndEvent" | "SequenceEndEvent":
                 start, parts = unfinished.pop()
-                is_mapping = name == "MappingEndEvent"
-                node = _node(start, MAPPING, entries=_entries(parts)) if is_mapping else _node(start, LIST)
+                if name == "MappingEndEvent":
+                    node = _node(start, MAPPING, entries=_entries(parts))
+                else:
+                    node = _node(start, LIST, items=tuple(parts))
             case "ScalarEvent":
                 node = _node(event, WORD, text=event.value, plain=event.style in (None, ""))
             case "AliasEvent":
@@ -152,7 +156,7 @@ def _of_json(value: Any) -> Node:
         entries = ((Node(WORD, key, plain=False), _of_json(one)) for key, one in value)
         return Node(MAPPING, entries=tuple(entries))
     if isinstance(value, list):
-        return Node(LIST)
+        return Node(LIST, items=tuple(map(_of_json, value)))
     return Node(WORD, value, plain=False) if isinstance(value, str) else Node(WORD, json.dumps(value))
 
 

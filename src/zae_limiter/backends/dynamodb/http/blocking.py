@@ -20,10 +20,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
 from ....runtime.colour import Blocking, ForkSafe, Signal, run_sync
+from ...pool import arrivals_of
 from ..transport import NoReply
 from .endpoint import ADDRESSES_MAX, Target, untrusted
 from .http1 import Malformed, Response
-from .pool import arrivals_of
 
 T = TypeVar("T")
 

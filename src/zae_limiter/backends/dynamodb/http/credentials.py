@@ -21,7 +21,7 @@ from .endpoint import DriverNeeded, Target, find_target
 from .signing import Signer
 
 if TYPE_CHECKING:
-    from .pool import Network
+    from .transport import Network
 
 PREPARE_MS_MAX = 30_000
 """Getting ready happens once and may take long on a small machine, so no call's deadline counts for it."""

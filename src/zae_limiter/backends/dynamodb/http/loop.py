@@ -14,11 +14,11 @@ import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, cast
 
-from ....runtime.colour import Asyncio
+from ....runtime.loops import Asyncio
+from ...pool import arrivals_of
 from ..transport import NoReply
 from .endpoint import ADDRESSES_MAX, Target, untrusted
 from .http1 import Malformed, Response
-from .pool import arrivals_of
 
 T = TypeVar("T")
 

@@ -10,20 +10,26 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from functools import partial
 from json.scanner import make_scanner
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ....runtime.colour import ForkSafe, until_shutdown
 from ....runtime.world import World
+from ...pool import Pool
 from ..boto import Access
 from ..expressions import Payload, Request
-from ..transport import Dates, Transport, TransportError, refusal, seconds_of, unreadable
+from ..transport import Dates, NoReply, Transport, TransportError, refusal, seconds_of, unreadable
 from .credentials import SignerSource
 from .http1 import Response
-from .pool import Pool
 
 if TYPE_CHECKING:
-    from .pool import Network
+    from .blocking import BlockingConnection, BlockingNetwork
+    from .loop import LoopConnection, LoopNetwork
+
+    # What differs between the colours.
+    Network: TypeAlias = BlockingNetwork | LoopNetwork
+    HttpConnection: TypeAlias = BlockingConnection | LoopConnection
 
 logger = logging.getLogger(__name__)
 
@@ -126,10 +132,16 @@ class HttpTransport:
             logger.debug("requests go through botocore: %s", self._signers.obstacle)
             self._instead = self._driver()
 
-    def _new_pool(self) -> Pool:
+    def _new_pool(self) -> Pool[HttpConnection]:
         target = self._signers.target
         assert target is not None
-        pool = Pool(self._network, target, self._access.connect_timeout_s, self._ticks_ms)
+        network, share_s = self._network, self._access.connect_timeout_s
+
+        async def connect(until_ms: float) -> HttpConnection:
+            return await network.connect(target, until_ms, share_s)
+
+        busy = partial(NoReply, ambiguous=False)
+        pool = Pool(connect, target.pool, network.fanout.signal, self._ticks_ms, busy)
         if self._network.home is not None:
             pool.guard = until_shutdown(pool.shut)
         return pool

@@ -1,0 +1,48 @@
+"""The session of the page: a token is shown once, and a cookie stands for it from then on.
+
+No script can read the cookie, and no other site can have it sent; what it may change needs a header besides,
+see ``access``.
+"""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from ..web.answers import RequestRefused
+from ..web.request import parsed_json
+from .access import SESSION_SECONDS
+from .state import ServerState
+
+
+def routes(server: ServerState) -> list[BaseRoute]:
+    access, is_tls = server.access, server.config.is_tls
+
+    async def begin(request: Request) -> Response:
+        said = parsed_json(await request.body())
+        secret = said.get("token") if isinstance(said, dict) else None
+        caller = access.bearer(secret) if isinstance(secret, str) else None
+        if caller is None:
+            raise RequestRefused(401, "this server does not know this token")
+        response = JSONResponse({"name": caller.name, "scopes": sorted(caller.scopes)})
+        response.set_cookie(
+            access.cookie,
+            access.session(caller),
+            max_age=SESSION_SECONDS,
+            path="/",
+            secure=is_tls,
+            httponly=True,
+            samesite="strict",
+        )
+        return response
+
+    async def end(_: Request) -> Response:
+        response = Response(status_code=204)
+        response.delete_cookie(access.cookie, path="/", secure=is_tls, httponly=True, samesite="strict")
+        return response
+
+    return [
+        Route("/ui/session", begin, methods=["POST"]),
+        Route("/ui/session", end, methods=["DELETE"]),
+    ]

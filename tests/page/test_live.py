@@ -1,0 +1,170 @@
+"""What moves: levels between two looks, changes that bind, refusals as they happen, a server that goes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.engines.dynamodb_local import free_port
+from tests.page.browser import Browser
+from tests.page.served import CHANGER, Served, serving
+from tests.patience import wait_until
+from zae_limiter import Limit, RateLimitExceeded, SyncRateLimiter
+from zae_limiter.telemetry import Telemetry
+
+
+@pytest.fixture(autouse=True)
+def looking(browser: Browser, served: Served) -> None:
+    if not browser.run("return location.pathname").startswith("/ui"):
+        browser.open(served.page(CHANGER))
+    browser.settled()
+
+
+class Running:
+    """A program that asks all the time, in a thread of its own, with a limiter of its own."""
+
+    def __init__(self, store: str, entity: str, resource: str) -> None:
+        self._store, self._asked = store, (entity, resource)
+        self._is_over = threading.Event()
+        self.admitted = self.refused = 0
+        self.first_refused_s = 0.0
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        with SyncRateLimiter.open(self._store) as limiter, Telemetry(limiter) as telemetry:
+            telemetry.share()
+            while not self._is_over.wait(0.05):
+                try:
+                    with limiter.acquire(*self._asked, {"calls": 1}):
+                        self.admitted += 1
+                except RateLimitExceeded:
+                    self.refused += 1
+                    self.first_refused_s = self.first_refused_s or time.monotonic()
+
+    @classmethod
+    @contextmanager
+    def beside(cls, store: str, entity: str, resource: str) -> Iterator[Running]:
+        running = cls(store, entity, resource)
+        running._thread.start()
+        try:
+            yield running
+        finally:
+            running._is_over.set()
+            running._thread.join()
+
+
+def test_levels_move_between_two_looks(browser: Browser, served: Served) -> None:
+    """A bucket that fills is seen to fill, also while nothing is heard from the server."""
+    with SyncRateLimiter.open(served.store) as limiter:
+        limiter.set_limits("filling", [Limit.per_minute("calls", 6_000)], resource="api")
+        with limiter.acquire("filling", "api", {"calls": 6_000}):
+            pass
+    browser.go("entity?entity=filling")
+    browser.sees("calls", ".level")
+    read = "return Number(document.querySelector('.level .left').innerText.replaceAll(',', ''))"
+    width = "return document.querySelector('.level .fill').getBoundingClientRect().width"
+    script = f"""const close = EventSource.prototype.close; window.EventSource = function () {{ return {{
+        addEventListener() {{}}, close() {{}} }} }}; {read}"""
+    browser.run(script)  # no stream is opened from now on
+    browser.go("entity?entity=key-2")
+    browser.go("entity?entity=filling")
+    browser.sees("calls", ".level")
+    before, wide = browser.run(read), browser.run(width)
+    wait_until(lambda: bool(browser.run(read) > before and browser.run(width) > wide), "it stands still")
+    browser.driver.refresh()
+
+
+def test_a_change_binds_who_runs(browser: Browser, served: Served) -> None:
+    """A program that is refused is admitted once its limit is raised on the page, and the other way round."""
+    with SyncRateLimiter.open(served.store) as limiter:
+        limiter.set_limits("runner", [Limit.per_day("calls", 2)], resource="api")
+    with Running.beside(served.store, "runner", "api") as running:
+        wait_until(lambda: running.refused > 0)
+        admitted = running.admitted
+        assert admitted == 2
+        browser.go("entity?entity=runner&resource=api")
+        browser.click("Edit the limits on api")
+        browser.fill("dialog .line input", "calls:100000/min")
+        browser.click("Set 1 limit", "dialog")
+        browser.sees("Done", "dialog")
+        wait_until(lambda: running.admitted > admitted + 10, "the change does not bind")
+        browser.click("Close", ".dialog-foot")
+        browser.click("Edit the limits on api")
+        browser.fill("dialog .line input", "calls:1/day")
+        browser.click("Set 1 limit", "dialog")
+        browser.sees("Done", "dialog")
+        refused = running.refused
+        wait_until(lambda: running.refused > refused + 3, "the cut does not bind")
+        browser.click("Close", ".dialog-foot")
+
+
+def test_a_refusal_is_seen_as_it_happens(
+    browser: Browser, served: Served, record_property: pytest.RecordProperty
+) -> None:
+    """Who was refused, on what and by which limit, in the list and for whoever listens, without a reload."""
+    with SyncRateLimiter.open(served.store) as limiter:
+        limiter.set_limits("eager", [Limit.per_day("calls", 1)], resource="api")
+    browser.go("overview")
+    browser.sees("Live", ".connection")
+    browser.run(  # the stream alone is to tell it
+        """const whole = window.fetch;
+        window.fetch = (where, ...more) =>
+            String(where).includes('view/overview') ? new Promise(() => {}) : whole(where, ...more)"""
+    )
+    with Running.beside(served.store, "eager", "api") as running:
+        browser.sees("eager", ".ticker")
+        seen_s = time.monotonic()
+        delay_s = seen_s - running.first_refused_s
+        record_property("refusal_seen_after_seconds", round(delay_s, 2))
+        print(f"a refusal was seen {delay_s:.2f} s after it happened")
+        browser.sees("calls said no to 1 calls", ".ticker")
+        browser.sees("eager was refused on api by calls", "[role=status].hidden-text")
+    browser.driver.refresh()
+
+
+def test_what_never_passes_says_so_and_money_is_money(browser: Browser, served: Served) -> None:
+    """Also where only the entity has a limit that counts money."""
+    browser.go("overview")
+    with SyncRateLimiter.open(served.store) as limiter, Telemetry(limiter) as telemetry:
+        telemetry.share()
+        limiter.set_limits("greedy", [Limit.per_month("usd", 1_000_000, unit="usd_micro")], resource="paid")
+        with pytest.raises(RateLimitExceeded):
+            limiter.acquire("greedy", "paid", {"usd": 5_000_000}).open()
+        browser.sees("usd said no to $5.00 usd · never passes", ".ticker")
+
+
+def test_a_server_that_goes_and_comes_back(browser: Browser, tmp_path: Path) -> None:
+    """The page says that it has lost it, keeps what it showed, and goes on by itself."""
+    store, port = f"sqlite:///{tmp_path}/limits.db", str(free_port())
+    with SyncRateLimiter.open(store) as limiter:
+        limiter.set_system_defaults([Limit.per_minute("rpm", 60)])
+        with limiter.acquire("steady", "api", {"rpm": 30}):
+            pass
+    with serving(tmp_path, store, "--port", port, tokens=False) as first:
+        browser.open(f"{first.url}/ui/")
+        browser.settled()
+        browser.sees("Live", ".connection")
+        browser.sees("steady", "main")
+    browser.sees("Reconnecting", ".connection")
+    assert "steady" in browser.text("main")
+    with serving(tmp_path, store, "--port", port, tokens=False):
+        browser.sees("Live", ".connection")
+        browser.sees("steady", "main")
+    browser.open("about:blank")
+
+
+def test_a_server_that_was_started_anew_asks_for_a_token(browser: Browser, tmp_path: Path) -> None:
+    """Its cookies are good for one start; the page asks instead of showing nothing."""
+    store, port = f"sqlite:///{tmp_path}/limits.db", str(free_port())
+    with serving(tmp_path, store, "--port", port) as first:
+        browser.open(first.page(CHANGER))
+        browser.settled()
+        browser.sees("Live", ".connection")
+    with serving(tmp_path, store, "--port", port):
+        browser.sees("Show a token")
+    browser.open("about:blank")

@@ -1,0 +1,5 @@
+"""Tests of what Envoy is answered are coroutines."""
+
+from tests.stores import clock, pytest_pyfunc_call, runner
+
+__all__ = ["clock", "pytest_pyfunc_call", "runner"]

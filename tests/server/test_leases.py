@@ -1,0 +1,91 @@
+"""Stored leases on every store, as several workers see them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.stores import STORES, url_of
+from zae_limiter import RateLimiter
+from zae_limiter.models import Limit
+from zae_limiter.models.demand import Demand
+from zae_limiter.records.leases import PLACES, LeaseState, OnExpiry, _place, lease_item, lease_key, lease_of
+from zae_limiter.repository_protocol import Put
+from zae_limiter.server.leases import SWEEP_LEASES_MAX, AskedLease, StoredLeases
+
+LIMITS = [Limit.per_day("rpd", 1000), Limit.concurrent("parallel", 5, hold="1h")]
+
+
+def asked(key: str | None, **more: object) -> AskedLease:
+    demands = (Demand("child", "r", {"rpd": 10, "parallel": 1}), Demand("child", "s", {"rpd": 7}))
+    return replace(AskedLease(demands=demands, owner="somebody", key=key, lease_seconds=600), **more)  # type: ignore[arg-type]
+
+
+async def books(limiter: RateLimiter) -> list[dict[str, int]]:
+    return [await limiter.available(who, what) for who in ("child", "parent") for what in "rs"]
+
+
+def left(r: int, s: int, seats: int) -> list[dict[str, int]]:
+    return [{"rpd": r, "parallel": seats}, {"rpd": s, "parallel": 5}] * 2
+
+
+@pytest.mark.parametrize("kind", list(STORES))
+async def test_two_workers_on_every_store(kind: str, tmp_path: Path) -> None:
+    """Taken at one, at the same time at the other, noted, ended and expired: each once, on any store."""
+    url = url_of(kind, tmp_path)
+    async with RateLimiter.open(url) as one, RateLimiter.open(url) as other:
+        await one.create_entity("parent")
+        await one.create_entity("child", parent_id="parent", cascade=True)
+        for resource in "rs":
+            await one.set_resource_defaults(resource, LIMITS)
+        workers = StoredLeases(one), StoredLeases(other)
+        both = await asyncio.gather(*(worker.acquire(asked("k")) for worker in workers))
+        assert sorted(granted.is_again for granted in both) == [False, True]
+        assert await books(other) == left(990, 993, 4)
+
+        row = await workers[1].held(workers[0]._id_of(asked("k")), "somebody")
+        assert lease_of(row.lease_id, lease_item("ns", row)) == row, "it reads back as it was written"
+        noted = await workers[1].ends.note(row, row.changed(noted=({"rpd": 4}, {"rpd": 9})))
+        assert noted is not None
+        ends = await asyncio.gather(
+            *(w.finish(noted, LeaseState.COMMITTED, OnExpiry.SETTLE, str(n)) for n, w in enumerate(workers))
+        )
+        assert sum(end is not None for end in ends) == 1
+        assert await books(one) == left(996, 991, 5)
+
+        short = asked(None, lease_seconds=0.001, on_expiry=OnExpiry.REFUND)
+        await workers[0].acquire(short)
+        for _ in range(1000):
+            for place in range(PLACES):
+                await asyncio.gather(*(worker.sweep(place) for worker in workers))
+            if sum(worker.counts.expired for worker in workers):
+                break
+        assert sum(worker.counts.expired for worker in workers) == 1
+        assert await books(other) == left(996, 991, 5)
+
+
+@pytest.mark.parametrize("kind", list(STORES))
+async def test_leases_that_nobody_can_end(kind: str, tmp_path: Path) -> None:
+    """However many have waited longer, of which nothing can be read, one behind them expires."""
+    async with RateLimiter.open(url_of(kind, tmp_path)) as limiter:
+        await limiter.set_resource_defaults("r", LIMITS)
+        leases, demand = StoredLeases(limiter), Demand("child", "r", {"rpd": 10})
+        good = asked("k", demands=(demand,), lease_seconds=0.001, on_expiry=OnExpiry.REFUND)
+        row = (await leases.acquire(good)).row
+        assert row is not None
+        scope, place = leases.ends.scope, _place(row.lease_id)
+        ids = [f"{n:040x}" for n in range(1000) if _place(f"{n:040x}") == place][: SWEEP_LEASES_MAX + 1]
+        for lease_id in ids:
+            item = lease_item(scope.namespace_id, replace(row, lease_id=lease_id, expires_ms=1))
+            item |= {"parts": "{", "ttl": lease_item(scope.namespace_id, row)["ttl"]}
+            await scope.must_write([Put(lease_key(scope.namespace_id, lease_id), item)])
+        for _ in range(1000):
+            await leases.sweep(place)
+            if await limiter.available("child", "r") == {"rpd": 1000, "parallel": 5}:
+                break
+        else:
+            raise AssertionError("it has never expired")
+        assert leases.counts.failed > SWEEP_LEASES_MAX
