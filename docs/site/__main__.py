@@ -19,7 +19,12 @@ from docs.site import checks, contents, staging
 ROOT = contents.ROOT
 HERE = ROOT / "docs" / "site"
 GENERATOR = ROOT / ".engines" / "site" / "bin" / "mkdocs"
-FONT = "src/zae_limiter/server/page/static/vendor/inter-5.3.0/inter-latin-wght-normal.woff2"
+PAGE = ROOT / "src" / "zae_limiter" / "server" / "page" / "static"
+TAKEN = {
+    "inter.woff2": PAGE / "vendor/inter-5.3.0/inter-latin-wght-normal.woff2",
+    "icon.svg": PAGE / "icon.svg",
+}
+"""What the site shares with the page of a server."""
 
 
 def build(target: Path, work: Path) -> None:
@@ -28,7 +33,8 @@ def build(target: Path, work: Path) -> None:
     pages = work / "pages"
     staging.Staging(pages).run()
     shutil.copytree(HERE / "assets", pages / "assets", dirs_exist_ok=True)
-    staging.copy(ROOT / FONT, pages / "assets" / "inter.woff2")
+    for name, path in TAKEN.items():
+        staging.copy(path, pages / "assets" / name)
     config = {
         "INHERIT": str(HERE / "mkdocs.yml"),
         "docs_dir": str(pages),

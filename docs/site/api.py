@@ -66,18 +66,34 @@ def chapter_of(name: str, thing: Any) -> str:
     """The file of the first chapter that a name of the package belongs to."""
     if name.endswith(("Repository", "RepositoryBuilder")):
         return "repositories"
-    home = getattr(thing, "__module__", f"{PACKAGE}.version").removeprefix(f"{PACKAGE}.")
+    home = home_of(thing)
     for chapter in CHAPTERS:
-        if any(home == one or home.startswith(f"{one}.") for one in chapter.homes.split()):
+        if any(is_at(home, one) for one in chapter.homes.split()):
             return chapter.file
     raise LookupError(f"no chapter of docs/site/api.py has {name} of {home}")
+
+
+def home_of(thing: Any) -> str:
+    """The module of a thing, without the package."""
+    return str(getattr(thing, "__module__", f"{PACKAGE}.version")).removeprefix(f"{PACKAGE}.")
+
+
+def is_at(home: str, module: str) -> bool:
+    return home == module or home.startswith(f"{module}.")
 
 
 def names_of(chapter: Chapter) -> dict[str, Any]:
     names = public(chapter.module)
     if not chapter.homes:
         return names
-    return {name: one for name, one in names.items() if chapter_of(name, one) == chapter.file}
+    found = {name: one for name, one in names.items() if chapter_of(name, one) == chapter.file}
+    return dict(sorted(found.items(), key=lambda pair: place_in(chapter, pair[1])))
+
+
+def place_in(chapter: Chapter, thing: Any) -> int:
+    """What people come for is first: the homes of a chapter are in that order."""
+    homes = chapter.homes.split()
+    return next(at for at, home in enumerate(homes) if is_at(home_of(thing), home))
 
 
 def page(chapter: Chapter) -> str:
@@ -122,7 +138,7 @@ def described_class(name: str, kind: type) -> Iterable[str]:
         yield "\n".join(f"- `{key}`: `{plain(str(value))}`" for key, value in kind.__annotations__.items())
         return
     for member, thing, owner in members(kind):
-        yield f"### `{name}.{member}` {{ #{name}.{member} }}"
+        yield f'### `{name}.{member}` {{ #{name}.{member} data-toc-label="{member}" }}'
         if isinstance(thing, property):
             yield prose(inspect.getdoc(thing) or "")
             continue

@@ -124,7 +124,9 @@ def with_reasons(page: str) -> str:
         if piece["kind"] is not None:
             why = piece["said"].strip() if piece["kind"] == "not executed" else ""
             continue
-        pieces.append(piece[0])
+        is_printed = piece["language"] == "output"
+        # What a program prints has no language, and belongs to the block above it.
+        pieces.append(piece[0].replace("```output", "```{ .text .output }", 1) if is_printed else piece[0])
         if piece["language"] == "console":
             why = "; ".join(reasons_of(piece["text"]))
         if why:
