@@ -11,6 +11,7 @@ import os
 import posixpath
 import re
 import shutil
+from html import escape
 from pathlib import Path
 
 from docs.site import api, commands, contents
@@ -29,6 +30,15 @@ LANGUAGES = {
     ".json": "json",
     ".js": "javascript",
 }
+FRONT = "---\nhide:\n  - navigation\n  - toc\n---\n"
+"""The first page needs its whole width."""
+PLACE_OF_FILM = re.compile(r"<!-- site: animation -->\n+!\[(?P<said>[^]]+)\]\([^)]+\)\n")
+FILM = """<figure class="film">
+{videos}
+<figcaption>Thirty seconds of <code>zae-limiter demo --ui</code>: tenants of an LLM gateway at work, and a budget that is raised meanwhile. Recorded from the page as it is.</figcaption>
+</figure>
+"""  # noqa: E501
+VIDEO = """<video class="film-{kind}" src="assets/film-{kind}.webm" poster="assets/film-{kind}.jpg" width="1120" height="700" aria-label="{said}" controls muted loop playsinline preload="none"></video>"""  # noqa: E501
 DECISIONS = f"{contents.GENERATED}decisions.md"
 
 
@@ -67,6 +77,8 @@ class Staging:
     def staged(self, page: str) -> str:
         """A page with links as they are on the site, and with reasons below blocks that are not run."""
         text = with_reasons((ROOT / page).read_text(encoding="utf-8"))
+        if page == contents.HOME:
+            text = FRONT + with_film(text)
         return "".join(self.linked_outside_code(text, page))
 
     def linked_outside_code(self, text: str, page: str) -> list[str]:
@@ -133,6 +145,19 @@ def with_reasons(page: str) -> str:
             pieces.append(f"\n\n*Not run by the tests: {why}.*\n{{: .not-run }}\n")
         why = ""
     return "".join([*pieces, page[at:]])
+
+
+def with_film(page: str) -> str:
+    """The page, with the film where its picture is."""
+
+    def film(match: re.Match[str]) -> str:
+        videos = (VIDEO.format(kind=kind, said=escape(match["said"])) for kind in ("light", "dark"))
+        return FILM.format(videos="\n".join(videos))
+
+    found, count = PLACE_OF_FILM.subn(film, page)
+    if count != 1:
+        raise SystemExit(f"error: {contents.HOME} has no place for the film")
+    return found
 
 
 def reasons_of(block: str) -> list[str]:
