@@ -50,7 +50,7 @@ check: $(READY) ## Check format, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-engines: $(DYNAMODB) $(EMULATOR) $(OLDER) $(SERVERS) $(AXE) $(SITE) ## Install the engines that the tests run against
+engines: $(DYNAMODB) $(EMULATOR) $(OLDER) $(PEERS) $(SERVERS) $(AXE) $(SITE) ## Install the engines that the tests run against
 
 fuzz: $(READY) engines ## Try bad input and hostile tenants, each property with EXAMPLES=n (2000)
 	FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/pytest -n auto --timeout 0 tests/fuzz tests/tenants
