@@ -1,4 +1,4 @@
-"""The page, its charts and the table of the README, from a stored result. Pure."""
+"""The page, its charts and the table of the comparison, from a stored result. Pure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from .texts import (
 )
 
 CHARTS = "benchmarks"
-README_CASES = ("hot-1", "hot-100", "keys-1000", "first", "cascade", "refill", "adjust-10", "sync-8")
+COMPARED_CASES = ("hot-1", "hot-100", "keys-1000", "first", "cascade", "refill", "adjust-10", "sync-8")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -365,9 +365,9 @@ def page(result: Result) -> str:
     )
 
 
-def readme_table(result: Result) -> str:
-    """What the README shows: when and where, a few cases, ratios only."""
-    return f"{conditions(result)}\n\n{ratio_table(result, README_CASES)}"
+def comparison_table(result: Result) -> str:
+    """What the comparison shows: when and where, a few cases, ratios only."""
+    return f"{conditions(result)}\n\n{ratio_table(result, COMPARED_CASES)}"
 
 
 def terminal(result: Result) -> str:

@@ -20,7 +20,7 @@ class Around:
     close: Callable[[], Coroutine[Any, Any, None]]
 
     def __init__(self, inner: Backend) -> None:
-        self.inner = inner
+        self.inner: Backend = inner
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)

@@ -34,9 +34,9 @@ class MeasuredBackend(Around):
 
     def begin_anew(self) -> None:
         """Count from zero."""
-        self.calls = {verb: Histogram(CALL_ENDS_MS) for verb in VERBS}
+        self.calls: dict[str, Histogram] = {verb: Histogram(CALL_ENDS_MS) for verb in VERBS}
         """How long calls took, in milliseconds."""
-        self.errors = dict.fromkeys(VERBS, 0)
+        self.errors: dict[str, int] = dict.fromkeys(VERBS, 0)
 
     async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
         outcomes = await super().write_each(writes)
