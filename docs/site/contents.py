@@ -15,7 +15,11 @@ GENERATED = "generated/"
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "Start": (
+        "docs/start.md",
+        "docs/install.md",
+        "docs/use.md",
         "README.md",
+        "docs/contents.md",
         "docs/watch.md",
         "docs/glossary.md",
     ),
@@ -36,6 +40,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "examples/README.md",
     ),
     "Concepts": (
+        "docs/law.md",
         "docs/promises.md",
         "docs/changes.md",
         "docs/time.md",
@@ -53,6 +58,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "docs/outbound.md",
     ),
     "Stores": (
+        "docs/stores.md",
         "docs/redis.md",
         "docs/postgresql.md",
         "docs/stack.md",
@@ -78,6 +84,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "CHANGELOG.md",
     ),
     "Comparison and migration": (
+        "docs/comparison.md",
+        "docs/from-limits.md",
+        "docs/from-slowapi.md",
+        "docs/from-pyrate.md",
         "docs/benchmarks.md",
         "docs/migrating.md",
     ),

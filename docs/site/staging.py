@@ -30,6 +30,10 @@ LANGUAGES = {
     ".json": "json",
     ".js": "javascript",
 }
+SCRIPTS = {
+    ".css": '<link rel="stylesheet" href="assets/{}">',
+    ".js": '<script src="assets/{}"></script>',
+}
 FRONT = "---\nhide:\n  - navigation\n  - toc\n---\n"
 """The first page needs its whole width."""
 PLACE_OF_FILM = re.compile(r"<!-- site: animation -->\n+!\[(?P<said>[^]]+)\]\([^)]+\)\n")
@@ -79,7 +83,18 @@ class Staging:
         text = with_reasons((ROOT / page).read_text(encoding="utf-8"))
         if page == contents.HOME:
             text = FRONT + with_film(text)
+        text += self.scripts(page)
         return "".join(self.linked_outside_code(text, page))
+
+    def scripts(self, page: str) -> str:
+        """What moves on a page: the files of `docs/assets` that begin with its name."""
+        stem = Path(page).stem
+        rows = []
+        for path in sorted((ROOT / "docs" / "assets").glob("*"), key=lambda one: one.stem):
+            if Path(page).parent == Path("docs") and path.stem.partition("-")[0] == stem:
+                self.assets.add(path.relative_to(ROOT).as_posix())
+                rows.append(SCRIPTS[path.suffix].format(path.name))
+        return "\n".join(["\n", *rows, ""]) if rows else ""
 
     def linked_outside_code(self, text: str, page: str) -> list[str]:
         pieces, at = [], 0
@@ -177,7 +192,9 @@ def source_page(name: str) -> str:
 
 
 def title_of(page: str) -> str:
-    """The first heading of a page."""
+    """The first heading of a page; of two pages that have the name of the package, one is the README."""
+    if page == "README.md":
+        return "README"
     match = re.search(r"^# (.+)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
     if match is None:
         raise SystemExit(f"error: {page} has no title")

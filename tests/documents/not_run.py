@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 INSTALLS = "it installs, which the environment of this test has done already"
+CHECKOUT = "it needs the checkout; tests/documents/newcomer.py runs it in a fresh one"
 AWS = "it needs an account of AWS"
 ENGINE = "it starts an engine; tests/cli/test_local.py does"
 SERVES = "it serves until it is told to end"
@@ -10,6 +11,11 @@ NOT_RUN = {
     'pip install ".[cli,dynamodb]"': INSTALLS,
     'pip install ".[cli,server]"': INSTALLS,
     "zae-limiter demo --ui": SERVES,
+    "make demo": CHECKOUT,
+    "make test": CHECKOUT,
+    'pip install ".[cli]"': INSTALLS,
+    "python3 -m venv venv": INSTALLS,
+    ". venv/bin/activate": INSTALLS,
     "zae-limiter deploy --name limits --region eu-west-1": AWS,
     "zae-limiter status --name limits --region eu-west-1": AWS,
     "zae-limiter delete --name limits --region eu-west-1": AWS,

@@ -17,6 +17,8 @@ from tests.patience import wait_until
 LOOKS = [
     ("index.html", WIDE, "light"),
     ("index.html", PHONE, "dark"),
+    ("law.html", WIDE, "light"),
+    ("law.html", PHONE, "dark"),
     ("quotas.html", WIDE, "dark"),
     ("quotas.html", PHONE, "light"),
     ("reference/leases.html", WIDE, "light"),
@@ -114,6 +116,16 @@ def test_the_films_are_small() -> None:
         "film-light.webm",
     ]
     assert sum(file.stat().st_size for file in files) < FILM_BYTES_MAX
+
+
+def test_a_bucket_can_be_drained(browser: Browser, url: str) -> None:
+    """The pictures of the law move on the site too."""
+    browser.colours("light")  # and its clock stands
+    browser.open(f"{url}/law.html")
+    for _ in range(3):
+        browser.click("Take 4", "[data-scene=drain]")
+    browser.sees("Refused", "[data-scene=drain] .law-answer")
+    assert loaded(browser) == {url}
 
 
 def test_what_is_looked_for_is_found(browser: Browser, url: str) -> None:
