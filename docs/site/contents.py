@@ -94,6 +94,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Decisions": (f"{GENERATED}decisions.md", "docs/adr/[0-9]*.md"),
     "Contributing": (
         "CONTRIBUTING.md",
+        "docs/add-a-store.md",
+        "examples/store/README.md",
+        "docs/add-a-kind-of-limit.md",
+        "docs/add-a-framework.md",
         "docs/mutation.md",
     ),
 }
