@@ -32,6 +32,7 @@ PREFIXES = {  # the same for all that start so
     'eval "$(zae-limiter local env)"': ENGINE,
     "zae-limiter table ": ENGINE,
     "zae-limiter serve ": SERVES,
+    "STORE_URL=": "it needs the checkout; tests/examples/test_store.py runs it",
 }
 
 
