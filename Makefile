@@ -15,6 +15,7 @@ EMULATOR := $(ENGINES)/emulator/.ready
 SERVERS := $(ENGINES)/.servers
 AXE := $(ENGINES)/.axe-core-4.14.0
 PEERS := $(ENGINES)/peers/.ready
+SITE := $(ENGINES)/site/.ready
 OLDER := $(ENGINES)/older-0.10/.ready $(ENGINES)/older-0.17/.ready
 PIP_FLAGS := --quiet --disable-pip-version-check
 COMPILE = .venv-lock/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-config \
@@ -27,7 +28,7 @@ define check_python
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ui test quick engines check fuzz sim reach exhaust mutate storm soak waiting copies nightly newcomer bench compare walk format lock clean
+.PHONY: help demo demo-ui test quick engines check fuzz sim reach exhaust mutate storm soak waiting copies nightly newcomer bench compare walk docs format lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,7 +50,7 @@ check: $(READY) ## Check format, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-engines: $(DYNAMODB) $(EMULATOR) $(OLDER) $(PEERS) $(SERVERS) $(AXE) ## Install the engines that the tests run against
+engines: $(DYNAMODB) $(EMULATOR) $(OLDER) $(PEERS) $(SERVERS) $(AXE) $(SITE) ## Install the engines that the tests run against
 
 fuzz: $(READY) engines ## Try bad input and hostile tenants, each property with EXAMPLES=n (2000)
 	FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/pytest -n auto --timeout 0 tests/fuzz tests/tenants
@@ -113,6 +114,9 @@ compare: $(READY) $(DYNAMODB) ## Compare the CPU of an acquire with that of anot
 walk: $(READY) $(DYNAMODB) ## Print every function that an acquire enters, on every store
 	$(BIN)/python -m tests.walk
 
+docs: $(READY) $(SITE) ## Build the site of these pages in site/, warnings are errors
+	$(BIN)/python -m docs.site
+
 format: $(READY) ## Format the code and apply safe fixes
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
@@ -123,13 +127,14 @@ lock: ## Lock the dependencies again (UPGRADE=1 takes newer versions)
 	$(COMPILE) pyproject.toml --extra cli --extra dynamodb --extra redis --extra postgres --extra fastapi --extra flask --extra django --extra prometheus --extra opentelemetry --extra server --extra grpc --group dev --output-file requirements/dev.lock
 	$(COMPILE) pyproject.toml --extra cli --constraints requirements/dev.lock --output-file requirements/demo.lock
 	$(COMPILE) requirements/emulator.in --output-file requirements/emulator.lock
+	$(COMPILE) requirements/site.in --output-file requirements/site.lock
 	$(COMPILE) requirements/peers.in --output-file requirements/peers.lock
 	$(COMPILE) requirements/older-0.10.in --output-file requirements/older-0.10.lock
 	$(COMPILE) requirements/older-0.17.in --output-file requirements/older-0.17.lock
 
 clean: ## Remove everything that the other targets made
-	rm -rf $(VENV) $(DEMO) $(ENGINES) .venv-lock build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .mutation.json
-	find src examples tests -type d -name __pycache__ -prune -exec rm -rf {} +
+	rm -rf $(VENV) $(DEMO) $(ENGINES) .venv-lock build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis .mutation.json
+	find src examples tests docs -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # The environment is rebuilt from nothing when the lock or the project file changes.
 $(READY): requirements/dev.lock pyproject.toml
@@ -173,8 +178,8 @@ $(SERVERS):
 	fi
 	@touch $@
 
-# Each of these pins drivers of its own, so each has an environment of its own.
-$(EMULATOR) $(PEERS) $(OLDER): $(ENGINES)/%/.ready: requirements/%.lock
+# Each of these pins drivers or tools of its own, so each has an environment of its own.
+$(EMULATOR) $(PEERS) $(OLDER) $(SITE): $(ENGINES)/%/.ready: requirements/%.lock
 	rm -rf $(@D)
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/pip install $(PIP_FLAGS) --require-hashes -r $<

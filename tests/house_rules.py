@@ -33,7 +33,7 @@ LAYERS = (
         "models models.* exceptions naming bucket version engine.law engine.law.* engine.level"
         " engine.level.* engine.phases engine.phases.*"
         " engine.seen_changes engine.seen_changes.* runtime.unentered runtime.unentered.*"
-        " runtime.current runtime.current.*",
+        " runtime.current runtime.current.* runtime.logs",
         "established",
     ),
     Layer("colour", "runtime.colour runtime.loops runtime.kept runtime.within runtime.beside"),

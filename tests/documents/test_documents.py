@@ -11,42 +11,11 @@ import pytest
 
 from tests.documents import wheel
 from tests.documents.blocks import Step, agrees, steps_of
+from tests.documents.not_run import NOT_RUN, PREFIXES, reason
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
 DECISIONS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "adr").glob("*.md"))
-
-INSTALLS = "it installs, which the environment of this test has done already"
-CHECKOUT = "it needs the checkout; tests/documents/newcomer.py runs it in a fresh one"
-AWS = "it needs an account of AWS"
-ENGINE = "it starts an engine; tests/cli/test_local.py does"
-SERVES = "it serves until it is told to end"
-NOT_RUN = {
-    'pip install ".[cli,dynamodb]"': INSTALLS,
-    'pip install ".[cli,server]"': INSTALLS,
-    "zae-limiter demo --ui": SERVES,
-    "make demo": CHECKOUT,
-    "make test": CHECKOUT,
-    'pip install ".[cli]"': INSTALLS,
-    "python3 -m venv venv": INSTALLS,
-    ". venv/bin/activate": INSTALLS,
-    "zae-limiter deploy --name limits --region eu-west-1": AWS,
-    "zae-limiter status --name limits --region eu-west-1": AWS,
-    "zae-limiter delete --name limits --region eu-west-1": AWS,
-    "zae-limiter deploy --name limits --region eu-west-1 --lambda-memory 512 --tag team=search": AWS,
-    "zae-limiter namespace show default --name my-table": AWS,
-    "zae-limiter namespace show team-a --name limits": AWS,
-}
-"""Commands that do not run here, by their first line, and why."""
-PREFIXES = {  # the same for all that start so
-    "aws ": AWS,
-    "zae-limiter deploy ": AWS,
-    "zae-limiter upgrade --name ": AWS,
-    "zae-limiter local ": ENGINE,
-    'eval "$(zae-limiter local env)"': ENGINE,
-    "zae-limiter table ": ENGINE,
-    "zae-limiter serve ": SERVES,
-}
 
 MARK = "\x1e"
 """Between what one command prints and the next."""
@@ -85,7 +54,7 @@ def web_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def spared(page: str) -> frozenset[str]:
     firsts = re.findall(r"^\$ (.*)$", page, re.MULTILINE)
-    return frozenset(one for one in firsts if one in NOT_RUN or one.startswith(tuple(PREFIXES)))
+    return frozenset(one for one in firsts if reason(one))
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -25,7 +25,8 @@ class MeasuredBackend:
     """A backend that passes everything on, and notes how long it took."""
 
     def __init__(self, inner: Backend, ticks_ms: Callable[[], float]) -> None:
-        self.inner, self._ticks_ms = inner, ticks_ms
+        self.inner = inner
+        self._ticks_ms = ticks_ms
         self.troubled: tuple[Callable[[str, RateLimiterUnavailable], None], ...] = ()
         """Who is told of calls that failed."""
         self.users = 0
@@ -33,9 +34,9 @@ class MeasuredBackend:
 
     def begin_anew(self) -> None:
         """Count from zero."""
-        self.calls = {verb: Histogram(CALL_ENDS_MS) for verb in VERBS}
+        self.calls: dict[str, Histogram] = {verb: Histogram(CALL_ENDS_MS) for verb in VERBS}
         """How long calls took, in milliseconds."""
-        self.errors = dict.fromkeys(VERBS, 0)
+        self.errors: dict[str, int] = dict.fromkeys(VERBS, 0)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
