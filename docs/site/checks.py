@@ -44,6 +44,8 @@ class Page(HTMLParser):
         elif tag in LOADS and LOADS[tag] in said:
             is_only_named = tag == "link" and said.get("rel") in {"canonical", "next", "prev", "edit"}
             (self.links if is_only_named else self.loads).append(said[LOADS[tag]])
+        if said.get("poster"):
+            self.loads.append(said["poster"])
         self.loads += [one.split()[0] for one in said.get("srcset", "").split(",") if one.strip()]
 
 

@@ -15,10 +15,10 @@ GENERATED = "generated/"
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "Start": (
-        "README.md",
         "docs/start.md",
         "docs/install.md",
         "docs/use.md",
+        "README.md",
         "docs/contents.md",
         "docs/watch.md",
         "docs/glossary.md",

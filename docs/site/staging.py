@@ -11,6 +11,7 @@ import os
 import posixpath
 import re
 import shutil
+from html import escape
 from pathlib import Path
 
 from docs.site import api, commands, contents
@@ -29,6 +30,19 @@ LANGUAGES = {
     ".json": "json",
     ".js": "javascript",
 }
+SCRIPTS = {
+    ".css": '<link rel="stylesheet" href="assets/{}">',
+    ".js": '<script src="assets/{}"></script>',
+}
+FRONT = "---\nhide:\n  - navigation\n  - toc\n---\n"
+"""The first page needs its whole width."""
+PLACE_OF_FILM = re.compile(r"<!-- site: animation -->\n+!\[(?P<said>[^]]+)\]\([^)]+\)\n")
+FILM = """<figure class="film">
+{videos}
+<figcaption>Thirty seconds of <code>zae-limiter demo --ui</code>: tenants of an LLM gateway at work, and a budget that is raised meanwhile. Recorded from the page as it is.</figcaption>
+</figure>
+"""  # noqa: E501
+VIDEO = """<video class="film-{kind}" src="assets/film-{kind}.webm" poster="assets/film-{kind}.jpg" width="1120" height="700" aria-label="{said}" controls muted loop playsinline preload="none"></video>"""  # noqa: E501
 DECISIONS = f"{contents.GENERATED}decisions.md"
 
 
@@ -67,7 +81,20 @@ class Staging:
     def staged(self, page: str) -> str:
         """A page with links as they are on the site, and with reasons below blocks that are not run."""
         text = with_reasons((ROOT / page).read_text(encoding="utf-8"))
+        if page == contents.HOME:
+            text = FRONT + with_film(text)
+        text += self.scripts(page)
         return "".join(self.linked_outside_code(text, page))
+
+    def scripts(self, page: str) -> str:
+        """What moves on a page: the files of `docs/assets` that begin with its name."""
+        stem = Path(page).stem
+        rows = []
+        for path in sorted((ROOT / "docs" / "assets").glob("*"), key=lambda one: one.stem):
+            if Path(page).parent == Path("docs") and path.stem.partition("-")[0] == stem:
+                self.assets.add(path.relative_to(ROOT).as_posix())
+                rows.append(SCRIPTS[path.suffix].format(path.name))
+        return "\n".join(["\n", *rows, ""]) if rows else ""
 
     def linked_outside_code(self, text: str, page: str) -> list[str]:
         pieces, at = [], 0
@@ -135,6 +162,19 @@ def with_reasons(page: str) -> str:
     return "".join([*pieces, page[at:]])
 
 
+def with_film(page: str) -> str:
+    """The page, with the film where its picture is."""
+
+    def film(match: re.Match[str]) -> str:
+        videos = (VIDEO.format(kind=kind, said=escape(match["said"])) for kind in ("light", "dark"))
+        return FILM.format(videos="\n".join(videos))
+
+    found, count = PLACE_OF_FILM.subn(film, page)
+    if count != 1:
+        raise SystemExit(f"error: {contents.HOME} has no place for the film")
+    return found
+
+
 def reasons_of(block: str) -> list[str]:
     """Why commands of a console block are not run: one reason for all, or each with its command."""
     firsts = re.findall(r"^\$ (.*)$", block, re.MULTILINE)
@@ -152,7 +192,9 @@ def source_page(name: str) -> str:
 
 
 def title_of(page: str) -> str:
-    """The first heading of a page."""
+    """The first heading of a page; of two pages that have the name of the package, one is the README."""
+    if page == "README.md":
+        return "README"
     match = re.search(r"^# (.+)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
     if match is None:
         raise SystemExit(f"error: {page} has no title")

@@ -5,7 +5,9 @@ with what the page says.
 
 - `python`: a program of its own; an `output` block behind it is what it prints
 - `console`: commands behind `$`, each with what it prints below it
-- any other language: shown, not run. With `<!-- file: NAME -->` before it, it is that file
+- any other language with `<!-- file: NAME -->` before it is that file
+- `<!-- checked: PATH -->` before a block names the test that reads it from the page
+- `<!-- not executed: reason -->` before a block says why nobody runs it; so does the site, below it
 - `<!-- before: … -->` holds commands that the reader is spared
 - `<!-- with: NAME -->` before a `python` block says that it needs another library; `test_peers` runs these
 
@@ -20,7 +22,7 @@ import re
 from dataclasses import dataclass, replace
 
 FENCE = re.compile(r"^```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
-COMMENT = re.compile(r"<!-- (?P<kind>file|before|with|not executed): ?(?P<said>.*?)-->", re.DOTALL)
+COMMENT = re.compile(r"<!-- (?P<kind>file|before|with|checked|not executed): ?(?P<said>.*?)-->", re.DOTALL)
 PIECE = re.compile(f"{FENCE.pattern}|{COMMENT.pattern}", re.MULTILINE | re.DOTALL)
 
 
@@ -79,6 +81,30 @@ def _commands(text: str, line: int) -> list[Step]:
         else:
             found[-1] = Step(found[-1].line, found[-1].command, f"{found[-1].printed or ''}{row}\n")
     return found
+
+
+def idle_blocks(page: str) -> list[str]:
+    """Blocks that nobody runs and that do not say why, by their first lines, and ends without a beginning."""
+    idle: list[str] = []
+    said: set[str] = set()
+    ran = False
+    for piece in PIECE.finditer(page):
+        if piece["kind"] is not None:
+            said |= {piece["kind"]} if piece["said"].strip() else set()
+            continue
+        is_run = piece["language"] in ("python", "console") or (piece["language"] == "output" and ran)
+        if not (is_run or said & {"file", "with", "checked", "not executed"}):
+            idle.append(piece["text"].partition("\n")[0])
+        ran = piece["language"] == "python" and "not executed" not in said
+        said = set()
+    fences = len(re.findall(r"^[ \t]*(?:```|~~~)", page, re.MULTILINE))
+    seen = sum(2 for piece in PIECE.finditer(page) if piece["kind"] is None)
+    return idle if fences == seen else [*idle, f"{fences} fences, of which {seen} are seen"]
+
+
+def checkers(page: str) -> list[str]:
+    """The tests that are said to read a block from the page."""
+    return [piece["said"].strip() for piece in PIECE.finditer(page) if piece["kind"] == "checked"]
 
 
 def agrees(said: str, printed: str) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 INSTALLS = "it installs, which the environment of this test has done already"
 CHECKOUT = "it needs the checkout; tests/documents/newcomer.py runs it in a fresh one"
+WITHIN = "it needs the checkout"
+EXAMPLE = "it serves or asks a provider; tests/examples does with the same application"
 AWS = "it needs an account of AWS"
 ENGINE = "it starts an engine; tests/cli/test_local.py does"
 SERVES = "it serves until it is told to end"
@@ -33,6 +35,11 @@ PREFIXES = {  # the same for all that start so
     "zae-limiter table ": ENGINE,
     "zae-limiter serve ": SERVES,
     "STORE_URL=": "it needs the checkout; tests/examples/test_store.py runs it",
+    "make ": WITHIN,
+    **dict.fromkeys(('pip install ".[fast', 'pip install ".[fl', 'pip install ".[dj'), INSTALLS),
+    **dict.fromkeys(
+        ("OPENAI_API_KEY=", "ADMIN_TOKEN=", "uvicorn ", "pip install . httpx", "PROVIDER="), EXAMPLE
+    ),
 }
 
 

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.documents import wheel
-from tests.documents.blocks import Step, agrees, steps_of
+from tests.documents.blocks import Step, agrees, checkers, idle_blocks, steps_of
 from tests.documents.not_run import NOT_RUN, PREFIXES, reason
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
+OTHERS = ["CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md"]
+"""Pages of the site that are about a checkout."""
 DECISIONS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "adr").glob("*.md"))
 
 MARK = "\x1e"
@@ -125,6 +127,35 @@ def test_no_program_is_passed_over(name: str) -> None:
     assert name not in DECISIONS or "```python" not in page
 
 
+@pytest.mark.parametrize("name", [*PAGES, *DECISIONS, *OTHERS])
+def test_every_block_runs_or_says_why_not(name: str) -> None:
+    """Whatever its language. A test that is named as reading a block is there and knows the page."""
+    page = (ROOT / name).read_text(encoding="utf-8")
+    assert idle_blocks(page) == []
+    for test in checkers(page):
+        assert Path(name).name in (ROOT / test).read_text(encoding="utf-8"), test
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_pages_that_are_not_run_have_commands_with_reasons(name: str) -> None:
+    """Of a checkout, all of them; no program stands there."""
+    page = (ROOT / name).read_text(encoding="utf-8")
+    assert "```python" not in page
+    assert [one for one in re.findall(r"^\$ (.*)$", page, re.MULTILINE) if not reason(one)] == []
+
+
+def test_an_idle_block_is_seen() -> None:
+    """One in a language that nobody runs, an output of nothing, a reason that is empty, an indented one."""
+    assert idle_blocks("```yaml\na: 1\n```\n") == ["a: 1"]
+    assert idle_blocks("```output\na\n```\n") == ["a"]
+    assert idle_blocks("<!-- not executed: no server -->\n```python\nx\n```\n```output\na\n```\n") == ["a"]
+    assert idle_blocks("<!-- not executed: -->\n```json\n{}\n```\n") == ["{}"]
+    assert idle_blocks("- a\n\n  ```\n  x\n  ```\n") == ["2 fences, of which 0 are seen"]
+    for reasoned in ("file: a.yaml", "checked: tests/a.py", "not executed: a picture"):
+        assert idle_blocks(f"<!-- {reasoned} -->\n```yaml\na: 1\n```\n") == []
+    assert idle_blocks("```python\nx\n```\n```output\na\n```\n```console\n$ a\n```\n") == []
+
+
 def test_what_would_be_passed_over_is_seen() -> None:
     """Another name of the language, a block in a list, and no reason."""
     assert unseen_blocks("```py\nx\n```\n- a\n\n  ```python\n  x\n  ```\n<!-- not executed: -->\n") == [
@@ -137,7 +168,7 @@ def test_what_would_be_passed_over_is_seen() -> None:
 
 def test_every_exception_is_needed() -> None:
     """A command that is gone from the pages is gone from the table."""
-    pages = "\n".join((ROOT / name).read_text(encoding="utf-8") for name in PAGES)
+    pages = "\n".join((ROOT / name).read_text(encoding="utf-8") for name in (*PAGES, *OTHERS))
     commands = re.findall(r"^\$ (.*)$", pages, re.MULTILINE)
     assert [one for one in NOT_RUN if one not in commands] == []
     assert [one for one in PREFIXES if not any(command.startswith(one) for command in commands)] == []
