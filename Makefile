@@ -28,7 +28,7 @@ define check_python
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ui test quick engines check fuzz sim reach exhaust mutate storm soak waiting copies nightly bench compare walk docs format lock clean
+.PHONY: help demo demo-ui test quick engines check fuzz sim reach exhaust mutate storm soak waiting copies nightly newcomer bench compare walk docs format lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,7 +50,7 @@ check: $(READY) ## Check format, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-engines: $(DYNAMODB) $(EMULATOR) $(OLDER) $(SERVERS) $(AXE) $(SITE) ## Install the engines that the tests run against
+engines: $(DYNAMODB) $(EMULATOR) $(OLDER) $(PEERS) $(SERVERS) $(AXE) $(SITE) ## Install the engines that the tests run against
 
 fuzz: $(READY) engines ## Try bad input and hostile tenants, each property with EXAMPLES=n (2000)
 	FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/pytest -n auto --timeout 0 tests/fuzz tests/tenants
@@ -83,7 +83,7 @@ waiting: $(READY) $(DYNAMODB) ## Let 8 processes of 50 wait for one bucket, SECO
 copies: $(READY) engines ## Copy ENTITIES=n (100000) through all stores and back, killed twice on the way
 	$(BIN)/python -m tests.breaking.copies $(if $(ENTITIES),--entities $(ENTITIES))
 
-nightly: $(READY) engines ## Run the long instruments: 20,000 worlds, all orders, rivals, upgrades, fuzz, storm, soak, waiting, copies
+nightly: $(READY) engines ## Run the long instruments: 20,000 worlds, all orders, rivals, upgrades, fuzz, storm, soak, waiting, copies, a newcomer
 	$(MAKE) sim SEEDS=20000
 	$(MAKE) exhaust
 	RIVAL_ROUNDS=500 $(BIN)/pytest --timeout 0 tests/flow/test_rivals.py
@@ -100,6 +100,10 @@ nightly: $(READY) engines ## Run the long instruments: 20,000 worlds, all orders
 	GATEWAY_STREAMS=500 $(BIN)/pytest --timeout 0 tests/examples/test_llm_gateway.py
 	$(BIN)/python -m benchmarks.outbound
 	$(BIN)/python -m benchmarks serve --seconds 120
+	$(MAKE) newcomer
+
+newcomer: $(READY) ## Do what the README says in a fresh clone, with nothing else at hand, and time it
+	$(BIN)/python -m tests.documents.newcomer
 
 bench: $(READY) $(DYNAMODB) $(SERVERS) $(PEERS) ## Measure speed beside other limiters (QUICK=1 is shorter, CASES=… chooses)
 	$(BIN)/python -m benchmarks $(CASES) $(if $(QUICK),--quick) $(if $(PUBLISH),--publish)

@@ -14,7 +14,7 @@ from . import telemetry
 from .cases import CASES, FULL_SCALE, GROUPS, QUICK, SERVED, WEB
 from .engine import ROOT, EngineMissing
 from .process import WorkerFailed
-from .report import CHARTS, charts, comparison_table, page, terminal
+from .report import CHARTS, charts, comparison_tables, page, terminal
 from .run import run
 
 DOCS = ROOT / "docs"
@@ -66,12 +66,15 @@ def beside(stored: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
 
 
 def update_comparison(result: dict[str, Any]) -> None:
-    """Put the result's table where the comparison has one."""
+    """Put the result's tables where the comparison has them."""
     text = COMPARISON.read_text(encoding="utf-8")
     shown, count = re.subn(
-        r"^Taken on .*\n\n(?:\|.*\n)+", lambda _: comparison_table(result), text, flags=re.MULTILINE
+        r"^Taken on .*\n\n(?:\|.*\n)+\n(?:\|.*\n)+",
+        lambda _: comparison_tables(result),
+        text,
+        flags=re.MULTILINE,
     )
-    assert count == 1, "the comparison has one table of this kind"
+    assert count == 1, "the comparison has these two tables once"
     COMPARISON.write_text(shown, encoding="utf-8")
 
 

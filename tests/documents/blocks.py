@@ -7,6 +7,7 @@ with what the page says.
 - `console`: commands behind `$`, each with what it prints below it
 - any other language: shown, not run. With `<!-- file: NAME -->` before it, it is that file
 - `<!-- before: … -->` holds commands that the reader is spared
+- `<!-- with: NAME -->` before a `python` block says that it needs another library; `test_peers` runs these
 
 What is printed is standard output, alone or with standard error behind it. In it `…` stands for any letters,
 and on a line of its own for any lines. A command fails if and only if what it prints starts with `error:`.
@@ -16,10 +17,10 @@ What cannot run here is in a table, `NOT_RUN`, with the reason.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 FENCE = re.compile(r"^```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
-COMMENT = re.compile(r"<!-- (?P<kind>file|before|not executed): ?(?P<said>.*?)-->", re.DOTALL)
+COMMENT = re.compile(r"<!-- (?P<kind>file|before|with|not executed): ?(?P<said>.*?)-->", re.DOTALL)
 PIECE = re.compile(f"{FENCE.pattern}|{COMMENT.pattern}", re.MULTILINE | re.DOTALL)
 
 
@@ -30,6 +31,8 @@ class Step:
     line: int
     command: str
     printed: str | None = None
+    library: str = ""
+    """Somebody else's, that it needs."""
 
     @property
     def fails(self) -> bool:
@@ -39,7 +42,7 @@ class Step:
 def steps_of(page: str, spared: frozenset[str]) -> list[Step]:
     """What a page does, in order; blocks and commands whose first line is spared are left out."""
     steps: list[Step] = []
-    file = skipped = ""
+    file = skipped = library = ""
     for piece in PIECE.finditer(page):
         line = page.count("\n", 0, piece.start()) + 1
         if piece["kind"] is not None:
@@ -47,6 +50,7 @@ def steps_of(page: str, spared: frozenset[str]) -> list[Step]:
                 steps += [Step(line, command) for command in piece["said"].strip().splitlines()]
             file = piece["said"].strip() if piece["kind"] == "file" else file
             skipped = piece["said"].strip() if piece["kind"] == "not executed" else skipped
+            library = piece["said"].strip() if piece["kind"] == "with" else library
             continue
         text, language = piece["text"], piece["language"]
         if file:
@@ -54,10 +58,10 @@ def steps_of(page: str, spared: frozenset[str]) -> list[Step]:
         elif language == "console":
             steps += [one for one in _commands(text, line) if one.command.splitlines()[0] not in spared]
         elif language == "python" and not skipped:
-            steps.append(Step(line, f"python - <<'END_OF_FILE'\n{text}END_OF_FILE"))
+            steps.append(Step(line, f"python - <<'END_OF_FILE'\n{text}END_OF_FILE", library=library))
         elif language == "output":
-            steps[-1] = Step(steps[-1].line, steps[-1].command, text)
-        file = skipped = ""
+            steps[-1] = replace(steps[-1], printed=text)
+        file = skipped = library = ""
     return steps
 
 

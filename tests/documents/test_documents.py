@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.documents import wheel
-from tests.documents.blocks import agrees, steps_of
+from tests.documents.blocks import Step, agrees, steps_of
 from tests.documents.not_run import NOT_RUN, PREFIXES, reason
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,8 +63,17 @@ def test_a_page_does_what_it_says(name: str, request: pytest.FixtureRequest, tmp
     kind = "server_programs" if name in SERVER_PAGES else "web_programs" if name in WEB_PAGES else "programs"
     programs = request.getfixturevalue(kind)
     page = (ROOT / name).read_text(encoding="utf-8")
-    steps = steps_of(page, spared(page))
-    notes = tmp_path.parent / f"{tmp_path.name}-notes"
+    steps = [step for step in steps_of(page, spared(page)) if not step.library]
+    ran, answers = run(steps, programs, tmp_path)
+    assert disagreements(name, steps, answers) == []
+    assert len(answers) == 3 * len(steps) + 1, ran.stderr
+
+
+def run(
+    steps: list[Step], programs: Path, place: Path, **more: str
+) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """Do what a page does in one shell; of each step what it prints, its exit code, and its notes."""
+    notes = place.parent / f"{place.name}-notes"
     script = "".join(
         f"{{ {step.command}\n}} 2> {notes}; printf '{MARK}%s{MARK}' $?; cat {notes}; printf '{MARK}'\n"
         for step in steps
@@ -73,11 +82,12 @@ def test_a_page_does_what_it_says(name: str, request: pytest.FixtureRequest, tmp
     ran = subprocess.run(
         ["bash"],
         input=script,
-        cwd=tmp_path,
+        cwd=place,
         env={
             **kept,
+            **more,
             "PATH": f"{programs}:/usr/bin:/bin",
-            "HOME": str(tmp_path),
+            "HOME": str(place),
             "COLUMNS": "80",
             "NO_COLOR": "1",
             "PYTHONUTF8": "1",
@@ -86,7 +96,11 @@ def test_a_page_does_what_it_says(name: str, request: pytest.FixtureRequest, tmp
         text=True,
         check=True,
     )
-    answers = ran.stdout.split(MARK)
+    return ran, ran.stdout.split(MARK)
+
+
+def disagreements(name: str, steps: list[Step], answers: list[str]) -> list[str]:
+    """Where a page says something else than what happens."""
     wrong = []
     for step, data, code, notes in zip(steps, answers[::3], answers[1::3], answers[2::3], strict=False):
         printed = data + notes
@@ -94,8 +108,7 @@ def test_a_page_does_what_it_says(name: str, request: pytest.FixtureRequest, tmp
             wrong.append(f"{name}:{step.line}: {step.command}\nended with {code}:\n{printed}")
         elif step.printed is not None and not any(agrees(step.printed, one) for one in (data, printed)):
             wrong.append(f"{name}:{step.line}: {step.command}\nsays\n{step.printed}\nand prints\n{printed}")
-    assert wrong == []
-    assert len(answers) == 3 * len(steps) + 1, ran.stderr
+    return wrong
 
 
 def unseen_blocks(page: str) -> list[str]:
