@@ -12,7 +12,7 @@ from zae_limiter.runtime.colour import run_sync
 from zae_limiter.runtime.world import World
 
 FIRST, SECOND, TURNS = (Key("counters", name) for name in ("first", "second", "turns"))
-TIMES = 25
+TIMES, FORKED_TIMES = 25, 60
 WAIT_MS = 60_000
 
 
@@ -58,18 +58,20 @@ def until_killed(url: str, name: str) -> None:
 
 
 def forked(url: str, name: str) -> None:
-    """Use the store, fork, and go on with what was opened in parent and child at once."""
+    """Use the store, fork twice, and go on with what was opened in parent and children at once."""
     backend = opened(url)
     run_sync(backend.setup())
     say(run_sync(add(backend, name)))
-    child = os.fork()
-    for _ in range(TIMES):
+    children = [os.fork()]
+    if children[0]:
+        children.append(os.fork())
+    for _ in range(FORKED_TIMES):
         say(run_sync(add(backend, name)))
-    if child:
-        os.waitpid(child, 0)
-    run_sync(backend.close())
-    if not child:
+    if not all(children):
         os._exit(0)
+    for child in children:
+        assert os.waitpid(child, 0)[1] == 0
+    run_sync(backend.close())
 
 
 if __name__ == "__main__":
