@@ -12,7 +12,7 @@ from zae_limiter.runtime.colour import run_sync
 from zae_limiter.runtime.world import World
 
 FIRST, SECOND, TURNS = (Key("counters", name) for name in ("first", "second", "turns"))
-TIMES, FORKED_TIMES = 25, 60
+TIMES = 25
 WAIT_MS = 60_000
 
 
@@ -65,7 +65,7 @@ def forked(url: str, name: str) -> None:
     children = [os.fork()]
     if children[0]:
         children.append(os.fork())
-    for _ in range(FORKED_TIMES):
+    for _ in range(TIMES):
         say(run_sync(add(backend, name)))
     if not all(children):
         os._exit(0)

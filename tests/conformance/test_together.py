@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.adder import FIRST, FORKED_TIMES, SECOND, TIMES, TURNS, add, opened
+from tests.conformance.adder import FIRST, SECOND, TIMES, TURNS, add, opened
 from tests.patience import PATIENCE_SECONDS
 from tests.stores import STORES, url_of
 from zae_limiter.repository_protocol import Absent, AtLeast, Backend, Equal, Item, Key, Put, Update
@@ -150,4 +150,4 @@ def test_a_fork_shares_the_store_and_nothing_else(url: str, client: Backend) -> 
         one = process("forked", url, f"n{number}")
         totals += [int(total) for total in one.communicate(timeout=PATIENCE_SECONDS)[0].split()]
         assert one.returncode == 0
-    assert sorted(totals) == list(range(1, 2 + others * (1 + 3 * FORKED_TIMES)))
+    assert sorted(totals) == list(range(1, 2 + others * (1 + 3 * TIMES)))
