@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from .cases import (
     CASES,
+    CEILING,
     EMBEDDED,
     GROUPS,
     MEMORY_ASYNC,
@@ -38,6 +39,7 @@ from .summary import (
 )
 from .targets import verdicts
 from .texts import (
+    CEILING_TEXT,
     CHART_TEXTS,
     COLD_TEXT,
     CONFIG_TEXT,
@@ -112,10 +114,23 @@ def count(result: Result, case: Case, contestant: str, what: str) -> str:
     return "–" if value is None else f"{value:.2f}".rstrip("0").rstrip(".")
 
 
+def ceiling_table(result: Result) -> str:
+    """Ours beside a client that only sends, on DynamoDB."""
+    rows = []
+    for case in CASES:
+        mine, most = of_case(result, case.name, OURS), of_case(result, case.name, CEILING)
+        share = compared(mine, most, "throughput")
+        if mine is not None and most is not None and share is not None:
+            cells = [ranged(mine.throughput), ranged(most.throughput), f"{share * 100:.0f} %"]
+            rows.append([case.title, *cells, compact(mine.cpu_us.median), compact(most.cpu_us.median)])
+    header = ["on DynamoDB", "ours, per second", "the engine takes", "share", "our client CPU, µs", "its"]
+    return table(header, rows)
+
+
 def absolute_table(result: Result) -> str:
     rows = []
     for case, *_ in measured_cases(result):
-        for contestant in case.contestants:
+        for contestant in (name for name in case.contestants if name != CEILING):
             figures = of_case(result, case.name, contestant)
             if figures is None:
                 continue
@@ -350,6 +365,7 @@ def page(result: Result) -> str:
             conditions(result) + "\n",
             f"## Targets\n\n{targets_table(result)}",
             section("On DynamoDB", RATIOS, lambda: ratio_table(result)),
+            section("What the engine takes", CEILING_TEXT, lambda: ceiling_table(result)),
             "".join(f"![{alt}]({CHARTS}/{name})\n\n" for name, alt in CHART_TEXTS.items()),
             section("The same in numbers", NUMBERS, lambda: absolute_table(result)),
             section("Embedded", EMBEDDED_TEXT, lambda: embedded_section(result)),
@@ -391,7 +407,7 @@ def others_table(result: Result) -> str:
 
 def terminal(result: Result) -> str:
     """What the run prints in the end."""
-    parts = [conditions(result), ratio_table(result)]
+    parts = [conditions(result), ratio_table(result), ceiling_table(result)]
     groups = list(result.get("embedded", {}))
     parts += [web_table(result) if group == WEB else embedded_table(result, group) for group in groups]
     parts += [served_section(result)]
