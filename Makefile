@@ -16,6 +16,9 @@ SERVERS := $(ENGINES)/.servers
 AXE := $(ENGINES)/.axe-core-4.14.0
 PEERS := $(ENGINES)/peers/.ready
 SITE := $(ENGINES)/site/.ready
+PYRIGHT := $(ENGINES)/.pyright-1.1.414
+TYPES := $(ENGINES)/types/.ready
+RELEASE := $(ENGINES)/release/.ready
 OLDER := $(ENGINES)/older-0.10/.ready $(ENGINES)/older-0.17/.ready
 PIP_FLAGS := --quiet --disable-pip-version-check
 COMPILE = .venv-lock/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-config \
@@ -28,10 +31,10 @@ define check_python
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ui test quick engines check fuzz sim reach exhaust mutate storm soak waiting copies nightly newcomer bench compare walk docs format lock clean
+.PHONY: help demo demo-ui test quick engines check fuzz sim reach exhaust mutate storm soak waiting copies nightly newcomer bench compare walk docs release-check format lock clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(DEMO)/.ready ## Watch the limiter work on a fresh embedded store
 	PYTHONPATH=src $(DEMO)/bin/python -m zae_limiter.cli demo
@@ -50,7 +53,7 @@ check: $(READY) ## Check format, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-engines: $(DYNAMODB) $(EMULATOR) $(OLDER) $(PEERS) $(SERVERS) $(AXE) $(SITE) ## Install the engines that the tests run against
+engines: $(DYNAMODB) $(EMULATOR) $(OLDER) $(PEERS) $(SERVERS) $(AXE) $(SITE) $(PYRIGHT) $(TYPES) $(RELEASE) ## Install the engines that the tests run against
 
 fuzz: $(READY) engines ## Try bad input and hostile tenants, each property with EXAMPLES=n (2000)
 	FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/pytest -n auto --timeout 0 tests/fuzz tests/tenants
@@ -117,6 +120,9 @@ walk: $(READY) $(DYNAMODB) ## Print every function that an acquire enters, on ev
 docs: $(READY) $(SITE) ## Build the site of these pages in site/, warnings are errors
 	$(BIN)/python -m docs.site
 
+release-check: $(READY) $(RELEASE) ## Build twice and compare, list the parts, check licences, ask for known vulnerabilities
+	$(BIN)/python -m tests.release.check
+
 format: $(READY) ## Format the code and apply safe fixes
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
@@ -129,6 +135,8 @@ lock: ## Lock the dependencies again (UPGRADE=1 takes newer versions)
 	$(COMPILE) requirements/emulator.in --output-file requirements/emulator.lock
 	$(COMPILE) requirements/site.in --output-file requirements/site.lock
 	$(COMPILE) requirements/peers.in --output-file requirements/peers.lock
+	$(COMPILE) requirements/types.in --output-file requirements/types.lock
+	$(COMPILE) requirements/release.in --output-file requirements/release.lock
 	$(COMPILE) requirements/older-0.10.in --output-file requirements/older-0.10.lock
 	$(COMPILE) requirements/older-0.17.in --output-file requirements/older-0.17.lock
 
@@ -165,6 +173,11 @@ $(AXE):
 	npm install --prefix $(ENGINES) --no-package-lock --no-audit --no-fund --loglevel=error axe-core@4.14.0
 	@touch $@
 
+# The type checker of many editors, which also counts the public names whose types are not said.
+$(PYRIGHT):
+	npm install --prefix $(ENGINES) --no-package-lock --no-audit --no-fund --loglevel=error pyright@1.1.414
+	@touch $@
+
 # Servers and a browser that come as packages of Debian; those that are there already are taken as they are.
 $(SERVERS):
 	@mkdir -p $(@D); PATH="$$PATH:/usr/sbin:$$(printf '%s:' /usr/lib/postgresql/*/bin)"; missing=""; \
@@ -179,7 +192,7 @@ $(SERVERS):
 	@touch $@
 
 # Each of these pins drivers or tools of its own, so each has an environment of its own.
-$(EMULATOR) $(PEERS) $(OLDER) $(SITE): $(ENGINES)/%/.ready: requirements/%.lock
+$(EMULATOR) $(PEERS) $(OLDER) $(SITE) $(TYPES) $(RELEASE): $(ENGINES)/%/.ready: requirements/%.lock
 	rm -rf $(@D)
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/pip install $(PIP_FLAGS) --require-hashes -r $<

@@ -168,6 +168,7 @@ READING_LINES_MAX = 1_500
 # What may be larger, as "path" or "path::Class.function", each with its reason.
 OVERSIZE: dict[str, str] = {
     "src/zae_limiter/limiter.py::RateLimiter.acquire": "everybody makes this call, with options by name",
+    "src/zae_limiter/sync.py::SyncRateLimiter.acquire": "the same, for type checkers",
     "src/zae_limiter/outbound/provider.py::Provider.__init__": "said once in a program, with options by name",
 }
 

@@ -229,7 +229,9 @@
     for (const place of document.querySelectorAll(".law-scene:not([data-ready])")) {
       place.dataset.ready = "yes";
       new Scene(place, SCENES[place.dataset.scene]);
-      if (place.nextElementSibling) place.nextElementSibling.hidden = true;
+      const picture = place.nextElementSibling;
+      picture.hidden = true;
+      picture.style.display = "none"; // a theme may say that blocks are shown
     }
   }
 

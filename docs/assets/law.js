@@ -85,8 +85,8 @@
     #add(amounts, sign, now) {
       const held = this.at(now);
       this.origin = most(this.origin, now);
-      for (const [name, rate] of Object.entries(this.rates)) {
-        this.tokens[name] = least(rate.capacity, held[name] + sign * (amounts[name] ?? 0n));
+      for (const name of Object.keys(this.rates)) {
+        this.tokens[name] = held[name] + sign * (amounts[name] ?? 0n); // the balance has the capacity in it
       }
     }
   }

@@ -94,6 +94,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Decisions": (f"{GENERATED}decisions.md", "docs/adr/[0-9]*.md"),
     "Contributing": (
         "CONTRIBUTING.md",
+        "docs/add-a-store.md",
+        "examples/store/README.md",
+        "docs/add-a-kind-of-limit.md",
+        "docs/add-a-framework.md",
         "docs/mutation.md",
     ),
 }
@@ -120,7 +124,7 @@ def pages() -> dict[str, tuple[str, ...]]:
 
 def written() -> list[str]:
     """Every page that somebody wrote and that belongs on the site."""
-    roots = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md")
+    roots = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md", "examples/store/README.md")
     return [*roots, *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/**/*.md"))]
 
 
@@ -148,6 +152,6 @@ def place(page: str) -> str:
         return "readme.md"
     if page.startswith(GENERATED):
         return f"reference/{page.removeprefix(GENERATED)}"
-    if page == "examples/README.md":
-        return "examples.md"
+    if page.endswith("/README.md"):
+        return f"{page.removesuffix('/README.md')}.md"
     return page.removeprefix("docs/") if page.startswith("docs/") else page.lower()

@@ -9,7 +9,19 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Never, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Never,
+    ParamSpec,
+    Self,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from .acquisition import Acquisition
 from .decorator import AsyncDecorator, Limiting
@@ -26,6 +38,7 @@ from .models.demand import Demand, check_demands
 from .models.leases import OnError
 from .naming import validate_entity_id, validate_resource
 from .repository import Repository
+from .runtime.colour import Method
 from .runtime.unentered import Unentered
 from .settings import Settings
 
@@ -42,14 +55,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def passed_on(method: Callable[Concatenate[Repository, P], T]) -> Callable[Concatenate[RateLimiter, P], T]:
+def passed_on(method: Callable[Concatenate[Repository, P], T]) -> Method[P, T]:
     """The repository's method under the limiter: same signature, same docstring."""
 
     @functools.wraps(method)
     def call(self: RateLimiter, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return method(self._repository, *args, **kwargs)
 
-    return call
+    return cast("Method[P, T]", call)
 
 
 class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):

@@ -30,7 +30,7 @@ from .records.connection import Connection, Options
 from .records.items import namespace_item
 from .records.scope import Scope
 from .repository_protocol import Backend
-from .runtime.colour import Blocking, Colour
+from .runtime.colour import Blocking, Colour, Method
 from .runtime.world import World
 from .schema import REGISTRY, nsid_key, version_key
 from .settings import DEFAULT_NAMESPACE, NAMESPACE_VARIABLE, Settings, client_of, settings_of
@@ -43,7 +43,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def scoped(function: Callable[Concatenate[Scope, P], T]) -> Callable[Concatenate[Repository, P], T]:
+def scoped(function: Callable[Concatenate[Scope, P], T]) -> Method[P, T]:
     """A function over a scope as a method of a repository: same signature, same docstring."""
     perform: Callable[..., Any] = function
 
@@ -58,7 +58,7 @@ def scoped(function: Callable[Concatenate[Scope, P], T]) -> Callable[Concatenate
     _, *seen = signature.parameters.values()
     own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     method.__signature__ = signature.replace(parameters=[own, *seen])
-    return cast("Callable[Concatenate[Repository, P], T]", method)
+    return cast("Method[P, T]", method)
 
 
 class Repository(BucketRecords):

@@ -15,7 +15,7 @@ from .decorator import Decorator, Limiting
 from .established import LimiterForms, refuse_former
 from .exceptions import ValidationError
 from .limiter import RateLimiter, deployed, located
-from .models import BackendCapabilities, Limit, LimiterInfo, OnUnavailable
+from .models import BackendCapabilities, BucketState, Limit, LimiterInfo, OnUnavailable
 from .models.demand import Demand
 from .models.leases import OnError
 from .records.connection import Options
@@ -158,7 +158,16 @@ class SyncRepository:
     recover_namespace: Final = blocking(Repository.recover_namespace)
     purge_namespace: Final = blocking(Repository.purge_namespace)
 
-    get_bucket: Final = blocking(Repository.get_bucket)
+    if TYPE_CHECKING:
+
+        @overload
+        def get_bucket(self, entity_id: str, resource: str) -> list[BucketState]: ...
+        @overload
+        def get_bucket(self, entity_id: str, resource: str, limit_name: str) -> BucketState | None: ...
+        def get_bucket(self, *asked: Any, **more: Any) -> Any: ...
+
+    else:
+        get_bucket = blocking(Repository.get_bucket)
     get_buckets: Final = blocking(Repository.get_buckets)
     get_resource_buckets: Final = blocking(Repository.get_resource_buckets)
     batch_get_buckets: Final = blocking(Repository.batch_get_buckets)
@@ -284,6 +293,7 @@ class SyncRateLimiter(LimiterForms, Limiting[Decorator]):
             use_stored_limits: bool | None = None,
             *,
             on_error: OnError | str | None = None,
+            wait: float | None = None,
         ) -> SyncAcquisition: ...
         @overload
         def acquire(
@@ -293,6 +303,7 @@ class SyncRateLimiter(LimiterForms, Limiting[Decorator]):
             *,
             on_unavailable: OnUnavailable | str | None = None,
             on_error: OnError | str | None = None,
+            wait: float | None = None,
         ) -> SyncJointAcquisition: ...
         def acquire(self, *asked: Any, **more: Any) -> SyncAcquisition: ...
 

@@ -153,9 +153,9 @@ class SyncJointLease(SyncLease):
         return tuple(map(SyncLease, self._async.parts))
 
     part: Final = wrapping(PART_TWINS, JointLease.part)
-    consume: Final = blocking(JointLease.consume)  # type: ignore[arg-type, misc]  # of the lease that it has
-    adjust: Final = blocking(JointLease.adjust)  # type: ignore[arg-type, misc]  # of the lease that it has
-    settle: Final = blocking(JointLease.settle)  # type: ignore[arg-type, misc]  # of the lease that it has
+    consume: Final = blocking(JointLease.consume)  # type: ignore[misc]  # of the lease that it has
+    adjust: Final = blocking(JointLease.adjust)  # type: ignore[misc]  # of the lease that it has
+    settle: Final = blocking(JointLease.settle)  # type: ignore[misc]  # of the lease that it has
 
 
 class SyncJointAcquisition(SyncAcquisition):

@@ -58,18 +58,20 @@ def until_killed(url: str, name: str) -> None:
 
 
 def forked(url: str, name: str) -> None:
-    """Use the store, fork, and go on with what was opened in parent and child at once."""
+    """Use the store, fork twice, and go on with what was opened in parent and children at once."""
     backend = opened(url)
     run_sync(backend.setup())
     say(run_sync(add(backend, name)))
-    child = os.fork()
+    children = [os.fork()]
+    if children[0]:
+        children.append(os.fork())
     for _ in range(TIMES):
         say(run_sync(add(backend, name)))
-    if child:
-        os.waitpid(child, 0)
-    run_sync(backend.close())
-    if not child:
+    if not all(children):
         os._exit(0)
+    for child in children:
+        assert os.waitpid(child, 0)[1] == 0
+    run_sync(backend.close())
 
 
 if __name__ == "__main__":

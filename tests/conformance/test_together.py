@@ -143,11 +143,11 @@ def test_who_is_killed_leaves_nothing_half_done(url: str, client: Backend) -> No
 
 
 def test_a_fork_shares_the_store_and_nothing_else(url: str, client: Backend) -> None:
-    """Parent and child go on with what the parent had opened."""
+    """Parent and children go on with what the parent had opened."""
     others = 1 if client.capabilities.shared else 0
     totals = [run_sync(add(client, "here"))]
     for number in range(others):
         one = process("forked", url, f"n{number}")
         totals += [int(total) for total in one.communicate(timeout=PATIENCE_SECONDS)[0].split()]
         assert one.returncode == 0
-    assert sorted(totals) == list(range(1, 2 + others * (1 + 2 * TIMES)))
+    assert sorted(totals) == list(range(1, 2 + others * (1 + 3 * TIMES)))

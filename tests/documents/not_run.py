@@ -34,6 +34,7 @@ PREFIXES = {  # the same for all that start so
     'eval "$(zae-limiter local env)"': ENGINE,
     "zae-limiter table ": ENGINE,
     "zae-limiter serve ": SERVES,
+    "STORE_URL=": "it needs the checkout; tests/examples/test_store.py runs it",
     "make ": WITHIN,
     **dict.fromkeys(('pip install ".[fast', 'pip install ".[fl', 'pip install ".[dj'), INSTALLS),
     **dict.fromkeys(

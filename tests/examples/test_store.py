@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,34 @@ def test_who_holds_the_lock_for_long_is_not_waited_for(backend: JournalBackend, 
     os.killpg(holder.pid, signal.SIGKILL)
     holder.wait()
     assert add(backend).item["n"] > 1
+
+
+FORKS = """
+import os, sys
+from examples.store.zae_limiter_journal import JournalBackend
+from zae_limiter.repository_protocol import Key, Update
+from zae_limiter.runtime.colour import run_sync
+from zae_limiter.runtime.world import World
+
+backend = JournalBackend(sys.argv[1], sync=True, world=World(), timeout_ms=5_000)
+
+def fork(journal):
+    if child := os.fork():
+        return child
+    (outcome,) = run_sync(backend.write_each([Update(Key("p", "s"), {"n": 1})]))
+    os._exit(not outcome.applied)
+
+run_sync(backend.setup())
+child = backend._journal.get().attempt(fork)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_who_is_forked_in_the_middle_of_a_write_has_no_lock_of_its_parent(path: Path) -> None:
+    """Neither that of its threads, which nobody would ever give back there, nor that of the file."""
+    ran = subprocess.run([sys.executable, "-c", FORKS, str(path)], cwd=ROOT, check=False)
+    assert ran.returncode == 0
+    assert add(journal(path)).item == {"n": 2}
 
 
 @pytest.mark.parametrize("url", ["journal://", "journal:///", "journal://host/x", "journal:///x?y=1"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from ..models import BackendCapabilities
@@ -15,9 +15,6 @@ T = TypeVar("T")
 
 class Around:
     """A backend that asks the ``inner`` one by ``_ask``, and for the rest is what that one is."""
-
-    setup: Callable[[], Coroutine[Any, Any, None]]
-    close: Callable[[], Coroutine[Any, Any, None]]
 
     def __init__(self, inner: Backend) -> None:
         self.inner: Backend = inner
@@ -44,6 +41,12 @@ class Around:
     @property
     def news(self) -> News | None:
         return self.inner.news
+
+    async def setup(self) -> None:
+        await self.inner.setup()
+
+    async def close(self) -> None:
+        await self.inner.close()
 
     async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
         return await self._ask("batch_get", self.inner.batch_get, keys)

@@ -27,16 +27,7 @@ from ..limiter import RateLimiter
 from ..models import OnUnavailable
 from ..models.demand import Demand
 from ..records.lease_ends import LeaseEnds, parts_of
-from ..records.leases import (
-    PLACES,
-    LeaseRow,
-    LeaseState,
-    OnExpiry,
-    PartRow,
-    due_leases,
-    get_lease,
-    made,
-)
+from ..records.leases import PLACES, LeaseRow, LeaseState, OnExpiry, PartRow, due_leases, get_lease, made
 from ..repository_protocol import TRANSACT_WRITES_MAX, Cursor, Write
 from ..runtime.logs import server_logger as logger
 from ..web.answers import RequestRefused
