@@ -14,7 +14,7 @@ import click
 from docs.site import tables
 from docs.site.api import CHAPTERS, public
 from docs.site.commands import PROGRAM
-from zae_limiter import JointLease, Lease, RateLimiter, RateLimitExceeded, Repository
+from zae_limiter import JointLease, Lease, RateLimiter, RateLimitExceeded, Repository, SyncRateLimiter
 from zae_limiter.cli.app import program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +30,7 @@ FILE_ENDS = frozenset({"py", "yaml", "md", "db", "toml", "json"})
 WORD = re.compile(r"[a-z][a-z-]*")
 
 SPOKEN_OF: dict[str, tuple[Any, ...]] = {
-    "limiter": (RateLimiter,),
+    "limiter": (RateLimiter, SyncRateLimiter),
     "lease": (Lease, JointLease),
     "repository": (Repository,),
     "refusal": (RateLimitExceeded,),
