@@ -23,7 +23,7 @@ settings.register_profile("default", deadline=None, print_blob=True)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
-# pytest rewrites what is imported, and Python before 3.11.9 may fail when two threads parse at once (CPython's
+# pytest rewrites what is imported, and Python before 3.11.9 may fail when two threads parse at once (its
 # issue 106905). So what Hypothesis would import in the middle of a test is imported before there are threads.
 for late in pkgutil.walk_packages(hypothesis.internal.__path__, "hypothesis.internal."):
     importlib.import_module(late.name)
