@@ -175,8 +175,8 @@ class Boundaries:
                 ):
                     continue
                 wakes = [max(it.since_ms, _wakes_ms(at_ms, it.since_ms)) for it in (early, late)]
-                # A place that somebody gives up is for whoever wakes next.
-                came_free = any(wakes[0] <= gave_up_ms <= late.at_ms for gave_up_ms in self.gave_up_ms)
+                # A place that is given up is for whoever looks next; who saw it taken sleeps for a later one.
+                came_free = any(early.since_ms <= gave_up_ms <= late.at_ms for gave_up_ms in self.gave_up_ms)
                 if wakes[1] - wakes[0] > LATE_MS and not came_free:
                     assert steps.count(early.at_ms) <= steps.count(late.at_ms), f"{late} was before {early}"
 

@@ -12,6 +12,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -83,6 +84,10 @@ class Seen(NamedTuple):
     at_ms: int
     level: int
     is_waited_for: bool
+
+
+class Divided(Exception):
+    """A bucket was split, for it seemed worn out by a clock that was behind; others judge shards."""
 
 
 class Schedules:
@@ -167,7 +172,13 @@ class Schedules:
     def _see(self, process: Process, write: Write, before: Item | None, outcome: Outcome) -> None:
         """The ideals do what a write did, and must hold what is stored then."""
         intent, image, who = self.intents.pop(id(write), None), outcome.item, self.keys.get(write.key)
-        if who is None or not outcome.applied or image is None or intent is None:
+        if who is None or not outcome.applied or image is None:
+            return
+        if number(image, "shard_count") > 1:
+            assert self.coarse_ms, f"{who} was split by clocks that are right"
+            self.simulation.faults["split beside a schedule"] += 1
+            raise Divided(who)
+        if intent is None:
             return
         at_ms, names = instant_ms(before, image, intent, self.start_ms), bucket_limit_names(image)
         for name in names:
@@ -369,6 +380,10 @@ class Schedules:
         return min(sure)
 
     def run(self) -> None:
+        with suppress(Divided):
+            self._run()
+
+    def _run(self) -> None:
         with self.starts.watching():
             self.simulation.run()
         self.simulation.faults["waited by a schedule"] += self.starts.waited
