@@ -10,6 +10,7 @@ from dataclasses import dataclass
 OURS = "this"
 REFERENCE = "zae-limiter 0.17.0"
 BARE = "bare request"
+CEILING = "bare client"
 
 RESOURCE = "api"
 LIMIT = "rps"
@@ -40,7 +41,7 @@ class Case:
     """``first``: each refusal asks a bucket not seen lately; ``remembered``: the same one again."""
     refill: bool = False
     sync: bool = False
-    contestants: tuple[str, ...] = (OURS, REFERENCE)
+    contestants: tuple[str, ...] = (OURS, REFERENCE, CEILING)
     stretch: float = 1.0
     """How many times as long its rounds are: latencies of seconds do not show in less."""
 
@@ -55,13 +56,14 @@ CASES = (
     Case("first", "first acquire of an entity, 10 tasks", tasks=10, entities=0),
     Case("cascade", "cascade, 100 children, 50 tasks", tasks=50, entities=100, cascade=True),
     Case("refusal-first", "refusal, first", refused="first"),
-    Case("refusal-remembered", "refusal, remembered", refused="remembered"),
+    Case("refusal-remembered", "refusal, remembered", refused="remembered", contestants=(OURS, REFERENCE)),
     Case("refill", "refill on each acquire", refill=True),
-    Case("sync-1", "sync, hot key, 1 thread", sync=True, contestants=(OURS, REFERENCE, BARE)),
+    Case("sync-1", "sync, hot key, 1 thread", sync=True, contestants=(OURS, REFERENCE, CEILING, BARE)),
     Case("sync-8", "sync, hot key, 8 threads", tasks=8, sync=True),
 )
-COLD = Case("cold", "import and open")
-WARM_UP = Case("warm-up", "", tasks=10, entities=10, adjust=True)
+LIMITERS = (OURS, REFERENCE)
+COLD = Case("cold", "import and open", contestants=LIMITERS)
+WARM_UP = Case("warm-up", "", tasks=10, entities=10, adjust=True, contestants=LIMITERS)
 """What the engine is warmed up with by both limiters, until its virtual machine has compiled it."""
 
 
@@ -151,7 +153,7 @@ ON_SERVERS = {
     POSTGRES: (OURS, PYRATE_POSTGRES, BARE_PSYCOPG),
 }
 BARE_COMMANDS = frozenset({BARE_CONNECTION, BARE_REDIS_PY, BARE_PSYCOPG})
-OUR_ENVIRONMENT = frozenset({OURS, BARE, BARE_UPDATE, BARE_APP, *BARE_COMMANDS})
+OUR_ENVIRONMENT = frozenset({OURS, BARE, CEILING, BARE_UPDATE, BARE_APP, *BARE_COMMANDS})
 
 
 @dataclass(frozen=True)

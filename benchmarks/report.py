@@ -1,4 +1,4 @@
-"""The page, its charts and the table of the README, from a stored result. Pure."""
+"""The page, its charts and the table of the comparison, from a stored result. Pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 
 from .cases import (
     CASES,
+    CEILING,
     EMBEDDED,
     GROUPS,
     MEMORY_ASYNC,
     MEMORY_SYNC,
     ON_SERVERS,
+    OUR_ENVIRONMENT,
     OURS,
     REFERENCE,
     SERVED,
@@ -37,6 +39,7 @@ from .summary import (
 )
 from .targets import verdicts
 from .texts import (
+    CEILING_TEXT,
     CHART_TEXTS,
     COLD_TEXT,
     CONFIG_TEXT,
@@ -51,7 +54,7 @@ from .texts import (
 )
 
 CHARTS = "benchmarks"
-README_CASES = ("hot-1", "hot-100", "keys-1000", "first", "cascade", "refill", "adjust-10", "sync-8")
+COMPARED_CASES = ("hot-1", "hot-100", "keys-1000", "first", "cascade", "refill", "adjust-10", "sync-8")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -111,10 +114,23 @@ def count(result: Result, case: Case, contestant: str, what: str) -> str:
     return "–" if value is None else f"{value:.2f}".rstrip("0").rstrip(".")
 
 
+def ceiling_table(result: Result) -> str:
+    """Ours beside a client that only sends, on DynamoDB."""
+    rows = []
+    for case in CASES:
+        mine, most = of_case(result, case.name, OURS), of_case(result, case.name, CEILING)
+        share = compared(mine, most, "throughput")
+        if mine is not None and most is not None and share is not None:
+            cells = [ranged(mine.throughput), ranged(most.throughput), f"{share * 100:.0f} %"]
+            rows.append([case.title, *cells, compact(mine.cpu_us.median), compact(most.cpu_us.median)])
+    header = ["on DynamoDB", "ours, per second", "the engine takes", "share", "our client CPU, µs", "its"]
+    return table(header, rows)
+
+
 def absolute_table(result: Result) -> str:
     rows = []
     for case, *_ in measured_cases(result):
-        for contestant in case.contestants:
+        for contestant in (name for name in case.contestants if name != CEILING):
             figures = of_case(result, case.name, contestant)
             if figures is None:
                 continue
@@ -349,6 +365,7 @@ def page(result: Result) -> str:
             conditions(result) + "\n",
             f"## Targets\n\n{targets_table(result)}",
             section("On DynamoDB", RATIOS, lambda: ratio_table(result)),
+            section("What the engine takes", CEILING_TEXT, lambda: ceiling_table(result)),
             "".join(f"![{alt}]({CHARTS}/{name})\n\n" for name, alt in CHART_TEXTS.items()),
             section("The same in numbers", NUMBERS, lambda: absolute_table(result)),
             section("Embedded", EMBEDDED_TEXT, lambda: embedded_section(result)),
@@ -365,14 +382,32 @@ def page(result: Result) -> str:
     )
 
 
-def readme_table(result: Result) -> str:
-    """What the README shows: when and where, a few cases, ratios only."""
-    return f"{conditions(result)}\n\n{ratio_table(result, README_CASES)}"
+def comparison_tables(result: Result) -> str:
+    """What the comparison shows: when and where, then ratios only."""
+    return f"{conditions(result)}\n\n{ratio_table(result, COMPARED_CASES)}\n{others_table(result)}"
+
+
+def others_table(result: Result) -> str:
+    """How many times theirs our throughput is, wherever somebody else was measured; the worst first."""
+    found: list[tuple[float, list[str]]] = []
+    embedded = [(GROUPS[p.group], p.name, of_embedded(result, p.group, p.name), p.group) for p in EMBEDDED]
+    for place, name, figures, group in embedded:
+        times_theirs = compared(of_embedded(result, group, OURS), figures, "throughput")
+        if name not in OUR_ENVIRONMENT and group != WEB and times_theirs is not None:
+            found.append((times_theirs, [place, name, times(times_theirs)]))
+    for group, server in SERVED.items():
+        for work, about in WORKLOADS.items():
+            for name in ON_SERVERS[group]:
+                mine, figures = (of_server(result, group, work, one) for one in (OURS, name))
+                times_theirs = compared(mine, figures, "throughput")
+                if name not in OUR_ENVIRONMENT and times_theirs is not None:
+                    found.append((times_theirs, [f"{server}: {about.title}", name, times(times_theirs)]))
+    return table(["where", "beside", "ours is"], [row for _, row in sorted(found)])
 
 
 def terminal(result: Result) -> str:
     """What the run prints in the end."""
-    parts = [conditions(result), ratio_table(result)]
+    parts = [conditions(result), ratio_table(result), ceiling_table(result)]
     groups = list(result.get("embedded", {}))
     parts += [web_table(result) if group == WEB else embedded_table(result, group) for group in groups]
     parts += [served_section(result)]

@@ -23,6 +23,7 @@ from .cases import (
     BARE,
     BARE_COMMANDS,
     CASES,
+    CEILING,
     COLD,
     EMBEDDED,
     GROUPS,
@@ -86,7 +87,7 @@ def on_warm_engine(
     with engine.running() as endpoint, ExitStack() as stack:
         workers = {
             name: stack.enter_context(Worker(name, bench="cases", endpoint=endpoint))
-            for name in (OURS, REFERENCE, BARE)
+            for name in (OURS, REFERENCE, CEILING, BARE)
         }
         students = [
             stack.enter_context(Worker(name, bench="config", endpoint=endpoint, users=scale.users))

@@ -16,12 +16,14 @@ from typing import Any
 from urllib.parse import quote
 
 from .cases import (
+    CEILING,
     DRAINED_PER_ROUND,
     FULL,
     LIMIT,
     OURS,
     PAUSE_S,
     PLENTY,
+    REFERENCE,
     RESOURCE,
     SECOND_LIMIT,
     Case,
@@ -37,17 +39,20 @@ TIMEOUT_MS = 20_000
 """Ours gives up after a second unless told otherwise, theirs after a minute; here nobody gives up."""
 
 
+WHOSE = {OURS: "this", CEILING: "bare", REFERENCE: "reference"}
+
+
 def our_url(endpoint: str, table: str) -> str:
     return f"dynamodb://{table}?region={REGION}&endpoint_url={quote(endpoint)}"
 
 
 def table_name(contestant: str, purpose: str) -> str:
-    return f"bench-{purpose}-{'this' if contestant == OURS else 'reference'}"
+    return f"bench-{purpose}-{WHOSE[contestant]}"
 
 
 async def make_table(contestant: str, endpoint: str, table: str) -> None:
     """A table without a stack around it, as each documents it for engines without CloudFormation."""
-    if contestant == OURS:
+    if contestant != REFERENCE:
         from zae_limiter.backends.dynamodb import open_backend
 
         backend = open_backend(our_url(endpoint, table), timeout_ms=TIMEOUT_MS)

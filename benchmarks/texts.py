@@ -21,6 +21,12 @@ RATIOS = f"""This limiter against {REFERENCE}, both with the same limits on the 
 how many times theirs. Latency and client CPU: which part of theirs. Calls and write units for each
 acquire: ours / theirs."""
 
+CEILING_TEXT = """What the engine takes from a client that only sends: the requests that ours made in this
+case, over the same transport, from as many tasks, about items as large and with conditions like these, in
+turn with ours in the same run. A bucket that several tasks want at once is written by one of them for all,
+as ours does. *Share* is how much of that we reach. Where one bucket is all there is, the client's own work
+sets the ceiling and not the engine; with many keys it is the engine."""
+
 NUMBERS = f"""Medians of the rounds, with their range. `{BARE}` is the floor: one signed `UpdateItem` after
 the other on one connection, nothing parsed."""
 

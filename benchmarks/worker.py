@@ -13,7 +13,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from .cases import ASYNC_GROUPS, BARE, CASES, COLD, WARM_UP, Case
+from .cases import ASYNC_GROUPS, BARE, CASES, CEILING, COLD, WARM_UP, Case
 
 
 def bench_of(asked: dict[str, Any]) -> Any:
@@ -74,6 +74,10 @@ class CaseBenches:
             from .floors import BareBench
 
             return BareBench(self._endpoint)
+        if self._contestant == CEILING:
+            from .ceiling import CeilingBench, SyncCeilingBench
+
+            return (SyncCeilingBench if case.sync else CeilingBench)(self._endpoint, case)
         from .tables import AsyncBench, SyncBench
 
         return (SyncBench if case.sync else AsyncBench)(self._contestant, self._endpoint, case)

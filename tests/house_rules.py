@@ -72,7 +72,7 @@ LAYERS = (
         f"{BACKEND} change_log wires",
         packages="psycopg psycopg_pool",
     ),
-    Layer("backends", "backends", f"{BACKEND} memory sqlite dynamodb redis postgres"),
+    Layer("backends", "backends backends.around", f"{BACKEND} memory sqlite dynamodb redis postgres"),
     # Builds and finds stacks; a repository's builder asks it to.
     Layer(
         "infra",
@@ -210,7 +210,6 @@ MAY_WRITE = {
     "engine.acquire": "hands the store's swap to the door",
     "repository": "declares verbs of these names, for callers who build on the store themselves",
     "sync": "twins of the repository's verbs of these names",
-    "testing.*": "stores around other stores",
     "telemetry.measured": "a store around another one, which measures its calls",
     "aggregator.processor": "rows of usage, which nobody remembers",
     "aggregator.streams": "the place where a follower has got to",

@@ -1,4 +1,4 @@
-"""What is asked of a release: the same bytes twice, nothing foreign, licences, an audit never silent."""
+"""What is asked of a release: the same bytes twice, nothing foreign, licences, an audit that tells."""
 
 from __future__ import annotations
 
