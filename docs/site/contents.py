@@ -42,6 +42,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Concepts": (
         "docs/law.md",
         "docs/promises.md",
+        "docs/threat-model.md",
+        "docs/compatibility.md",
+        "docs/dependencies.md",
         "docs/changes.md",
         "docs/time.md",
         "docs/costs.md",
