@@ -49,7 +49,10 @@ def _within(name: str) -> list[str]:
 
 def written() -> list[str]:
     """Every page that somebody wrote and that belongs on the site."""
-    roots = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md", "examples/store/README.md")
+    roots = (
+        *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"),
+        *("examples/README.md", "examples/store/README.md"),
+    )
     return [*roots, *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/**/*.md"))]
 
 

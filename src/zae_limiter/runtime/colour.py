@@ -162,7 +162,8 @@ class _ThreadSignal:
 
     async def wait(self, seconds: float | None = None) -> None:
         for _ in taken(self._gate, -1 if seconds is None else seconds):
-            self._gate.release()  # for others who wait
+            with contextlib.suppress(RuntimeError):  # somebody gives it once more, just now
+                self._gate.release()  # for others who wait
 
 
 def taken(lock: threading.Lock, seconds: float) -> Iterator[bool]:
