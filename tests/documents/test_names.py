@@ -18,7 +18,7 @@ OTHERS_HAVE = {
     "Envoy": "apply_on_stream_done dynamic_metadata enable_x_ratelimit_headers transport_socket",
     "limits": "get_window_stats",
     "nginx": "limit_req",
-    "PostgreSQL": "max_locks_per_transaction synchronous_commit",
+    "PostgreSQL": "autovacuum_naptime max_locks_per_transaction synchronous_commit",
     "providers": "message_delta",
     "pyrate-limiter": "BucketFactory PostgresBucket RedisBucket TokenBucket limiter.as_decorator try_acquire",
     "slowapi": "in_memory_fallback limiter.exempt",
