@@ -24,8 +24,8 @@ COMMAND = re.compile(rf"^(?:\$ )?{PROGRAM}((?: [^\s|;&>]+)*)", re.MULTILINE)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 VARIABLE = re.compile(r"(?<![\w-])_?(?:ZAE_LIMITER|ZAEL)_[A-Z_]+\b")
 MEMBER = re.compile(r"(?<![\w.`/])([A-Za-z_]\w*)((?:\.[a-z_]\w*)+)")
-WRITTEN = re.compile(r"(?:Sync)?[A-Z][a-z]+(?:[A-Z][a-z]+)+|[a-z][a-z0-9]*(?:_[a-z0-9]+)+")
-"""A class, or a function, a setting, a field."""
+WRITTEN = re.compile(r"(?!test_)(?:(?:Sync)?[A-Z][a-z]+(?:[A-Z][a-z]+)+|[a-z][a-z0-9]*(?:_[a-z0-9]+)+)")
+"""A class, or a function, a setting, a field; `test_paths` looks up tests."""
 FILE_ENDS = frozenset({"py", "yaml", "md", "db", "toml", "json"})
 WORD = re.compile(r"[a-z][a-z-]*")
 

@@ -6,6 +6,7 @@ INSTALLS = "it installs, which the environment of this test has done already"
 CHECKOUT = "it needs the checkout; tests/documents/newcomer.py runs it in a fresh one"
 WITHIN = "it needs the checkout"
 EXAMPLE = "it serves or asks a provider; tests/examples does with the same application"
+JOURNAL = "it needs a store that is an example; tests/examples does the same with it"
 AWS = "it needs an account of AWS"
 ENGINE = "it starts an engine; tests/cli/test_local.py does"
 SERVES = "it serves until it is told to end"
@@ -37,6 +38,8 @@ PREFIXES = {  # the same for all that start so
     "STORE_URL=": "it needs the checkout; tests/examples/test_store.py runs it",
     "make ": WITHIN,
     **dict.fromkeys(('pip install ".[fast', 'pip install ".[fl', 'pip install ".[dj'), INSTALLS),
+    "pip install . ./examples/store": INSTALLS,
+    "zae-limiter system set-defaults -l rpm:60 --store journal:": JOURNAL,
     **dict.fromkeys(
         ("OPENAI_API_KEY=", "ADMIN_TOKEN=", "uvicorn ", "pip install . httpx", "PROVIDER="), EXAMPLE
     ),

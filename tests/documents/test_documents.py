@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from docs.site import contents
 from tests.documents import wheel
 from tests.documents.blocks import Step, agrees, checkers, idle_blocks, steps_of
 from tests.documents.not_run import NOT_RUN, PREFIXES, reason
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
-OTHERS = ["CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md"]
+OTHERS = [name for name in contents.written() if name not in PAGES and "/adr/" not in name]
 """Pages of the site that are about a checkout."""
 DECISIONS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "adr").glob("*.md"))
 
