@@ -33,7 +33,8 @@ def arguments() -> argparse.Namespace:
         "only",
         nargs="*",
         metavar="CASE",
-        help=f"measure only these: {', '.join([*names, *GROUPS, *SERVED, *OTHER_PARTS])}; or serve, alone",
+        help=f"measure only these: {', '.join([*names, *GROUPS, *SERVED, *OTHER_PARTS])}; "
+        "or serve, telemetry or crowd, each alone",
     )
     parser.add_argument("--quick", action="store_true", help="shorter rounds, for a first look")
     parser.add_argument(
@@ -89,6 +90,11 @@ def main() -> int:
         del sys.argv[1]
         serve()
         return 0
+    if "crowd" in sys.argv[1:]:  # its contestants are processes, several each
+        from . import crowd
+
+        rounds = ["--rounds", "2", "--seconds", "0.5"] if "--quick" in sys.argv else []
+        return crowd.main(rounds)
     if "telemetry" in sys.argv[1:]:  # it compares us with ourselves, in a run of its own
         return telemetry.main(telemetry.ROUNDS // 10 if "--quick" in sys.argv else telemetry.ROUNDS)
     asked = arguments()

@@ -48,6 +48,7 @@ from .texts import (
     METHOD,
     NUMBERS,
     PREFACE,
+    QUICK_TEXT,
     RATIOS,
     SERVED_TEXT,
     WEB_TEXT,
@@ -407,7 +408,8 @@ def others_table(result: Result) -> str:
 
 def terminal(result: Result) -> str:
     """What the run prints in the end."""
-    parts = [conditions(result), ratio_table(result), ceiling_table(result)]
+    parts = [QUICK_TEXT + "\n"] if result["mode"] == "quick" else []
+    parts += [conditions(result), ratio_table(result), ceiling_table(result)]
     groups = list(result.get("embedded", {}))
     parts += [web_table(result) if group == WEB else embedded_table(result, group) for group in groups]
     parts += [served_section(result)]

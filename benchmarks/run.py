@@ -29,6 +29,7 @@ from .cases import (
     GROUPS,
     ON_SERVERS,
     OURS,
+    PYRATE_POSTGRES,
     REFERENCE,
     SERVED,
     WARM_UP,
@@ -54,7 +55,7 @@ T = TypeVar("T")
 def run(scale: Scale, mode: str, wanted: Sequence[str], say: Say) -> dict[str, Any]:
     """Everything that was asked for, as it is stored."""
     result: dict[str, Any] = {"format": FORMAT, "mode": mode, **described(), "cases": {}}
-    chosen = [case for case in CASES if not wanted or case.name in wanted]
+    chosen = [case for case in CASES if case.name in (wanted or scale.unasked)]
     result["embedded"] = {
         group: timed_embedded(group, scale, say) for group in GROUPS if not wanted or group in wanted
     }
@@ -64,12 +65,12 @@ def run(scale: Scale, mode: str, wanted: Sequence[str], say: Say) -> dict[str, A
     served = [group for group in SERVED if not wanted or group in wanted]
     if served:
         result["servers"] = taken | {group: timed_served(group, scale, say) for group in served}
-    others = [part for part in ("config", "cold") if not wanted or part in wanted]
+    others = [part for part in ("config", "cold") if is_run(part, wanted, scale)]
     if chosen or others:
         result |= on_warm_engine(chosen, others, scale, say)
     with ExitStack() as stack:
         idle = None
-        if not wanted or "idle" in wanted:
+        if is_run("idle", wanted, scale):
             idle = stack.enter_context(idle_entities(scale.idle_entities))
         for name, counts in counted_cases([c for c in chosen if c.name in scale.counted], scale, say).items():
             result["cases"][name]["counts"] = counts
@@ -77,6 +78,11 @@ def run(scale: Scale, mode: str, wanted: Sequence[str], say: Say) -> dict[str, A
             say(f"idle: {scale.idle_entities:,} entities")
             result["idle"] = json.loads(idle.communicate()[0])
     return result
+
+
+def is_run(part: str, wanted: Sequence[str], scale: Scale) -> bool:
+    """A part that takes minutes by itself: whoever is in a hurry has to name it."""
+    return part in wanted or (not wanted and scale.is_whole)
 
 
 def on_warm_engine(
@@ -163,6 +169,7 @@ def timed_served(group: str, scale: Scale, say: Say) -> dict[str, Any]:
         workers = [
             stack.enter_context(Worker(name, bench="served", group=group, url=url))
             for name in ON_SERVERS[group]
+            if scale.is_whole or name != PYRATE_POSTGRES
         ]
         for name, work in WORKLOADS.items():
             say(f"{group}: {work.title}")

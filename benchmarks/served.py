@@ -30,6 +30,7 @@ from .cases import (
 from .loops import Tally, async_loop
 
 Take = Callable[[str], Awaitable[object]]
+PREPARING_TASKS = 25
 STRIDE = 7
 """Tasks that begin side by side and go on by this meet each other rarely."""
 
@@ -180,8 +181,13 @@ class ServedBench:
         async def make() -> None:
             if not hasattr(self, "_take"):
                 self._take = await self._make(self._url)
-            for number in range(WORKLOADS[case].keys):
-                await self._take(f"key-{number}")
+            numbers = iter(range(WORKLOADS[case].keys))
+
+            async def work() -> None:
+                for number in numbers:
+                    await self._take(f"key-{number}")
+
+            await asyncio.gather(*(work() for _ in range(PREPARING_TASKS)))
 
         self._runner.run(make())
 

@@ -13,11 +13,13 @@ from benchmarks.cases import (
     BARE_APP_PEERS,
     CASES,
     EMBEDDED,
+    FULL_SCALE,
     HOT,
     LIMITS_FIXED,
     ON_SERVERS,
     OURS,
     PYRATE,
+    QUICK,
     REDIS,
     REFERENCE,
     SLOWAPI,
@@ -29,6 +31,7 @@ from benchmarks.chart import Bar, Group, chart
 from benchmarks.config_report import rows
 from benchmarks.embedded import ASYNC_STEPS, SYNC_STEPS
 from benchmarks.report import charts, comparison_tables, page, ratio_table, terminal
+from benchmarks.run import is_run
 from benchmarks.served import TAKES
 from benchmarks.summary import added_us, late_growth
 from benchmarks.targets import TARGETS, Target, verdicts
@@ -196,3 +199,19 @@ def test_parts_are_published_beside_what_another_run_found() -> None:
     assert others.partition("## Targets")[0] == shown.partition("## Targets")[0]
     assert ratio_table(stored) in shown
     assert "servers" not in beside(stored, {"embedded": {}})
+
+
+def test_a_quick_run_says_so_first() -> None:
+    """Nobody takes its figures for more than a first look; a full run says nothing of that kind."""
+    assert terminal(result()).startswith("QUICK: ")
+    assert not terminal(result() | {"mode": "full"}).startswith("QUICK")
+
+
+def test_a_quick_run_leaves_out_what_takes_minutes() -> None:
+    """Unless it is named; a full run leaves out nothing."""
+    parts = ("config", "cold", "idle")
+    assert not any(is_run(part, (), QUICK) for part in parts)
+    assert all(is_run(part, (part,), QUICK) for part in parts)
+    assert all(is_run(part, (), FULL_SCALE) for part in parts)
+    assert not is_run("cold", ("idle",), FULL_SCALE)
+    assert set(QUICK.counted) <= set(QUICK.unasked) < set(FULL_SCALE.unasked)
