@@ -42,9 +42,11 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Concepts": (
         "docs/law.md",
         "docs/promises.md",
+        "SECURITY.md",
         "docs/threat-model.md",
         "docs/compatibility.md",
         "docs/dependencies.md",
+        "THIRD-PARTY.md",
         "docs/changes.md",
         "docs/time.md",
         "docs/costs.md",
@@ -127,8 +129,13 @@ def pages() -> dict[str, tuple[str, ...]]:
 
 def written() -> list[str]:
     """Every page that somebody wrote and that belongs on the site."""
-    roots = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md", "examples/store/README.md")
-    return [*roots, *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/**/*.md"))]
+    roots = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "THIRD-PARTY.md")
+    examples = ("examples/README.md", "examples/store/README.md")
+    return [
+        *roots,
+        *examples,
+        *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/**/*.md")),
+    ]
 
 
 def missing() -> list[str]:
