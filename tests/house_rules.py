@@ -70,7 +70,7 @@ LAYERS = (
         "postgres",
         "backends.postgres backends.postgres.*",
         f"{BACKEND} change_log wires",
-        packages="psycopg psycopg_pool",
+        packages="psycopg",
     ),
     Layer("backends", "backends backends.around", f"{BACKEND} memory sqlite dynamodb redis postgres"),
     # Builds and finds stacks; a repository's builder asks it to.

@@ -34,7 +34,6 @@ SAID_OTHERWISE = {
 EXCEPTIONS = {
     "psycopg": "LGPL-3.0: the driver of the extra postgres, used as it is, imported and not passed on",
     "psycopg-binary": "LGPL-3.0: the same for development only",
-    "psycopg-pool": "LGPL-3.0: the same",
 }
 
 
