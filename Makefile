@@ -15,6 +15,10 @@ EMULATOR := $(ENGINES)/emulator/.ready
 SERVERS := $(ENGINES)/.servers
 AXE := $(ENGINES)/.axe-core-4.14.0
 PEERS := $(ENGINES)/peers/.ready
+SITE := $(ENGINES)/site/.ready
+PYRIGHT := $(ENGINES)/.pyright-1.1.414
+TYPES := $(ENGINES)/types/.ready
+RELEASE := $(ENGINES)/release/.ready
 OLDER := $(ENGINES)/older-0.10/.ready $(ENGINES)/older-0.17/.ready
 PIP_FLAGS := --quiet --disable-pip-version-check
 COMPILE = .venv-lock/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-config \
@@ -27,10 +31,10 @@ define check_python
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ui test quick engines check fuzz sim reach exhaust mutate storm soak waiting copies nightly bench compare walk format lock clean
+.PHONY: help demo demo-ui test quick engines check fuzz sim reach exhaust mutate storm soak waiting copies nightly newcomer bench compare walk docs release-check format lock clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(DEMO)/.ready ## Watch the limiter work on a fresh embedded store
 	PYTHONPATH=src $(DEMO)/bin/python -m zae_limiter.cli demo
@@ -49,7 +53,7 @@ check: $(READY) ## Check format, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-engines: $(DYNAMODB) $(EMULATOR) $(OLDER) $(SERVERS) $(AXE) ## Install the engines that the tests run against
+engines: $(DYNAMODB) $(EMULATOR) $(OLDER) $(PEERS) $(SERVERS) $(AXE) $(SITE) $(PYRIGHT) $(TYPES) $(RELEASE) ## Install the engines that the tests run against
 
 fuzz: $(READY) engines ## Try bad input and hostile tenants, each property with EXAMPLES=n (2000)
 	FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/pytest -n auto --timeout 0 tests/fuzz tests/tenants
@@ -82,7 +86,7 @@ waiting: $(READY) $(DYNAMODB) ## Let 8 processes of 50 wait for one bucket, SECO
 copies: $(READY) engines ## Copy ENTITIES=n (100000) through all stores and back, killed twice on the way
 	$(BIN)/python -m tests.breaking.copies $(if $(ENTITIES),--entities $(ENTITIES))
 
-nightly: $(READY) engines ## Run the long instruments: 20,000 worlds, all orders, rivals, upgrades, fuzz, storm, soak, waiting, copies
+nightly: $(READY) engines ## Run the long instruments: 20,000 worlds, all orders, rivals, upgrades, fuzz, storm, soak, waiting, copies, a newcomer
 	$(MAKE) sim SEEDS=20000
 	$(MAKE) exhaust
 	RIVAL_ROUNDS=500 $(BIN)/pytest --timeout 0 tests/flow/test_rivals.py
@@ -99,6 +103,10 @@ nightly: $(READY) engines ## Run the long instruments: 20,000 worlds, all orders
 	GATEWAY_STREAMS=500 $(BIN)/pytest --timeout 0 tests/examples/test_llm_gateway.py
 	$(BIN)/python -m benchmarks.outbound
 	$(BIN)/python -m benchmarks serve --seconds 120
+	$(MAKE) newcomer
+
+newcomer: $(READY) ## Do what the README says in a fresh clone, with nothing else at hand, and time it
+	$(BIN)/python -m tests.documents.newcomer
 
 bench: $(READY) $(DYNAMODB) $(SERVERS) $(PEERS) ## Measure speed beside other limiters (QUICK=1 is shorter, CASES=… chooses)
 	$(BIN)/python -m benchmarks $(CASES) $(if $(QUICK),--quick) $(if $(PUBLISH),--publish)
@@ -108,6 +116,12 @@ compare: $(READY) $(DYNAMODB) ## Compare the CPU of an acquire with that of anot
 
 walk: $(READY) $(DYNAMODB) ## Print every function that an acquire enters, on every store
 	$(BIN)/python -m tests.walk
+
+docs: $(READY) $(SITE) ## Build the site of these pages in site/, warnings are errors
+	$(BIN)/python -m docs.site
+
+release-check: $(READY) $(RELEASE) ## Build twice and compare, list the parts, check licences, ask for known vulnerabilities
+	$(BIN)/python -m tests.release.check
 
 format: $(READY) ## Format the code and apply safe fixes
 	$(BIN)/ruff check --fix-only --quiet .
@@ -119,13 +133,16 @@ lock: ## Lock the dependencies again (UPGRADE=1 takes newer versions)
 	$(COMPILE) pyproject.toml --extra cli --extra dynamodb --extra redis --extra postgres --extra fastapi --extra flask --extra django --extra prometheus --extra opentelemetry --extra server --extra grpc --group dev --output-file requirements/dev.lock
 	$(COMPILE) pyproject.toml --extra cli --constraints requirements/dev.lock --output-file requirements/demo.lock
 	$(COMPILE) requirements/emulator.in --output-file requirements/emulator.lock
+	$(COMPILE) requirements/site.in --output-file requirements/site.lock
 	$(COMPILE) requirements/peers.in --output-file requirements/peers.lock
+	$(COMPILE) requirements/types.in --output-file requirements/types.lock
+	$(COMPILE) requirements/release.in --output-file requirements/release.lock
 	$(COMPILE) requirements/older-0.10.in --output-file requirements/older-0.10.lock
 	$(COMPILE) requirements/older-0.17.in --output-file requirements/older-0.17.lock
 
 clean: ## Remove everything that the other targets made
-	rm -rf $(VENV) $(DEMO) $(ENGINES) .venv-lock build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .mutation.json
-	find src examples tests -type d -name __pycache__ -prune -exec rm -rf {} +
+	rm -rf $(VENV) $(DEMO) $(ENGINES) .venv-lock build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis .mutation.json
+	find src examples tests docs -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # The environment is rebuilt from nothing when the lock or the project file changes.
 $(READY): requirements/dev.lock pyproject.toml
@@ -156,6 +173,11 @@ $(AXE):
 	npm install --prefix $(ENGINES) --no-package-lock --no-audit --no-fund --loglevel=error axe-core@4.14.0
 	@touch $@
 
+# The type checker of many editors, which also counts the public names whose types are not said.
+$(PYRIGHT):
+	npm install --prefix $(ENGINES) --no-package-lock --no-audit --no-fund --loglevel=error pyright@1.1.414
+	@touch $@
+
 # Servers and a browser that come as packages of Debian; those that are there already are taken as they are.
 $(SERVERS):
 	@mkdir -p $(@D); PATH="$$PATH:/usr/sbin:$$(printf '%s:' /usr/lib/postgresql/*/bin)"; missing=""; \
@@ -169,8 +191,8 @@ $(SERVERS):
 	fi
 	@touch $@
 
-# Each of these pins drivers of its own, so each has an environment of its own.
-$(EMULATOR) $(PEERS) $(OLDER): $(ENGINES)/%/.ready: requirements/%.lock
+# Each of these pins drivers or tools of its own, so each has an environment of its own.
+$(EMULATOR) $(PEERS) $(OLDER) $(SITE) $(TYPES) $(RELEASE): $(ENGINES)/%/.ready: requirements/%.lock
 	rm -rf $(@D)
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/pip install $(PIP_FLAGS) --require-hashes -r $<

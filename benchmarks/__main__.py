@@ -14,11 +14,11 @@ from . import telemetry
 from .cases import CASES, FULL_SCALE, GROUPS, QUICK, SERVED, WEB
 from .engine import ROOT, EngineMissing
 from .process import WorkerFailed
-from .report import CHARTS, charts, page, readme_table, terminal
+from .report import CHARTS, charts, comparison_tables, page, terminal
 from .run import run
 
-README = ROOT / "README.md"
 DOCS = ROOT / "docs"
+COMPARISON = DOCS / "comparison.md"
 PUBLISHED = DOCS / CHARTS / "results.json"
 LATEST = ROOT / "build" / "bench"
 OTHER_PARTS = ("cold", "config", "idle")
@@ -38,7 +38,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="shorter rounds, for a first look")
     parser.add_argument(
-        "--publish", action="store_true", help="write the result into docs, its page and the README"
+        "--publish", action="store_true", help="write the result into docs, its page and the comparison"
     )
     parser.add_argument("--report", type=Path, metavar="JSON", help="measure nothing, show this result")
     asked = parser.parse_args()
@@ -66,14 +66,17 @@ def beside(stored: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
     return stored | measured | {"embedded": stored["embedded"] | result["embedded"]}
 
 
-def update_readme(result: dict[str, Any]) -> None:
-    """Put the result's table where the README has one."""
-    text = README.read_text(encoding="utf-8")
+def update_comparison(result: dict[str, Any]) -> None:
+    """Put the result's tables where the comparison has them."""
+    text = COMPARISON.read_text(encoding="utf-8")
     shown, count = re.subn(
-        r"^Taken on .*\n\n(?:\|.*\n)+", lambda _: readme_table(result), text, flags=re.MULTILINE
+        r"^Taken on .*\n\n(?:\|.*\n)+\n(?:\|.*\n)+",
+        lambda _: comparison_tables(result),
+        text,
+        flags=re.MULTILINE,
     )
-    assert count == 1, "the README has one table of this kind"
-    README.write_text(shown, encoding="utf-8")
+    assert count == 1, "the comparison has these two tables once"
+    COMPARISON.write_text(shown, encoding="utf-8")
 
 
 def progress(started: float, line: str) -> None:
@@ -114,7 +117,7 @@ def main() -> int:
         write_report(beside(stored, result), PUBLISHED, DOCS / "benchmarks.md")
     elif asked.publish:
         write_report(result, PUBLISHED, DOCS / "benchmarks.md")
-        update_readme(result)
+        update_comparison(result)
     print(terminal(result))
     return 0
 

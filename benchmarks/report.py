@@ -1,4 +1,4 @@
-"""The page, its charts and the table of the README, from a stored result. Pure."""
+"""The page, its charts and the table of the comparison, from a stored result. Pure."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from .cases import (
     MEMORY_ASYNC,
     MEMORY_SYNC,
     ON_SERVERS,
+    OUR_ENVIRONMENT,
     OURS,
     REFERENCE,
     SERVED,
@@ -54,7 +55,7 @@ from .texts import (
 )
 
 CHARTS = "benchmarks"
-README_CASES = ("hot-1", "hot-100", "keys-1000", "first", "cascade", "refill", "adjust-10", "sync-8")
+COMPARED_CASES = ("hot-1", "hot-100", "keys-1000", "first", "cascade", "refill", "adjust-10", "sync-8")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -382,9 +383,27 @@ def page(result: Result) -> str:
     )
 
 
-def readme_table(result: Result) -> str:
-    """What the README shows: when and where, a few cases, ratios only."""
-    return f"{conditions(result)}\n\n{ratio_table(result, README_CASES)}"
+def comparison_tables(result: Result) -> str:
+    """What the comparison shows: when and where, then ratios only."""
+    return f"{conditions(result)}\n\n{ratio_table(result, COMPARED_CASES)}\n{others_table(result)}"
+
+
+def others_table(result: Result) -> str:
+    """How many times theirs our throughput is, wherever somebody else was measured; the worst first."""
+    found: list[tuple[float, list[str]]] = []
+    embedded = [(GROUPS[p.group], p.name, of_embedded(result, p.group, p.name), p.group) for p in EMBEDDED]
+    for place, name, figures, group in embedded:
+        times_theirs = compared(of_embedded(result, group, OURS), figures, "throughput")
+        if name not in OUR_ENVIRONMENT and group != WEB and times_theirs is not None:
+            found.append((times_theirs, [place, name, times(times_theirs)]))
+    for group, server in SERVED.items():
+        for work, about in WORKLOADS.items():
+            for name in ON_SERVERS[group]:
+                mine, figures = (of_server(result, group, work, one) for one in (OURS, name))
+                times_theirs = compared(mine, figures, "throughput")
+                if name not in OUR_ENVIRONMENT and times_theirs is not None:
+                    found.append((times_theirs, [f"{server}: {about.title}", name, times(times_theirs)]))
+    return table(["where", "beside", "ours is"], [row for _, row in sorted(found)])
 
 
 def terminal(result: Result) -> str:

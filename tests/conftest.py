@@ -4,13 +4,16 @@ Hypothesis explores by default and is reproducible when the environment sets `CI
 """
 
 import gc
+import importlib
 import os
+import pkgutil
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis.internal
 import pytest
 from hypothesis import settings
 
@@ -19,6 +22,11 @@ from tests.engines import dynamodb_local, postgres, redis_server
 settings.register_profile("default", deadline=None, print_blob=True)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+# pytest rewrites what is imported, and Python before 3.11.9 may fail when two threads parse at once (CPython's
+# issue 106905). So what Hypothesis would import in the middle of a test is imported before there are threads.
+for late in pkgutil.walk_packages(hypothesis.internal.__path__, "hypothesis.internal."):
+    importlib.import_module(late.name)
 
 # It counts what is tried, here because a run in several processes loads no conftest further down.
 pytest_plugins = ["tests.fuzz.figures"]

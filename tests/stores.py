@@ -1,17 +1,22 @@
 """The kinds of store that tests run on, and tests that are coroutines on the loop of such a store.
 
-A new kind is one line in ``STORES``. A ``conftest.py`` imports what it needs of the fixtures below; where
-it has a fixture ``store``, each test that asks for it runs once for every kind.
+A new kind is one line in ``STORES``. With ``STORE_URL`` in the environment there is one kind, ``given``: the
+store of that URL, whoever offers its scheme. ``{folder}`` in it is a fresh folder, ``{name}`` a fresh name.
+A ``conftest.py`` imports what it needs of the fixtures below. Where it has a fixture ``store``, each test
+that asks for it runs once for every kind.
 """
 
 import asyncio
 import inspect
+import os
+import uuid
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import pytest
 
+from zae_limiter.backends import open_backend as open_url
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.backends.shelf import Shelf
 from zae_limiter.backends.sqlite import SqliteBackend
@@ -21,6 +26,8 @@ from zae_limiter.runtime.world import World
 from zae_limiter.testing import ManualClock
 
 T = TypeVar("T")
+
+GIVEN = os.environ.get("STORE_URL")
 
 
 class OpenBackend(Protocol):
@@ -85,6 +92,15 @@ def redis(path: Path, world: World) -> OpenBackend:
     return open_backend
 
 
+def given(path: Path, world: World) -> OpenBackend:
+    url = url_of("given", path)
+
+    def open_backend(*, sync: bool = False) -> Backend:
+        return open_url(url, sync=sync, world=world, timeout_ms=60_000)
+
+    return open_backend
+
+
 STORES: dict[str, Callable[[Path, World], OpenBackend]] = {
     "memory": memory,
     "sqlite": sqlite,
@@ -92,11 +108,16 @@ STORES: dict[str, Callable[[Path, World], OpenBackend]] = {
     "postgres": postgres,
     "redis": redis,
 }
+if GIVEN is not None:
+    STORES = {"given": given}
 """How to open client after client of one fresh store in a folder."""
 
 
 def url_of(kind: str, folder: Path) -> str:
     """A fresh store of a kind, by its URL; its deadline is far away, because the machine may be busy."""
+    if kind == "given":
+        assert GIVEN is not None
+        return GIVEN.format(folder=folder, name=f"n{uuid.uuid4().hex}")
     if kind == "memory":
         return f"memory://{folder.name}"
     if kind == "sqlite":

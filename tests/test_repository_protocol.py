@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.backends.test_conformance import CONDITIONS, ITEM, WRITES
+from tests.conformance.test_waist import CONDITIONS, ITEM, WRITES
 from zae_limiter.repository_protocol import (
     LAST,
     Absent,

@@ -3,16 +3,17 @@
 The store is a file, so that a trace would be seen.
 """
 
+import ast
 import asyncio
 import inspect
 import re
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from docs.site import tables
 from zae_limiter import (
     InvalidNameError,
     RateLimiter,
@@ -23,9 +24,6 @@ from zae_limiter import (
     SyncRepository,
     ValidationError,
 )
-from zae_limiter.backends.dynamodb.boto import Access
-from zae_limiter.backends.sqlite.backend import TIMEOUT_MS
-from zae_limiter.records.connection import Options
 from zae_limiter.settings import STACK_VARIABLE, STORE_VARIABLE
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
@@ -107,12 +105,32 @@ def test_the_page_has_every_setting() -> None:
     """In the order of the class, whose help has them too, and with what is so if nothing is said."""
     assert list(rows()) == list(Settings.__annotations__)
     assert re.findall(r"^ *``(\w+)``: ", Settings.__doc__ or "", re.MULTILINE) == list(rows())
-    plain = {name.removesuffix("_seconds"): value for name, value in asdict(Options()).items()}
-    defaults = {n: f"{value:,}" if isinstance(value, int) else f"`{value}`" for n, value in plain.items()}
-    defaults["timeout_ms"] = f"{TIMEOUT_MS:,} on SQLite, {Access().timeout_ms:,} on DynamoDB"
-    assert {name: rows()[name].split(" | ")[2] for name in defaults} == defaults
+    assert PAGE.read_text(encoding="utf-8") == tables.written(PAGE.read_text(encoding="utf-8")), (
+        "python -m docs.site.tables writes them anew"
+    )
     assert STORE_VARIABLE in rows()["store"]
     assert STACK_VARIABLE in rows()["stack"]
+
+
+def test_a_table_that_drifted_is_seen() -> None:
+    """A setting with another default, and a variable that is gone."""
+    page = PAGE.read_text(encoding="utf-8")
+    for old, new in (("| 100,000 |", "| 10,000 |"), ("| `NO_COLOR` |", "| `COLOUR` |")):
+        assert old in page
+        assert tables.written(page.replace(old, new)) == page
+
+
+def test_a_variable_without_a_meaning_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever asks the environment, and any name of ours that stands in the code."""
+    source = """os.environ.get("A_NAME"), os.environ["B_NAME"], "C_NAME" in os.environ
+environment.get("D_NAME")
+environ.get("PATH_INFO"), found.get("E_NAME"), "ZAEL_NEW", "the ZAEL_NEW", "ZAE_LIMITER"
+"""
+    names = set(tables.read_by(ast.parse(source)))
+    assert names == {"A_NAME", "B_NAME", "C_NAME", "D_NAME", "ZAEL_NEW"}
+    monkeypatch.delitem(tables.MEANINGS, "NO_COLOR")
+    with pytest.raises(SystemExit, match="NO_COLOR"):
+        tables.environment()
 
 
 def test_a_builder_knows_every_setting() -> None:

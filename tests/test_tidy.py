@@ -261,7 +261,7 @@ def repository_texts(*folders: str, suffix: str = "") -> Iterator[tuple[str, str
 
 
 def python_sources() -> list[tuple[str, str]]:
-    return list(repository_texts("src", "examples", "tests", "benchmarks", suffix=".py"))
+    return list(repository_texts("src", "examples", "tests", "benchmarks", "docs", suffix=".py"))
 
 
 def modules() -> list[Module]:

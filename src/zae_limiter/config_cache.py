@@ -15,22 +15,23 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import count
 
 from .models import CacheStats
 from .repository_protocol import Item, Key
 
 
+@dataclass(slots=True, eq=False)
 class Entry:
     """A record as it was read, and the tick at which that is out of date.
 
     Who keeps an entry sees when it is put out of date before: ``expires_ms`` is 0 then.
     """
 
-    __slots__ = ("expires_ms", "item", "read")
-
-    def __init__(self, item: Item | None, expires_ms: float, read: int) -> None:
-        self.item, self.expires_ms, self.read = item, expires_ms, read
+    item: Item | None
+    expires_ms: float
+    read: int
 
 
 class ConfigCache:
@@ -46,10 +47,10 @@ class ConfigCache:
         """Reads up to this one count no more, whatever they brought."""
         self.changes: int | None = None
         """By which count of the store's changes the entries are right, if the store counts them."""
-        self.withdrawals = 0
+        self.withdrawals: int = 0
         """How often an entry that somebody may keep was put out of date before its time."""
-        self.hits = 0
-        self.misses = 0
+        self.hits: int = 0
+        self.misses: int = 0
 
     def get(self, key: Key, ticks_ms: float) -> Entry | None:
         """The entry if it is fresh."""

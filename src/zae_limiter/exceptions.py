@@ -19,7 +19,7 @@ import copy
 import math
 import re
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from .established import former_names
 
@@ -103,19 +103,24 @@ class RateLimitExceeded(RateLimitError):
 
     def as_dict(self) -> dict[str, Any]:
         """All that is known, for logs: entities, parents, what they hold. A wait of ``None`` means never."""
-        return self._told(str(self), [{"entity_id": s.entity_id, **_own_limit(s)} for s in self.statuses])
+        from .models.header_data import own_limit  # which know these exceptions
+
+        return self._told(str(self), [{"entity_id": s.entity_id, **own_limit(s)} for s in self.statuses])
 
     def public_dict(self) -> dict[str, Any]:
         """A body for an HTTP 429: what whoever asked may know. A wait of ``None`` means never.
 
         It names no entity. Of somebody else's limit, such as a parent's, that refused it tells name and wait.
         """
+        from .models.header_data import others_limit, own_limit
+
         seen = [s for s in self.statuses if s.exceeded or s.entity_id == self.entity_id]
-        limits = [_own_limit(s) if s.entity_id == self.entity_id else _others_limit(s) for s in seen]
+        limits = [own_limit(s) if s.entity_id == self.entity_id else others_limit(s) for s in seen]
         return self._told(self._message(public=True), limits)
 
     def _told(self, message: str, limits: list[dict[str, Any]]) -> dict[str, Any]:
-        wait = _finite(self.retry_after_seconds)
+        seconds = self.retry_after_seconds
+        wait = None if math.isinf(seconds) else seconds
         wait_ms = None if wait is None else _whole_ms(wait)
         told = {"error": "rate_limit_exceeded", "message": message}
         return told | {"retry_after_seconds": wait, "retry_after_ms": wait_ms, "limits": limits}
@@ -147,7 +152,10 @@ class SwitchedOff(RateLimitError):
     error = "disabled"
 
     def __init__(self, entity_id: str, resource: str, reason: str, level: str) -> None:
-        self.entity_id, self.resource, self.reason, self.level = entity_id, resource, reason, level
+        self.entity_id = entity_id
+        self.resource = resource
+        self.reason = reason
+        self.level = level
         super().__init__(self._message())
 
     def _message(self) -> str:
@@ -181,7 +189,7 @@ class PermissionDenied(SwitchedOff):
     def __init__(
         self, entity_id: str, resource: str, reason: str, level: str, denied_id: str | None = None
     ) -> None:
-        self.denied_id = entity_id if denied_id is None else denied_id
+        self.denied_id: str = entity_id if denied_id is None else denied_id
         super().__init__(entity_id, resource, reason, level)
 
     def _message(self) -> str:
@@ -207,7 +215,9 @@ class LeaseExpiredError(RateLimitError):
     _ended = "has ended; consume, adjust, settle and release before that"
 
     def __init__(self, entity_id: str, resource: str, reason: str = _ended) -> None:
-        self.entity_id, self.resource, self.reason = entity_id, resource, reason
+        self.entity_id = entity_id
+        self.resource = resource
+        self.reason = reason
         super().__init__(f"the lease of {entity_id!r} on {resource!r} {reason}")
 
 
@@ -238,7 +248,9 @@ class RateLimiterUnavailable(InfrastructureError):
         misconfigured: str = "",
         impossible: bool = False,
     ) -> None:
-        self.ambiguous, self.misconfigured, self.impossible = ambiguous, misconfigured, impossible
+        self.ambiguous = ambiguous
+        self.misconfigured = misconfigured
+        self.impossible = impossible
         self._given_cause = cause
         self.entity_id: str | None = None
         self.resource: str | None = None
@@ -282,7 +294,7 @@ class StackOperationError(InfrastructureError):
     """
 
     def __init__(self, message: str, reasons: Sequence[str] = (), *, stack_name: str | None = None) -> None:
-        self.reasons = tuple(reasons)
+        self.reasons: Final = tuple(reasons)
         super().__init__(message, stack_name=stack_name)
 
     @property
@@ -311,7 +323,8 @@ class NamespaceStateError(InfrastructureError):
     """The namespace is not in the ``state`` that the operation needs."""
 
     def __init__(self, message: str, *, namespace_name: str = "", state: str = "") -> None:
-        self.namespace_name, self.state = namespace_name, state
+        self.namespace_name = namespace_name
+        self.state = state
         super().__init__(message)
 
 
@@ -322,7 +335,8 @@ class DamagedRecordError(InfrastructureError):
     """
 
     def __init__(self, record: str, reason: str) -> None:
-        self.record, self.reason = record, reason
+        self.record = record
+        self.reason = reason
         super().__init__(f"the stored {record} cannot be read: {reason}")
 
 
@@ -332,7 +346,8 @@ class EntityError(ZAELimiterError):
     problem = "cannot be changed"
 
     def __init__(self, entity_id: str, detail: str = "") -> None:
-        self.entity_id, self.detail = entity_id, detail
+        self.entity_id = entity_id
+        self.detail = detail
         super().__init__(f"entity {entity_id!r} {self.problem}{f'; {detail}' if detail else ''}")
 
 
@@ -365,7 +380,8 @@ class VersionError(ZAELimiterError):
         schema_version: str | None = None,
         lambda_version: str | None = None,
     ) -> None:
-        self.client_version, self.schema_version = client_version, schema_version
+        self.client_version = client_version
+        self.schema_version = schema_version
         self.lambda_version = lambda_version
         super().__init__(message)
 
@@ -399,7 +415,9 @@ class ValidationError(ZAELimiterError, ValueError):
     def __init__(self, field: str, value: object, reason: str) -> None:
         if isinstance(value, str) and (field in _URLS or ("://" in value and field in _TAKEN_FOR_URLS)):
             value = without_secrets(value)
-        self.field, self.value, self.reason = field, value, reason
+        self.field = field
+        self.value = value
+        self.reason = reason
         super().__init__(f"invalid {field} {shown(value)}: {reason}")
 
 
@@ -407,12 +425,15 @@ class NoLimitsError(ValidationError):
     """No level has limits for an entity and a resource, and the caller brought none along."""
 
     def __init__(self, entity_id: str, resource: str) -> None:
-        self.entity_id, self.resource = entity_id, resource
+        self.entity_id = entity_id
+        self.resource = resource
         told = (
             f"no limits are stored for {entity_id!r} on {resource!r} at any level; call set_system_defaults, "
         )
         told += "set_resource_defaults or set_limits, or pass limits= to this call"
-        self.field, self.value, self.reason = "limits", None, told
+        self.field: str = "limits"
+        self.value: Final = None
+        self.reason = told
         ZAELimiterError.__init__(self, told)
 
 
@@ -422,25 +443,6 @@ class InvalidIdentifierError(ValidationError):
 
 class InvalidNameError(ValidationError):
     """The name of a limit, resource, namespace or stack is malformed."""
-
-
-def _own_limit(status: LimitStatus) -> dict[str, Any]:
-    from .models.header_data import header_fields  # which know these exceptions
-
-    limit = status.limit.to_dict()
-    place = {"resource": status.resource, "limit_name": limit.pop("name")}
-    found = {"available": status.available, **_others_limit(status)}
-    return {**place, **limit, **found, **header_fields(status, status.available)}
-
-
-def _others_limit(status: LimitStatus) -> dict[str, Any]:
-    found = {"resource": status.resource, "limit_name": status.limit_name, "requested": status.requested}
-    found |= {"exceeded": status.exceeded, "retry_after_seconds": _finite(status.retry_after_seconds)}
-    return found if status.limit.unit is None else {**found, "unit": status.limit.unit}
-
-
-def _finite(seconds: float) -> float | None:
-    return None if math.isinf(seconds) else seconds
 
 
 def _whole_ms(seconds: float) -> int:

@@ -4,7 +4,6 @@ They were taken before the work began. While it runs, ``consume`` takes more if 
 ``settle`` and ``release`` note what the work really cost; when it ends well the difference is stored, and
 when it ends with any exception, a cancellation included, all of it is given back. A reader who leaves a
 stream is no failure of the work: what was noted until then is stored. ``on_error`` says otherwise.
-
 A lease is held by a block, or open: then ``commit`` or ``cancel`` ends it.
 """
 
@@ -15,7 +14,7 @@ from contextvars import ContextVar
 
 from .engine.acquire import acquire
 from .engine.demand import unknown_limit
-from .engine.holding import _noting, logger
+from .engine.holding import _noting
 from .engine.settle import cost_of
 from .exceptions import LeaseExpiredError, RateLimiterUnavailable, ValidationError, shown
 from .lease_view import View
@@ -23,6 +22,7 @@ from .models import TOKENS_MAX, OnUnavailable, check_count
 from .models.checks import named_amounts, needs_milli
 from .models.leases import OnError
 from .runtime.current import Current
+from .runtime.logs import logger
 
 
 class Lease(View, Current):

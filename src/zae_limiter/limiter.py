@@ -9,7 +9,19 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Never,
+    ParamSpec,
+    Self,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from .acquisition import Acquisition
 from .decorator import AsyncDecorator, Limiting
@@ -26,6 +38,7 @@ from .models.demand import Demand, check_demands
 from .models.leases import OnError
 from .naming import validate_entity_id, validate_resource
 from .repository import Repository
+from .runtime.colour import Method
 from .runtime.unentered import Unentered
 from .settings import Settings
 
@@ -42,14 +55,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def passed_on(method: Callable[Concatenate[Repository, P], T]) -> Callable[Concatenate[RateLimiter, P], T]:
+def passed_on(method: Callable[Concatenate[Repository, P], T]) -> Method[P, T]:
     """The repository's method under the limiter: same signature, same docstring."""
 
     @functools.wraps(method)
     def call(self: RateLimiter, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return method(self._repository, *args, **kwargs)
 
-    return call
+    return cast("Method[P, T]", call)
 
 
 class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):
@@ -297,47 +310,47 @@ class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):
         except Exception:
             return False
 
-    create_entity = passed_on(Repository.create_entity)
-    get_entity = passed_on(Repository.get_entity)
-    update_entity = passed_on(Repository.update_entity)
-    set_parent = passed_on(Repository.set_parent)
-    delete_entity = passed_on(Repository.delete_entity)
-    get_children = passed_on(Repository.get_children)
-    list_entities = passed_on(Repository.list_entities)
+    create_entity: Final = passed_on(Repository.create_entity)
+    get_entity: Final = passed_on(Repository.get_entity)
+    update_entity: Final = passed_on(Repository.update_entity)
+    set_parent: Final = passed_on(Repository.set_parent)
+    delete_entity: Final = passed_on(Repository.delete_entity)
+    get_children: Final = passed_on(Repository.get_children)
+    list_entities: Final = passed_on(Repository.list_entities)
 
-    top_up = passed_on(Repository.top_up)
-    reset = passed_on(Repository.reset)
-    forgive = passed_on(Repository.forgive)
+    top_up: Final = passed_on(Repository.top_up)
+    reset: Final = passed_on(Repository.reset)
+    forgive: Final = passed_on(Repository.forgive)
 
-    set_system_defaults = passed_on(Repository.set_system_defaults)
-    get_system_defaults = passed_on(Repository.get_system_defaults)
-    delete_system_defaults = passed_on(Repository.delete_system_defaults)
-    set_resource_defaults = passed_on(Repository.set_resource_defaults)
-    get_resource_defaults = passed_on(Repository.get_resource_defaults)
-    delete_resource_defaults = passed_on(Repository.delete_resource_defaults)
-    list_resources_with_defaults = passed_on(Repository.list_resources_with_defaults)
-    set_limits = passed_on(Repository.set_limits)
-    get_limits = passed_on(Repository.get_limits)
-    delete_limits = passed_on(Repository.delete_limits)
-    list_entities_with_custom_limits = passed_on(Repository.list_entities_with_custom_limits)
-    list_resources_with_entity_configs = passed_on(Repository.list_resources_with_entity_configs)
-    get_config = passed_on(Repository.get_config)
-    set_config = passed_on(Repository.set_config)
-    disable = passed_on(Repository.disable)
-    enable = passed_on(Repository.enable)
-    bypass = passed_on(Repository.bypass)
-    list_switches = passed_on(Repository.list_switches)
-    set_entity_cascade = passed_on(Repository.set_entity_cascade)
-    set_resource_cascade = passed_on(Repository.set_resource_cascade)
-    resolve_limits = passed_on(Repository.resolve_limits)
-    explain = passed_on(Repository.explain)
-    invalidate_config_cache = passed_on(Repository.invalidate_config_cache)
-    get_cache_stats = passed_on(Repository.get_cache_stats)
+    set_system_defaults: Final = passed_on(Repository.set_system_defaults)
+    get_system_defaults: Final = passed_on(Repository.get_system_defaults)
+    delete_system_defaults: Final = passed_on(Repository.delete_system_defaults)
+    set_resource_defaults: Final = passed_on(Repository.set_resource_defaults)
+    get_resource_defaults: Final = passed_on(Repository.get_resource_defaults)
+    delete_resource_defaults: Final = passed_on(Repository.delete_resource_defaults)
+    list_resources_with_defaults: Final = passed_on(Repository.list_resources_with_defaults)
+    set_limits: Final = passed_on(Repository.set_limits)
+    get_limits: Final = passed_on(Repository.get_limits)
+    delete_limits: Final = passed_on(Repository.delete_limits)
+    list_entities_with_custom_limits: Final = passed_on(Repository.list_entities_with_custom_limits)
+    list_resources_with_entity_configs: Final = passed_on(Repository.list_resources_with_entity_configs)
+    get_config: Final = passed_on(Repository.get_config)
+    set_config: Final = passed_on(Repository.set_config)
+    disable: Final = passed_on(Repository.disable)
+    enable: Final = passed_on(Repository.enable)
+    bypass: Final = passed_on(Repository.bypass)
+    list_switches: Final = passed_on(Repository.list_switches)
+    set_entity_cascade: Final = passed_on(Repository.set_entity_cascade)
+    set_resource_cascade: Final = passed_on(Repository.set_resource_cascade)
+    resolve_limits: Final = passed_on(Repository.resolve_limits)
+    explain: Final = passed_on(Repository.explain)
+    invalidate_config_cache: Final = passed_on(Repository.invalidate_config_cache)
+    get_cache_stats: Final = passed_on(Repository.get_cache_stats)
 
-    get_audit_events = passed_on(Repository.get_audit_events)
-    get_usage_snapshots = passed_on(Repository.get_usage_snapshots)
-    get_usage_summary = passed_on(Repository.get_usage_summary)
-    get_resource_capacity = passed_on(Repository.get_resource_capacity)
+    get_audit_events: Final = passed_on(Repository.get_audit_events)
+    get_usage_snapshots: Final = passed_on(Repository.get_usage_snapshots)
+    get_usage_summary: Final = passed_on(Repository.get_usage_summary)
+    get_resource_capacity: Final = passed_on(Repository.get_resource_capacity)
 
     async def close(self) -> None:
         """Close the repository. Whatever is asked of it afterwards is ``ClosedError``."""

@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack, cast
 from urllib.parse import parse_qs, urlsplit
 
 from .backends import open_backend, store_world
@@ -30,7 +30,7 @@ from .records.connection import Connection, Options
 from .records.items import namespace_item
 from .records.scope import Scope
 from .repository_protocol import Backend
-from .runtime.colour import Blocking, Colour
+from .runtime.colour import Blocking, Colour, Method
 from .runtime.world import World
 from .schema import REGISTRY, nsid_key, version_key
 from .settings import DEFAULT_NAMESPACE, NAMESPACE_VARIABLE, Settings, client_of, settings_of
@@ -43,7 +43,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def scoped(function: Callable[Concatenate[Scope, P], T]) -> Callable[Concatenate[Repository, P], T]:
+def scoped(function: Callable[Concatenate[Scope, P], T]) -> Method[P, T]:
     """A function over a scope as a method of a repository: same signature, same docstring."""
     perform: Callable[..., Any] = function
 
@@ -58,7 +58,7 @@ def scoped(function: Callable[Concatenate[Scope, P], T]) -> Callable[Concatenate
     _, *seen = signature.parameters.values()
     own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     method.__signature__ = signature.replace(parameters=[own, *seen])
-    return cast("Callable[Concatenate[Repository, P], T]", method)
+    return cast("Method[P, T]", method)
 
 
 class Repository(BucketRecords):
@@ -197,65 +197,65 @@ class Repository(BucketRecords):
         self._connection.learn(nsid_key(found.namespace_id), namespace_item(found))
         return type(self)(self._connection, found.namespace_name, found.namespace_id)
 
-    create_entity = scoped(entities.create_entity)
-    get_entity = scoped(entities.get_entity)
-    update_entity = scoped(entities.update_entity)
-    set_parent = scoped(entities.set_parent)
-    delete_entity = scoped(entities.delete_entity)
-    get_children = scoped(entities.get_children)
-    list_entities = scoped(entities.list_entities)
+    create_entity: Final = scoped(entities.create_entity)
+    get_entity: Final = scoped(entities.get_entity)
+    update_entity: Final = scoped(entities.update_entity)
+    set_parent: Final = scoped(entities.set_parent)
+    delete_entity: Final = scoped(entities.delete_entity)
+    get_children: Final = scoped(entities.get_children)
+    list_entities: Final = scoped(entities.list_entities)
 
-    set_system_defaults = scoped(config.set_system_defaults)
-    get_system_defaults = scoped(config.get_system_defaults)
-    delete_system_defaults = scoped(config.delete_system_defaults)
-    set_resource_defaults = scoped(config.set_resource_defaults)
-    get_resource_defaults = scoped(config.get_resource_defaults)
-    delete_resource_defaults = scoped(config.delete_resource_defaults)
-    list_resources_with_defaults = scoped(config.list_resources_with_defaults)
-    set_limits = scoped(config.set_limits)
-    get_limits = scoped(config.get_limits)
-    delete_limits = scoped(config.delete_limits)
-    list_entities_with_custom_limits = scoped(config.list_entities_with_custom_limits)
-    list_resources_with_entity_configs = scoped(config.list_resources_with_entity_configs)
-    get_config = scoped(config.get_config)
-    set_config = scoped(config.set_config)
-    disable = scoped(switching.disable)
-    enable = scoped(switching.enable)
-    bypass = scoped(switching.bypass)
-    list_switches = scoped(switching.list_switches)
-    set_entity_cascade = scoped(config.set_entity_cascade)
-    set_resource_cascade = scoped(config.set_resource_cascade)
-    batch_get_configs = scoped(config.batch_get_configs)
-    resolve_limits = scoped(config.resolve_limits)
-    invalidate_config_cache = scoped(config.invalidate_config_cache)
-    get_cache_stats = scoped(config.get_cache_stats)
+    set_system_defaults: Final = scoped(config.set_system_defaults)
+    get_system_defaults: Final = scoped(config.get_system_defaults)
+    delete_system_defaults: Final = scoped(config.delete_system_defaults)
+    set_resource_defaults: Final = scoped(config.set_resource_defaults)
+    get_resource_defaults: Final = scoped(config.get_resource_defaults)
+    delete_resource_defaults: Final = scoped(config.delete_resource_defaults)
+    list_resources_with_defaults: Final = scoped(config.list_resources_with_defaults)
+    set_limits: Final = scoped(config.set_limits)
+    get_limits: Final = scoped(config.get_limits)
+    delete_limits: Final = scoped(config.delete_limits)
+    list_entities_with_custom_limits: Final = scoped(config.list_entities_with_custom_limits)
+    list_resources_with_entity_configs: Final = scoped(config.list_resources_with_entity_configs)
+    get_config: Final = scoped(config.get_config)
+    set_config: Final = scoped(config.set_config)
+    disable: Final = scoped(switching.disable)
+    enable: Final = scoped(switching.enable)
+    bypass: Final = scoped(switching.bypass)
+    list_switches: Final = scoped(switching.list_switches)
+    set_entity_cascade: Final = scoped(config.set_entity_cascade)
+    set_resource_cascade: Final = scoped(config.set_resource_cascade)
+    batch_get_configs: Final = scoped(config.batch_get_configs)
+    resolve_limits: Final = scoped(config.resolve_limits)
+    invalidate_config_cache: Final = scoped(config.invalidate_config_cache)
+    get_cache_stats: Final = scoped(config.get_cache_stats)
 
-    register_namespace = scoped(namespaces.register_namespace)
-    register_namespaces = scoped(namespaces.register_namespaces)
-    get_namespace = scoped(namespaces.get_namespace)
-    list_namespaces = scoped(namespaces.list_namespaces)
-    list_orphan_namespaces = scoped(namespaces.list_orphan_namespaces)
-    delete_namespace = scoped(namespaces.delete_namespace)
-    recover_namespace = scoped(namespaces.recover_namespace)
-    purge_namespace = scoped(namespaces.purge_namespace)
+    register_namespace: Final = scoped(namespaces.register_namespace)
+    register_namespaces: Final = scoped(namespaces.register_namespaces)
+    get_namespace: Final = scoped(namespaces.get_namespace)
+    list_namespaces: Final = scoped(namespaces.list_namespaces)
+    list_orphan_namespaces: Final = scoped(namespaces.list_orphan_namespaces)
+    delete_namespace: Final = scoped(namespaces.delete_namespace)
+    recover_namespace: Final = scoped(namespaces.recover_namespace)
+    purge_namespace: Final = scoped(namespaces.purge_namespace)
 
-    top_up = scoped(operating.top_up)
-    reset = scoped(operating.reset)
-    forgive = scoped(operating.forgive)
+    top_up: Final = scoped(operating.top_up)
+    reset: Final = scoped(operating.reset)
+    forgive: Final = scoped(operating.forgive)
 
-    get_buckets = scoped(capacity.get_buckets)
-    get_resource_buckets = scoped(capacity.get_resource_buckets)
-    batch_get_buckets = scoped(capacity.batch_get_buckets)
-    get_resource_capacity = scoped(capacity.get_resource_capacity)
-    transact_write = scoped(capacity.transact_write)
-    write_each = scoped(capacity.write_each)
+    get_buckets: Final = scoped(capacity.get_buckets)
+    get_resource_buckets: Final = scoped(capacity.get_resource_buckets)
+    batch_get_buckets: Final = scoped(capacity.batch_get_buckets)
+    get_resource_capacity: Final = scoped(capacity.get_resource_capacity)
+    transact_write: Final = scoped(capacity.transact_write)
+    write_each: Final = scoped(capacity.write_each)
 
-    get_audit_events = scoped(audit.get_audit_events)
-    get_reports = scoped(reports.get_reports)
-    get_usage_snapshots = scoped(usage.get_usage_snapshots)
-    get_usage_summary = scoped(usage.get_usage_summary)
-    get_version_record = scoped(versions.get_version_record)
-    set_version_record = scoped(versions.set_version_record)
+    get_audit_events: Final = scoped(audit.get_audit_events)
+    get_reports: Final = scoped(reports.get_reports)
+    get_usage_snapshots: Final = scoped(usage.get_usage_snapshots)
+    get_usage_summary: Final = scoped(usage.get_usage_summary)
+    get_version_record: Final = scoped(versions.get_version_record)
+    set_version_record: Final = scoped(versions.set_version_record)
 
     @property
     def namespace_name(self) -> str:

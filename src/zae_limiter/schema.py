@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import NamedTuple, TypeGuard
+from typing import Final, NamedTuple, TypeGuard
 
 from .engine.law import Rate
 from .exceptions import ValidationError
@@ -22,8 +22,7 @@ from .models.schedules import is_schedule
 from .naming import WCU, validate_entity_id, validate_resource
 from .repository_protocol import LAST, Equal, Item, Key, Query, Value
 
-REGISTRY = "_"
-"""The reserved namespace that holds the registry of namespaces and the version record."""
+REGISTRY = "_"  # the reserved namespace that holds the registry of namespaces and the version record
 
 INDEXES = GSI1, GSI2, GSI3, GSI4 = "GSI1", "GSI2", "GSI3", "GSI4"
 
@@ -102,7 +101,8 @@ def gsi1_sk_child(entity_id: str) -> str:
     return f"CHILD#{entity_id}"
 
 
-gsi2_pk_resource, gsi3_pk_entity = pk_resource, pk_entity
+gsi2_pk_resource: Final = pk_resource
+gsi3_pk_entity: Final = pk_entity
 
 
 def gsi2_sk_bucket(entity_id: str, shard_id: int) -> str:

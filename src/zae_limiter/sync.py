@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Never, Self, Unpack, overload
 
 from .builder import RepositoryOptions
 from .decorator import Decorator, Limiting
 from .established import LimiterForms, refuse_former
 from .exceptions import ValidationError
 from .limiter import RateLimiter, deployed, located
-from .models import BackendCapabilities, Limit, LimiterInfo, OnUnavailable
+from .models import BackendCapabilities, BucketState, Limit, LimiterInfo, OnUnavailable
 from .models.demand import Demand
 from .models.leases import OnError
 from .records.connection import Options
@@ -111,75 +111,84 @@ class SyncRepository:
     def __repr__(self) -> str:
         return repr(self._async).replace("<", "<Sync", 1)
 
-    create_entity = blocking(Repository.create_entity)
-    get_entity = blocking(Repository.get_entity)
-    update_entity = blocking(Repository.update_entity)
-    set_parent = blocking(Repository.set_parent)
-    delete_entity = blocking(Repository.delete_entity)
-    get_children = blocking(Repository.get_children)
-    list_entities = blocking(Repository.list_entities)
+    create_entity: Final = blocking(Repository.create_entity)
+    get_entity: Final = blocking(Repository.get_entity)
+    update_entity: Final = blocking(Repository.update_entity)
+    set_parent: Final = blocking(Repository.set_parent)
+    delete_entity: Final = blocking(Repository.delete_entity)
+    get_children: Final = blocking(Repository.get_children)
+    list_entities: Final = blocking(Repository.list_entities)
 
-    top_up = blocking(Repository.top_up)
-    reset = blocking(Repository.reset)
-    forgive = blocking(Repository.forgive)
+    top_up: Final = blocking(Repository.top_up)
+    reset: Final = blocking(Repository.reset)
+    forgive: Final = blocking(Repository.forgive)
 
-    set_system_defaults = blocking(Repository.set_system_defaults)
-    get_system_defaults = blocking(Repository.get_system_defaults)
-    delete_system_defaults = blocking(Repository.delete_system_defaults)
-    set_resource_defaults = blocking(Repository.set_resource_defaults)
-    get_resource_defaults = blocking(Repository.get_resource_defaults)
-    delete_resource_defaults = blocking(Repository.delete_resource_defaults)
-    list_resources_with_defaults = blocking(Repository.list_resources_with_defaults)
-    set_limits = blocking(Repository.set_limits)
-    get_limits = blocking(Repository.get_limits)
-    delete_limits = blocking(Repository.delete_limits)
-    list_entities_with_custom_limits = blocking(Repository.list_entities_with_custom_limits)
-    list_resources_with_entity_configs = blocking(Repository.list_resources_with_entity_configs)
-    get_config = blocking(Repository.get_config)
-    set_config = blocking(Repository.set_config)
-    disable = blocking(Repository.disable)
-    enable = blocking(Repository.enable)
-    bypass = blocking(Repository.bypass)
-    list_switches = blocking(Repository.list_switches)
-    set_entity_cascade = blocking(Repository.set_entity_cascade)
-    set_resource_cascade = blocking(Repository.set_resource_cascade)
-    batch_get_configs = blocking(Repository.batch_get_configs)
-    resolve_limits = blocking(Repository.resolve_limits)
-    explain = blocking(Repository.explain)
-    invalidate_config_cache = plain(Repository.invalidate_config_cache)
-    get_cache_stats = plain(Repository.get_cache_stats)
+    set_system_defaults: Final = blocking(Repository.set_system_defaults)
+    get_system_defaults: Final = blocking(Repository.get_system_defaults)
+    delete_system_defaults: Final = blocking(Repository.delete_system_defaults)
+    set_resource_defaults: Final = blocking(Repository.set_resource_defaults)
+    get_resource_defaults: Final = blocking(Repository.get_resource_defaults)
+    delete_resource_defaults: Final = blocking(Repository.delete_resource_defaults)
+    list_resources_with_defaults: Final = blocking(Repository.list_resources_with_defaults)
+    set_limits: Final = blocking(Repository.set_limits)
+    get_limits: Final = blocking(Repository.get_limits)
+    delete_limits: Final = blocking(Repository.delete_limits)
+    list_entities_with_custom_limits: Final = blocking(Repository.list_entities_with_custom_limits)
+    list_resources_with_entity_configs: Final = blocking(Repository.list_resources_with_entity_configs)
+    get_config: Final = blocking(Repository.get_config)
+    set_config: Final = blocking(Repository.set_config)
+    disable: Final = blocking(Repository.disable)
+    enable: Final = blocking(Repository.enable)
+    bypass: Final = blocking(Repository.bypass)
+    list_switches: Final = blocking(Repository.list_switches)
+    set_entity_cascade: Final = blocking(Repository.set_entity_cascade)
+    set_resource_cascade: Final = blocking(Repository.set_resource_cascade)
+    batch_get_configs: Final = blocking(Repository.batch_get_configs)
+    resolve_limits: Final = blocking(Repository.resolve_limits)
+    explain: Final = blocking(Repository.explain)
+    invalidate_config_cache: Final = plain(Repository.invalidate_config_cache)
+    get_cache_stats: Final = plain(Repository.get_cache_stats)
 
-    register_namespace = blocking(Repository.register_namespace)
-    register_namespaces = blocking(Repository.register_namespaces)
-    get_namespace = blocking(Repository.get_namespace)
-    list_namespaces = blocking(Repository.list_namespaces)
-    list_orphan_namespaces = blocking(Repository.list_orphan_namespaces)
-    delete_namespace = blocking(Repository.delete_namespace)
-    recover_namespace = blocking(Repository.recover_namespace)
-    purge_namespace = blocking(Repository.purge_namespace)
+    register_namespace: Final = blocking(Repository.register_namespace)
+    register_namespaces: Final = blocking(Repository.register_namespaces)
+    get_namespace: Final = blocking(Repository.get_namespace)
+    list_namespaces: Final = blocking(Repository.list_namespaces)
+    list_orphan_namespaces: Final = blocking(Repository.list_orphan_namespaces)
+    delete_namespace: Final = blocking(Repository.delete_namespace)
+    recover_namespace: Final = blocking(Repository.recover_namespace)
+    purge_namespace: Final = blocking(Repository.purge_namespace)
 
-    get_bucket = blocking(Repository.get_bucket)
-    get_buckets = blocking(Repository.get_buckets)
-    get_resource_buckets = blocking(Repository.get_resource_buckets)
-    batch_get_buckets = blocking(Repository.batch_get_buckets)
-    get_resource_capacity = blocking(Repository.get_resource_capacity)
-    speculative_consume = blocking(Repository.speculative_consume)
-    transact_write = blocking(Repository.transact_write)
-    write_each = blocking(Repository.write_each)
+    if TYPE_CHECKING:
 
-    get_audit_events = blocking(Repository.get_audit_events)
-    get_reports = blocking(Repository.get_reports)
-    get_usage_snapshots = blocking(Repository.get_usage_snapshots)
-    get_usage_summary = blocking(Repository.get_usage_summary)
-    get_version_record = blocking(Repository.get_version_record)
-    set_version_record = blocking(Repository.set_version_record)
+        @overload
+        def get_bucket(self, entity_id: str, resource: str) -> list[BucketState]: ...
+        @overload
+        def get_bucket(self, entity_id: str, resource: str, limit_name: str) -> BucketState | None: ...
+        def get_bucket(self, *asked: Any, **more: Any) -> Any: ...
 
-    create_table = blocking(Repository.create_table)
-    delete_table = blocking(Repository.delete_table)
-    create_stack = blocking(Repository.create_stack)
-    delete_stack = blocking(Repository.delete_stack)
-    ping = blocking(Repository.ping)
-    close = blocking(Repository.close)
+    else:
+        get_bucket = blocking(Repository.get_bucket)
+    get_buckets: Final = blocking(Repository.get_buckets)
+    get_resource_buckets: Final = blocking(Repository.get_resource_buckets)
+    batch_get_buckets: Final = blocking(Repository.batch_get_buckets)
+    get_resource_capacity: Final = blocking(Repository.get_resource_capacity)
+    speculative_consume: Final = blocking(Repository.speculative_consume)
+    transact_write: Final = blocking(Repository.transact_write)
+    write_each: Final = blocking(Repository.write_each)
+
+    get_audit_events: Final = blocking(Repository.get_audit_events)
+    get_reports: Final = blocking(Repository.get_reports)
+    get_usage_snapshots: Final = blocking(Repository.get_usage_snapshots)
+    get_usage_summary: Final = blocking(Repository.get_usage_summary)
+    get_version_record: Final = blocking(Repository.get_version_record)
+    set_version_record: Final = blocking(Repository.set_version_record)
+
+    create_table: Final = blocking(Repository.create_table)
+    delete_table: Final = blocking(Repository.delete_table)
+    create_stack: Final = blocking(Repository.create_stack)
+    delete_stack: Final = blocking(Repository.delete_stack)
+    ping: Final = blocking(Repository.ping)
+    close: Final = blocking(Repository.close)
 
     def __enter__(self) -> Self:
         return self
@@ -284,6 +293,7 @@ class SyncRateLimiter(LimiterForms, Limiting[Decorator]):
             use_stored_limits: bool | None = None,
             *,
             on_error: OnError | str | None = None,
+            wait: float | None = None,
         ) -> SyncAcquisition: ...
         @overload
         def acquire(
@@ -293,59 +303,60 @@ class SyncRateLimiter(LimiterForms, Limiting[Decorator]):
             *,
             on_unavailable: OnUnavailable | str | None = None,
             on_error: OnError | str | None = None,
+            wait: float | None = None,
         ) -> SyncJointAcquisition: ...
         def acquire(self, *asked: Any, **more: Any) -> SyncAcquisition: ...
 
     else:
         acquire = wrapping(TWINS, RateLimiter.acquire)
-    available = blocking(RateLimiter.available)
-    time_until_available = blocking(RateLimiter.time_until_available)
-    check_availability = blocking(RateLimiter.check_availability)
-    is_available = blocking(RateLimiter.is_available)
+    available: Final = blocking(RateLimiter.available)
+    time_until_available: Final = blocking(RateLimiter.time_until_available)
+    check_availability: Final = blocking(RateLimiter.check_availability)
+    is_available: Final = blocking(RateLimiter.is_available)
 
-    create_entity = blocking(RateLimiter.create_entity)
-    get_entity = blocking(RateLimiter.get_entity)
-    update_entity = blocking(RateLimiter.update_entity)
-    set_parent = blocking(RateLimiter.set_parent)
-    delete_entity = blocking(RateLimiter.delete_entity)
-    get_children = blocking(RateLimiter.get_children)
-    list_entities = blocking(RateLimiter.list_entities)
+    create_entity: Final = blocking(RateLimiter.create_entity)
+    get_entity: Final = blocking(RateLimiter.get_entity)
+    update_entity: Final = blocking(RateLimiter.update_entity)
+    set_parent: Final = blocking(RateLimiter.set_parent)
+    delete_entity: Final = blocking(RateLimiter.delete_entity)
+    get_children: Final = blocking(RateLimiter.get_children)
+    list_entities: Final = blocking(RateLimiter.list_entities)
 
-    top_up = blocking(RateLimiter.top_up)
-    reset = blocking(RateLimiter.reset)
-    forgive = blocking(RateLimiter.forgive)
+    top_up: Final = blocking(RateLimiter.top_up)
+    reset: Final = blocking(RateLimiter.reset)
+    forgive: Final = blocking(RateLimiter.forgive)
 
-    set_system_defaults = blocking(RateLimiter.set_system_defaults)
-    get_system_defaults = blocking(RateLimiter.get_system_defaults)
-    delete_system_defaults = blocking(RateLimiter.delete_system_defaults)
-    set_resource_defaults = blocking(RateLimiter.set_resource_defaults)
-    get_resource_defaults = blocking(RateLimiter.get_resource_defaults)
-    delete_resource_defaults = blocking(RateLimiter.delete_resource_defaults)
-    list_resources_with_defaults = blocking(RateLimiter.list_resources_with_defaults)
-    set_limits = blocking(RateLimiter.set_limits)
-    get_limits = blocking(RateLimiter.get_limits)
-    delete_limits = blocking(RateLimiter.delete_limits)
-    list_entities_with_custom_limits = blocking(RateLimiter.list_entities_with_custom_limits)
-    list_resources_with_entity_configs = blocking(RateLimiter.list_resources_with_entity_configs)
-    get_config = blocking(RateLimiter.get_config)
-    set_config = blocking(RateLimiter.set_config)
-    disable = blocking(RateLimiter.disable)
-    enable = blocking(RateLimiter.enable)
-    bypass = blocking(RateLimiter.bypass)
-    list_switches = blocking(RateLimiter.list_switches)
-    set_entity_cascade = blocking(RateLimiter.set_entity_cascade)
-    set_resource_cascade = blocking(RateLimiter.set_resource_cascade)
-    resolve_limits = blocking(RateLimiter.resolve_limits)
-    explain = blocking(RateLimiter.explain)
-    invalidate_config_cache = plain(RateLimiter.invalidate_config_cache)
-    get_cache_stats = plain(RateLimiter.get_cache_stats)
+    set_system_defaults: Final = blocking(RateLimiter.set_system_defaults)
+    get_system_defaults: Final = blocking(RateLimiter.get_system_defaults)
+    delete_system_defaults: Final = blocking(RateLimiter.delete_system_defaults)
+    set_resource_defaults: Final = blocking(RateLimiter.set_resource_defaults)
+    get_resource_defaults: Final = blocking(RateLimiter.get_resource_defaults)
+    delete_resource_defaults: Final = blocking(RateLimiter.delete_resource_defaults)
+    list_resources_with_defaults: Final = blocking(RateLimiter.list_resources_with_defaults)
+    set_limits: Final = blocking(RateLimiter.set_limits)
+    get_limits: Final = blocking(RateLimiter.get_limits)
+    delete_limits: Final = blocking(RateLimiter.delete_limits)
+    list_entities_with_custom_limits: Final = blocking(RateLimiter.list_entities_with_custom_limits)
+    list_resources_with_entity_configs: Final = blocking(RateLimiter.list_resources_with_entity_configs)
+    get_config: Final = blocking(RateLimiter.get_config)
+    set_config: Final = blocking(RateLimiter.set_config)
+    disable: Final = blocking(RateLimiter.disable)
+    enable: Final = blocking(RateLimiter.enable)
+    bypass: Final = blocking(RateLimiter.bypass)
+    list_switches: Final = blocking(RateLimiter.list_switches)
+    set_entity_cascade: Final = blocking(RateLimiter.set_entity_cascade)
+    set_resource_cascade: Final = blocking(RateLimiter.set_resource_cascade)
+    resolve_limits: Final = blocking(RateLimiter.resolve_limits)
+    explain: Final = blocking(RateLimiter.explain)
+    invalidate_config_cache: Final = plain(RateLimiter.invalidate_config_cache)
+    get_cache_stats: Final = plain(RateLimiter.get_cache_stats)
 
-    get_audit_events = blocking(RateLimiter.get_audit_events)
-    get_usage_snapshots = blocking(RateLimiter.get_usage_snapshots)
-    get_usage_summary = blocking(RateLimiter.get_usage_summary)
-    get_resource_capacity = blocking(RateLimiter.get_resource_capacity)
+    get_audit_events: Final = blocking(RateLimiter.get_audit_events)
+    get_usage_snapshots: Final = blocking(RateLimiter.get_usage_snapshots)
+    get_usage_summary: Final = blocking(RateLimiter.get_usage_summary)
+    get_resource_capacity: Final = blocking(RateLimiter.get_resource_capacity)
 
-    close = blocking(RateLimiter.close)
+    close: Final = blocking(RateLimiter.close)
 
     def __enter__(self) -> Self:
         return self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from .acquisition import Acquisition
 from .engine import holding
@@ -74,13 +74,13 @@ class SyncLease(Current):
     def __repr__(self) -> str:
         return repr(self._async).replace("<", "<Sync", 1)
 
-    consume = blocking(Lease.consume)
-    adjust = blocking(Lease.adjust)
-    settle = blocking(Lease.settle)
-    release = blocking(Lease.release)
-    keep = blocking(Lease.keep)
-    commit = blocking(Lease.commit)
-    cancel = blocking(Lease.cancel)
+    consume: Final = blocking(Lease.consume)
+    adjust: Final = blocking(Lease.adjust)
+    settle: Final = blocking(Lease.settle)
+    release: Final = blocking(Lease.release)
+    keep: Final = blocking(Lease.keep)
+    commit: Final = blocking(Lease.commit)
+    cancel: Final = blocking(Lease.cancel)
 
 
 class SyncAcquisition(Asked):
@@ -152,10 +152,10 @@ class SyncJointLease(SyncLease):
         """See ``JointLease.parts``."""
         return tuple(map(SyncLease, self._async.parts))
 
-    part = wrapping(PART_TWINS, JointLease.part)
-    consume = blocking(JointLease.consume)  # type: ignore[arg-type]  # of the lease that it has
-    adjust = blocking(JointLease.adjust)  # type: ignore[arg-type]  # of the lease that it has
-    settle = blocking(JointLease.settle)  # type: ignore[arg-type]  # of the lease that it has
+    part: Final = wrapping(PART_TWINS, JointLease.part)
+    consume: Final = blocking(JointLease.consume)  # type: ignore[misc]  # of the lease that it has
+    adjust: Final = blocking(JointLease.adjust)  # type: ignore[misc]  # of the lease that it has
+    settle: Final = blocking(JointLease.settle)  # type: ignore[misc]  # of the lease that it has
 
 
 class SyncJointAcquisition(SyncAcquisition):

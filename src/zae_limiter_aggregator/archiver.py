@@ -30,7 +30,8 @@ class S3Archive:
     """A bucket; its client is made when there is something to keep."""
 
     def __init__(self, bucket: str, client: Any = None) -> None:
-        self.bucket, self._client = bucket, client
+        self.bucket = bucket
+        self._client = client
 
     def put(self, name: str, content: bytes) -> None:
         if self._client is None:

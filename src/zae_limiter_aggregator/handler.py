@@ -17,7 +17,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from zae_limiter.backends.dynamodb import open_backend
 from zae_limiter.exceptions import ValidationError
@@ -34,7 +34,7 @@ TIMEOUT_MS = 5_000
 RETENTION_DAYS_MAX = 36_500
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
-logger = logging.getLogger("zae_limiter_aggregator")
+logger: Final = logging.getLogger("zae_limiter_aggregator")
 
 
 class JsonLines(logging.Formatter):

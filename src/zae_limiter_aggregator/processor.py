@@ -12,7 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from zae_limiter.exceptions import RateLimiterUnavailable, ValidationError, shown
 from zae_limiter.models import LIMITS_MAX, UsageWindow
@@ -45,7 +45,7 @@ from .usage import (
 )
 
 T = TypeVar("T")
-logger = logging.getLogger("zae_limiter_aggregator")
+logger: Final = logging.getLogger("zae_limiter_aggregator")
 
 BATCH_RECORDS_MAX = 1_000
 ATTEMPTS_MAX = 8  # how often a row is tried that others write at the same time

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
@@ -26,7 +26,7 @@ from .archiver import Archive
 from .changes import sequence_of
 from .processor import BATCH_RECORDS_MAX, AggregatorSettings, Tally, process_stream_records
 
-logger = logging.getLogger("zae_limiter_aggregator")
+logger: Final = logging.getLogger("zae_limiter_aggregator")
 
 REFRESH_MS = 10_000  # how often the list of a stream's shards is read again; they live for about four hours
 CHECKPOINT_EVERY_RECORDS = 10_000  # how many records that did not matter are worth a note

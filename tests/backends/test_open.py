@@ -169,7 +169,16 @@ class ShelfBackend(MemoryBackend):
     pass
 
 class Bare:
-    pass
+    capabilities = colour = None
+    setup = batch_get = write_each = transact_write = query = close = None
+
+
+def open_old(url, *, sync):
+    return Bare()
+
+
+def open_nothing(url, **given):
+    return [url]
 
 
 def open_bare(url, *, sync, world, timeout_ms):
@@ -192,6 +201,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     (info / "entry_points.txt").write_text(
         "[zae_limiter.backends]\n"
         "bare = shelf_store:open_bare\n"
+        "misspelled = shelf_store:open_shelve\n"
+        "nothing = shelf_store:open_nothing\n"
+        "old = shelf_store:open_old\n"
         "shelf = shelf_store:open_shelf\n"
         "torn = shelf_store_that_is_missing:open_shelf\n"
         "sqlite = shelf_store:open_shelf\n"
@@ -213,7 +225,7 @@ class TestEntryPoints:
     def test_a_store_that_offers_no_more_than_it_must(self) -> None:
         """It answers by writes, and its records are believed until they expire."""
         backend = opened("bare://x")
-        assert (backend.swap, backend.changes) == (None, None)
+        assert (backend.swap, backend.changes, backend.news) == (None, None, None)
 
     def test_our_own_come_first(self) -> None:
         """Nobody takes over a scheme of ours."""
@@ -226,12 +238,29 @@ class TestEntryPoints:
         ):
             opened("shelv://x")
 
-    def test_broken_distribution(self) -> None:
-        """A store whose own module is missing says who offered it."""
-        with pytest.raises(
-            InfrastructureError, match=r"shelf_store_that_is_missing.*offered by 'shelf-store'"
-        ):
-            opened("torn://x")
+    def test_how_to_add_one_is_said(self) -> None:
+        """A typing error and a package that is not installed look alike."""
+        with pytest.raises(ValidationError, match=r"entry point in the group zae_limiter\.backends"):
+            opened("shelv://x")
+
+    @pytest.mark.parametrize(
+        ("scheme", "words"),
+        [
+            ("torn", "cannot be opened: No module named 'shelf_store_that_is_missing'"),
+            ("misspelled", "cannot be opened: module 'shelf_store' has no attribute 'open_shelve'"),
+            ("old", "cannot be opened: open_old() got an unexpected keyword argument 'world'"),
+            (
+                "nothing",
+                "offers a list for nothing://, which is no store: it lacks capabilities, colour, setup",
+            ),
+        ],
+    )
+    def test_broken_distribution(self, scheme: str, words: str) -> None:
+        """What is wrong, and whose it is."""
+        with pytest.raises(InfrastructureError) as caught:
+            opened(f"{scheme}://x")
+        assert words in str(caught.value)
+        assert "'shelf-store'" in str(caught.value)
 
 
 class TestDefault:

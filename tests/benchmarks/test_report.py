@@ -18,17 +18,19 @@ from benchmarks.cases import (
     LIMITS_FIXED,
     ON_SERVERS,
     OURS,
+    PYRATE,
     QUICK,
     REDIS,
     REFERENCE,
     SLOWAPI,
     SLOWAPI_ASGI,
+    THROTTLED,
     WEB,
 )
 from benchmarks.chart import Bar, Group, chart
 from benchmarks.config_report import rows
 from benchmarks.embedded import ASYNC_STEPS, SYNC_STEPS
-from benchmarks.report import charts, page, ratio_table, readme_table, terminal
+from benchmarks.report import charts, comparison_tables, page, ratio_table, terminal
 from benchmarks.run import is_run
 from benchmarks.served import TAKES
 from benchmarks.summary import added_us, late_growth
@@ -92,7 +94,11 @@ def test_the_table_of_ratios() -> None:
     """Throughput as a multiple, latency and CPU as a part, counts side by side."""
     line = next(line for line in ratio_table(result()).splitlines() if line.startswith("| hot key, 1 task "))
     assert line == "| hot key, 1 task | 10× | 1× | 1× | 1/10 | 0.05 / 1 | 0.05 / 2 |"
-    assert readme_table(result()).count("\n") < ratio_table(result()).count("\n")
+    few, others = comparison_tables(result()).split("\n\n")[1:]
+    assert few.count("\n") < ratio_table(result()).count("\n")
+    beside = {row.split(" | ")[1] for row in others.splitlines()[2:]}
+    assert {PYRATE, THROTTLED} <= beside
+    assert [name for name in beside if name in (OURS, REFERENCE) or name.startswith("bare")] == []
 
 
 def test_what_went_wrong_is_on_the_page() -> None:
@@ -138,12 +144,12 @@ def test_every_contestant_is_there() -> None:
 
 
 def test_the_published_page_shows_the_published_result() -> None:
-    """Page, charts and the README's table are generated; who edits one by hand or forgets one is told."""
+    """Page, charts and the comparison are generated; who edits one by hand or forgets one is told."""
     stored = json.loads(PUBLISHED.read_text(encoding="utf-8"))
     assert Path(DOCS / "benchmarks.md").read_text(encoding="utf-8") == page(stored)
     for name, svg in charts(stored).items():
         assert (PUBLISHED.parent / name).read_text(encoding="utf-8") == svg
-    assert readme_table(stored) in Path(DOCS.parent / "README.md").read_text(encoding="utf-8")
+    assert comparison_tables(stored) in Path(DOCS / "comparison.md").read_text(encoding="utf-8")
 
 
 def test_what_a_middleware_adds() -> None:

@@ -94,7 +94,7 @@ def members_of(owner: type) -> Iterator[tuple[str, str]]:
             yield name, signature_of(found)
         elif type(value).__name__ == "_Option":
             yield name, "(value) -> the builder"
-        elif type(value).__name__ == "member_descriptor":
+        elif type(value).__name__ == "member_descriptor" or isinstance(value, bool):
             yield name, "attribute"
 
 

@@ -5,8 +5,11 @@ with what the page says.
 
 - `python`: a program of its own; an `output` block behind it is what it prints
 - `console`: commands behind `$`, each with what it prints below it
-- any other language: shown, not run. With `<!-- file: NAME -->` before it, it is that file
+- any other language with `<!-- file: NAME -->` before it is that file
+- `<!-- checked: PATH -->` before a block names the test that reads it from the page
+- `<!-- not executed: reason -->` before a block says why nobody runs it; so does the site, below it
 - `<!-- before: … -->` holds commands that the reader is spared
+- `<!-- with: NAME -->` before a `python` block says that it needs another library; `test_peers` runs these
 
 What is printed is standard output, alone or with standard error behind it. In it `…` stands for any letters,
 and on a line of its own for any lines. A command fails if and only if what it prints starts with `error:`.
@@ -16,10 +19,10 @@ What cannot run here is in a table, `NOT_RUN`, with the reason.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 FENCE = re.compile(r"^```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
-COMMENT = re.compile(r"<!-- (?P<kind>file|before|not executed): ?(?P<said>.*?)-->", re.DOTALL)
+COMMENT = re.compile(r"<!-- (?P<kind>file|before|with|checked|not executed): ?(?P<said>.*?)-->", re.DOTALL)
 PIECE = re.compile(f"{FENCE.pattern}|{COMMENT.pattern}", re.MULTILINE | re.DOTALL)
 
 
@@ -30,6 +33,8 @@ class Step:
     line: int
     command: str
     printed: str | None = None
+    library: str = ""
+    """Somebody else's, that it needs."""
 
     @property
     def fails(self) -> bool:
@@ -39,7 +44,7 @@ class Step:
 def steps_of(page: str, spared: frozenset[str]) -> list[Step]:
     """What a page does, in order; blocks and commands whose first line is spared are left out."""
     steps: list[Step] = []
-    file = skipped = ""
+    file = skipped = library = ""
     for piece in PIECE.finditer(page):
         line = page.count("\n", 0, piece.start()) + 1
         if piece["kind"] is not None:
@@ -47,6 +52,7 @@ def steps_of(page: str, spared: frozenset[str]) -> list[Step]:
                 steps += [Step(line, command) for command in piece["said"].strip().splitlines()]
             file = piece["said"].strip() if piece["kind"] == "file" else file
             skipped = piece["said"].strip() if piece["kind"] == "not executed" else skipped
+            library = piece["said"].strip() if piece["kind"] == "with" else library
             continue
         text, language = piece["text"], piece["language"]
         if file:
@@ -54,10 +60,10 @@ def steps_of(page: str, spared: frozenset[str]) -> list[Step]:
         elif language == "console":
             steps += [one for one in _commands(text, line) if one.command.splitlines()[0] not in spared]
         elif language == "python" and not skipped:
-            steps.append(Step(line, f"python - <<'END_OF_FILE'\n{text}END_OF_FILE"))
+            steps.append(Step(line, f"python - <<'END_OF_FILE'\n{text}END_OF_FILE", library=library))
         elif language == "output":
-            steps[-1] = Step(steps[-1].line, steps[-1].command, text)
-        file = skipped = ""
+            steps[-1] = replace(steps[-1], printed=text)
+        file = skipped = library = ""
     return steps
 
 
@@ -75,6 +81,30 @@ def _commands(text: str, line: int) -> list[Step]:
         else:
             found[-1] = Step(found[-1].line, found[-1].command, f"{found[-1].printed or ''}{row}\n")
     return found
+
+
+def idle_blocks(page: str) -> list[str]:
+    """Blocks that nobody runs and that do not say why, by their first lines, and ends without a beginning."""
+    idle: list[str] = []
+    said: set[str] = set()
+    ran = False
+    for piece in PIECE.finditer(page):
+        if piece["kind"] is not None:
+            said |= {piece["kind"]} if piece["said"].strip() else set()
+            continue
+        is_run = piece["language"] in ("python", "console") or (piece["language"] == "output" and ran)
+        if not (is_run or said & {"file", "with", "checked", "not executed"}):
+            idle.append(piece["text"].partition("\n")[0])
+        ran = piece["language"] == "python" and "not executed" not in said
+        said = set()
+    fences = len(re.findall(r"^[ \t]*(?:```|~~~)", page, re.MULTILINE))
+    seen = sum(2 for piece in PIECE.finditer(page) if piece["kind"] is None)
+    return idle if fences == seen else [*idle, f"{fences} fences, of which {seen} are seen"]
+
+
+def checkers(page: str) -> list[str]:
+    """The tests that are said to read a block from the page."""
+    return [piece["said"].strip() for piece in PIECE.finditer(page) if piece["kind"] == "checked"]
 
 
 def agrees(said: str, printed: str) -> bool:

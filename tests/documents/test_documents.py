@@ -10,37 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.documents import wheel
-from tests.documents.blocks import agrees, steps_of
+from tests.documents.blocks import Step, agrees, checkers, idle_blocks, steps_of
+from tests.documents.not_run import NOT_RUN, PREFIXES, reason
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
+OTHERS = ["CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md"]
+"""Pages of the site that are about a checkout."""
 DECISIONS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "adr").glob("*.md"))
-
-INSTALLS = "it installs, which the environment of this test has done already"
-AWS = "it needs an account of AWS"
-ENGINE = "it starts an engine; tests/cli/test_local.py does"
-SERVES = "it serves until it is told to end"
-NOT_RUN = {
-    'pip install ".[cli,dynamodb]"': INSTALLS,
-    'pip install ".[cli,server]"': INSTALLS,
-    "zae-limiter demo --ui": SERVES,
-    "zae-limiter deploy --name limits --region eu-west-1": AWS,
-    "zae-limiter status --name limits --region eu-west-1": AWS,
-    "zae-limiter delete --name limits --region eu-west-1": AWS,
-    "zae-limiter deploy --name limits --region eu-west-1 --lambda-memory 512 --tag team=search": AWS,
-    "zae-limiter namespace show default --name my-table": AWS,
-    "zae-limiter namespace show team-a --name limits": AWS,
-}
-"""Commands that do not run here, by their first line, and why."""
-PREFIXES = {  # the same for all that start so
-    "aws ": AWS,
-    "zae-limiter deploy ": AWS,
-    "zae-limiter upgrade --name ": AWS,
-    "zae-limiter local ": ENGINE,
-    'eval "$(zae-limiter local env)"': ENGINE,
-    "zae-limiter table ": ENGINE,
-    "zae-limiter serve ": SERVES,
-}
 
 MARK = "\x1e"
 """Between what one command prints and the next."""
@@ -79,7 +56,7 @@ def web_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def spared(page: str) -> frozenset[str]:
     firsts = re.findall(r"^\$ (.*)$", page, re.MULTILINE)
-    return frozenset(one for one in firsts if one in NOT_RUN or one.startswith(tuple(PREFIXES)))
+    return frozenset(one for one in firsts if reason(one))
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -88,8 +65,17 @@ def test_a_page_does_what_it_says(name: str, request: pytest.FixtureRequest, tmp
     kind = "server_programs" if name in SERVER_PAGES else "web_programs" if name in WEB_PAGES else "programs"
     programs = request.getfixturevalue(kind)
     page = (ROOT / name).read_text(encoding="utf-8")
-    steps = steps_of(page, spared(page))
-    notes = tmp_path.parent / f"{tmp_path.name}-notes"
+    steps = [step for step in steps_of(page, spared(page)) if not step.library]
+    ran, answers = run(steps, programs, tmp_path)
+    assert disagreements(name, steps, answers) == []
+    assert len(answers) == 3 * len(steps) + 1, ran.stderr
+
+
+def run(
+    steps: list[Step], programs: Path, place: Path, **more: str
+) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """Do what a page does in one shell; of each step what it prints, its exit code, and its notes."""
+    notes = place.parent / f"{place.name}-notes"
     script = "".join(
         f"{{ {step.command}\n}} 2> {notes}; printf '{MARK}%s{MARK}' $?; cat {notes}; printf '{MARK}'\n"
         for step in steps
@@ -98,11 +84,12 @@ def test_a_page_does_what_it_says(name: str, request: pytest.FixtureRequest, tmp
     ran = subprocess.run(
         ["bash"],
         input=script,
-        cwd=tmp_path,
+        cwd=place,
         env={
             **kept,
+            **more,
             "PATH": f"{programs}:/usr/bin:/bin",
-            "HOME": str(tmp_path),
+            "HOME": str(place),
             "COLUMNS": "80",
             "NO_COLOR": "1",
             "PYTHONUTF8": "1",
@@ -111,7 +98,11 @@ def test_a_page_does_what_it_says(name: str, request: pytest.FixtureRequest, tmp
         text=True,
         check=True,
     )
-    answers = ran.stdout.split(MARK)
+    return ran, ran.stdout.split(MARK)
+
+
+def disagreements(name: str, steps: list[Step], answers: list[str]) -> list[str]:
+    """Where a page says something else than what happens."""
     wrong = []
     for step, data, code, notes in zip(steps, answers[::3], answers[1::3], answers[2::3], strict=False):
         printed = data + notes
@@ -119,8 +110,7 @@ def test_a_page_does_what_it_says(name: str, request: pytest.FixtureRequest, tmp
             wrong.append(f"{name}:{step.line}: {step.command}\nended with {code}:\n{printed}")
         elif step.printed is not None and not any(agrees(step.printed, one) for one in (data, printed)):
             wrong.append(f"{name}:{step.line}: {step.command}\nsays\n{step.printed}\nand prints\n{printed}")
-    assert wrong == []
-    assert len(answers) == 3 * len(steps) + 1, ran.stderr
+    return wrong
 
 
 def unseen_blocks(page: str) -> list[str]:
@@ -137,6 +127,35 @@ def test_no_program_is_passed_over(name: str) -> None:
     assert name not in DECISIONS or "```python" not in page
 
 
+@pytest.mark.parametrize("name", [*PAGES, *DECISIONS, *OTHERS])
+def test_every_block_runs_or_says_why_not(name: str) -> None:
+    """Whatever its language. A test that is named as reading a block is there and knows the page."""
+    page = (ROOT / name).read_text(encoding="utf-8")
+    assert idle_blocks(page) == []
+    for test in checkers(page):
+        assert Path(name).name in (ROOT / test).read_text(encoding="utf-8"), test
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_pages_that_are_not_run_have_commands_with_reasons(name: str) -> None:
+    """Of a checkout, all of them; no program stands there."""
+    page = (ROOT / name).read_text(encoding="utf-8")
+    assert "```python" not in page
+    assert [one for one in re.findall(r"^\$ (.*)$", page, re.MULTILINE) if not reason(one)] == []
+
+
+def test_an_idle_block_is_seen() -> None:
+    """One in a language that nobody runs, an output of nothing, a reason that is empty, an indented one."""
+    assert idle_blocks("```yaml\na: 1\n```\n") == ["a: 1"]
+    assert idle_blocks("```output\na\n```\n") == ["a"]
+    assert idle_blocks("<!-- not executed: no server -->\n```python\nx\n```\n```output\na\n```\n") == ["a"]
+    assert idle_blocks("<!-- not executed: -->\n```json\n{}\n```\n") == ["{}"]
+    assert idle_blocks("- a\n\n  ```\n  x\n  ```\n") == ["2 fences, of which 0 are seen"]
+    for reasoned in ("file: a.yaml", "checked: tests/a.py", "not executed: a picture"):
+        assert idle_blocks(f"<!-- {reasoned} -->\n```yaml\na: 1\n```\n") == []
+    assert idle_blocks("```python\nx\n```\n```output\na\n```\n```console\n$ a\n```\n") == []
+
+
 def test_what_would_be_passed_over_is_seen() -> None:
     """Another name of the language, a block in a list, and no reason."""
     assert unseen_blocks("```py\nx\n```\n- a\n\n  ```python\n  x\n  ```\n<!-- not executed: -->\n") == [
@@ -149,7 +168,7 @@ def test_what_would_be_passed_over_is_seen() -> None:
 
 def test_every_exception_is_needed() -> None:
     """A command that is gone from the pages is gone from the table."""
-    pages = "\n".join((ROOT / name).read_text(encoding="utf-8") for name in PAGES)
+    pages = "\n".join((ROOT / name).read_text(encoding="utf-8") for name in (*PAGES, *OTHERS))
     commands = re.findall(r"^\$ (.*)$", pages, re.MULTILINE)
     assert [one for one in NOT_RUN if one not in commands] == []
     assert [one for one in PREFIXES if not any(command.startswith(one) for command in commands)] == []

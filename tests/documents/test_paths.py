@@ -12,7 +12,7 @@ from zae_limiter.telemetry.metrics import METRICS
 ROOT = Path(__file__).resolve().parents[2]
 # What the page of mutations names is looked up by its own test.
 PAGES = [
-    *("CONTRIBUTING.md", "README.md", "examples/README.md"),
+    *("CONTRIBUTING.md", "README.md", "examples/README.md", "examples/store/README.md"),
     *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md") if p.name != "mutation.md"),
 ]
 ROOMS = tuple(path.name for path in (ROOT / "src").iterdir() if path.is_dir())

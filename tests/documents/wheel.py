@@ -19,11 +19,11 @@ NAME = re.compile(r"[A-Za-z0-9._-]+")
 EXTRAS = frozenset({"cli", "dynamodb", "fastapi"})
 
 
-def build(place: Path) -> Path:
-    """The wheel of this checkout."""
+def build(place: Path, project: Path = ROOT) -> Path:
+    """The wheel of this checkout, or of another project in it."""
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(place)],
-        cwd=ROOT,
+        cwd=project,
         check=True,
         capture_output=True,
     )
@@ -67,7 +67,12 @@ def environment(
         for top in {file.parts[0] for file in dist.files or () if file.parts[0] not in ("..", "__pycache__")}:
             if not (packages / top).exists():
                 (packages / top).symlink_to(Path(str(dist.locate_file(top))))
+    install(programs, wheel)
+    return programs
+
+
+def install(programs: Path, wheel: Path) -> None:
+    """Put one more wheel into an environment."""
     command = [sys.executable, "-m", "pip", "--python", str(programs / "python"), "install", "--quiet"]
     flags = ["--no-deps", "--no-index", "--disable-pip-version-check"]
     subprocess.run([*command, *flags, str(wheel)], check=True)
-    return programs

@@ -8,7 +8,9 @@ from tests.examples.servers import EXAMPLES, ROOT
 
 LINES_MAX = 119
 FILES = {path.name: [path] for path in EXAMPLES.glob("*.py")}
-FOLDERS = {path.name: sorted(path.glob("*.py")) for path in EXAMPLES.iterdir() if any(path.glob("*.py"))}
+FOLDERS = {"django_site": sorted((EXAMPLES / "django_site").glob("*.py"))}
+STORE = {"store"}
+"""What is no application: tests/examples/test_store.py is about it."""
 PAGE = (EXAMPLES / "README.md").read_text()
 
 
@@ -16,6 +18,11 @@ PAGE = (EXAMPLES / "README.md").read_text()
 def test_an_example_is_short(name: str) -> None:
     """All files of it together."""
     assert sum(len(path.read_text().splitlines()) for path in (FILES | FOLDERS)[name]) <= LINES_MAX
+
+
+def test_every_example_is_tested() -> None:
+    """A folder with programs is an application here, or the store."""
+    assert {path.name for path in EXAMPLES.iterdir() if any(path.glob("*.py"))} == FOLDERS.keys() | STORE
 
 
 def test_the_page_starts_each_in_two_lines() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from zae_limiter import Limit, ValidationError
 from zae_limiter.cli import output
 from zae_limiter.models import grammar
+from zae_limiter.models.accruals import PERIODS
 from zae_limiter.models.grammar import SECONDS, limit_text, parse_limit, parse_limits_json
 
 
@@ -141,6 +142,14 @@ def test_limits_in_json_are_read() -> None:
     """The format is that of ``Limit.to_dict``."""
     limits = (Limit("slow", 5, 1, 30), Limit.per_minute("rpm", 60))
     assert parse_limits_json(json.dumps([one.to_dict() for one in limits])) == limits
+
+
+def test_the_way_out_names_every_unit() -> None:
+    """Also those that say more in parentheses: whoever mistypes one wants to see how it is written."""
+    with pytest.raises(ValidationError) as raised:
+        parse_limit("rpm=60")
+    for unit in (*SECONDS, *PERIODS, "concurrent(5m)", "session(5h)", "cron(0 6 * * 1)"):
+        assert unit in raised.value.reason
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,10 @@ EXHAUSTIVE = tuple(
     )
 )
 CORE = (*SEEDS_SHORT, *FLOW, *HOT, *EXHAUSTIVE)
-STORES = tuple(f"tests/backends/test_{name}.py" for name in ("conformance", "swap", "state_machine"))
+STORES = (
+    *(f"tests/conformance/test_{name}.py" for name in ("waist", "state_machine")),
+    "tests/backends/test_swap.py",
+)
 SQLITE = ("tests/backends/test_sqlite.py", "tests/backends/test_sqlite_files.py")
 FOLLOWERS = ("tests/aggregator/test_runner.py", *SEEDS_SHORT)
 """Who follows the log of an embedded store; a stream needs an engine."""
@@ -152,12 +155,12 @@ TARGETS = (
     Target(
         "zae_limiter/backends/memory.py",
         (*_backends("memory", "open", "expiry", "swap"), *STORES),
-        ("tests/backends", *CORE),
+        ("tests/backends", "tests/conformance", *CORE),
     ),
     Target(
         "zae_limiter/backends/sqlite/statements.py",
         (*_backends("statements", "expiry", "swap"), *STORES, *SQLITE),
-        ("tests/backends", *CORE),
+        ("tests/backends", "tests/conformance", *CORE),
     ),
     Target("zae_limiter/engine/seen_changes.py", _engine("seen_changes"), CORE),
     Target("zae_limiter/engine/shares.py", (*_engine("shares", "split"), HOT[2]), CORE),

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.open_store import OpenStore
-from tests.backends.test_state_machine import StoreMachine
+from tests.conformance.open_store import OpenStore
+from tests.conformance.test_state_machine import StoreMachine
 from tests.engines import postgres
 from tests.engines.dynamodb_local import free_port, wait_for_port
 from tests.engines.servers import as_nobody, launched, program

@@ -27,7 +27,6 @@ from ..repository_protocol import Backend
 from ..runtime.world import World
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
     from pathlib import Path
 
 ENTRY_POINTS = "zae_limiter.backends"
@@ -47,6 +46,9 @@ EXTRAS = {
     "postgresql": "postgres",
     "postgres": "postgres",
 }
+MEMBERS = ("capabilities", "colour", "setup", "batch_get", "write_each", "transact_write", "query", "close")
+"""What every store has; the rest of the waist is for those who can."""
+
 EMBEDDED = {"memory", "sqlite"}  # stores of this machine, whose time is the machine's
 
 
@@ -63,20 +65,15 @@ def open_backend(
         raise ValidationError("store", url, f"{' and '.join(client)} can only be given for dynamodb://")
     if scheme == "sqlite" and _is_default(url):
         _make_state_directory()
-    installed = None if scheme in DRIVERS else _installed(scheme)
+    if scheme not in DRIVERS:
+        return _open_installed(scheme, url, sync=sync, world=world, timeout_ms=timeout_ms)
     try:
-        driver: Callable[..., Backend] = (
-            installed.load() if installed else import_module(DRIVERS[scheme]).open_backend
-        )
-        backend = driver(url, sync=sync, world=world, timeout_ms=timeout_ms, **client)
+        driver: Callable[..., Backend] = import_module(DRIVERS[scheme]).open_backend
+        return driver(url, sync=sync, world=world, timeout_ms=timeout_ms, **client)
     except ImportError as error:
         if (error.name or "").partition(".")[0] == __name__.partition(".")[0]:
             raise
-        raise InfrastructureError(_missing_driver(scheme, installed, error)) from error
-    for verb in ("swap", "changes", "news"):  # which a store of another package need not know of
-        if not hasattr(backend, verb):
-            setattr(backend, verb, None)
-    return backend
+        raise InfrastructureError(_missing_driver(scheme, error)) from error
 
 
 def store_world(url: str, world: World) -> World:
@@ -142,25 +139,35 @@ def _scheme(url: str) -> str:
     return scheme
 
 
-def _installed(scheme: str) -> EntryPoint:
+def _open_installed(scheme: str, url: str, **given: Any) -> Backend:
     """What another package offers for a scheme that is none of ours."""
     from importlib.metadata import entry_points  # half as much again to load as all else that a store needs
 
     installed = entry_points(group=ENTRY_POINTS)
     for found in installed.select(name=scheme):
-        return found
+        origin = found.dist.name if found.dist is not None else found.value
+        try:
+            backend: Backend = found.load()(url, **given)
+        except (ImportError, AttributeError, TypeError) as error:
+            told = f"the store {scheme}:// cannot be opened: {error}; it is offered by {origin!r}"
+            raise InfrastructureError(told) from error
+        if lacking := [name for name in MEMBERS if not hasattr(backend, name)]:
+            told = f"{origin!r} offers a {type(backend).__name__} for {scheme}://"
+            raise InfrastructureError(f"{told}, which is no store: it lacks {', '.join(lacking)}")
+        for verb in ("swap", "changes", "news"):  # which a store of another package need not know of
+            if not hasattr(backend, verb):
+                setattr(backend, verb, None)
+        return backend
     known = ", ".join(f"{name}://" for name in sorted({*DRIVERS, *installed.names}))
-    raise ValidationError("store", f"{scheme}://", f"the scheme is unknown; there are {known}")
+    way_out = f"a package adds one by an entry point in the group {ENTRY_POINTS}"
+    raise ValidationError("store", f"{scheme}://", f"the scheme is unknown; there are {known}; {way_out}")
 
 
-def _missing_driver(scheme: str, installed: EntryPoint | None, error: ImportError) -> str:
+def _missing_driver(scheme: str, error: ImportError) -> str:
     if error.name is None and EXTRAS.get(scheme) == "postgres":  # it is there, and lacks its library
         first = str(error).partition("\n")[0]
         return f"the driver of {scheme}:// cannot be loaded: {first}; install psycopg[binary], or libpq"
     what = f"the store {scheme}:// needs {error.name or 'a module'}, which is not installed"
     if scheme in EXTRAS:
         return f"{what}; install this package with its extra: {EXTRAS[scheme]}"
-    if installed is None:
-        return f"{what}: {error}"
-    origin = installed.dist.name if installed.dist is not None else installed.value
-    return f"{what}; it is offered by {origin!r}: {error}"
+    return f"{what}: {error}"

@@ -55,7 +55,7 @@ def open_backend(url: str, *, sync: bool, world: World, timeout_ms: int | None =
 class MemoryBackend:
     """Items in a dictionary, safe for threads and tasks of one process."""
 
-    capabilities = BackendCapabilities("memory", shared=False, atomic_batches=True)
+    capabilities: BackendCapabilities = BackendCapabilities("memory", shared=False, atomic_batches=True)
     news = None  # ``changes`` tells more
 
     def __init__(

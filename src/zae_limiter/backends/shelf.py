@@ -33,7 +33,7 @@ class Shelf:
 
     def __init__(self) -> None:
         self.items: dict[Key, Item] = {}
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
         _shelves.add(self)
         self.writes = 0
         self.changes = 0  # how often a record was changed that clients remember

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shlex import quote
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -13,7 +13,7 @@ from .nouns import Noun, option
 from .output import grid
 from .session import Session, limit_option, with_existing
 
-audit = Noun("audit", help="Who changed what.")
+audit: Final = Noun("audit", help="Who changed what.")
 
 
 @audit.verb("list", meant="--entity-id")

@@ -41,7 +41,8 @@ class StackSession:
     """One command at work on the stack of one name."""
 
     def __init__(self, name: str, region: str | None, endpoint_url: str | None, output: Output) -> None:
-        self.name, self.output = validate_stack_name(name), output
+        self.name: str = validate_stack_name(name)
+        self.output = output
         self.settings: Settings = {"stack": name, "region": region, "endpoint_url": endpoint_url}
         click.get_current_context().meta[STORE_IN_USE] = f"dynamodb://{name}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from shlex import quote
-from typing import Any
+from typing import Any, Final
 
 import click
 from rich.console import Group, RenderableType
@@ -47,7 +47,7 @@ from .switches import switch_text, switches_of_entities, switches_text
 GAUGE_WIDTH, GAUGE_WIDTH_MIN = 20, 4
 
 
-entity = Noun("entity", help="Who is limited: API keys, users, projects.")
+entity: Final = Noun("entity", help="Who is limited: API keys, users, projects.")
 
 
 def _read_metadata(ctx: click.Context, _: click.Parameter, text: str | None) -> dict[str, Any] | None:

@@ -29,7 +29,8 @@ class Failure(click.ClickException):
 
     def __init__(self, message: str, hint: str = "", code: int = ERROR) -> None:
         super().__init__(message)
-        self.hint, self.code = hint, code
+        self.hint = hint
+        self.code = code
 
 
 def failure_of(error: ZAELimiterError, store: str) -> Failure:

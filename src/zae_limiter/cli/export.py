@@ -30,8 +30,8 @@ def _file_name(ctx: click.Context, _: click.Parameter, name: str | None) -> str 
     return name
 
 
-to_file = option("--output -o out", "Write to this file.", metavar="FILE", callback=_file_name)
-overwriting = option("--force", "Overwrite a file that is there.", is_flag=True)
+to_file: Final = option("--output -o out", "Write to this file.", metavar="FILE", callback=_file_name)
+overwriting: Final = option("--force", "Overwrite a file that is there.", is_flag=True)
 
 
 def write(file: str, content: bytes, *, force: bool) -> None:

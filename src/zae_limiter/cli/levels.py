@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from shlex import quote
-from typing import Any
+from typing import Any, Final
 
 import click
 from rich.console import Group, RenderableType
@@ -34,7 +34,7 @@ from .session import (
 LEVELS = ("system", "resource", "entity")
 
 
-system = Noun("system", help="Limits of whatever has no others.")
+system: Final = Noun("system", help="Limits of whatever has no others.")
 
 
 @system.verb("set-defaults", with_limits, with_session, meant="-l", epilog=EXAMPLES)
@@ -60,7 +60,7 @@ def delete_system_defaults(session: Session, yes: bool, principal: str | None) -
     delete_level(session, yes, principal, "system")
 
 
-resource = Noun("resource", help="What is used, and its default limits.")
+resource: Final = Noun("resource", help="What is used, and its default limits.")
 
 
 @resource.verb(
@@ -119,7 +119,7 @@ def resources_with_limits(session: Session) -> list[str]:
     return [name for key, name in named.items() if key in levels and levels[key[0], key[1]][0]]
 
 
-config = Noun("config", help="Stored configuration, level by level.")
+config: Final = Noun("config", help="Stored configuration, level by level.")
 
 
 _of_level = together(

@@ -34,7 +34,7 @@ SHELLS = {"eval": _posix, "direnv": _posix, "powershell": _powershell}
 PORT, TIMEOUT = click.IntRange(1, 65_535), click.IntRange(1, 600)
 
 
-local = Noun("local", help="An AWS, Redis or PostgreSQL of your own, for development.")
+local: Noun = Noun("local", help="An AWS, Redis or PostgreSQL of your own, for development.")
 
 
 @local.verb("up")

@@ -8,7 +8,7 @@ from .nouns import Noun, option
 from .output import Output, grid
 from .session import with_output
 
-metrics = Noun("metrics", help="Names of metrics, a dashboard for Grafana, alerts for Prometheus.")
+metrics: Noun = Noun("metrics", help="Names of metrics, a dashboard for Grafana, alerts for Prometheus.")
 
 
 @metrics.verb("list", option("--markdown", "As a table for a page.", is_flag=True), with_output)

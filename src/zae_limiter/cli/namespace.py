@@ -15,7 +15,7 @@ from .nouns import Noun
 from .output import grid, record
 from .session import Session, confirmed, make_sure, with_existing, with_session
 
-namespace = Noun("namespace", help="Tenants that share a store.")
+namespace: Noun = Noun("namespace", help="Tenants that share a store.")
 
 
 def _show(session: Session, found: Sequence[Namespace]) -> None:

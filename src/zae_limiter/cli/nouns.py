@@ -12,8 +12,8 @@ import click
 from ..exceptions import without_secrets
 from .errors import USAGE, Failure
 
-ALIASES = {"add": ("create", "register"), "create": ("register",), "get": ("show",), "ls": ("list",)}
-ALIASES |= dict.fromkeys(("remove", "rm"), ("delete",))
+ALIASES: dict[str, tuple[str, ...]] = {"add": ("create", "register"), "create": ("register",)}
+ALIASES |= {"get": ("show",), "ls": ("list",), "remove": ("delete",), "rm": ("delete",)}
 """What people call commands that have another name here."""
 
 

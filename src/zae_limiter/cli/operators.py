@@ -6,7 +6,7 @@ The noun is that of ``entity``, which has these verbs when this module has been 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -21,8 +21,10 @@ from .switches import remark_unknown
 
 __all__ = ["entity"]
 
-resource = click.argument("resource")
-some_limits = option("--limit -l limits", "Only this one. May be repeated.", metavar="NAME", multiple=True)
+resource: Final = click.argument("resource")
+some_limits: Final = option(
+    "--limit -l limits", "Only this one. May be repeated.", metavar="NAME", multiple=True
+)
 
 
 class Amount(NamedTuple):

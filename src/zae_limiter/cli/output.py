@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, Final
 
 import click
 from rich import box
@@ -35,7 +35,7 @@ class Output:
     """Where the data of one command goes, and in which form."""
 
     def __init__(self, form: str) -> None:
-        self.is_json = form == "json"
+        self.is_json: bool = form == "json"
 
     def json(self, data: Any) -> bool:
         """Print data if it is to be JSON, and tell whether it is."""
@@ -73,7 +73,7 @@ def _draw_plainly(ctx: click.Context, _: click.Parameter, plainly: bool) -> None
     ctx.meta[DRAWN_PLAINLY] = plainly
 
 
-ascii_option = click.option(
+ascii_option: Final = click.option(
     "--ascii",
     help="Draw with plain characters only.",
     is_flag=True,

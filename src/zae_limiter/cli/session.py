@@ -15,7 +15,7 @@ from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 
@@ -61,13 +61,15 @@ class Session:
     """One command at work on one namespace of one store."""
 
     def __init__(self, settings: Settings, namespace: str | None, output: Output, missing: Missing) -> None:
-        self._settings, self._option, self._missing, self.output = settings, namespace, missing, output
-        self.stack = settings["stack"]
+        self.output = output
+        self._settings, self._option, self._missing = settings, namespace, missing
+        self.stack: str | None = settings["stack"]
         """The table that --name says."""
         # Whether the command line itself says which store and which namespace is meant.
-        self.is_named, self.is_namespaced = bool(settings["store"] or self.stack), namespace is not None
+        self.is_named: bool = bool(settings["store"] or self.stack)
+        self.is_namespaced: bool = namespace is not None
         variable = os.environ.get(NAMESPACE_VARIABLE) or DEFAULT_NAMESPACE
-        self.namespace_name = variable if namespace is None else namespace
+        self.namespace_name: str = variable if namespace is None else namespace
 
     @cached_property
     def url(self) -> str:
@@ -249,7 +251,7 @@ def with_json(function: Command) -> Command:
     return decorated(run, option("--json as_json", "Print JSON.", is_flag=True))
 
 
-with_output = together(
+with_output: Final = together(
     option("--output", "What to print.", type=click.Choice(["table", "json"]), default="table"), with_json
 )
 """A command that needs no store."""
@@ -264,11 +266,11 @@ def _with_session(function: Command, missing: Missing) -> Command:
     return decorated(run, *_COMMON, with_output)
 
 
-with_session = functools.partial(_with_session, missing=Missing.MADE)
+with_session: Final = functools.partial(_with_session, missing=Missing.MADE)
 """A command with the common options, which it gets as a ``Session``. It makes a file that is missing."""
-with_existing = functools.partial(_with_session, missing=Missing.REFUSED)
+with_existing: Final = functools.partial(_with_session, missing=Missing.REFUSED)
 """A command that reads or deletes: a store that is missing is an error, and is not made."""
-with_imagined = functools.partial(_with_session, missing=Missing.IMAGINED)
+with_imagined: Final = functools.partial(_with_session, missing=Missing.IMAGINED)
 """A command that looks ahead: a file that is missing is taken for an empty store, and is not made."""
 
 
@@ -279,24 +281,24 @@ def _read_limits(ctx: click.Context, _: click.Parameter, texts: tuple[str, ...])
         raise click.UsageError(str(error), ctx) from error
 
 
-principal = option("--principal", "Who the audit trail says did it.", metavar="WHO")
-key = option("--key", "Sent again with the same one within a day, it counts once.", metavar="TEXT")
-confirmed = option("--yes -y", "Do not ask.", is_flag=True)
+principal: Final = option("--principal", "Who the audit trail says did it.", metavar="WHO")
+key: Final = option("--key", "Sent again with the same one within a day, it counts once.", metavar="TEXT")
+confirmed: Final = option("--yes -y", "Do not ask.", is_flag=True)
 REGION = option("--region", "The AWS region.")
 ENDPOINT = option("--endpoint-url", "Where AWS is, if not at AWS.", metavar="URL")
-entity_id = click.argument("entity_id")
-resource_option = option("--resource -r", "The resource; the default means all.", default="_default_")
-limit_option = option("--limit", "At most so many.", type=click.IntRange(1, 1000), default=100)
-cursor_option = option("--cursor", "Go on where the previous page ended.")
-on_unavailable = option(
+entity_id: Final = click.argument("entity_id")
+resource_option: Final = option("--resource -r", "The resource; the default means all.", default="_default_")
+limit_option: Final = option("--limit", "At most so many.", type=click.IntRange(1, 1000), default=100)
+cursor_option: Final = option("--cursor", "Go on where the previous page ended.")
+on_unavailable: Final = option(
     "--on-unavailable",
     "What an acquire does when the store does not answer.",
     type=click.Choice(["allow", "block"]),
 )
-on_or_off = click.argument(
+on_or_off: Final = click.argument(
     "cascade", type=click.Choice(["on", "off"]), callback=lambda _ctx, _param, chosen: chosen == "on"
 )
-with_limits = together(
+with_limits: Final = together(
     option(
         "--limit -l limits",
         "A limit, written as below. May be repeated.",

@@ -15,7 +15,7 @@ import tempfile
 import threading
 import webbrowser
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from urllib.parse import quote
 
 from ..exceptions import RateLimiterUnavailable
@@ -38,11 +38,13 @@ SHUTDOWN_SECONDS = 1.0
 STOP_SECONDS_MAX = 30.0
 
 
+@dataclass(kw_only=True)
 class ShowcaseOptions:
     """What the command line asks for."""
 
-    def __init__(self, *, port: int, opens: bool, seconds: float | None) -> None:
-        self.port, self.opens, self.seconds = port, opens, seconds
+    port: int
+    opens: bool
+    seconds: float | None
 
 
 def showcase(output: Output, options: ShowcaseOptions) -> None:

@@ -90,8 +90,11 @@ class Former(click.Option):
     def __init__(
         self, written: str, told: str, option: click.Parameter | None = None, *, is_refused: bool = False
     ) -> None:
-        self.old, _, value = written.partition(" ")
-        self.told, self.option, self.is_refused = f"{self.old} {told}", option, is_refused
+        old, _, value = written.partition(" ")
+        self.old: str = old
+        self.told: str = f"{self.old} {told}"
+        self.option = option
+        self.is_refused = is_refused
         # It has its word before any other option, a missing one included.
         super().__init__(
             [self.old, f"former{self.old.replace('-', '_')}"],

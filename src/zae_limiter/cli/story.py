@@ -102,8 +102,10 @@ class Demonstration:
     """A limiter, the clock it goes by and a way to let time pass; what was claimed and used so far."""
 
     def __init__(self, limiter: SyncRateLimiter, world: World, sleep: Callable[[float], None]) -> None:
-        self.limiter, self.world, self.sleep = limiter, world, sleep
-        self.checks = 0
+        self.limiter = limiter
+        self.world = world
+        self.sleep = sleep
+        self.checks: int = 0
         self.used: Counter[tuple[str, str]] = Counter()
         """What the acts took, by limit and entity."""
 

@@ -49,7 +49,7 @@ OWN: dict[tuple[str, str], list[Limit]] = {
     ],
     ("initech", GPT): [Limit.per_minute("rpm", 15), Limit.per_minute("tpm", 10_000)],
 }
-PARENTS = {
+PARENTS: dict[str, str | None] = {
     "acme": None,
     "acme/search": "acme",
     "acme/search/web": "acme/search",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from rich.console import Group
@@ -111,11 +111,11 @@ class StoreUpgrade:
     ) -> None:
         self._session, self._backend, self._world = session, backend, world
         self._force, self._keep_old = force, keep_old
-        self.bar = Bar(world.ticks_ms)
-        self.migration = Migration(backend, world, keep_old=keep_old, tell=self.bar.show)
+        self.bar: Final = Bar(world.ticks_ms)
+        self.migration: Final = Migration(backend, world, keep_old=keep_old, tell=self.bar.show)
         self.indexes: list[str] = []
-        self.state = State(None, None, None)
-        self.survey = Survey()
+        self.state: State = State(None, None, None)
+        self.survey: Survey = Survey()
         self.function: bool | None = None
         """Whether the function was updated; nothing if there is none."""
         self.stack: Stack | None = None

@@ -106,7 +106,8 @@ class Look:
     def __init__(
         self, session: Session, entity_id: str | None, resource: str | None, limit: int, sort: str
     ) -> None:
-        self.session, self._sort = session, sort
+        self.session = session
+        self._sort = sort
         self._asked = entity_id, resource, limit
         self._spotter: Spotter | None = None
 

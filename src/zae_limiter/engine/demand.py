@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ..exceptions import ValidationError
@@ -77,19 +77,21 @@ def unknown_limit(name: str, accounts: Sequence[Account]) -> ValidationError:
     return ValidationError("limit name", name, f"{entity_id!r} has no such limit on {resource!r}; {has}")
 
 
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Seat:
     """Some seats that a lease holds of one bucket, and until when; whoever renews them moves that."""
 
-    __slots__ = ("__weakref__", "account", "count", "doubt", "is_lost", "is_over", "moving", "name", "until")
-
-    def __init__(self, account: Account, name: str, held_until: int, count: int) -> None:
-        self.account, self.name, self.until, self.count = account, name, held_until, count
-        self.is_over = self.is_lost = False
-        """Whether its lease has ended, or nobody can tell any more where it is."""
-        self.moving: Signal | None = None
-        """Given when the renewal is done that is under way."""
-        self.doubt: object = None
-        """The renewal whose reply was lost, until somebody has found out what became of it."""
+    account: Account
+    name: str
+    until: int
+    count: int
+    is_over: bool = False
+    is_lost: bool = False
+    """Whether its lease has ended, or nobody can tell any more where it is."""
+    moving: Signal | None = None
+    """Given when the renewal is done that is under way."""
+    doubt: object = None
+    """The renewal whose reply was lost, until somebody has found out what became of it."""
 
     def back(self, *, is_refund: bool = False) -> SeatMove:
         return SeatMove(self.name, self.until, -self.count, is_refund)
@@ -184,7 +186,7 @@ def seats_of(takes: Iterable[Take]) -> list[Seat]:
 class BookedDemand(BucketDemand):
     """One that was booked."""
 
-    booking = Booking(0)
+    booking: Booking = Booking(0)
 
 
 def taken_from(demand: BucketDemand, outcome: Outcome) -> BucketDemand:

@@ -12,6 +12,7 @@ write says, and what becomes of its outcome, is for whoever makes it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from ..repository_protocol import Backend, Item, Key, Outcome, Swap, Write
 from ..schema import sk_state
@@ -20,14 +21,12 @@ from .seen_buckets import SeenBuckets
 STATE = sk_state()
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Call:
     """How far a call to the store has come, for whoever finds it interrupted."""
 
-    __slots__ = ("asked", "replies")
-
-    def __init__(self) -> None:
-        self.asked = False
-        self.replies: Sequence[Outcome] | None = None
+    asked: bool = False
+    replies: Sequence[Outcome] | None = None
 
 
 async def write_each(

@@ -12,12 +12,13 @@ by an image which the store returned after the order had been placed.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from ..exceptions import RateLimiterUnavailable
 from ..repository_protocol import Backend, Item, Key, Outcome, Write
 from ..runtime.colour import ForkSafe, Signal
+from ..runtime.logs import logger
 from ..runtime.world import World
 from ..schema import BOOKED, LIFE, PHASE, is_deleted
 from .account import Account
@@ -37,8 +38,6 @@ from .renewal import Renewals
 from .seen_buckets import SeenBuckets
 from .sending import LATE, MOOT, Sending, interrupted, outcome_of, unknown
 from .waiting_room import CLOSING_SECONDS, SeatLine, WaitingRoom
-
-logger = logging.getLogger("zae_limiter")
 
 SHARE_LEFT_MIN = 0.9
 """With less of its deadline left, who leads does not wait for the end of the call."""
@@ -61,18 +60,22 @@ class BucketWriter(SeenBuckets):
 
     def __init__(self, backend: Backend, world: World, images_max: int = 100_000) -> None:
         super().__init__(world, images_max)
-        self.backend, self.colour = backend, backend.colour
-        self.swap = backend.swap
+        self.backend = backend
+        self.colour: Final = backend.colour
+        self.swap: Final = backend.swap
         """How this store replaces an image at once, if it can."""
-        self.refunds_lost = 0
+        self.refunds_lost: int = 0
         """How many refunds and settlements could not be stored, each of them logged."""
         self.soft_exceeded = 0
         """How many acquires were admitted although a limit that refuses nothing had not enough."""
-        self.mishaps, self.group_sizes = Mishaps(), Histogram(GROUP_ENDS)
-        self.degraded, self.told = 0, set[str]()
-        """How often work went ahead unchecked, each time logged; what is set up wrong, as far as was told."""
-        self._lines, self.waiting_room = ForkSafe(Lines), ForkSafe(lambda: WaitingRoom(self.colour))
-        self.renewals, self.seat_line = Renewals(self), SeatLine()
+        self.mishaps: Final = Mishaps()
+        self.group_sizes: Histogram = Histogram(GROUP_ENDS)
+        self.degraded: int = 0
+        """How often work went ahead unchecked, each time logged."""
+        self.waiting_room: Final = ForkSafe(lambda: WaitingRoom(self.colour))
+        self._lines, self._told = ForkSafe(Lines), set[str]()  # what is set up wrong, as far as was told
+        self.renewals: Final = Renewals(self)
+        self.seat_line: Final = SeatLine()
 
     async def close(self) -> None:
         """Wake those who wait, and give them the time of a call to give their places back."""
@@ -180,13 +183,10 @@ class BucketWriter(SeenBuckets):
         self.mishaps.lose(order, error)
 
     def let_through(self, what: str, error: RateLimiterUnavailable) -> None:
-        """Count work that goes ahead unchecked, and log it.
-
-        That the store is set up wrong is no outage which passes, so it is told as an error, once.
-        """
+        """Count work that goes ahead unchecked, and log it; what is set up wrong, as an error and once."""
         self.degraded += 1
-        if error.misconfigured and error.misconfigured not in self.told:
-            self.told.add(error.misconfigured)
+        if error.misconfigured and error.misconfigured not in self._told:
+            self._told.add(error.misconfigured)
             logger.error("nothing is limited, waiting will not help, the store is set up wrong: %s", error)
         logger.warning("%s unchecked: %s", what, error)
 

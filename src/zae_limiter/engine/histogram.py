@@ -16,8 +16,8 @@ class Histogram:
     __slots__ = ("counts", "ends", "total")
 
     def __init__(self, ends: Sequence[float]) -> None:
-        self.ends = tuple(ends)
-        self.counts = [0] * (len(self.ends) + 1)
+        self.ends: tuple[float, ...] = tuple(ends)
+        self.counts: list[int] = [0] * (len(self.ends) + 1)
         """One more than ends: what is larger than all of them."""
         self.total: float = 0
         """The sum of all that was added."""

@@ -8,7 +8,6 @@ raise between any two steps.
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import warnings
 from collections import OrderedDict
@@ -30,15 +29,13 @@ from .receipts import Receipt
 from .remaining import UNSEEN, Seen
 from .settle import Charge, answered_for, give_back, rest, seats_back, settle, settlement
 
-logger = logging.getLogger("zae_limiter")
-
 _noting = ForkSafe(threading.RLock)
 """Around what is noted: one lock for all holdings, for most of them end without a note.
 
 Garbage may be collected within it, and end another one in the same thread.
 """
 
-forks = 0
+forks: int = 0
 """How often this process was forked off another one: what is held belongs to the process that took it."""
 
 
@@ -92,30 +89,10 @@ class Holding:
     """Where what becomes of it is counted, if it is; a class that counts has a place of its own for that."""
 
     __slots__ = (
-        "_abandoned",
-        "_accounts",
-        "_adjusted",
-        "_buckets",
-        "_counted",
-        "_ended",
-        "_entity_id",
-        "_forks",
-        "_given",
-        "_in_block",
-        "_later",
-        "_latest_ms",
-        "_on_error",
-        "_on_unavailable",
-        "_policy",
-        "_receipt",
-        "_resource",
-        "_seen",
-        "_settled",
-        "_speculative",
-        "_state",
-        "_taken_alone",
-        "_wait_ms",
-        "_waited_ms",
+        *("_abandoned", "_accounts", "_adjusted", "_buckets", "_counted", "_ended", "_entity_id"),
+        *("_forks", "_given", "_in_block", "_later", "_latest_ms", "_on_error", "_on_unavailable"),
+        *("_policy", "_receipt", "_resource", "_seen", "_settled", "_speculative", "_state"),
+        *("_taken_alone", "_wait_ms", "_waited_ms"),
     )
 
     def __init__(

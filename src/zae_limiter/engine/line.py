@@ -16,7 +16,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from ..exceptions import RateLimiterUnavailable
 from ..repository_protocol import Key, Outcome
@@ -40,18 +41,17 @@ class Visitor(Protocol):
     """The lines that it waits in, and how far each had moved when it began to."""
 
 
+@dataclass(slots=True, eq=False)
 class Ticket(Call):
     """An order in line, or one that is alone: it wakes nobody, and knows how far its write has come."""
 
-    __slots__ = ("gone", "is_in_line", "order", "outcome", "sent", "visit")
-
-    def __init__(self, order: Order, gone: Callable[[], bool], visit: Visitor | None = None) -> None:
-        self.order, self.gone, self.visit = order, gone, visit
-        self.asked, self.replies = False, None
-        self.outcome: Outcome | None = None
-        self.is_in_line = False
-        self.sent = False
-        """Part of the write that is in flight."""
+    order: Order
+    gone: Callable[[], bool]
+    visit: Visitor | None = None
+    outcome: Outcome | None = None
+    is_in_line: bool = False
+    sent: bool = False
+    """Part of the write that is in flight."""
 
     def wake(self) -> None:
         """Let the visitor see what is new."""
@@ -65,9 +65,9 @@ class Line:
     __slots__ = ("leader", "moves", "waiting")
 
     def __init__(self, leader: Ticket) -> None:
-        self.leader = leader
+        self.leader: Ticket = leader
         self.waiting: deque[Ticket] = deque()
-        self.moves = 0
+        self.moves: int = 0
         """How often the line has got another leader or a leader has begun a write."""
 
     def lead(self, ticket: Ticket) -> None:
@@ -79,7 +79,7 @@ class Lines:
     """The lines of one process. A bucket without one is idle."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock: Final = threading.Lock()
         self.by_key: dict[Key, Line] = {}
 
     def claim(self, ticket: Ticket) -> bool:

@@ -15,16 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..naming import WCU
-from ..repository_protocol import (
-    Condition,
-    Delete,
-    Equal,
-    Exists,
-    Item,
-    Update,
-    Value,
-    Write,
-)
+from ..repository_protocol import Condition, Delete, Equal, Exists, Item, Update, Value, Write
 from ..schema import (
     BOOKED,
     BOOKED_SINCE,

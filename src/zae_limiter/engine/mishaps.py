@@ -6,15 +6,13 @@ and ``count``. Whoever is told must not raise: this stands in the way of settlem
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from ..runtime.logs import logger
 from .posting import Order
-
-logger = logging.getLogger("zae_limiter")
 
 
 class Mishap(StrEnum):

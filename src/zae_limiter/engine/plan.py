@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Final
 
 from ..config_cache import ConfigCache, Entry
 from ..models import Limit, OnUnavailable
@@ -17,20 +18,8 @@ class Plan:
     """The accounts of a family, the entity's first, and what to do if the store does not answer."""
 
     __slots__ = (
-        "_entries",
-        "accounts",
-        "cache",
-        "expires_ms",
-        "given",
-        "image",
-        "is_counted",
-        "is_swappable",
-        "key",
-        "names",
-        "on_unavailable",
-        "records",
-        "seats",
-        "withdrawals",
+        *("_entries", "accounts", "cache", "expires_ms", "given", "image", "is_counted"),
+        *("is_swappable", "key", "names", "on_unavailable", "records", "seats", "withdrawals"),
     )
 
     def __init__(
@@ -41,21 +30,25 @@ class Plan:
         cache: ConfigCache,
         entries: Sequence[Entry],
     ) -> None:
-        self.accounts, self.on_unavailable, self.given = accounts, on_unavailable, given
-        self.cache, self._entries = cache, tuple(entries)
-        self.records = len(entries)
-        self.key = accounts[0].key
-        self.names = frozenset(name for account in accounts for name in account.terms.rates)
+        self.accounts: tuple[Account, ...] = accounts
+        self.on_unavailable: OnUnavailable = on_unavailable
+        self.given: Sequence[Limit] | None = given
+        self.cache: ConfigCache = cache
+        self._entries = tuple(entries)
+        self.records: int = len(entries)
+        self.key: Final = accounts[0].key
+        self.names: Final = frozenset(name for account in accounts for name in account.terms.rates)
         """The limits that somebody of the family has."""
-        self.is_counted = any(account.is_counted for account in accounts)
+        self.is_counted: bool = any(account.is_counted for account in accounts)
         """Whether there is somebody to charge."""
-        self.is_swappable = len(accounts) == 1 and accounts[0].meter is Meter.NONE and self.is_counted
+        self.is_swappable: bool = len(accounts) == 1 and accounts[0].meter is Meter.NONE and self.is_counted
         """Whether there is one bucket, and nobody counts the writes to it: a store may replace it at once."""
         if accounts[0].terms.scheduled:  # a boundary may have passed since the image
             self.is_swappable = False
-        self.seats = frozenset(name for account in accounts for name in account.terms.seats)
+        self.seats: Final = frozenset(name for account in accounts for name in account.terms.seats)
         """Those of them that count who is at work."""
-        self.expires_ms = self.withdrawals = -1.0
+        self.expires_ms: float = -1.0
+        self.withdrawals: float = -1.0
         self.image: Item | None = None
         """The image of the entity's bucket that was last found to be plain."""
 
@@ -63,8 +56,7 @@ class Plan:
         """Whether every record is still believed; looked up again if one was put out of date."""
         cache = self.cache
         if ticks_ms >= self.expires_ms or cache.withdrawals != self.withdrawals:
-            self.withdrawals = cache.withdrawals
-            self.expires_ms = cache.expiry_ms(self._entries)
+            self.withdrawals, self.expires_ms = cache.withdrawals, cache.expiry_ms(self._entries)
         return ticks_ms < self.expires_ms
 
     def stands(self, seen: SeenBuckets, needed: Collection[str], ticks_ms: float) -> bool:

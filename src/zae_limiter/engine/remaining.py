@@ -43,8 +43,11 @@ class Standing(HeaderData):
     __slots__ = ("_account", "_at", "checked_at_ms", "limit", "limit_name")
 
     def __init__(self, account: Account, name: str, limit: Limit, at: Level | Spread, now_ms: int) -> None:
-        self._account, self.limit_name, self.limit = account, name, limit
-        self._at, self.checked_at_ms = at, now_ms
+        self.limit_name: str = name
+        self.limit: Limit = limit
+        self._account = account
+        self.checked_at_ms: int = now_ms
+        self._at = at
 
     @property
     def entity_id(self) -> str:

@@ -73,7 +73,7 @@ class Renewals:
 
     def __init__(self, writer: BucketWriter) -> None:
         self._writer = writer
-        self.lost = 0
+        self.lost: int = 0
         """How many seats could not be renewed in time, each of them logged."""
         self._watches = ForkSafe(_Watch, writer.colour.home)
 

@@ -5,18 +5,16 @@ All of it is belief. It shapes writes and may refuse for a moment; only the stor
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 
 from ..repository_protocol import Item, Key, Outcome, Update, Write
 from ..runtime.colour import LAST_WORDS_SECONDS, ForkSafe, taken
+from ..runtime.logs import logger
 from ..runtime.world import AHEAD_MS_MAX, World
 from ..schema import HOLDS, number
 from .given_up import GivenUpBookings, Giving
-
-logger = logging.getLogger("zae_limiter")
 
 REFUSAL_MS_MAX = 1_000
 """How long a refusal answers equal and larger demands without asking the store again."""
@@ -35,7 +33,7 @@ class Holders:
     """How many acquires of this process hold something of a bucket. A forked child starts with none."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
         self.by_key: Counter[Key] = Counter()
 
 
@@ -58,7 +56,7 @@ class SeenBuckets:
         """Which holds of others were last seen on a bucket that refused, and since when."""
         self._holders = ForkSafe(Holders)
         self._giving: Giving = {}
-        self.given_up = ForkSafe(lambda: GivenUpBookings(self._giving))
+        self.given_up: ForkSafe[GivenUpBookings] = ForkSafe(lambda: GivenUpBookings(self._giving))
 
     def knows(self, key: Key) -> bool:
         """Whether this process has ever seen the bucket, be it missing."""

@@ -6,12 +6,12 @@ lost may have happened, so it is never sent again. What is not confirmed in time
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 from ..exceptions import RateLimiterUnavailable
 from ..repository_protocol import Item, Key, Outcome
+from ..runtime.logs import logger
 from .account import Account
 from .bucket_view import stored_terms
 from .demand import BookedDemand, BucketDemand, Seat, SeatedDemand, Take
@@ -28,7 +28,6 @@ T = TypeVar("T")
 Debtor: TypeAlias = tuple[Key, str | None]
 """An item, and since which deletion of its entity: what was owed to it before is not owed to it now."""
 
-logger = logging.getLogger("zae_limiter")
 
 SETTLE_ATTEMPTS_MAX = 64
 """How often refunds, and debits after the fact, are tried anew because their bucket would not hold still."""

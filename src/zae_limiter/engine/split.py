@@ -51,16 +51,7 @@ from .group_commit import BucketWriter
 from .law import gain, moved_origin
 from .level import Level
 from .posting import believed
-from .shares import (
-    SHARDS_MAX,
-    Spread,
-    birth_count,
-    gathered,
-    halves,
-    parent_of,
-    share_rate,
-    splits_further,
-)
+from .shares import SHARDS_MAX, Spread, birth_count, gathered, halves, parent_of, share_rate, splits_further
 from .soft import hard
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
+from typing import Final
 
 from ..repository_protocol import Key
 from ..runtime.colour import Colour, ForkSafe, Signal
@@ -26,7 +27,7 @@ class SeatLine:
 
     def __init__(self) -> None:
         self._waiting = ForkSafe(dict[Key, deque[SeatWaiter]])
-        self.lock = ForkSafe(threading.RLock)
+        self.lock: Final = ForkSafe(threading.RLock)
 
     @property
     def by_key(self) -> dict[Key, deque[SeatWaiter]]:
@@ -55,7 +56,7 @@ class SeatWaiter:
     def __init__(self, line: SeatLine, keys: Sequence[Key], colour: Colour) -> None:
         self._line, self._keys, self._colour = line, keys, colour
         self.signal: Signal = colour.signal()
-        self.is_aside = False
+        self.is_aside: bool = False
         """Whether it lacks no seat but something else, so that those behind may have theirs meanwhile."""
         with line.lock.get():
             for key in keys:

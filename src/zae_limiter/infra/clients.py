@@ -15,18 +15,20 @@ from botocore.parsers import ResponseParserError
 from ..backends.dynamodb.aioboto import async_session, region_of
 from ..backends.dynamodb.boto import Access, transport_error
 from ..backends.dynamodb.transport import NotConfigured, TransportError
-from ..runtime.colour import colour_of
+from ..runtime.colour import Colour, colour_of
 from .cloud import Cloud, Unreadable
 
 # An upload of the function's code has to fit into the time for reading.
-DEFAULTS = Config(retries={"total_max_attempts": 4, "mode": "standard"}, connect_timeout=5, read_timeout=60)
+DEFAULTS: Any = Config(
+    retries={"total_max_attempts": 4, "mode": "standard"}, connect_timeout=5, read_timeout=60
+)
 
 
 class BotocoreCloud(Cloud):
     """One client for each service. An async one belongs to the event loop that used it first."""
 
     def __init__(self, access: Access, *, sync: bool) -> None:
-        self.colour = colour_of(sync=sync)
+        self.colour: Colour = colour_of(sync=sync)
         self._access = access
         self._session = access.botocore_session() if sync else async_session(access)
         self._config = (Config() if sync else AioConfig()).merge(DEFAULTS).merge(access.config or Config())

@@ -92,7 +92,8 @@ class Patience:
     """Looking again and again, at growing intervals and no longer than asked."""
 
     def __init__(self, cloud: Cloud, world: World, seconds: float) -> None:
-        self._colour, self._world, self.seconds = cloud.colour, world, seconds
+        self.seconds = seconds
+        self._colour, self._world = cloud.colour, world
         self._until_ms = world.ticks_ms() + seconds * 1000
         self._pause_seconds = POLL_SECONDS_MIN
 

@@ -54,7 +54,7 @@ SAME = (
     *("EnableAuditArchival", "EnableTracing", "AggregatorRoleArn", "EnableDeletionProtection"),
 )
 
-NAMES = {
+NAMES: dict[str, tuple[tuple[str, str], ...]] = {
     "RoleName": (("AggregatorRoleName", "aggr"), ("AppRoleName", "app"), ("AdminRoleName", "admin")),
     "PolicyName": (("AcquireOnlyPolicyName", "acq"), ("FullAccessPolicyName", "full")),
 }

@@ -35,7 +35,8 @@ class Operations:
     """The stack of one name."""
 
     def __init__(self, name: str, cloud: Cloud, world: World) -> None:
-        self.name, self._cloud, self._token = name, cloud, world.new_ulid
+        self.name = name
+        self._cloud, self._token = cloud, world.new_ulid
         self._ask = functools.partial(cloud.ask, "cloudformation")
         self._seen: set[str] = set()
 

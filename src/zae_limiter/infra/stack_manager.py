@@ -8,9 +8,8 @@ first cause first, and with the way out.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from ..backends.dynamodb import parse_url
 from ..exceptions import (
@@ -24,6 +23,7 @@ from ..exceptions import (
 from ..models import StackOptions, VersionRecord
 from ..naming import validate_stack_name
 from ..runtime.colour import blocking
+from ..runtime.logs import logger
 from ..runtime.world import World
 from ..version import client_version
 from . import template
@@ -40,7 +40,6 @@ from .version_record import read_version, write_lambda_version
 
 __all__ = ["Deployment", "StackChange", "StackEvent", "StackManager", "SyncStackManager"]
 
-logger = logging.getLogger("zae_limiter")
 
 TIMEOUT_SECONDS = 1_800.0
 TIMEOUT_SECONDS_MAX = 86_400.0
@@ -426,21 +425,21 @@ class SyncStackManager:
         """See ``StackManager.region``."""
         return self._async.region
 
-    describe = blocking(StackManager.describe)
-    ours = blocking(StackManager.ours)
-    create = blocking(StackManager.create)
-    update = blocking(StackManager.update)
-    preview = blocking(StackManager.preview)
-    switch_aggregator = blocking(StackManager.switch_aggregator)
-    deploy = blocking(StackManager.deploy)
-    ensure = blocking(StackManager.ensure)
-    losses = blocking(StackManager.losses)
-    delete = blocking(StackManager.delete)
-    version_record = blocking(StackManager.version_record)
-    report = blocking(StackManager.report)
-    auto_update = blocking(StackManager.auto_update)
-    update_lambda = blocking(StackManager.update_lambda)
-    close = blocking(StackManager.close)
+    describe: Final = blocking(StackManager.describe)
+    ours: Final = blocking(StackManager.ours)
+    create: Final = blocking(StackManager.create)
+    update: Final = blocking(StackManager.update)
+    preview: Final = blocking(StackManager.preview)
+    switch_aggregator: Final = blocking(StackManager.switch_aggregator)
+    deploy: Final = blocking(StackManager.deploy)
+    ensure: Final = blocking(StackManager.ensure)
+    losses: Final = blocking(StackManager.losses)
+    delete: Final = blocking(StackManager.delete)
+    version_record: Final = blocking(StackManager.version_record)
+    report: Final = blocking(StackManager.report)
+    auto_update: Final = blocking(StackManager.auto_update)
+    update_lambda: Final = blocking(StackManager.update_lambda)
+    close: Final = blocking(StackManager.close)
 
     def __enter__(self) -> Self:
         return self

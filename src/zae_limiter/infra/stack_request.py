@@ -22,8 +22,9 @@ class StackRequest:
             raise ValidationError("stack_options", options, "pass StackOptions")
         options = options or StackOptions()
         template.names(name, options)
-        self.name, self._options = name, options
-        self.template = template.template_text()
+        self.name = name
+        self._options = options
+        self.template: str = template.template_text()
         self._parameters = template.parameters(options)
 
     def creation(self) -> dict[str, Any]:

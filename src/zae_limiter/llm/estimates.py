@@ -10,13 +10,12 @@ This module knows no bucket. A reservation that falls short is settled like any 
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from fractions import Fraction
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from ..exceptions import ValidationError, ZAELimiterError
 from ..limiter import RateLimiter
@@ -25,10 +24,9 @@ from ..naming import validate_model
 from ..records.estimates import GENERATIONS, CallKind, add_calls, read_calls
 from ..repository import Repository
 from ..runtime.colour import ForkSafe, blocking, plain
+from ..runtime.logs import logger
 from ..sync import SyncRateLimiter, SyncRepository
 from .sketch import CALLS_MAX, ENDS, bin_of, covering, merged
-
-logger = logging.getLogger("zae_limiter")
 
 CAP_CLASS_MIN = 16
 """Caps up to here are one class; above it each class is twice as wide as the one before."""
@@ -297,10 +295,10 @@ class SyncLearnedEstimates:
             sketches_max=sketches_max,
         )
 
-    reserve = blocking(LearnedEstimates.reserve)
-    observe = plain(LearnedEstimates.observe)
-    refresh = blocking(LearnedEstimates.refresh)
-    close = blocking(LearnedEstimates.close)
+    reserve: Final = blocking(LearnedEstimates.reserve)
+    observe: Final = plain(LearnedEstimates.observe)
+    refresh: Final = blocking(LearnedEstimates.refresh)
+    close: Final = blocking(LearnedEstimates.close)
 
     def __repr__(self) -> str:
         return repr(self._async).replace("<", "<Sync", 1)

@@ -220,7 +220,7 @@ class Inflated:
     def __init__(self) -> None:
         self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)
         self._left = DECODED_BYTES_MAX
-        self.has_given_up = False
+        self.has_given_up: bool = False
         """Whether there was too much to be read."""
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:

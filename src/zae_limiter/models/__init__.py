@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from ..established import AsMapping
 from ..exceptions import ValidationError
@@ -188,12 +188,10 @@ class BackendCapabilities:
     timeout_ms: int = 2_000
     """How long one call may take before it counts as failed."""
 
-    @property
-    def supports_audit_logging(self) -> bool:
-        """Every store keeps audit events, and usage, and reads and writes several items at once."""
-        return True
-
-    supports_usage_snapshots = supports_batch_operations = supports_audit_logging
+    supports_audit_logging: ClassVar[bool] = True
+    supports_usage_snapshots: ClassVar[bool] = True
+    supports_batch_operations: ClassVar[bool] = True
+    """Every store keeps audit events, and usage, and reads and writes several items at once."""
 
     @property
     def supports_change_streams(self) -> bool:

@@ -47,8 +47,10 @@ class Marks:
         self._weekdays = {weekday % 7 for weekday in weekdays}
         # As cron has it: where both are given a day of either kind will do.
         self._either = words[2][0] != "*" and words[4][0] != "*"
-        self.minutes = tuple(hour * 60 + minute for hour in sorted(hours) for minute in sorted(minutes))
-        self.every_hour = len(hours) == 24
+        self.minutes: tuple[int, ...] = tuple(
+            hour * 60 + minute for hour in sorted(hours) for minute in sorted(minutes)
+        )
+        self.every_hour: bool = len(hours) == 24
         """Whether no hour is like another, so that one that comes twice counts twice."""
 
     def on(self, day: int) -> bool:

@@ -32,10 +32,6 @@ _LIMIT = re.compile(
     r"(?:/(?P<unit>cron\((?P<cron>[^():]+)\)|(?P<kind>concurrent|session)\((?P<lasts>[^():/]+)\)|[^:/@]+)"
     r"(?:@(?P<zone>[^:@]+))?)?(?::(?!soft$)(?P<burst>[^:/]+))?(?P<soft>:soft)?"
 )
-_RULE = (
-    "write NAME:RATE[/sec|min|hour|day|week|month|year[@ZONE]][:BURST][:soft], such as rpm:60, "
-    "tokens:1000/sec:5000 or runs:100/month@Europe/Berlin"
-)
 _PLAIN = re.compile(r"[0-9]{1,19}|[0-9]{1,3}(?:_[0-9]{3}){1,6}")
 _TIMES = re.compile(r"([0-9]{1,16})(?:\.([0-9]{1,6}))?([kM])")
 _MONEY = re.compile(r"([0-9]{1,16})(?:\.([0-9]{1,6}))?([A-Z]{3})")
@@ -44,6 +40,12 @@ _DECIMAL = re.compile(r"[0-9]+\.[0-9]{1,6}")
 _NOTHING = re.compile(r"0+[smhdw]?")
 _NEEDS = {"concurrent": "concurrent(5m)", "session": "session(5h)", "cron": "cron(0 6 * * 1)"}
 """Units that say more in parentheses, as they are written."""
+
+_KNOWN = tuple(dict.fromkeys((*SECONDS, *PERIODS, *_NEEDS.values())))
+_RULE = (
+    f"write NAME:RATE[/{'|'.join(_KNOWN)}[@ZONE]][:BURST][:soft], such as rpm:60, "
+    "tokens:1000/sec:5000 or runs:100/month@Europe/Berlin"
+)
 
 EXAMPLES = """\b
 How a limit is written; UNIT is sec, min (default), hour, day, or as here:
@@ -114,8 +116,7 @@ def _period(found: re.Match[str], text: str) -> tuple[int, str | None]:
         if unit in _NEEDS:
             reason = f"{shown(unit)} wants to know more; write it as {_NEEDS[unit]}"
             raise ValidationError("limit", text, reason)
-        known = dict.fromkeys((*SECONDS, *PERIODS, *_NEEDS.values()))
-        raise ValidationError("limit", text, f"{shown(unit)} is no unit; use {', '.join(known)}")
+        raise ValidationError("limit", text, f"{shown(unit)} is no unit; use {', '.join(_KNOWN)}")
     if zone is not None:
         reason = f"{shown(unit)} has no time zone; use one with {', '.join(PERIODS)}"
         raise ValidationError("limit", text, reason)

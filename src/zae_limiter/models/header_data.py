@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .limits import Limit, LimitKind
+
+if TYPE_CHECKING:
+    from . import LimitStatus
 
 
 class HeaderData:
@@ -59,3 +62,22 @@ def header_fields(status: HeaderData, left: int) -> dict[str, Any]:
         **{name: None if math.isinf(wait) else wait for name, wait in waits.items()},
         "reset_at_ms": status.reset_at_ms,
     }
+
+
+def own_limit(status: LimitStatus) -> dict[str, Any]:
+    """What somebody is told of a limit of their own that was asked."""
+    limit = status.limit.to_dict()
+    place = {"resource": status.resource, "limit_name": limit.pop("name")}
+    found = {"available": status.available, **others_limit(status)}
+    return {**place, **limit, **found, **header_fields(status, status.available)}
+
+
+def others_limit(status: LimitStatus) -> dict[str, Any]:
+    """What is told of somebody else's: its name, and how long to wait."""
+    found = {"resource": status.resource, "limit_name": status.limit_name, "requested": status.requested}
+    found |= {"exceeded": status.exceeded, "retry_after_seconds": _finite(status.retry_after_seconds)}
+    return found if status.limit.unit is None else {**found, "unit": status.limit.unit}
+
+
+def _finite(seconds: float) -> float | None:
+    return None if math.isinf(seconds) else seconds

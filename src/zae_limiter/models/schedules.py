@@ -171,8 +171,8 @@ class Schedule:
                 "schedule", schedule_text(windows, tz), "one of its numbers is out of range"
             )
         self._numbers = [(window.capacity, window.amount) for window in windows]
-        self.capacity_max = max(capacity for capacity, _ in self._numbers)
-        self.amount_min = min(amount for _, amount in self._numbers)
+        self.capacity_max: int = max(capacity for capacity, _ in self._numbers)
+        self.amount_min: int = min(amount for _, amount in self._numbers)
         """The least that comes in a period, whenever that is."""
         self._winners, self._clock = _Winners(window.expression for window in inside), clock_of(tz)
         self._first_day, self._last_day = (day_of(date(year, 1, 1)) for year in (FIRST_YEAR, LAST_YEAR))

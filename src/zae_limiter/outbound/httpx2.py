@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from ..runtime.colour import run_sync
-from .provider import LocalAnswer, Provider, Told
+from .like_httpx import LikeHttpx
+from .provider import Provider
 
 try:
     import httpx2
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError('httpx2 is not installed; run: pip install "httpx2>=2.16"') from error
-
-UNSENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
-"""After these nothing was sent."""
+except ModuleNotFoundError as _error:
+    raise ModuleNotFoundError('httpx2 is not installed; run: pip install "httpx2>=2.16"') from _error
 
 
 class AsyncHttpx2Transport(httpx2.AsyncBaseTransport):
@@ -20,7 +18,7 @@ class AsyncHttpx2Transport(httpx2.AsyncBaseTransport):
     def __init__(self, provider: Provider, transport: httpx2.AsyncBaseTransport | None = None) -> None:
         provider.check_colour(sync=False)
         self._provider, self._inner = provider, transport or httpx2.AsyncHTTPTransport()
-        self._library = _AsyncHttpx2(self._inner)
+        self._library = LikeHttpx(self._inner, httpx2, is_async=True)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         return await self._provider.exchange(self._library, request)
@@ -35,45 +33,11 @@ class Httpx2Transport(httpx2.BaseTransport):
     def __init__(self, provider: Provider, transport: httpx2.BaseTransport | None = None) -> None:
         provider.check_colour(sync=True)
         self._provider, self._inner = provider, transport or httpx2.HTTPTransport()
-        self._library = _SyncHttpx2(self._inner)
+        self._library = LikeHttpx(self._inner, httpx2, is_async=False)
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        return run_sync(self._provider.exchange(self._library, request))
+        got: httpx2.Response = run_sync(self._provider.exchange(self._library, request))
+        return got
 
     def close(self) -> None:
         self._inner.close()
-
-
-class _Httpx2:
-    """What an exchange asks of the library in either colour."""
-
-    def is_unsent(self, error: BaseException) -> bool:
-        return isinstance(error, UNSENT)
-
-    def local(self, request: httpx2.Request, answer: LocalAnswer) -> httpx2.Response:
-        return httpx2.Response(answer.status, headers=answer.headers, content=answer.body, request=request)
-
-    def told(self, got: httpx2.Response) -> Told:
-        return got.status_code, got.headers.multi_items()
-
-
-class _AsyncHttpx2(_Httpx2):
-    def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
-        self._inner = inner
-
-    async def send(self, request: httpx2.Request) -> httpx2.Response:
-        return await self._inner.handle_async_request(request)
-
-    async def close(self, got: httpx2.Response) -> None:
-        await got.aclose()
-
-
-class _SyncHttpx2(_Httpx2):
-    def __init__(self, inner: httpx2.BaseTransport) -> None:
-        self._inner = inner
-
-    async def send(self, request: httpx2.Request) -> httpx2.Response:
-        return self._inner.handle_request(request)
-
-    async def close(self, got: httpx2.Response) -> None:
-        got.close()

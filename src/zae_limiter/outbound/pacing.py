@@ -61,7 +61,7 @@ class Pacing:
     ) -> None:
         self._limiter, self._scope = limiter, limiter.repository._scope
         self._entity_id, self._resource = validate_entity_id(entity_id), validate_resource(resource)
-        self.declared = {limit.name: limit for limit in check_limits(limits)}
+        self.declared: dict[str, Limit] = {limit.name: limit for limit in check_limits(limits)}
         if not self.declared:
             raise ValidationError("limits", limits, "say what the provider allows, to begin with")
         for limit in self.declared.values():

@@ -8,7 +8,6 @@ order in which an exchange goes, and what is closed and given back when it break
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -18,6 +17,7 @@ from ..limiter import RateLimiter
 from ..models import Limit
 from ..models.checks import AMOUNTS_HINT, check_mapping, needs_milli
 from ..models.refusing import retry_headers
+from ..runtime.logs import logger
 from ..sync import SyncRateLimiter
 from .pacing import Pacing
 from .told import read_answer
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from . import httpx2 as for_httpx2
     from . import requests as for_requests
 
-logger = logging.getLogger("zae_limiter")
 
 Cost: TypeAlias = Mapping[str, int] | Callable[[Any], Mapping[str, int]]
 """What a request takes of each limit, or how to tell; the request is the client library's own."""
@@ -92,7 +91,7 @@ class Provider:
     ) -> None:
         if not isinstance(limiter, RateLimiter | SyncRateLimiter):
             raise ValidationError("limiter", limiter, "pass a RateLimiter, or a SyncRateLimiter")
-        self.is_sync = isinstance(limiter, SyncRateLimiter)
+        self.is_sync: bool = isinstance(limiter, SyncRateLimiter)
         inner = limiter._async if isinstance(limiter, SyncRateLimiter) else limiter
         self._pacing = Pacing(inner, name, resource, limits, wait)
         self._cost = _checked_cost({limits[0].name: 1} if cost is None else cost, self._pacing.declared)

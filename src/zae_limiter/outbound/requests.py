@@ -15,8 +15,8 @@ try:
     import requests
     from requests.adapters import HTTPAdapter
     from urllib3.exceptions import NewConnectionError
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError('requests is not installed; run: pip install "requests>=2.32"') from error
+except ModuleNotFoundError as _error:
+    raise ModuleNotFoundError('requests is not installed; run: pip install "requests>=2.32"') from _error
 
 
 class PacedAdapter(HTTPAdapter):

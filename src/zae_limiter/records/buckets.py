@@ -18,6 +18,7 @@ from typing import Any, overload
 from ..engine.account import Account, Meter, Terms
 from ..engine.bucket_view import as_found, has_family, is_outdated, life_of, shard_count
 from ..engine.demand import BucketDemand, demands_on, order_of, seated
+from ..engine.group_commit import BucketWriter
 from ..engine.plan import Plan
 from ..engine.posting import Posting
 from ..engine.seen_changes import LOST, has_missed, together
@@ -48,7 +49,7 @@ class BucketRecords:
         self._scope = Scope(connection, namespace_name, namespace_id)
         self._connection, self._world = connection, connection.world
         self._namespace_name, self._namespace_id = namespace_name, namespace_id
-        self.writer = connection.writer
+        self.writer: BucketWriter = connection.writer
         """Through whom all writes to buckets go."""
         self.plans: OrderedDict[tuple[str, str], Plan] = OrderedDict()
         """Those that may still stand, by entity and resource."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from ..config_cache import ConfigCache
 from ..engine.group_commit import BucketWriter
@@ -46,7 +46,7 @@ class ReadsUnderWay:
     """Which record is being fetched by whom. A forked child starts with none of its parent's."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock: Final = threading.Lock()
         self.by_key: dict[Key, SharedRead] = {}
 
     def drop(self, matches: Callable[[Key, SharedRead], bool], seconds: float = -1) -> None:
@@ -61,17 +61,20 @@ class ReadsUnderWay:
 
 class Connection:
     def __init__(self, backend: Backend, world: World, options: Options, url: str = "") -> None:
-        self.backend, self.world, self.options, self.url = backend, world, options, url
+        self.backend = backend
+        self.world = world
+        self.options = options
+        self.url = url
         self.measured: Any = None
         """The store as it was last measured; it is around ``backend`` only while somebody looks."""
-        self.writer = BucketWriter(backend, world, options.remembered_max)
-        self.cache = ConfigCache(options.config_cache_ttl_seconds * 1000, options.remembered_max)
+        self.writer: BucketWriter = BucketWriter(backend, world, options.remembered_max)
+        self.cache: Final = ConfigCache(options.config_cache_ttl_seconds * 1000, options.remembered_max)
         self._last_event_id = ""
         self._numbering = ForkSafe(threading.Lock)
         self.client: Mapping[str, object] = {}
         """The session and config of botocore that the store was opened with, if any."""
         self._reads = ForkSafe(ReadsUnderWay)
-        self.is_closed = False
+        self.is_closed: bool = False
         self._changes = backend.changes
         """How this store tells that somebody else changed a record, if it can."""
         self._news, self._heard = backend.news, 0

@@ -8,7 +8,6 @@ by then: a shard that has gone is asked for through its elder, and who has been 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 
@@ -23,12 +22,11 @@ from ..engine.shares import parent_of
 from ..exceptions import RateLimiterUnavailable, ValidationError, ZAELimiterError
 from ..models.switches import Bypass
 from ..repository_protocol import Item, Key, Write
+from ..runtime.logs import logger
 from ..schema import bucket_key, is_deleted
 from .buckets import BucketRecords
 from .leases import GiverRow, LeaseRow, OnExpiry, PartRow, SeatRow, forgotten, get_lease, replaced
 from .scope import Scope
-
-logger = logging.getLogger("zae_limiter")
 
 ATTEMPTS_MAX = 32
 CALLS_MAX = 4

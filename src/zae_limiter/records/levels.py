@@ -20,19 +20,7 @@ from ..engine.seen_changes import has_missed, stamp_of, together
 from ..exceptions import DamagedRecordError, RateLimiterUnavailable, ValidationError
 from ..models import AuditAction, LimiterConfig
 from ..naming import DEFAULT_RESOURCE, validate_entity_id, validate_resource
-from ..repository_protocol import (
-    Absent,
-    Check,
-    Delete,
-    Equal,
-    Exists,
-    Item,
-    Key,
-    Put,
-    Update,
-    Value,
-    Write,
-)
+from ..repository_protocol import Absent, Check, Delete, Equal, Exists, Item, Key, Put, Update, Value, Write
 from ..schema import (
     RESOURCE_AUDIT,
     SYSTEM_AUDIT,

@@ -7,7 +7,6 @@ cursor to go on from, and what has to read a whole index gives up and says why.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeVar
@@ -17,11 +16,10 @@ from ..engine.door import write_each, write_together
 from ..exceptions import ClosedError, DamagedRecordError, NamespaceNotFoundError, ValidationError
 from ..models import NamespaceStatus, check_count
 from ..repository_protocol import PAGE_ROWS_MAX, Backend, Cursor, Item, Key, Outcome, Query, Row, Write
+from ..runtime.logs import logger
 from ..runtime.world import World
 from ..schema import is_remembered, nsid_key
 from .connection import Connection
-
-logger = logging.getLogger("zae_limiter")
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -43,7 +41,9 @@ class Scope:
     """A namespace of a connection. Scopes are cheap, share everything, and own nothing."""
 
     def __init__(self, connection: Connection, namespace_name: str, namespace_id: str) -> None:
-        self.connection, self.namespace_name, self.namespace_id = connection, namespace_name, namespace_id
+        self.connection = connection
+        self.namespace_name = namespace_name
+        self.namespace_id = namespace_id
         self.is_closed = False
 
     @property

@@ -16,10 +16,11 @@ from ..exceptions import (
 from ..models import VersionRecord
 from ..naming import validate_principal
 from ..repository_protocol import Absent, Put
+from ..runtime.logs import logger
 from ..schema import iso_time, older_version_key, system_config_key, text, version_key
 from ..version import SCHEMA_VERSION, check_compatibility, client_version, parse_version
 from .items import UPGRADING, version_item, version_of
-from .scope import Scope, logger
+from .scope import Scope
 
 
 async def get_version_record(scope: Scope) -> VersionRecord | None:

@@ -15,15 +15,8 @@ import inspect
 import os
 import threading
 import time
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 from weakref import WeakSet
 
 from .within import Lost, Work, in_thread_of_its_own, is_within_ourselves
@@ -36,7 +29,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 S = TypeVar("S")
-A = TypeVar("A")
+T_co = TypeVar("T_co", covariant=True)
 
 THREADS_MAX = 32
 
@@ -293,53 +286,56 @@ def run_sync(coroutine: Work[T]) -> T:
     raise RuntimeError(f"{coroutine!r} suspended: a sync twin needs a backend that was opened for sync")
 
 
-class Twin(Protocol[A]):  # type: ignore[misc]  # A is read through a property only
-    """A sync object standing for an async one."""
+class Method(Protocol[P, T_co]):
+    """A method that a function made, for type checkers: they do not agree when a mere callable is bound."""
 
-    @property
-    def _async(self) -> A: ...
+    @overload
+    def __get__(self, instance: None, owner: type, /) -> Callable[Concatenate[Any, P], T_co]: ...
+    @overload
+    def __get__(self, instance: object, owner: type | None = None, /) -> Callable[P, T_co]: ...
+    def __call__(self, instance: Any, /, *args: P.args, **kwargs: P.kwargs) -> T_co: ...
 
 
-def _twin(call: Callable[P, T], method: Callable[..., Any]) -> Callable[P, T]:
+def _twin(call: Callable[Concatenate[Any, P], T], method: Callable[..., Any]) -> Method[P, T]:
     """Give a sync twin the name, signature and docstring of its method, in which nothing is awaited."""
     functools.update_wrapper(call, method)
     call.__doc__ = (method.__doc__ or "").replace("async with ", "with ").replace("await ", "")
     return call
 
 
-def blocking(method: Callable[Concatenate[A, P], Work[T]]) -> Callable[Concatenate[Twin[A], P], T]:
+def blocking(method: Callable[Concatenate[Any, P], Work[T]]) -> Method[P, T]:
     """The sync twin of a coroutine method: same signature, same docstring.
 
     It is found by its name when it is called, for what has a twin may be of a class that does it otherwise.
     """
     name = method.__name__
 
-    def call(self: Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
         coroutine: Work[T] = getattr(self._async, name)(*args, **kwargs)
         return run_sync(coroutine)
 
     return _twin(call, method)
 
 
-def plain(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Twin[A], P], T]:
+def plain(method: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
     """The sync twin of a method that was never async."""
 
-    def call(self: Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return method(self._async, *args, **kwargs)
 
     return _twin(call, method)
 
 
 def wrapping(
-    twins: Mapping[type[T], Callable[[Any], S]], method: Callable[Concatenate[A, P], T]
-) -> Callable[Concatenate[Twin[A], P], S]:
+    twins: Mapping[type[T], Callable[[Any], S]], method: Callable[Concatenate[Any, P], T]
+) -> Method[P, S]:
     """The sync twin of a plain method whose result needs a twin of its own, by its class."""
 
-    def call(self: Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> S:
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> S:
         made = method(self._async, *args, **kwargs)
         return twins[type(made)](made)
 
-    twin = _twin(call, method)
     first = next(iter(twins.values()))
-    twin.__dict__["__signature__"] = inspect.signature(method).replace(return_annotation=first)
+    twin = _twin(call, method)
+    call.__dict__["__signature__"] = inspect.signature(method).replace(return_annotation=first)
     return twin

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import types
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from . import kept
 from .colour import Finished, HomeLoop, Signal, never, nothing
@@ -83,7 +83,7 @@ class Asyncio:
             return [await coroutines[0]]
         return await asyncio.gather(*coroutines)
 
-    finish = staticmethod(_undisturbed)
+    finish: Final = staticmethod(_undisturbed)
 
     async def within(self, seconds: float, coroutine: Work[T]) -> T:
         # A task of its own can be cancelled, which ``finish`` does not allow to whom it runs.

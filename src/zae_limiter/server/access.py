@@ -59,7 +59,8 @@ class AccessControl:
     ) -> None:
         self._tokens, self._key, self._world = tuple(tokens), session_key, world or World()
         self._by_name = {token.name: token for token in self._tokens}
-        self._allowed, self._open, self.cookie = frozenset(allowed), open_to_all, cookie
+        self.cookie = cookie
+        self._allowed, self._open = frozenset(allowed), open_to_all
 
     def require(self, request: HTTPConnection, *scopes: TokenScope) -> Caller:
         """Whoever asks, if all these scopes are granted; else a refusal that is answered with 401 or 403."""

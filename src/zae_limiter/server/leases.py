@@ -13,10 +13,9 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from ..engine.demand import Take, seats_of
 from ..engine.receipts import RecordedBefore
@@ -28,20 +27,10 @@ from ..limiter import RateLimiter
 from ..models import OnUnavailable
 from ..models.demand import Demand
 from ..records.lease_ends import LeaseEnds, parts_of
-from ..records.leases import (
-    PLACES,
-    LeaseRow,
-    LeaseState,
-    OnExpiry,
-    PartRow,
-    due_leases,
-    get_lease,
-    made,
-)
+from ..records.leases import PLACES, LeaseRow, LeaseState, OnExpiry, PartRow, due_leases, get_lease, made
 from ..repository_protocol import TRANSACT_WRITES_MAX, Cursor, Write
+from ..runtime.logs import server_logger as logger
 from ..web.answers import RequestRefused
-
-logger = logging.getLogger("zae_limiter.server")
 
 SWEEP_LEASES_MAX = 64
 """How many leases a worker looks after before it looks what else there is to do."""
@@ -171,8 +160,9 @@ class StoredLeases:
     """The leases of one namespace, as one worker knows them."""
 
     def __init__(self, limiter: RateLimiter) -> None:
-        self._limiter, self.ends = limiter, LeaseEnds(limiter.repository)
-        self.counts = SweepCounts()
+        self.ends: Final = LeaseEnds(limiter.repository)
+        self._limiter = limiter
+        self.counts: Final = SweepCounts()
         self._after: dict[int, Cursor] = {}
         """Where a sweep goes on that has not come to the end, by place."""
 

@@ -23,10 +23,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -36,14 +35,13 @@ from starlette.types import Message, Receive, Scope, Send
 from ..exceptions import ZAELimiterError
 from ..records.looking import look_at_entity
 from ..records.reports import Refusal
+from ..runtime.logs import server_logger as logger
 from .lookout import Lookout
 from .overview import refusal_shape
 from .problems import problem
 from .questions import ViewQuery
 from .tokens import TokenScope
 from .view_shapes import BucketShape, bucket_shape, near_shape
-
-logger = logging.getLogger("zae_limiter.server")
 
 STREAMS_MAX = 100
 STREAM_SECONDS_MAX = 3600.0
@@ -69,7 +67,7 @@ class LiveStream:
 
     def __init__(self, watched: Watched) -> None:
         self.watched = watched
-        self.has_news = asyncio.Event()
+        self.has_news: Final = asyncio.Event()
         self._waiting: dict[str, Any] = {}
         self._last: dict[str, Any] = {}
         self._told: dict[tuple[object, ...], None] = {}

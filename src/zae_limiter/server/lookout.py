@@ -12,10 +12,9 @@ shown. The event loop is never held for longer than one page takes.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ..exceptions import ZAELimiterError
 from ..records.looking import SeenBucket, look_at
@@ -24,12 +23,11 @@ from ..records.sampling import BucketSampler, Sample
 from ..records.scope import Scope
 from ..records.units import NOBODY, Units, agreed, units_of_places
 from ..repository import Repository
+from ..runtime.logs import server_logger as logger
 from ..telemetry.sharing import process_name
 from .state import ServerState
 from .surroundings import Surroundings
 from .view_shapes import nearest_first
-
-logger = logging.getLogger("zae_limiter.server")
 
 IDLE_SECONDS = 30.0
 """For how long it goes on after the last look."""
@@ -75,7 +73,8 @@ class Lookout:
     """What one worker knows, for as long as somebody looks."""
 
     def __init__(self, server: ServerState) -> None:
-        self.server, self.surroundings = server, Surroundings(server)
+        self.server = server
+        self.surroundings: Final = Surroundings(server)
         self._sampler: BucketSampler | None = None
         self._round: asyncio.Task[None] | None = None
         self._first_round, self._has_waited = asyncio.Event(), False

@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import logging
 import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -26,6 +25,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from ..runtime.logs import server_logger as logger
 from ..telemetry.exposition import CONTENT_TYPE, text_of
 from ..telemetry.metrics import METRICS, Bins, Metric, Point
 from ..telemetry.observer import Observer
@@ -35,7 +35,6 @@ from .tokens import TokenScope
 if TYPE_CHECKING:
     from .state import ServerState
 
-logger = logging.getLogger("zae_limiter.server")
 
 LEFT_SECONDS = 1.0
 """How old the numbers of other workers may be."""
@@ -81,7 +80,7 @@ class Desk:
     def __init__(self, config: ServerConfig) -> None:
         self._is_shared = config.workers > 1
         self._name = f"zae-limiter-{hashlib.sha256(b'metrics' + config.session_key).hexdigest()[:32]}"
-        self.worker = 0
+        self.worker: int = 0
         self._held: BinaryIO | None = None
 
     @cached_property
@@ -136,7 +135,8 @@ class Desk:
         for worker in range(WORKERS_MAX):
             held = _locked(self._path(worker, "lock"))
             if held is not None:
-                self.worker, self._held = worker, held
+                self.worker = worker
+                self._held = held
                 self._path(worker, "json").unlink(missing_ok=True)  # of whoever was there before
                 return
 

@@ -17,9 +17,9 @@ from ..version import CLIENT_VERSION
 from .asked import KEY_LETTERS_MAX
 from .state import ServerState
 
-AMOUNTS = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}}
-LEVELS = {"type": "object", "additionalProperties": {"type": "integer"}}
-ONE = {
+AMOUNTS: dict[str, Any] = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}}
+LEVELS: dict[str, Any] = {"type": "object", "additionalProperties": {"type": "integer"}}
+ONE: dict[str, Any] = {
     "entity": {"type": "string", "description": "Who asks, such as an API key."},
     "resource": {"type": "string", "description": "What is asked for, such as a model."},
     "consume": {**AMOUNTS, "description": "How many tokens of each limit."},
@@ -29,9 +29,9 @@ ONE = {
         "additionalProperties": {"type": "object", "required": ["capacity"]},
     },
 }
-SECONDS = {"type": "number", "exclusiveMinimum": 0}
-ON_EXPIRY = {"enum": [one.value for one in OnExpiry], "default": OnExpiry.SETTLE.value}
-EXAMPLE = {"entity": "key-1", "resource": "gpt-4", "consume": {"rpm": 1, "tpm": 500}}
+SECONDS: dict[str, Any] = {"type": "number", "exclusiveMinimum": 0}
+ON_EXPIRY: dict[str, Any] = {"enum": [one.value for one in OnExpiry], "default": OnExpiry.SETTLE.value}
+EXAMPLE: dict[str, Any] = {"entity": "key-1", "resource": "gpt-4", "consume": {"rpm": 1, "tpm": 500}}
 
 SCHEMAS: dict[str, Any] = {
     "Demand": {
@@ -113,7 +113,7 @@ SCHEMAS: dict[str, Any] = {
     },
 }
 
-ENDS = {
+ENDS: dict[str, Any] = {
     "settle": ("Note what the work has cost so far", "Settle", {"totals": {"tpm": 730}}),
     "commit": ("End a lease: what was noted counts", "Settle", {"totals": {"tpm": 730}}),
     "cancel": ("End a lease: all of it is given back", "Nothing", {}),

@@ -6,7 +6,6 @@ that whoever asked did not send.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -24,11 +23,10 @@ from ..exceptions import (
     ZAELimiterError,
     shown,
 )
+from ..runtime.logs import server_logger as logger
 from ..web.answers import Answers, HttpAnswer, RequestRefused
 from ..web.charge import REFUSALS
 from ..web.drafts import Header
-
-logger = logging.getLogger("zae_limiter.server")
 
 ANSWERS = Answers()
 

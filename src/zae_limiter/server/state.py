@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 from ..limiter import RateLimiter
 from ..runtime.world import World
@@ -33,10 +33,11 @@ class ServerState:
     """Where Envoy is answered."""
 
     def __init__(self, config: ServerConfig, world: World | None = None) -> None:
-        self.config, self.world = config, world or World()
+        self.config = config
+        self.world: Final = world or World()
         # Cookies know no ports, so each server on this machine has one of its own.
         cookie = "__Host-zae-limiter" if config.is_tls else f"zae-limiter-{config.port}"
-        self.access = AccessControl(
+        self.access: Final = AccessControl(
             config.tokens,
             config.session_key,
             allowed=config.allowed,
@@ -44,11 +45,11 @@ class ServerState:
             cookie=cookie,
             world=self.world,
         )
-        self.desk = Desk(config)
+        self.desk: Final = Desk(config)
         """Where workers leave their numbers for each other."""
-        self.answers = Answers()
+        self.answers: Final = Answers()
         """What clients are told of limits, as the middleware of ``zae_limiter.web`` tells it."""
-        self.stopping = asyncio.Event()
+        self.stopping: Final = asyncio.Event()
         """Given when the server is told to end: streams that would go on for ever end then."""
         self._beside: set[asyncio.Task[None]] = set()
 

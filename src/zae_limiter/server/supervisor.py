@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import pickle
 import signal
@@ -19,10 +18,9 @@ import sys
 from asyncio.subprocess import PIPE, Process
 
 from ..exceptions import InfrastructureError
+from ..runtime.logs import server_logger as logger
 from ..runtime.world import World
 from .config import ServerConfig, Started
-
-logger = logging.getLogger("zae_limiter.server")
 
 STEADY_SECONDS = 10.0
 """Who has lived for so long did not die of how it was started."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from ..exceptions import ValidationError, shown
 from ..limiter import PLAIN, RateLimiter
@@ -61,7 +61,7 @@ class Telemetry:
         self._spans: Spans | None = None
         self._closers: list[Callable[[], None]] = []
         self._is_closed = False
-        self.observer = _attach(found, self._hooks)
+        self.observer: Final = _attach(found, self._hooks)
         """What is counted, for exporters."""
 
     @property

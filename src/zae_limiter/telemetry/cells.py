@@ -10,6 +10,8 @@ most ``RESOURCES_MAX`` cells, and ``LIMITS_MAX`` limits in all of them; later on
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from ..engine.histogram import Histogram
 
 RESOURCES_MAX = 200
@@ -22,46 +24,33 @@ OTHER = "other"
 WAIT_ENDS_MS = (5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000)
 
 
+@dataclass(slots=True, eq=False)
 class Cell:
     """All that is counted of one resource. Amounts are in millitokens, by limit."""
 
-    __slots__ = (
-        "admitted",
-        "bypassed",
-        "cancelled",
-        "committed",
-        "degraded",
-        "denied",
-        "disabled",
-        "failed",
-        "forgotten",
-        "handed_over",
-        "opened",
-        "refunded",
-        "refusals",
-        "refused",
-        "returned",
-        "settled",
-        "settled_leases",
-        "taken",
-        "unavailable",
-        "waits",
-    )
-
-    def __init__(self) -> None:
-        self.admitted = self.bypassed = self.degraded = self.unavailable = 0
-        self.disabled = self.denied = self.cancelled = self.failed = 0
-        self.opened = self.committed = self.settled_leases = 0
-        self.refunded = self.forgotten = self.handed_over = 0
-        self.refused: dict[str, int] = {}
-        """Acquires, by the limit with the longest wait; "" where that is another demand's."""
-        self.refusals: dict[str, int] = {}
-        """The same by every limit that refused: an acquire may be in several."""
-        self.taken: dict[str, int] = {}
-        self.settled: dict[str, int] = {}
-        """What work cost beyond what was taken for it."""
-        self.returned: dict[str, int] = {}
-        self.waits = Histogram(WAIT_ENDS_MS)
+    admitted: int = 0
+    bypassed: int = 0
+    degraded: int = 0
+    unavailable: int = 0
+    disabled: int = 0
+    denied: int = 0
+    cancelled: int = 0
+    failed: int = 0
+    opened: int = 0
+    committed: int = 0
+    settled_leases: int = 0
+    refunded: int = 0
+    forgotten: int = 0
+    handed_over: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    """Acquires, by the limit with the longest wait; "" where that is another demand's."""
+    refusals: dict[str, int] = field(default_factory=dict)
+    """The same by every limit that refused: an acquire may be in several."""
+    taken: dict[str, int] = field(default_factory=dict)
+    settled: dict[str, int] = field(default_factory=dict)
+    """What work cost beyond what was taken for it."""
+    returned: dict[str, int] = field(default_factory=dict)
+    waits: Histogram = field(default_factory=lambda: Histogram(WAIT_ENDS_MS))
 
     @property
     def open(self) -> int:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-logger = logging.getLogger("zae_limiter")
-events_logger = logging.getLogger("zae_limiter.events")
+logger: logging.Logger = logging.getLogger("zae_limiter")
+events_logger: logging.Logger = logging.getLogger("zae_limiter.events")
 
 
 class EventKind(StrEnum):

@@ -48,7 +48,8 @@ class Observer:
 
     def __init__(self, repository: Repository) -> None:
         self.repository = repository
-        self.cells, self.recent = Cells(), Recent()
+        self.cells: Cells = Cells()
+        self.recent: Recent = Recent()
         self.hooks: tuple[EventHook, ...] = ()
         """Those who are told of each event; none of them raises."""
         self.spans: Spans | None = None

@@ -8,7 +8,6 @@ seats that are renewed. A forked child tells of itself once it refuses somebody.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import socket
@@ -17,11 +16,10 @@ from collections.abc import Callable
 from ..exceptions import ZAELimiterError
 from ..records.reports import NAME_LETTERS_MAX, PLACES, REFUSALS_MAX, ProcessReport, write_report
 from ..runtime.colour import ForkSafe
+from ..runtime.logs import logger
 from .counters import counters_of
 from .events import EventKind, TelemetryEvent
 from .observer import Observer
-
-logger = logging.getLogger("zae_limiter")
 
 SOON_MS = 1_000
 """How long at least between two reports."""

@@ -3,66 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from enum import Enum
 from typing import Any, TypeVar
 
+from ..backends.around import Around
 from ..exceptions import RateLimiterUnavailable
-from ..models import BackendCapabilities
-from ..repository_protocol import Backend, Changes, Item, Key, News, Outcome, Page, Query, Swap, Write
-from ..runtime.colour import Colour
+from ..repository_protocol import Backend, Outcome, Swap
 
 A = TypeVar("A")
 T = TypeVar("T")
 
 
-class Wrapper:
-    """A backend that passes everything on; what it is asked goes through ``_ask``."""
-
-    def __init__(self, inner: Backend) -> None:
-        self.inner = inner
-
-    @property
-    def capabilities(self) -> BackendCapabilities:
-        return self.inner.capabilities
-
-    @property
-    def colour(self) -> Colour:
-        return self.inner.colour
+class Wrapper(Around):
+    """A store that passes everything on, and sees every write."""
 
     @property
     def swap(self) -> Swap | None:
-        """None: every write is to be seen."""
+        """None: nothing is answered at once."""
         return None
-
-    @property
-    def changes(self) -> Changes | None:
-        return self.inner.changes
-
-    @property
-    def news(self) -> News | None:
-        return self.inner.news
-
-    async def setup(self) -> None:
-        await self.inner.setup()
-
-    async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
-        return await self._ask("batch_get", self.inner.batch_get, keys)
-
-    async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
-        return await self._ask("write_each", self.inner.write_each, writes)
-
-    async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
-        return await self._ask("transact_write", self.inner.transact_write, writes)
-
-    async def query(self, query: Query) -> Page:
-        return await self._ask("query", self.inner.query, query)
-
-    async def close(self) -> None:
-        await self.inner.close()
-
-    async def _ask(self, verb: str, ask: Callable[[A], Awaitable[T]], given: A) -> T:  # noqa: ARG002 - others look
-        return await ask(given)
 
 
 class RecordingBackend(Wrapper):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ..backends.memory import MemoryBackend
 from ..exceptions import RateLimitExceeded, ValidationError
@@ -24,10 +24,10 @@ class ManualClock:
     """
 
     def __init__(self, now_ms: int = 1_700_000_000_000, seed: int = 0) -> None:
-        self.now_ms = now_ms
+        self.now_ms: int = now_ms
         # Whoever waits for its turn moves the clock there, for nobody else would.
         ticks, now = lambda: float(self.now_ms), lambda: self.now_ms
-        self.world = World(now, ticks, random.Random(seed), nap=self.advance)
+        self.world: Final = World(now, ticks, random.Random(seed), nap=self.advance)
 
     def advance(self, seconds: float) -> None:
         self.now_ms += round(seconds * 1000)

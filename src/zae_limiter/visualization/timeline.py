@@ -18,7 +18,7 @@ from ..models import UsageSnapshot, UsageWindow
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LENGTHS = {UsageWindow.HOURLY: timedelta(hours=1), UsageWindow.DAILY: timedelta(days=1)}
 
-STEPS = {
+STEPS: dict[UsageWindow, tuple[int, ...]] = {
     UsageWindow.HOURLY: (1, 2, 3, 4, 6, 8, 12, 24, 48, 72, 168),
     UsageWindow.DAILY: (1, 2, 7, 14, 28),
     UsageWindow.MONTHLY: (1, 2, 3, 6, 12),

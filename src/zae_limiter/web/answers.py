@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from ..exceptions import (
     PermissionDenied,
@@ -84,7 +84,9 @@ class RequestRefused(Exception):
     def __init__(self, status: int, detail: str, headers: Iterable[Header] = ()) -> None:
         if status not in _REFUSING:
             raise ValidationError("status", status, "use one of 4xx that HTTP knows, such as 402")
-        self.status, self.detail, self.headers = status, detail, tuple(headers)
+        self.status = status
+        self.detail = detail
+        self.headers: Final = tuple(headers)
         super().__init__(f"{status}: {detail}")
 
 
@@ -114,8 +116,11 @@ class Answers:
             raise ValidationError("legacy", wrong, f"use a list of {', '.join(map(repr, LEGACY))}")
         for name, unit in (units or {}).items():
             text_of(unit, f"unit of {name!r}")
-        self.draft, self.legacy, self.problem_base = draft, tuple(legacy), problem_base
-        self.expose, self.units = Expose.chosen("expose", expose), {**UNITS, **(units or {})}
+        self.draft = draft
+        self.legacy: Final = tuple(legacy)
+        self.problem_base = problem_base
+        self.expose: Final = Expose.chosen("expose", expose)
+        self.units: Final = {**UNITS, **(units or {})}
         self._spelling = None if draft is None else DRAFTS[draft]
         self._styles = [LEGACY[one] for one in self.legacy]
         self._spelt: dict[int, tuple[Limit, str, str]] = {}

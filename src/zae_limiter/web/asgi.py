@@ -55,7 +55,8 @@ class RateLimitMiddleware:
         answers: Answers | None = None,
         entity: str | Identity | None = None,
     ) -> None:
-        self.app, self._held, self._root = app, HeldLimiter(limiter), root_of(app)
+        self.app = app
+        self._held, self._root = HeldLimiter(limiter), root_of(app)
         self._rules, self._entity = Rules.of(rules, entity), entity
         self._answers = Answers() if answers is None else answers
 

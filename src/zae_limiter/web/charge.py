@@ -7,7 +7,6 @@ suspends, which is how WSGI uses it. What clients are told is decided in ``answe
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from enum import Enum
@@ -28,6 +27,7 @@ from ..lease import Lease
 from ..limiter import RateLimiter
 from ..models import OnUnavailable
 from ..models.leases import OnError
+from ..runtime.logs import logger
 from ..sync_lease import SyncAcquisition, SyncLease
 from .answers import RequestRefused, Told
 from .identity import Identity
@@ -35,7 +35,6 @@ from .request import Request, RequestFacts
 from .rules import Match, Rule
 
 T = TypeVar("T")
-logger = logging.getLogger("zae_limiter")
 
 REFUSALS = (RateLimitExceeded, RateLimiterUnavailable, SwitchedOff, RequestRefused)
 """What ``Answers.refusal`` has an answer to."""
@@ -107,7 +106,10 @@ class RequestCharge:
     __slots__ = ("_is_over", "_lease", "_meter", "_names", "demand", "lease", "request", "rule", "status")
 
     def __init__(self, rule: Rule, request: RequestFacts, lease: Lease | SyncLease, demand: Demanded) -> None:
-        self.rule, self.request, self.lease, self.demand = rule, request, lease, demand
+        self.rule: Rule = rule
+        self.request: RequestFacts = request
+        self.lease: Lease | SyncLease = lease
+        self.demand: Demanded = demand
         self._lease = lease._async if isinstance(lease, SyncLease) else lease
         self._is_over, self._names = False, request.path_params
         self._meter: ResponseMeter | None = None

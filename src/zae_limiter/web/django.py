@@ -14,7 +14,7 @@ import functools
 from collections import ChainMap
 from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping
 from pathlib import Path
-from typing import Any, TypeVar, Unpack
+from typing import Any, Final, TypeVar, Unpack
 
 from ..exceptions import ValidationError
 from ..lease import Lease
@@ -38,8 +38,8 @@ try:
     from django.http import HttpRequest, HttpResponse, HttpResponseBase
     from django.utils.decorators import method_decorator
     from django.utils.module_loading import import_string
-except ImportError as error:
-    raise missing("django", error) from error
+except ImportError as _error:
+    raise missing("django", _error) from _error
 
 __all__ = ["DjangoRateLimitMiddleware", "limited"]
 
@@ -65,12 +65,13 @@ class DjangoLimits:
             raise ValidationError(SETTING, said, "write {'limiter': 'sqlite:///limits.db', 'rules': […]}")
         if unknown := sorted(set(said) - set(FIELDS)):
             raise ValidationError(SETTING, unknown[0], f"it has {', '.join(FIELDS)}")
-        self.entity, self._source = said.get("entity"), said["limiter"]
+        self.entity: Final = said.get("entity")
+        self._source = said["limiter"]
         self.answers: Answers = said.get("answers") or Answers()
         rules = said.get("rules", ())
         if isinstance(rules, str | Path):
             rules = Rules.from_file(rules, entity=self.entity)
-        self.rules = Rules.of(rules, self.entity)
+        self.rules: Final = Rules.of(rules, self.entity)
 
     @functools.cached_property
     def held(self) -> HeldLimiter:
@@ -114,7 +115,8 @@ class DjangoRequest(SyncRequest):
 
     def __init__(self, original: HttpRequest) -> None:
         RequestFacts.__init__(self, original.META, original.method or "GET", original.path_info)
-        self.original, self._body = original, None
+        self.original: Any = original
+        self._body = None
         """What Django calls the request."""
 
     @property
@@ -154,8 +156,10 @@ class DjangoVisit:
     __slots__ = ("charges", "is_async", "limits", "request")
 
     def __init__(self, original: HttpRequest, is_async: bool) -> None:
-        self.limits, self.is_async, self.charges = configured(), is_async, Charges()
-        self.request = (AsyncDjangoRequest if is_async else DjangoRequest)(original)
+        self.limits: Final = configured()
+        self.is_async: bool = is_async
+        self.charges: Final = Charges()
+        self.request: Final = (AsyncDjangoRequest if is_async else DjangoRequest)(original)
         setattr(original, VISIT, self)
 
     async def charge(self, match: Match) -> Lease | SyncLease:

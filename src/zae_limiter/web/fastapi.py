@@ -14,7 +14,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import aclosing
-from typing import Any, TypeVar, Unpack
+from typing import Any, Final, TypeVar, Unpack
 
 from ..exceptions import RateLimitExceeded
 from ..lease import Lease
@@ -45,8 +45,8 @@ try:
     from fastapi.security.base import SecurityBase
     from starlette.requests import HTTPConnection
     from starlette.responses import Response
-except ImportError as error:
-    raise missing("fastapi", error) from error
+except ImportError as _error:
+    raise missing("fastapi", _error) from _error
 
 __all__ = ["RouteLimits", "limit", "limited"]
 
@@ -75,8 +75,10 @@ class RouteLimits:
         answers: Answers | None = None,
         entity: str | Identity | None = None,
     ) -> None:
-        self.held, self.rules, self.entity = HeldLimiter(limiter), Rules.of(rules, entity), entity
-        self.answers = Answers() if answers is None else answers
+        self.held: Final = HeldLimiter(limiter)
+        self.rules: Final = Rules.of(rules, entity)
+        self.entity = entity
+        self.answers: Final = Answers() if answers is None else answers
         if app is not None:
             self.init_app(app)
 
@@ -169,7 +171,7 @@ class VisitRequest(Request):
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         super().__init__(scope, receive)
-        self.is_read = False
+        self.is_read: bool = False
 
     def know(self, connection: HTTPConnection) -> None:
         """Take over the body that FastAPI has read for the endpoint."""
@@ -193,7 +195,9 @@ class RouteVisit:
     __slots__ = ("charges", "limits", "request")
 
     def __init__(self, limits: RouteLimits, request: VisitRequest) -> None:
-        self.limits, self.request, self.charges = limits, request, Charges()
+        self.limits: RouteLimits = limits
+        self.request: VisitRequest = request
+        self.charges: Final = Charges()
 
     async def charge(self, connection: HTTPConnection, rule: Rule) -> Lease:
         """Charge a route."""
@@ -218,7 +222,8 @@ class RoutesMiddleware(RateLimitMiddleware):
     """As its parent, and it keeps what routes charge until the response and all after it is over."""
 
     def __init__(self, app: ASGIApp, limits: RouteLimits, routes: Iterable[Any] = ()) -> None:
-        self.app, self._limits, self._held, self._root = app, limits, limits.held, ""
+        self.app = app
+        self._limits, self._held, self._root = limits, limits.held, ""
         check_limited(_endpoints(routes))  # it is made when the application starts
         self._rules, self._entity, self._answers = limits.rules, limits.entity, limits.answers
 
@@ -274,7 +279,8 @@ class LimitDependency(SecurityBase):
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
-        self.model, self.scheme_name = SecurityModel(type=SecuritySchemeType.apiKey), MARK
+        self.model: SecurityModel = SecurityModel(type=SecuritySchemeType.apiKey)
+        self.scheme_name = MARK
 
     async def __call__(self, connection: HTTPConnection) -> Lease:
         if connection.scope["type"] != "http":

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from typing import Any, TypeVar, Unpack
+from typing import Any, Final, TypeVar, Unpack
 
 from ..runtime.colour import run_sync
 from ..sync import SyncRateLimiter
@@ -40,8 +40,8 @@ from .wsgi import PREFIX, Environ, LimitedBody, StartResponse, WSGIApp
 try:
     from flask import Flask, current_app, g, request
     from flask.wrappers import Response
-except ImportError as error:
-    raise missing("flask", error) from error
+except ImportError as _error:
+    raise missing("flask", _error) from _error
 
 __all__ = ["RateLimits", "limited"]
 
@@ -69,9 +69,10 @@ class RateLimits:
         answers: Answers | None = None,
         entity: str | Identity | None = None,
     ) -> None:
-        self.held, self.entity = HeldSyncLimiter(limiter), entity
-        self.rules = Rules.of(rules, entity).check_sync()
-        self.answers = Answers() if answers is None else answers
+        self.held: Final = HeldSyncLimiter(limiter)
+        self.entity = entity
+        self.rules: Final = Rules.of(rules, entity).check_sync()
+        self.answers: Final = Answers() if answers is None else answers
         if app is not None:
             self.init_app(app)
 
@@ -147,7 +148,9 @@ class FlaskVisit:
     __slots__ = ("charges", "limits", "request", "response")
 
     def __init__(self, limits: RateLimits, environ: Environ) -> None:
-        self.limits, self.request, self.charges = limits, FlaskRequest(environ), Charges()
+        self.limits: RateLimits = limits
+        self.request: Final = FlaskRequest(environ)
+        self.charges: Final = Charges()
         self.response: Response | None = None
         """What Flask answers, once it knows."""
 
@@ -166,7 +169,8 @@ class VisitedApp:
     """Keeps what a request is charged until its response is over."""
 
     def __init__(self, app: WSGIApp, limits: RateLimits, views: Mapping[str, Callable[..., Any]]) -> None:
-        self.app, self._limits, self._views = app, limits, views
+        self.app = app
+        self._limits, self._views = limits, views
         self._is_checked = False
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:

@@ -75,7 +75,9 @@ class Identified:
         missing: str,
         anonymous: str | None,
     ) -> None:
-        self._find, self.challenge, self.missing = find, challenge, missing
+        self.challenge: str = challenge
+        self.missing: str = missing
+        self._find = find
         self._anonymous = None if anonymous is None else validate_entity_id(anonymous)
 
     def __call__(self, request: RequestFacts) -> str | None:

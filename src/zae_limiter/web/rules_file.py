@@ -8,7 +8,6 @@ file that cannot be used is told once, and the rules that were good go on.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from ..operate.manifest.grammar import Fields, KeyPath, TreeReader
 from ..operate.manifest.model import ManifestError
 from ..operate.manifest.tree import LIST, MAPPING, WORD, Node, read_json, read_yaml
 from ..runtime.colour import ForkSafe
+from ..runtime.logs import logger
 from ..runtime.world import World
 from .identity import Identity, api_key, bearer, claim, client_address
 from .rules import Match, Rule, Rules
@@ -51,7 +51,6 @@ SOURCES: Mapping[str, tuple[Callable[..., Identity], tuple[str, ...]]] = {
 Given: TypeAlias = Mapping[str, Callable[..., Any]]
 """Callables of a program by the names that a file calls them."""
 
-logger = logging.getLogger("zae_limiter")
 _beside = ForkSafe(lambda: ThreadPoolExecutor(1, "zae-limiter-rules"))
 
 
@@ -242,7 +241,7 @@ class FileRules(Rules):
         self._mark = self._seen()
         self._now = load_rules(path, given, entity)
         self._look_at_ms = self._ticks_ms() + LOOK_MS
-        self.entity = self._now.entity
+        self.entity: str | Identity | None = self._now.entity
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self._now)

@@ -82,12 +82,7 @@ class SocketExchange:
     __slots__ = ("_answers", "_charge", "_closed", "_is_answered", "_limiter", "_request", "_send")
 
     def __init__(
-        self,
-        charge: RequestCharge,
-        limiter: RateLimiter,
-        request: Request,
-        answers: Answers,
-        send: Send,
+        self, charge: RequestCharge, limiter: RateLimiter, request: Request, answers: Answers, send: Send
     ) -> None:
         self._charge, self._limiter, self._request = charge, limiter, request
         self._answers, self._send = answers, send

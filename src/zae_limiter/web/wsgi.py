@@ -48,7 +48,8 @@ class WSGIRateLimitMiddleware:
         answers: Answers | None = None,
         entity: str | Identity | None = None,
     ) -> None:
-        self.app, self._held = app, HeldSyncLimiter(limiter)
+        self.app = app
+        self._held = HeldSyncLimiter(limiter)
         self._rules, self._entity = Rules.of(rules, entity).check_sync(), entity
         self._answers = Answers() if answers is None else answers
 
@@ -96,7 +97,7 @@ class LimitedBody:
         self._body: Iterable[bytes] = ()
         self._chunks: Iterator[bytes] | None = None
         self._is_complete = self._is_begun = False
-        self.has_failed = False
+        self.has_failed: bool = False
 
     def of(self, body: Iterable[bytes]) -> LimitedBody:
         """The same for what an application has returned."""

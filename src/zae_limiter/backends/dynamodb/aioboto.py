@@ -34,7 +34,8 @@ class _Client:
 
 class AiobotocoreTransport:
     def __init__(self, access: Access, dates: Dates = UNTOLD) -> None:
-        self.colour = self.fanout = Asyncio()
+        self.colour: Asyncio = Asyncio()
+        self.fanout: Asyncio = self.colour
         self._access, self._dates = access, dates
         self._clients = ForkSafe(_Client, self.colour.home)
 

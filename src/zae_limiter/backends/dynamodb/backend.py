@@ -66,8 +66,8 @@ class DynamoDBBackend:
     def __init__(self, calls: Calls) -> None:
         self.calls = calls
         """For the few who need an operation that is no verb of the waist."""
-        self.table_name = calls.table_name
-        self.capabilities = BackendCapabilities(
+        self.table_name: str = calls.table_name
+        self.capabilities: BackendCapabilities = BackendCapabilities(
             "dynamodb", hot_partitions=True, streams=True, timeout_ms=calls.timeout_ms
         )
         self._templates = UpdateTemplates(calls.table_name)

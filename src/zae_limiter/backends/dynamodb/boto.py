@@ -46,7 +46,7 @@ read_timeout_s: contextvars.ContextVar[float] = contextvars.ContextVar("read_tim
 
 
 # One attempt; the standard mode, because the legacy one has checks of its own that send again.
-ONE_ATTEMPT = {"total_max_attempts": 1, "mode": "standard"}
+ONE_ATTEMPT: dict[str, Any] = {"total_max_attempts": 1, "mode": "standard"}
 
 CONNECT_SHARE = 0.45
 """Of the time for a call; two attempts to connect then leave too little for a third."""
@@ -91,7 +91,8 @@ class BotocoreTransport:
     """One client per process, safe for threads."""
 
     def __init__(self, access: Access, dates: Dates = UNTOLD) -> None:
-        self.colour = self.fanout = Blocking()
+        self.colour: Blocking = Blocking()
+        self.fanout: Blocking = self.colour
         self._access, self._dates = access, dates
         self._lock = ForkSafe(threading.Lock)
         self._client = ForkSafe(self._connect)

@@ -170,7 +170,7 @@ def decode_item(attributes: Any) -> Item | None:
     return item
 
 
-COMPARISONS = {Equal: "=", AtLeast: ">=", AtMost: "<="}
+COMPARISONS: dict[type[Condition], str] = {Equal: "=", AtLeast: ">=", AtMost: "<="}
 """A comparison with an attribute that is missing or of another type does not hold."""
 
 

@@ -8,7 +8,7 @@ failure says ``ambiguous``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from ...runtime.world import World
 from .expressions import Payload, Request
@@ -36,8 +36,11 @@ class Calls:
     """Requests about one table, each with a deadline."""
 
     def __init__(self, table_name: str, transport: Transport, world: World, timeout_ms: int) -> None:
-        self.table_name, self.transport, self.timeout_ms = table_name, transport, timeout_ms
-        self.ticks_ms, self._random = world.ticks_ms, world.random
+        self.table_name = table_name
+        self.transport = transport
+        self.timeout_ms = timeout_ms
+        self.ticks_ms: Final = world.ticks_ms
+        self._random = world.random
         self._left_ms_min = timeout_ms * LEFT_SHARE_MIN
 
     def deadline(self, timeout_ms: int | None = None) -> float:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from email.utils import parsedate_to_datetime
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from ...exceptions import RateLimiterUnavailable
 from ...runtime.colour import Colour
@@ -71,13 +71,15 @@ class ServiceError(TransportError):
     """DynamoDB refused; ``body`` is its whole answer."""
 
     def __init__(self, code: str, message: str, body: Payload | None = None) -> None:
-        self.code, self.message, self.body = code, message, body or {}
+        self.code = code
+        self.message = message
+        self.body: Final = body or {}
         self.transient = code in TRANSIENT_CODES
         self.reasons: list[dict[str, Any]] = []
         """Of a cancelled transaction, what became of each write."""
         if code == CANCELLED:
             self.reasons = list(self.body.get("CancellationReasons", ()))
-            self.transient = any(reason.get("Code") in TRANSIENT_REASONS for reason in self.reasons)
+            self.transient: bool = any(reason.get("Code") in TRANSIENT_REASONS for reason in self.reasons)
         super().__init__(f"{code}: {message}")
 
 
@@ -85,7 +87,8 @@ class NoReply(TransportError):
     """No answer came, or none that tells what happened."""
 
     def __init__(self, message: str, *, ambiguous: bool) -> None:
-        self.ambiguous, self.transient = ambiguous, not ambiguous
+        self.ambiguous = ambiguous
+        self.transient: bool = not ambiguous
         super().__init__(message)
 
 
@@ -215,7 +218,8 @@ class Dates:
     """Tells a world the time that DynamoDB shows."""
 
     def __init__(self, world: World) -> None:
-        self.ticks_ms, self._observe = world.ticks_ms, world.observe
+        self.ticks_ms: Final = world.ticks_ms
+        self._observe = world.observe
         self._last: tuple[str | bytes, int | None, float] = ("", None, 0.0)
 
     def read(self, date: str | bytes | None, sent_ms: float) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from ...exceptions import (
     IncompatibleSchemaError,
@@ -57,22 +57,25 @@ class PostgresBackend:
     """Every answer has to be waited for; ``news`` tells of changes."""
 
     def __init__(self, address: Address, world: World, *, sync: bool) -> None:
-        self.address, self._world, self._sync = address, world, sync
-        self.capabilities = BackendCapabilities(
+        self.address = address
+        self._world, self._sync = world, sync
+        self.capabilities: BackendCapabilities = BackendCapabilities(
             "postgresql", timeout_ms=address.timeout_ms, atomic_batches=True
         )
         self._ticks_ms = world.ticks_ms
         if sync:
             from .blocking import ThreadLinks
 
-            self.calls = FunctionCalls(address, ThreadLinks(address.conninfo, world.ticks_ms), world)
+            self.calls: FunctionCalls = FunctionCalls(
+                address, ThreadLinks(address.conninfo, world.ticks_ms), world
+            )
         else:
             from .loop import LoopLinks
 
             self.calls = FunctionCalls(address, LoopLinks(address.conninfo, world.ticks_ms), world)
             self._writing = ForkSafe(self._make_writing, self.colour.home)
             self._reading = ForkSafe(self._make_reading, self.colour.home)
-        self.listening = Listening(address.listen, address.schema, self.calls.hear)
+        self.listening: Final = Listening(address.listen, address.schema, self.calls.hear)
         self._writes = 0
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 import select
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 
@@ -28,8 +28,10 @@ class _RawThreaded(psycopg.Connection[tuple[str]]):
 
 class ThreadLink:
     def __init__(self, wire: Wire, ticks_ms: Callable[[], float]) -> None:
-        self.wire, self._ticks_ms = wire, ticks_ms
-        self.is_quiet, self.idle_since_ms = wire.is_quiet, 0.0
+        self.wire = wire
+        self._ticks_ms = ticks_ms
+        self.is_quiet: Final = wire.is_quiet
+        self.idle_since_ms: float = 0.0
 
     async def exchange(self, statement: bytes, arguments: list[bytes], until_ms: float) -> bytes:
         wire, is_sent = self.wire, False
@@ -72,7 +74,7 @@ class ThreadLinks:
 
     def __init__(self, conninfo: str, ticks_ms: Callable[[], float]) -> None:
         self._conninfo, self._ticks_ms = conninfo, ticks_ms
-        self.colour = Blocking()
+        self.colour: Final = Blocking()
         self._threads = ForkSafe(lambda: ThreadPoolExecutor(THREADS_MAX, "zae-limiter-connect"))
 
     async def connect(self, until_ms: float) -> ThreadLink:

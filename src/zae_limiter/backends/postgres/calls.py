@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from ...exceptions import RateLimiterUnavailable
 from ...runtime.colour import Colour, ForkSafe, until_shutdown
@@ -57,12 +57,16 @@ class FunctionCalls:
     """FunctionCalls of the functions of one schema."""
 
     def __init__(self, address: Address, network: Links, world: World) -> None:
-        self.address, self.colour, self.world = address, network.colour, world
-        self.timeout_ms, self.ticks_ms = address.timeout_ms, world.ticks_ms
+        self.address = address
+        self.colour: Final = network.colour
+        self.world = world
+        self.timeout_ms: int = address.timeout_ms
+        self.ticks_ms: Final = world.ticks_ms
         self._connect = network.connect
         self._pools = ForkSafe(self._make_pool, self.colour.home, Pool.close)
         self._statements: dict[str, bytes] = {}
-        self.news = self._counter = 0
+        self.news: int = 0
+        self._counter = 0
         self._hearing = ForkSafe(threading.Lock)
 
     def deadline(self) -> float:

@@ -55,7 +55,8 @@ class Ear:
         self._begun = threading.Lock()
         self._woken, self._wake = os.pipe()
         self._ended = False
-        self.is_listening = self.has_ended = False
+        self.is_listening: bool = False
+        self.has_ended: bool = False
 
     def begin(self) -> None:
         if self._begun.acquire(blocking=False):

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
 
 import psycopg
 
@@ -32,8 +33,10 @@ class LoopLink:
     """A connection, and the call that waits for an answer on it."""
 
     def __init__(self, wire: Wire, ticks_ms: Callable[[], float]) -> None:
-        self.wire, self._ticks_ms = wire, ticks_ms
-        self.is_quiet, self.idle_since_ms = wire.is_quiet, 0.0
+        self.wire = wire
+        self._ticks_ms = ticks_ms
+        self.is_quiet: Final = wire.is_quiet
+        self.idle_since_ms: float = 0.0
         self._loop = asyncio.get_running_loop()
         self._answer: asyncio.Future[bytes] | None = None
         self._reading = self._writing = False
@@ -125,7 +128,7 @@ class LoopLinks:
 
     def __init__(self, conninfo: str, ticks_ms: Callable[[], float]) -> None:
         self._conninfo, self._ticks_ms = conninfo, ticks_ms
-        self.colour = Asyncio()
+        self.colour: Final = Asyncio()
 
     async def connect(self, until_ms: float) -> LoopLink:
         # In a task of its own, for its deadline ends it by cancelling, and the caller must not be.
@@ -149,14 +152,14 @@ class LoopLinks:
         return LoopLink(Wire(raw), self._ticks_ms)
 
 
+@dataclass(slots=True, eq=False)
 class Ride(Generic[T, A]):
     """One call in a convoy: what it asks, until when, whether it has set out, and who waits for it."""
 
-    __slots__ = ("answer", "asked", "sent", "until_ms")
-
-    def __init__(self, asked: T, until_ms: float) -> None:
-        self.asked, self.until_ms, self.sent = asked, until_ms, False
-        self.answer: asyncio.Future[A] | None = None
+    asked: T
+    until_ms: float
+    sent: bool = False
+    answer: asyncio.Future[A] | None = None
 
     @property
     def is_over(self) -> bool:
@@ -172,7 +175,7 @@ class Aboard(Generic[T, A]):
     """
 
     def __init__(self, rides: Sequence[Ride[T, A]]) -> None:
-        self.rides = rides
+        self.rides: Sequence[Ride[T, A]] = rides
 
     def set_out(self, yes: bool) -> None:
         """Note that they set out, or that nothing has become of that."""

@@ -55,7 +55,7 @@ class RolledBack(Trouble):
 
     def __init__(self, code: str, message: str) -> None:
         self.code = code
-        self.transient = code.startswith(TRANSIENT_CLASSES) or code == READ_ONLY
+        self.transient: bool = code.startswith(TRANSIENT_CLASSES) or code == READ_ONLY
         super().__init__(f"{message} ({code})")
 
 
@@ -63,8 +63,9 @@ class LostReply(Trouble):
     """No answer came, or none that tells what happened."""
 
     def __init__(self, message: str, *, ambiguous: bool, misconfigured: str = "") -> None:
-        self.ambiguous, self.misconfigured = ambiguous, misconfigured
-        self.transient = not ambiguous and not misconfigured
+        self.ambiguous = ambiguous
+        self.misconfigured = misconfigured
+        self.transient: bool = not ambiguous and not misconfigured
         super().__init__(message)
 
 

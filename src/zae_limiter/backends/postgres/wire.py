@@ -28,7 +28,7 @@ class Wire:
         self.descriptor: int = raw.pgconn.socket
         self._arrivals = arrivals_of(self.descriptor)
         self._results: list[PGresult] = []
-        self.usable = True
+        self.usable: bool = True
 
     def send(self, statement: bytes, arguments: list[bytes]) -> bool:
         """Send a statement; whether all of it is on its way."""

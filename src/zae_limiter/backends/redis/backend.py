@@ -67,7 +67,7 @@ class RedisBackend:
 
     def __init__(self, carrier: Carrier) -> None:
         self.carrier = carrier
-        self.capabilities = BackendCapabilities(
+        self.capabilities: BackendCapabilities = BackendCapabilities(
             "redis", timeout_ms=carrier.options.timeout_ms, atomic_batches=True
         )
         self._root = carrier.options.root

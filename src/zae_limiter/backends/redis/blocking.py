@@ -22,7 +22,7 @@ class RedisSocket:
         self._arrivals = arrivals_of(connected.fileno())
         self._timeout_s = 0.0
         self._is_busy = False
-        self.idle_since_ms = ticks_ms()
+        self.idle_since_ms: float = ticks_ms()
 
     def is_quiet(self) -> bool:
         # What was decrypted already is out of the kernel's sight.
@@ -79,7 +79,7 @@ class ThreadsToRedis:
 
     def __init__(self, ticks_ms: Callable[[], float]) -> None:
         self._ticks_ms = ticks_ms
-        self.colour = Blocking()
+        self.colour: Blocking = Blocking()
 
     async def connect(self, address: RedisAddress, until_ms: float) -> RedisSocket:
         left_s = max(0.001, (until_ms - self._ticks_ms()) / 1000)

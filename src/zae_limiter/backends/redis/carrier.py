@@ -71,12 +71,15 @@ class Carrier:
     """The way to the servers of one store, for one colour."""
 
     def __init__(self, network: Network, servers: Servers, options: RedisOptions, world: World) -> None:
-        self.network, self.servers, self.options, self.world = network, servers, options, world
+        self.network = network
+        self.servers = servers
+        self.options = options
+        self.world = world
         self._root = bulk(options.root.encode())
         self._homes = ForkSafe(_Home, network.colour.home, _bury)
         self._is_sync = network.guarded is None
         self._heard: dict[bytes, bytes] = {}
-        self.news = 0
+        self.news: int = 0
         """Another number after each reply that told of changed limits."""
 
     def deadline(self) -> float:

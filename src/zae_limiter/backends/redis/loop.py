@@ -10,7 +10,7 @@ import asyncio
 import math
 import socket
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from ...runtime.colour import until_shutdown
 from ...runtime.loops import Asyncio
@@ -28,7 +28,7 @@ class RedisProtocol(asyncio.Protocol):
         self._gone: asyncio.Future[None] = self._loop.create_future()
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_ms = self._until_ms = math.inf
-        self.idle_since_ms = ticks_ms()
+        self.idle_since_ms: float = ticks_ms()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -132,7 +132,7 @@ class LoopToRedis:
 
     def __init__(self, ticks_ms: Callable[[], float]) -> None:
         self._ticks_ms = ticks_ms
-        self.colour = Asyncio()
+        self.colour: Final = Asyncio()
         self.guarded = until_shutdown
 
     async def connect(self, address: RedisAddress, until_ms: float) -> RedisProtocol:

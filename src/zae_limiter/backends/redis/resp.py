@@ -18,7 +18,8 @@ class Refused(Exception):
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
-        self.message, self.code = message, message.partition(" ")[0]
+        self.message = message
+        self.code: str = message.partition(" ")[0]
 
 
 Reply: TypeAlias = bytes | int | list[Any] | Refused | None

@@ -11,7 +11,7 @@ import binascii
 import contextlib
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from ..pool import Pooled
 from .address import Login, RedisAddress
@@ -55,7 +55,8 @@ class OneServer:
     is_cluster = False
 
     def __init__(self, address: RedisAddress, login: Login) -> None:
-        self._address, self.login = address, login
+        self.login = login
+        self._address = address
 
     def __str__(self) -> str:
         return f"at {self._address}"
@@ -83,7 +84,8 @@ class Sentinels:
     is_cluster = False
 
     def __init__(self, sentinels: Sequence[RedisAddress], service: str, login: Login) -> None:
-        self._sentinels, self._service, self.login = list(sentinels), service, login
+        self.login = login
+        self._sentinels, self._service = list(sentinels), service
         self._primary: RedisAddress | None = None
 
     def __str__(self) -> str:
@@ -123,7 +125,7 @@ class Sentinels:
     def forget(self) -> None:
         self._primary = None
 
-    moved = OneServer.moved
+    moved: Final = OneServer.moved
 
 
 class Cluster:
@@ -132,7 +134,8 @@ class Cluster:
     is_cluster = True
 
     def __init__(self, seeds: Sequence[RedisAddress], login: Login) -> None:
-        self._seeds, self.login = list(seeds), login
+        self.login = login
+        self._seeds = list(seeds)
         self._nodes: dict[int, RedisAddress] = {}
 
     def __str__(self) -> str:

@@ -50,8 +50,11 @@ class RedisTrouble(Exception):
         impossible: bool = False,
     ) -> None:
         super().__init__(message)
-        self.ambiguous, self.transient, self.elsewhere = ambiguous, transient, elsewhere
-        self.misconfigured, self.impossible = misconfigured, impossible
+        self.ambiguous = ambiguous
+        self.transient = transient
+        self.elsewhere = elsewhere
+        self.misconfigured = misconfigured
+        self.impossible = impossible
 
     def as_failure(self, where: str, *, is_write: bool) -> RateLimiterUnavailable:
         """The exception that leaves the store."""

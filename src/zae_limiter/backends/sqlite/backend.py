@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from ...exceptions import RateLimiterUnavailable, ValidationError, ZAELimiterError
 from ...models import BackendCapabilities, check_count
@@ -54,10 +54,12 @@ class SqliteBackend:
             raise ValidationError("store", text, "use memory:// for a store that is not kept")
         if not text or "\0" in text:
             raise ValidationError("store", text, "it is not the path of a file")
-        self.colour = colour_of(sync=sync)
+        self.colour: Final = colour_of(sync=sync)
         self._sync = sync
         self._timeout_ms = check_count("timeout_ms", timeout_ms, TIMEOUT_MS_MAX)
-        self.capabilities = BackendCapabilities("sqlite", timeout_ms=timeout_ms, atomic_batches=True)
+        self.capabilities: BackendCapabilities = BackendCapabilities(
+            "sqlite", timeout_ms=timeout_ms, atomic_batches=True
+        )
         self._world = world
         # Absolute, so that the store stays the same when the process changes its directory.
         self._database = Database(Path(text).absolute(), world)

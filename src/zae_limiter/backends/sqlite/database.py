@@ -48,7 +48,8 @@ class Database:
     """A connection that is opened on demand, and the lock around it."""
 
     def __init__(self, path: Path, world: World) -> None:
-        self.path, self._world, self._ticks_ms = path, world, world.ticks_ms
+        self.path = path
+        self._world, self._ticks_ms = world, world.ticks_ms
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._file: FileId | None = None  # which file is the store

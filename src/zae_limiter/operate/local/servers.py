@@ -55,9 +55,13 @@ class Server(Engine):
 
 
 class Redis(Server):
-    name, port, health = "redis", 6380, REDIS
-    variable, program, package = "ZAE_LIMITER_REDIS_SERVER", "redis-server", "redis-server"
-    programs = ("redis-server", "valkey-server")
+    name: str = "redis"
+    port: int = 6380
+    health: str = REDIS
+    variable: str = "ZAE_LIMITER_REDIS_SERVER"
+    program: str = "redis-server"
+    package: str = "redis-server"
+    programs: tuple[str, ...] = ("redis-server", "valkey-server")
 
     def prepare(self, program: Path) -> None:
         del program
@@ -76,9 +80,13 @@ class Redis(Server):
 
 
 class Postgres(Server):
-    name, port, health = "postgres", 5433, POSTGRES
-    variable, program, package = "ZAE_LIMITER_POSTGRES", "postgres", "postgresql"
-    programs = ("postgres",)
+    name: str = "postgres"
+    port: int = 5433
+    health: str = POSTGRES
+    variable: str = "ZAE_LIMITER_POSTGRES"
+    program: str = "postgres"
+    package: str = "postgresql"
+    programs: tuple[str, ...] = ("postgres",)
     has_tables = True
     ends_by = signal.SIGINT  # at once; at a TERM it waits until its clients have left
 

@@ -78,7 +78,7 @@ class LocalAws:
     """The local AWS of this user."""
 
     def __init__(self) -> None:
-        self.directory = user_directory("XDG_STATE_HOME", ".local/state") / "local"
+        self.directory: Path = user_directory("XDG_STATE_HOME", ".local/state") / "local"
         self._note = self.directory / "running.json"
 
     def running(self) -> Running | None:

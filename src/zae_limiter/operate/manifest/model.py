@@ -195,7 +195,8 @@ class ManifestError(ValidationError):
 
     def __init__(self, source: str, *problems: Problem) -> None:
         super().__init__("manifest", source, "it has mistakes")
-        self.source, self.problems = source, problems
+        self.source = source
+        self.problems = problems
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.source, *self.problems)

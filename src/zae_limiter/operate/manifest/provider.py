@@ -12,7 +12,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 from urllib.request import Request, urlopen
 
 from ...backends.dynamodb import open_backend
@@ -27,7 +27,7 @@ ANSWER_ATTEMPTS_MAX = 3
 REASON_CHARACTERS_MAX = 1_000
 """CloudFormation takes answers of 4 KB."""
 
-logger = logging.getLogger("zae_limiter.operate.manifest")
+logger: Final = logging.getLogger("zae_limiter.operate.manifest")
 
 
 def handler(event: Mapping[str, Any], context: Any = None) -> dict[str, Any]:

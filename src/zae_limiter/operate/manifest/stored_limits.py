@@ -9,6 +9,7 @@ missing; what somebody else deletes and makes again leads another life, which th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from ...exceptions import ValidationError
 from ...models import LimiterConfig
@@ -143,8 +144,8 @@ class SyncStoredLimits:
     def __init__(self, repository: SyncRepository) -> None:
         self._async = StoredLimits(repository._async)
 
-    plan = blocking(StoredLimits.plan)
-    difference = blocking(StoredLimits.difference)
-    apply = blocking(StoredLimits.apply)
-    carry_out = blocking(StoredLimits.carry_out)
-    export = blocking(StoredLimits.export)
+    plan: Final = blocking(StoredLimits.plan)
+    difference: Final = blocking(StoredLimits.difference)
+    apply: Final = blocking(StoredLimits.apply)
+    carry_out: Final = blocking(StoredLimits.carry_out)
+    export: Final = blocking(StoredLimits.export)

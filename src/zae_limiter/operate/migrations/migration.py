@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple, TypeGuard
+from typing import Final, NamedTuple, TypeGuard
 
 from ...engine.door import write_each, write_together
 from ...exceptions import IncompatibleSchemaError, RateLimiterUnavailable, ValidationError
@@ -123,7 +123,7 @@ class Migration:
         self._namespace_id: str | None = None
         self._state = State(None, None, None)
         self._survey: Survey | None = None
-        self.report = MigrationReport()
+        self.report: Final = MigrationReport()
 
     async def state(self) -> State:
         """What the store says about its shape."""

@@ -7,13 +7,13 @@ can be one, and is its hash otherwise, so that nobody escapes a limit by a name 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...exceptions import ValidationError
 from ...models import TOKENS_MAX, OnUnavailable, check_count
 from ...naming import validate_entity_id, validate_limit_name, validate_resource
+from ...runtime.logs import server_logger as logger
 from ...web.identity import entity_of, hashed_id
 
 RULES_MAX = 1000
@@ -27,8 +27,6 @@ HITS = "requests"
 """The limit that hits are taken of, unless a rule says another."""
 
 Entries = Sequence[tuple[str, str]]
-
-logger = logging.getLogger("zae_limiter.server")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,6 @@ status, and does then what its ``failure_mode_deny`` says.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Never
@@ -20,6 +19,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 
 from ...exceptions import ClosedError, InfrastructureError, RateLimiterUnavailable
+from ...runtime.logs import server_logger as logger
 from ..config import address_of
 from ..state import ServerState
 from ..tokens import TokenScope
@@ -40,7 +40,6 @@ TOLD_MAX = 256
 
 _SERVING, _NOT_SERVING = 1, 2
 
-logger = logging.getLogger("zae_limiter.server")
 
 Method = Callable[[bytes, Any], Coroutine[Any, Any, bytes]]
 

@@ -21,7 +21,8 @@ from ...web.drafts import Status, left_of, share_of, whole_seconds
 from .asking import UNIT_PERIODS, UNIT_SECONDS, AskedHits
 from .deciding import Own, Verdict
 
-OK, OVER_LIMIT = RateLimitResponse.OK, RateLimitResponse.OVER_LIMIT
+OK: int = RateLimitResponse.OK
+OVER_LIMIT: int = RateLimitResponse.OVER_LIMIT
 UINT32_MAX = 2**32 - 1
 SECONDS_MAX = 315_576_000_000
 """The longest ``Duration`` that there is."""

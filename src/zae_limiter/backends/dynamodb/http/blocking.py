@@ -17,7 +17,7 @@ import ssl
 import threading
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from ....runtime.colour import Blocking, ForkSafe, Signal, run_sync
 from ...pool import arrivals_of
@@ -157,7 +157,7 @@ class BlockingConnection:
         self._socket, self._fanout, self._ticks_ms = connected, fanout, ticks_ms
         self._timeout_s = 0.0
         self._arrivals = arrivals_of(connected.fileno())
-        self.idle_since_ms = ticks_ms()
+        self.idle_since_ms: float = ticks_ms()
 
     def is_quiet(self) -> bool:
         # What was decrypted already is out of the kernel's sight.
@@ -220,9 +220,9 @@ class BlockingNetwork:
 
     def __init__(self, ticks_ms: Callable[[], float]) -> None:
         self._ticks_ms = ticks_ms
-        self.colour = Blocking()
-        self.fanout = FanOut(ticks_ms)
-        self.home = None
+        self.colour: Final = Blocking()
+        self.fanout: Final = FanOut(ticks_ms)
+        self.home: Final = None
         self._threads = ForkSafe(lambda: ThreadPoolExecutor(THREADS_MAX, "zae-limiter-aside"))
 
     async def aside(self, function: Callable[[], T]) -> T:

@@ -50,7 +50,7 @@ class SignerSource:
         self.obstacle: str | None = None
         """Why all goes through botocore's own client instead, if it does."""
         self.signer: Signer | None = None
-        self.checked_s = 0
+        self.checked_s: int = 0
         """The second in which the credentials were last seen to be valid."""
 
     async def prepare(self) -> None:

@@ -12,7 +12,7 @@ import math
 import socket
 import ssl
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from ....runtime.loops import Asyncio
 from ...pool import arrivals_of
@@ -34,7 +34,7 @@ class LoopConnection(asyncio.Protocol):
         self._gone: asyncio.Future[None] = self._loop.create_future()
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_ms = self._until_ms = math.inf
-        self.idle_since_ms = ticks_ms()
+        self.idle_since_ms: float = ticks_ms()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -133,8 +133,9 @@ class LoopNetwork:
 
     def __init__(self, ticks_ms: Callable[[], float]) -> None:
         self._ticks_ms = ticks_ms
-        self.colour = self.fanout = Asyncio()
-        self.home = self.colour.home
+        self.colour: Asyncio = Asyncio()
+        self.fanout: Asyncio = self.colour
+        self.home: Final = self.colour.home
 
     async def aside(self, function: Callable[[], T]) -> T:
         """Call a function that may block."""

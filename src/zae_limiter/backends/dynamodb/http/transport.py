@@ -12,9 +12,9 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from json.scanner import make_scanner
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from ....runtime.colour import ForkSafe, until_shutdown
+from ....runtime.colour import Colour, ForkSafe, until_shutdown
 from ....runtime.world import World
 from ...pool import Pool
 from ..boto import Access
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Network: TypeAlias = BlockingNetwork | LoopNetwork
     HttpConnection: TypeAlias = BlockingConnection | LoopConnection
 
-logger = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 SKEW_MIN_S = 240
 """AWS accepts a date that is five minutes off; a refusal for less is not about the clock."""
@@ -56,7 +56,8 @@ class HttpTransport:
         world, self._dates = World(), dates
         self._now_ms, self._ticks_ms = world.now_ms, world.ticks_ms
         self._access, self._network, self._driver = access, network, driver
-        self.colour, self.fanout = network.colour, network.fanout
+        self.colour: Colour = network.colour
+        self.fanout: Colour = network.fanout
         self._signers = SignerSource(access, network, self._ticks_ms)
         self._pools = ForkSafe(self._new_pool, network.home, bury=Pool.close)
         self._ready = False

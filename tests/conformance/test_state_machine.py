@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from tests.backends.open_store import OpenStore
+from tests.conformance.open_store import OpenStore
 from zae_limiter.repository_protocol import (
     LAST,
     Absent,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.backends.open_store import OpenStore
+from tests.conformance.open_store import OpenStore
 from zae_limiter.repository_protocol import (
     LAST,
     Absent,

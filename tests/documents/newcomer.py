@@ -1,0 +1,82 @@
+"""``make newcomer``: do what the README says, as somebody who has nothing but a clone of it.
+
+The commands of the README run from its top to the first refused request, in a fresh clone of the committed
+state and an environment that knows nothing of ours: a home of its own and the path. Each is told with the
+seconds it took. `make test` is not run here, for it is the whole verdict.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.documents.blocks import Step, agrees, steps_of
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS_MAX = 180
+NOT_HERE = frozenset({"make test", 'pip install ".[cli,server]"'})
+KEPT = ("PATH", "LANG", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE")
+"""What a stranger's environment has; how the packages are reached is that of the machine."""
+
+
+def environment(home: Path) -> dict[str, str]:
+    machine = {name: value for name, value in os.environ.items() if name in KEPT or name.startswith("PIP_")}
+    return machine | {"HOME": str(home)}
+
+
+def refused(printed: str) -> bool:
+    return any(line.startswith("request") and "refused" in line for line in printed.splitlines())
+
+
+def follow(steps: list[Step], clone: Path, home: Path) -> float:
+    """Do one step after the other in one shell; returns the seconds until a request was refused."""
+    begun = time.monotonic()
+    with subprocess.Popen(
+        ["bash", "--norc"],
+        cwd=clone,
+        env=environment(home),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as shell:
+        assert shell.stdin is not None
+        assert shell.stdout is not None
+        for step in steps:
+            started = time.monotonic()
+            shell.stdin.write(f'{step.command}\necho "=ended= $?"\n')
+            shell.stdin.flush()
+            printed = ""
+            for line in shell.stdout:
+                if line.startswith("=ended= "):
+                    break
+                printed += line
+            print(f"{time.monotonic() - started:6.1f} s  {step.command.splitlines()[0]}", flush=True)
+            assert line == "=ended= 0\n", f"{step.command} ended with {line}\n{printed}"
+            assert step.printed is None or agrees(step.printed, printed), printed
+            if step.printed is not None and refused(printed):
+                return time.monotonic() - begun
+    raise AssertionError("nothing in the README is refused")
+
+
+def main() -> None:
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory() as place:
+        home, clone = Path(place) / "home", Path(place) / "clone"
+        home.mkdir()
+        begun = time.monotonic()
+        command = ["git", "clone", "--quiet", str(ROOT), str(clone)]
+        subprocess.run(command, check=True, env=environment(home))
+        cloned = time.monotonic() - begun
+        print(f"{cloned:6.1f} s  git clone")
+        took = cloned + follow(steps_of(page, NOT_HERE), clone, home)
+    print(f"{took:6.1f} s  from the clone to the first refused request, at most {SECONDS_MAX}")
+    sys.exit(took > SECONDS_MAX)
+
+
+if __name__ == "__main__":
+    main()

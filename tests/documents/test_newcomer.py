@@ -1,0 +1,48 @@
+"""What ``make newcomer`` notices: a step that fails or prints something else, and nobody refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.documents.blocks import Step, steps_of
+from tests.documents.newcomer import NOT_HERE, ROOT, environment, follow
+
+REFUSED = Step(3, "echo request 3 is refused", "request 3 is refused\n")
+
+
+def test_a_walk_ends_with_the_first_refusal(tmp_path: Path) -> None:
+    """Files and variables of one step are there in the next; what comes after the refusal is not done."""
+    steps = [Step(1, "word=3"), Step(2, "echo $word", "3\n"), REFUSED, Step(4, "false")]
+    assert follow(steps, tmp_path, tmp_path) >= 0
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param([Step(1, "false"), REFUSED], id="a step fails"),
+        pytest.param([Step(1, "echo no", "yes\n"), REFUSED], id="it prints something else"),
+        pytest.param(
+            [Step(1, "echo request 1 is admitted", "request 1 is admitted\n")], id="nobody is refused"
+        ),
+    ],
+)
+def test_a_walk_that_leads_nowhere_is_seen(steps: list[Step], tmp_path: Path) -> None:
+    """So a step that is missing in the README fails the walk."""
+    with pytest.raises(AssertionError):
+        follow(steps, tmp_path, tmp_path)
+
+
+def test_the_readme_has_such_a_walk() -> None:
+    """With the demo before it, in an environment without our variables."""
+    steps = steps_of((ROOT / "README.md").read_text(encoding="utf-8"), NOT_HERE)
+    assert [step.command.splitlines()[0] for step in steps] == [
+        "make demo",
+        "python3 -m venv venv",
+        ". venv/bin/activate",
+        'pip install ".[cli]"',
+        "cat > first.py <<'END_OF_FILE'",
+        "python first.py",
+    ]
+    assert "PYTHONPATH" not in environment(Path("home"))

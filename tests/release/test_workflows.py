@@ -1,0 +1,73 @@
+"""The public workflows do what `.ci/run` and `make release-check` do, and nothing in them can be swapped."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.release.distributions import ROOT
+
+FOLDER = ROOT / ".github" / "workflows"
+PINNED = re.compile(r"^[\w.-]+/[\w.-]+@[0-9a-f]{40}$")
+
+
+def workflow(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((FOLDER / name).read_text(encoding="utf-8"))
+    return found
+
+
+def commands(job: dict[str, Any]) -> list[str]:
+    return [step["run"] for step in job["steps"] if "run" in step]
+
+
+def unpinned(found: dict[str, Any]) -> list[str]:
+    """Actions that somebody else could change without a change here."""
+    used = [step["uses"] for job in found["jobs"].values() for step in job["steps"] if "uses" in step]
+    return [one for one in used if not PINNED.match(one)]
+
+
+def test_the_verdict_is_the_script() -> None:
+    """One command, which is what runs everywhere else; nothing is left out, added or allowed to fail."""
+    job = workflow("ci.yml")["jobs"]["verdict"]
+    assert commands(job) == ["bash .ci/run"]
+    assert not any("if" in step or "continue-on-error" in step for step in job["steps"])
+    assert "continue-on-error" not in job
+
+
+def test_a_release_is_examined_before_it_is_published() -> None:
+    """The check is the command that builds; what is published is what it left behind."""
+    jobs = workflow("release.yml")["jobs"]
+    assert commands(jobs["build"]) == ["make release-check"]
+    assert jobs["publish"]["needs"] == "build"
+    assert jobs["publish"]["permissions"] == {"id-token": "write"}
+    uses = [step.get("uses", "").partition("@")[0] for step in jobs["build"]["steps"]]
+    assert "actions/attest-build-provenance" in uses
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert "release-check: $(READY) $(RELEASE)" in makefile
+    assert "\t$(BIN)/python -m tests.release.check\n" in makefile
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.glob("*.yml")))
+def test_actions_are_pinned_and_may_do_little(name: str) -> None:
+    """By commit, with a token that may read, and without one left in the checkout."""
+    found = workflow(name)
+    assert unpinned(found) == []
+    assert found["permissions"] == {"contents": "read"}
+    checkouts = [
+        step
+        for job in found["jobs"].values()
+        for step in job["steps"]
+        if step.get("uses", "").startswith("actions/checkout")
+    ]
+    assert checkouts
+    assert all(step["with"]["persist-credentials"] is False for step in checkouts)
+
+
+def test_an_action_by_its_tag_is_seen() -> None:
+    """A tag can be moved."""
+    assert unpinned({"jobs": {"a": {"steps": [{"uses": "actions/checkout@v4"}, {"run": "true"}]}}}) == [
+        "actions/checkout@v4"
+    ]

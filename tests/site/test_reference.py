@@ -1,0 +1,98 @@
+"""The reference has everything: each public name with its members, each command with its options."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import click
+import pytest
+
+import zae_limiter
+from docs.site import api, checks, commands, contents
+from zae_limiter.cli.app import program
+
+
+def test_every_public_name_is_there(site: Path) -> None:
+    """With every method that is a function of ours, once, in a chapter; each has words of its own."""
+    found = [name for chapter in api.CHAPTERS if chapter.homes for name in api.names_of(chapter)]
+    assert sorted(found) == sorted(zae_limiter.__all__)
+    for chapter in api.CHAPTERS:
+        anchors = checks.read(site / "reference" / f"{chapter.file}.html").anchors
+        assert {name.strip("_") for name in api.names_of(chapter)} <= anchors
+    limiters = checks.read(site / "reference" / "limiters.html").anchors
+    for kind in (zae_limiter.RateLimiter, zae_limiter.SyncRateLimiter):
+        own = [name for name, one in vars(kind).items() if inspect.isfunction(one) and name[0] != "_"]
+        assert len(own) > 40
+        assert {f"{kind.__name__}.{name}" for name in own} <= limiters
+
+
+def test_every_module_of_public_names_has_a_chapter() -> None:
+    """Whatever has an `__all__` for users; the rest is how it is made."""
+    modules = {chapter.module for chapter in api.CHAPTERS}
+    inner = {
+        "zae_limiter.models": "its names are those of the package",
+        "zae_limiter.server": "a program, which is used over HTTP",
+        **{
+            f"zae_limiter.{name}": "machinery"
+            for name in (
+                *("operate.manifest", "operate.migrations", "operate.copying"),
+                *("backends.dynamodb", "backends.redis", "backends.postgres", "backends.sqlite"),
+            )
+        },
+    }
+    packages = {
+        ".".join(path.parent.relative_to(contents.ROOT / "src").parts)
+        for path in (contents.ROOT / "src").rglob("__init__.py")
+        if "\n__all__" in path.read_text(encoding="utf-8")
+    }
+    assert packages - set(inner) <= modules
+    assert set(inner) <= packages
+
+
+def test_examples_of_the_reference_are_blocks() -> None:
+    """They are those of the docstrings, which are run."""
+    page = api.page(next(chapter for chapter in api.CHAPTERS if chapter.file == "values"))
+    assert "```pycon\n>>> " in page
+    assert "``" not in page.replace("```", "")
+
+
+def test_every_command_is_there(site: Path) -> None:
+    """With every option that its help shows, each in the row of a table."""
+    page = commands.page()
+    anchors = checks.read(site / "reference" / "commands.html").anchors
+    names = [words for words, _, _ in commands.tree()]
+    assert len(names) > 60
+    assert {commands.anchor(words) for words in names} <= anchors
+    for words, command, _ in commands.tree():
+        section = page.partition(f"`{words}` {{ #")[2].partition("\n#")[0]
+        for option in (one for one in command.params if isinstance(one, click.Option) and not one.hidden):
+            assert all(f"`{name}`" in section for name in option.opts), (words, option.opts)
+
+
+def test_what_is_hidden_is_not_shown() -> None:
+    """Commands and options that only programs for former versions use."""
+    assert program.get_command(click.Context(program), "loadtest") is not None
+    assert "loadtest" not in commands.page()
+    assert "--docker-host" not in commands.page()
+
+
+def test_a_name_without_a_chapter_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A public name of a new module needs a place."""
+    monkeypatch.setattr(zae_limiter.Limit, "__module__", "zae_limiter.new")
+    with pytest.raises(LookupError, match=r"Limit of new"):
+        api.chapter_of("Limit", zae_limiter.Limit)
+
+
+def test_a_signature_is_readable() -> None:
+    """Without modules and quotes; a parameter a line where it is long."""
+
+    def found(self: object, entity_id: str, *, wait: float | None = None) -> zae_limiter.Limit:  # type: ignore[empty-body]
+        """Has something to do."""
+
+    assert api.signature("found", found) == "def found(entity_id: str, *, wait: float | None = None) -> Limit"
+    long = api.signature("acquire", zae_limiter.RateLimiter.acquire)
+    assert long.splitlines()[0] == "def acquire("
+    assert "    *," in long.splitlines()
+    assert long.endswith(") -> Acquisition")
+    assert "'" not in long
