@@ -14,7 +14,8 @@ from .cases import OUR_ENVIRONMENT
 from .engine import ROOT, EngineMissing, environment
 
 PEERS = ".engines/peers/bin/python"
-FAREWELL_SECONDS_MAX = 20
+FAREWELL_SECONDS_MAX = 3
+"""A worker that has closed what it had, and still does not end, has nothing more to say."""
 
 
 class WorkerFailed(Exception):

@@ -100,8 +100,9 @@ def on_warm_engine(
             for name in ((OURS, REFERENCE) if "config" in others else ())
         ]
         say("making tables")
+        opened = [COLD] if "cold" in others else []
         founded = [
-            (worker, [case.name for case in (WARM_UP, *cases, COLD) if name in case.contestants])
+            (worker, [case.name for case in (WARM_UP, *cases, *opened) if name in case.contestants])
             for name, worker in workers.items()
         ]
         at_once(lambda it: it[0].ask("found", cases=it[1]), [it for it in founded if it[1]])

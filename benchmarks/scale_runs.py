@@ -378,6 +378,10 @@ def postgres_run(port: int, entities: int) -> Counted:
         return asyncio.run(on_postgres(engine.url(schema, port), owner, schema, entities))
 
 
+def told(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.3g}"
+
+
 def checked() -> str:
     """What is predicted beside what was counted, at three sizes on each store."""
     from . import engine
@@ -399,7 +403,7 @@ def checked() -> str:
             for n in SIZES
         ]
     rows = [
-        [name, what, f"{predicted[what]:,.4g}", f"{value:,.4g}", f"{value / predicted[what] - 1:+.1%}"]
+        [name, what, told(predicted[what]), told(value), f"{value / predicted[what] - 1:+.1%}"]
         for name, predicted, counted in found
         for what, value in counted.items()
     ]
