@@ -16,7 +16,7 @@ from pathlib import Path
 
 from docs.site import api, commands, contents
 from tests.documents.blocks import PIECE
-from tests.documents.not_run import reason
+from tests.documents.not_run import CHECKOUT, INSTALLS, reason
 
 ROOT = contents.ROOT
 LINK = re.compile(r"(?P<before>\]\()(?P<to>[^)\s]+)(?=\))|(?P<tag><img src=\")(?P<image>[^\"]+)(?=\")")
@@ -156,7 +156,7 @@ def with_reasons(page: str) -> str:
         pieces.append(piece[0].replace("```output", "```{ .text .output }", 1) if is_printed else piece[0])
         if piece["language"] == "console":
             why = "; ".join(reasons_of(piece["text"]))
-        if why:
+        if why and piece["language"] != "text":  # which nobody would run
             pieces.append(f"\n\n*Not run by the tests: {why}.*\n{{: .not-run }}\n")
         why = ""
     return "".join([*pieces, page[at:]])
@@ -176,9 +176,9 @@ def with_film(page: str) -> str:
 
 
 def reasons_of(block: str) -> list[str]:
-    """Why commands of a console block are not run: one reason for all, or each with its command."""
+    """Why commands are not run at all: one reason for all of a console block, or each with its command."""
     firsts = re.findall(r"^\$ (.*)$", block, re.MULTILINE)
-    found = [(one, why) for one in firsts if (why := reason(one))]
+    found = [(one, why) for one in firsts if (why := reason(one)) not in ("", CHECKOUT, INSTALLS)]
     if len(found) == len(firsts):
         return list(dict.fromkeys(why for _, why in found))
     return [f"`{one}`, as {why}" for one, why in found]

@@ -15,7 +15,9 @@ from tests.patience import wait_until
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 LAW = (DOCS / "law.md").read_text(encoding="utf-8")
-PLACE = re.compile(r'<div class="law-scene" data-scene="(\w+)"></div>\n\n<!-- [^\n]* -->\n```text\n(.*?)```', re.DOTALL)
+PLACE = re.compile(
+    r'<div class="law-scene" data-scene="(\w+)"></div>\n\n<!-- [^\n]* -->\n```text\n(.*?)```', re.DOTALL
+)
 SCENES: dict[str, str] = dict(PLACE.findall(LAW))
 TABS_MAX = 60
 

@@ -21,7 +21,7 @@ from werkzeug.exceptions import HTTPException
 
 from tests.web.calls import call, get, http_scope
 from zae_limiter import Limit, RateLimiter, ValidationError
-from zae_limiter.web import RateLimitMiddleware, Request, RequestRefused, Rule, Rules, SyncRequest
+from zae_limiter.web import RateLimitMiddleware, Request, RequestRefused, Rule, Rules, SyncRequest, bearer
 
 COST = {"rpm": 1}
 SIX = Limit.per_minute("rpm", 6)
@@ -128,6 +128,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"path": "/x", "resource": 7}, "pass a name"),
     ({"path": "/x", "resource": "a#b"}, "'#' is reserved"),
     ({"path": "/x", "cost": None}, "pass amounts by limit"),
+    ({"path": "/x", "entity": bearer}, "call it"),
     ({"path": "/x", "cost": {"rpm": -1}}, "at least 0"),
     ({"path": "/x", "cost": 1}, "pass amounts by limit"),
     ({"path": "/x", "cost": {"tpm": 1}, "limits": [SIX]}, "no limit is called 'tpm'; use 'rpm'"),
@@ -161,6 +162,8 @@ def test_rules_need_somebody() -> None:
     with pytest.raises(ValidationError, match="say whose requests they are"):
         Rules([Rule("/x", "api", COST)])
     assert len(Rules([Rule("/x", "api", COST)], entity="key")) == 1
+    with pytest.raises(ValidationError, match="pass a list of Rule"):
+        Rules(Rule("/x", entity="a"))  # type: ignore[arg-type]
     with pytest.raises(ValidationError, match="pass a list of Rule"):
         Rules(["/x"])  # type: ignore[list-item]
 

@@ -218,7 +218,8 @@ def set_limits(
     """Replace an entity's own limits. They are for one resource or for all."""
     session.repository.set_limits(entity_id, limits, resource, **how)
     stored = session.repository.get_limits(entity_id, resource)
-    session.output.done(stored, f"set the limits of {entity_id!r} on {resource!r}: {limit_texts(stored)}")
+    where = "all resources" if resource == DEFAULT_RESOURCE else repr(resource)
+    session.output.done(stored, f"set the limits of {entity_id!r} on {where}: {limit_texts(stored)}")
 
 
 @entity.verb("get-limits", entity_id, resource_option, with_existing, meant="--resource")

@@ -171,6 +171,10 @@ def client_address(
     return identify
 
 
+MAKERS: tuple[object, ...] = api_key, bearer, claim, client_address
+"""What is called to have an identity, and is none itself."""
+
+
 def _single(request: RequestFacts, name: str) -> str:
     """The one value of a header; who sends several means to be taken for somebody else."""
     values = set(request.headers.all(name))

@@ -21,7 +21,7 @@ from ..models.checks import check_flag, check_mapping, needs_milli, wait_ms
 from ..models.leases import OnError
 from ..naming import validate_entity_id, validate_resource
 from .answers import RequestRefused
-from .identity import Identity
+from .identity import MAKERS, Identity
 
 Cost: TypeAlias = Mapping[str, int] | Callable[..., "Mapping[str, int] | Awaitable[Mapping[str, int]]"]
 ResourceOf: TypeAlias = str | Callable[..., "str | Awaitable[str]"]
@@ -85,6 +85,8 @@ class Rule:
             self._keep("messages", self._checked_amounts("messages", self.messages))
         if isinstance(self.entity, str):
             validate_entity_id(self.entity)
+        elif self.entity in MAKERS:
+            raise ValidationError(f"entity of {self.path!r}", self.entity, "call it, as in entity=api_key()")
         elif self.entity is not None and not callable(self.entity):
             raise ValidationError(
                 f"entity of {self.path!r}", self.entity, "pass an id or a callable, such as api_key()"
@@ -181,6 +183,8 @@ class Rules:
     """Rules in their order, made ready to be asked about many requests."""
 
     def __init__(self, rules: Iterable[Rule], *, entity: str | Identity | None = None) -> None:
+        if isinstance(rules, Rule):
+            raise ValidationError("rules", rules.path, "pass a list of Rule")
         self._rules = listed = tuple(rules)
         if len(listed) > RULES_MAX:
             raise ValidationError("rules", len(listed), f"use at most {RULES_MAX}")

@@ -141,7 +141,11 @@ def _hosts(text: str, way: str, shown: str) -> tuple[tuple[str, int], ...]:
         match = re.fullmatch(r"(\[[0-9A-Fa-f:.%]+\]|[^:\[\]/?#\s]+)(?::(\d{1,5}))?", one)
         port = int(match[2] or (SENTINEL_PORT if way == "sentinel" else PORT)) if match else 0
         if match is None or not 0 < port < 65_536:
-            raise ValidationError("store", shown, "it names something that is not a host, or host:port")
+            raise ValidationError(
+                "store",
+                shown,
+                "it names something that is not a host, or host:port; use redis://localhost:6379/0",
+            )
         found.append((match[1].strip("[]"), port))
     if len(found) > (HOSTS_MAX if way else 1):
         way_out = (
