@@ -163,7 +163,7 @@ def test_rules_need_somebody() -> None:
         Rules([Rule("/x", "api", COST)])
     assert len(Rules([Rule("/x", "api", COST)], entity="key")) == 1
     with pytest.raises(ValidationError, match="pass a list of Rule"):
-        Rules(Rule("/x", entity="a"))  # type: ignore[arg-type]
+        Rules(Rule("/x", "api", COST, entity="a"))  # type: ignore[arg-type]
     with pytest.raises(ValidationError, match="pass a list of Rule"):
         Rules(["/x"])  # type: ignore[list-item]
 
