@@ -135,7 +135,9 @@ def _scheme(url: str) -> str:
     except ValueError as error:
         raise ValidationError("store", url, f"it is not a URL: {error}") from error
     if not scheme or not url[len(scheme) :].startswith("://"):
-        raise ValidationError("store", url, "it is not a URL; memory is memory://, a file is sqlite:///limits.db")
+        raise ValidationError(
+            "store", url, "it is not a URL; memory is memory://, a file is sqlite:///limits.db"
+        )
     return scheme
 
 
