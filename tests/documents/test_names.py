@@ -22,7 +22,7 @@ OTHERS_HAVE = {
     "PostgreSQL": "autovacuum_naptime full_page_writes max_locks_per_transaction synchronous_commit",
     "providers": "message_delta",
     "pyrate-limiter": "BucketFactory PostgresBucket RedisBucket TokenBucket limiter.as_decorator try_acquire",
-    "slowapi": "in_memory_fallback limiter.exempt",
+    "slowapi": "error_message exempt_when in_memory_fallback limiter.exempt",
     "the established package": "FanoutIncomplete ScheduleEntry build_composite_create reset_bucket",
     "uvicorn": "--forwarded-allow-ips --no-proxy-headers",
     "tests": "--check --every",
