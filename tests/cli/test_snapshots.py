@@ -4,6 +4,7 @@
 before you commit it.
 """
 
+import gc
 import os
 import re
 from collections.abc import Iterator
@@ -196,6 +197,7 @@ def compare(name: str, text: str) -> None:
 @pytest.mark.parametrize("words", list(commands()), ids=" ".join)
 def test_help(run: Run, words: tuple[str, ...]) -> None:
     """Help goes to standard output, begins with a sentence, and says something of every option."""
+    gc.collect()  # what other tests have left behind would say so in the middle of this one
     result = run(*words, "--help")
     assert (result.exit_code, result.stderr) == (0, "")
     assert run(*words, "-h").stdout == result.stdout

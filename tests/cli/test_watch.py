@@ -137,11 +137,11 @@ def test_a_store_that_goes_away(used: SyncRateLimiter, tmp_path: Path) -> None:
         kept = {file: file.read_bytes() for file in tmp_path.glob("limits.db*")}
         for file in sorted(kept):  # the store first: without its log it would be an older one
             file.unlink()
-        gone = terminal.until(lambda screen: "does not exist" in screen, "nobody was told")
+        gone = terminal.until(lambda screen: "does not exist" in " ".join(screen.split()), "nobody was told")
         assert "owing" in gone
         for file, content in kept.items():
             file.write_bytes(content)
-        terminal.until(lambda screen: "does not exist" not in screen and "owing" in screen, "it is not back")
+        terminal.until(lambda screen: "this is from" not in screen and "owing" in screen, "it is not back")
         terminal.press("\x03")
         assert terminal.ended() == INTERRUPTED
 
