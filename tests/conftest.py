@@ -60,6 +60,17 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.fixture
+def engine_that_builds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let a test that adds indexes to tables go to an engine that can."""
+    from tests.dynamodb.tables import driver  # which takes long to import
+
+    monkeypatch.setenv(dynamodb_local.ADDRESS, dynamodb_local.builder())
+    driver.cache_clear()
+    yield
+    driver.cache_clear()
+
+
+@pytest.fixture
 def open_folder() -> Iterator[Path]:
     """A folder that every user can reach, and a process that is no longer root."""
     folder = Path(tempfile.mkdtemp(prefix="zae-limiter-", dir="/tmp"))

@@ -253,6 +253,7 @@ def dynamodb_stage(table: str) -> OldStore:
     return OldStore("dynamodb", lambda: open_table(True, table, clock.world), clock)
 
 
+@pytest.mark.usefixtures("engine_that_builds")
 def test_a_table_of_the_first_shape(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Indexes are added, records moved, the function looked for, and clients let in."""
     monkeypatch.setattr(command, "update_function", lambda *_, **__: True)

@@ -8,6 +8,7 @@ The engine runs under a shell that ends it when its standard input is closed, so
 test run, however that ends.
 """
 
+import functools
 import os
 import shutil
 import socket
@@ -45,7 +46,7 @@ def isolate_from_aws() -> None:
 
 
 _own: list[subprocess.Popen[bytes]] = []
-"""The engine of a run without workers."""
+"""The engine of a run without workers, and that of a process which adds indexes."""
 
 
 def start() -> subprocess.Popen[bytes] | None:
@@ -104,7 +105,7 @@ def wait_for_port(port: int) -> None:
 
 
 def stop(engine: subprocess.Popen[bytes] | None) -> None:
-    """End an engine, and the one that was started on demand."""
+    """End an engine, and those that were started on demand."""
     for ending in (engine, *_own):
         if ending is not None:
             assert ending.stdin is not None
@@ -122,6 +123,20 @@ def endpoint() -> str:
         pytest.fail(address, pytrace=False)
     wait_for_port(int(address.rpartition(":")[2]))
     return address
+
+
+@functools.cache
+def builder() -> str:
+    """The address of an engine for those who add indexes to tables.
+
+    The engine has ten threads for all its jobs. Three of them are taken, and one by each table from which it
+    is to remove what has expired, for as long as that table is there. Once tests have made seven of those,
+    the engine adds no index any more.
+    """
+    port = free_port()
+    _own.append(launched(port, "-inMemory"))
+    wait_for_port(port)
+    return f"http://127.0.0.1:{port}"
 
 
 def fresh_table() -> str:

@@ -16,6 +16,8 @@ from zae_limiter.operate.migrations.indexes import add_missing_indexes, missing_
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.testing import ManualClock
 
+pytestmark = pytest.mark.usefixtures("engine_that_builds")
+
 
 def older_table(*indexes: str, **changes: Any) -> str:
     """A table as older versions made it: only these indexes, and everything projected into them."""
