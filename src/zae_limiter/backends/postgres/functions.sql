@@ -41,7 +41,7 @@ DECLARE
     first integer := 1;
     last integer := total;
     meets boolean;
-    said text[] := '{}';
+    said text := '';
     of_round text;
     kept integer;
     told boolean := false;
@@ -98,18 +98,15 @@ BEGIN
             ) IS TRUE AS is_plain FROM decided
         ), replaced AS (
             UPDATE items SET body = new FROM judged WHERE changes AND is_plain AND pk = p AND sk = s
-        ), answered AS (
-            SELECT g, bool_or(changes AND m) AS widely,
-                count(keep(p, s, old, new, hour, this_hour, now_ms)) FILTER (WHERE changes AND NOT is_plain) AS others,
-                string_agg(CASE
-                    WHEN NOT done THEN '[' || held::integer || ',' || coalesce(old::text, 'null') || ']'
-                    WHEN k IN ('u', 'c') THEN '[1,' || coalesce(new::text, 'null') || ']'
-                    ELSE '[1,null]' END, ',' ORDER BY n) AS said
-            FROM judged GROUP BY g
         )
-        SELECT string_agg('[' || answered.said || ']', ',' ORDER BY g), sum(others), told OR coalesce(bool_or(widely), false)
-        INTO of_round, kept, told FROM answered;
-        said := said || of_round;
+        SELECT string_agg(CASE n WHEN 1 THEN '],[' ELSE ',' END || CASE
+                WHEN NOT done THEN '[' || held::integer || ',' || coalesce(old::text, 'null') || ']'
+                WHEN k IN ('u', 'c') THEN '[1,' || coalesce(new::text, 'null') || ']'
+                ELSE '[1,null]' END, '' ORDER BY g, n),
+            count(keep(p, s, old, new, hour, this_hour, now_ms)) FILTER (WHERE changes AND NOT is_plain),
+            told OR coalesce(bool_or(changes AND m), false)
+        INTO of_round, kept, told FROM judged;
+        said := said || of_round;  -- ],[[held, image],[held, image]],[[held, image]
         first := last + 1;
     END LOOP;
     IF told THEN
@@ -117,7 +114,7 @@ BEGIN
         PERFORM pg_notify('@channel@', counted::text);
     END IF;
     RETURN '[' || round(extract(epoch FROM clock_timestamp()) * 1000, 3)::text || ','
-        || (SELECT counter FROM news)::text || ',[' || array_to_string(said, ',') || '],' || told::text || ']';
+        || (SELECT counter FROM news)::text || ',[' || substr(said, 3) || left(']', total) || '],' || told::text || ']';
 END $$;
 
 -- Puts the image that a write left in its place, and marks a bucket in the change log when that is due:
