@@ -14,7 +14,7 @@ from zae_limiter.backends.change_log import HOUR_MS
 from zae_limiter.backends.postgres import PostgresBackend, open_backend
 from zae_limiter.backends.postgres.backend import WAYS, WRITES_AT_ONCE
 from zae_limiter.backends.postgres.encoding import batch_of, group_of, item_from, outcomes_of
-from zae_limiter.backends.postgres.loop import TOGETHER_MIN, Convoys, Ride
+from zae_limiter.backends.postgres.loop import ASKING_MIN, Convoys, Ride
 from zae_limiter.repository_protocol import (
     Absent,
     AtLeast,
@@ -165,7 +165,7 @@ async def test_many_who_ask_at_once_share_the_ways() -> None:
     await asyncio.gather(*(work(number) for number in range(50)))
     assert sum(carried) == 50 * 20
     assert max(carried) <= 25
-    assert len(carried) <= 50 * 20 / TOGETHER_MIN
+    assert len(carried) <= 50 * 20 / 16
     carried.clear()
-    await asyncio.gather(*(work(number) for number in range(TOGETHER_MIN)))
-    assert carried == [TOGETHER_MIN] * 20
+    await asyncio.gather(*(work(number) for number in range(ASKING_MIN // WAYS)))
+    assert carried == [ASKING_MIN // WAYS] * 20

@@ -19,8 +19,8 @@ from ..convoy import Convoy
 from .trouble import LostReply, NobodyWaits, Trouble, no_connection
 from .wire import Wire
 
-TOGETHER_MIN = 16
-"""So many go in one request in any case: to begin one costs more than to carry them."""
+ASKING_MIN = 32
+"""Half of so many go in one request in any case: to begin one costs more than to carry them."""
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -191,11 +191,7 @@ class Aboard(Generic[T, A]):
 
 
 class Convoys(Generic[T, A]):
-    """FunctionCalls of one loop that travel together, each with a deadline of its own.
-
-    All who ask at once share the ways: in one request they would come back together, and ask together again,
-    so that the server is idle while the client works and the client while the server does.
-    """
+    """FunctionCalls of one loop that travel together, each with a deadline of its own."""
 
     def __init__(
         self,
@@ -206,14 +202,14 @@ class Convoys(Generic[T, A]):
     ) -> None:
         self._convoy: Convoy[Ride[T, A], A] = Convoy(send, ways, weight_max)
         self._room, self._asking = ways * weight_max, 0
-        self._share_max = weight_max // TOGETHER_MIN
         self._ticks_ms = ticks_ms
         self._loop = asyncio.get_running_loop()
 
     async def ask(self, asked: T, weight: int, until_ms: float) -> A:
         ride = Ride[T, A](asked, until_ms)
         self._asking += 1
-        share = min(self._share_max, self._room // self._asking)
+        # Those who ask at once share the ways: all in one request, they would ask again together as well.
+        share = self._room // max(self._asking, ASKING_MIN)
         answer = ride.answer = self._convoy.ride(ride, max(weight, share))
         alarm = self._loop.call_later((until_ms - self._ticks_ms()) / 1000, _ring, ride, answer)
         try:
