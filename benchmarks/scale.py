@@ -52,7 +52,7 @@ class Constants:
     postgres_fixed_bytes: float = 16_384
     postgres_log_bytes: float = 1_020
     """Written ahead for one acquire, without images of whole pages."""
-    postgres_cpu_us: float = 200
+    postgres_cpu_us: float = 100
     """Of the server for one acquire, ten to a transaction, by a clock on a busy machine."""
     postgres_freeze: float = 200e6
     """Transactions after which a table is vacuumed whole, unless that is set otherwise."""

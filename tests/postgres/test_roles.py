@@ -10,7 +10,7 @@ from tests.postgres.schemas import make_schema, owner
 from zae_limiter import Limit, RateLimiterUnavailable, SyncRateLimiter, ValidationError
 from zae_limiter.backends import _missing_driver
 from zae_limiter.backends.postgres import open_backend
-from zae_limiter.backends.postgres.layout import create_sql, functions_sql, grants_sql
+from zae_limiter.backends.postgres.layout import LAYOUT_VERSION, create_sql, functions_sql, grants_sql
 from zae_limiter.backends.postgres.owner import layout_version
 from zae_limiter.exceptions import IncompatibleSchemaError, InfrastructureNotFoundError
 from zae_limiter.repository_protocol import Key, Put
@@ -104,7 +104,7 @@ def test_a_store_that_is_not_there_says_how_to_make_it() -> None:
 def test_an_older_store_is_renewed_while_it_is_in_use() -> None:
     """Its functions are replaced, and what it holds stays."""
     schema = make_schema()
-    older = functions_sql(schema).replace('"version":1,', '"version":0,')
+    older = functions_sql(schema).replace(f'"version":{LAYOUT_VERSION},', '"version":1,')
     backend = open_backend(postgres.url(schema, timeout_ms=60_000), sync=True, world=World())
     run_sync(backend.write_each([Put(Key("p", "s"), {"n": 1})]))
     owner().execute(older)
@@ -112,9 +112,9 @@ def test_an_older_store_is_renewed_while_it_is_in_use() -> None:
         run_sync(backend.setup())
     run_sync(backend.create_table())
     run_sync(backend.setup())
-    assert layout_version(backend.address) == 1
+    assert layout_version(backend.address) == LAYOUT_VERSION
     assert run_sync(backend.batch_get([Key("p", "s")])) == [{"n": 1}]
-    owner().execute(older.replace('"version":0,', '"version":9,'))
+    owner().execute(older.replace('"version":1,', '"version":9,'))
     with pytest.raises(IncompatibleSchemaError, match="newer"):
         run_sync(backend.create_table())
     run_sync(backend.delete_table())
@@ -163,6 +163,6 @@ def test_who_may_make_no_schema_is_told_who_could(app: tuple[str, str]) -> None:
 def test_a_driver_without_its_library_says_so() -> None:
     """Installing the extra once more would not help."""
     error = ImportError("no pq wrapper available.\nAttempts made: …")
-    told = _missing_driver("postgresql", None, error)
+    told = _missing_driver("postgresql", error)
     assert "no pq wrapper available" in told
     assert "psycopg[binary]" in told

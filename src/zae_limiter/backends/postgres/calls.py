@@ -13,7 +13,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
-from ...exceptions import RateLimiterUnavailable
 from ...runtime.colour import Colour, ForkSafe, until_shutdown
 from ...runtime.world import World
 from ..pool import Pool, Pooled
@@ -178,8 +177,3 @@ class FunctionCalls:
 
             pool.guard = until_shutdown(shut)
         return pool
-
-
-def spent() -> RateLimiterUnavailable:
-    """What is told to somebody whose time was over before anything was sent."""
-    return RateLimiterUnavailable("PostgreSQL was not asked: what came before took all the time")

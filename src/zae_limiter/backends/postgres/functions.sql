@@ -25,100 +25,101 @@ RETURN @schema@.answer('{"version":@version@,"encoding":"' || current_setting('s
 -- d (what is removed), a (what is added) and m (whether many depend on it).
 -- It answers [held, image] for each write: a refused group's old images, an applied update's or check's new one;
 -- and whether it has counted up the news itself.
+--
+-- To begin a statement costs more than to change a row. So one statement decides and changes all, or a round of
+-- them: a round ends before a group with a key that the round has already, which has to see what became of that.
+-- The plan may be older than the table is large, so it must use the index whatever the table was like then.
 CREATE OR REPLACE FUNCTION @schema@.write(batch text) RETURNS text
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = @schema@, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = @schema@, pg_temp
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
     asked constant jsonb := batch::jsonb;
+    groups constant jsonb := asked -> 'g';
+    total constant integer := jsonb_array_length(groups);
     now_ms constant bigint := (asked ->> 't')::bigint;
     this_hour constant integer := (now_ms / @hour_ms@)::integer;
-    several jsonb;
-    w record;
-    n integer;
-    held boolean;
-    all_held boolean;
-    old jsonb;
-    new jsonb;
-    sums jsonb;
-    marked integer;
-    helds boolean[];
-    olds jsonb[];
-    news_ jsonb[];
-    hours integer[];
-    said text[] := '{}';
-    of_group text[];
+    first integer := 1;
+    last integer := total;
+    meets boolean;
+    said text := '';
+    of_round text;
+    kept integer;
     told boolean := false;
     counted bigint;
 BEGIN
     PERFORM set_config('lock_timeout', asked ->> 'w', true);
-    PERFORM pg_advisory_xact_lock(lock) FROM (
-        SELECT DISTINCT lock_of(one ->> 'p', one ->> 's') AS lock
-        FROM jsonb_array_elements(asked -> 'g') AS one_group, jsonb_array_elements(one_group) AS one
-        ORDER BY 1
+    SELECT count(pg_advisory_xact_lock(lock)) < sum(times) INTO meets FROM (
+        SELECT lock_of(p, s) AS lock, count(*) AS times
+        FROM jsonb_array_elements(groups) AS several, jsonb_to_recordset(several) AS (p text, s text)
+        GROUP BY 1 ORDER BY 1
     ) AS in_order;
-    FOR several IN SELECT value FROM jsonb_array_elements(asked -> 'g') LOOP
-        all_held := true;
-        n := 0;
-        FOR w IN SELECT * FROM jsonb_to_recordset(several)
-            AS (k text, p text, s text, x boolean, c text, v jsonb, d text[], a jsonb, m boolean)
-        LOOP
-            n := n + 1;
-            SELECT body, hour INTO old, marked FROM items WHERE pk = w.p AND sk = w.s;
-            held := (w.x IS NULL OR w.x = (old IS NOT NULL))
-                AND (w.c IS NULL OR coalesce(coalesce(old, '{}') @@ w.c::jsonpath, false));
-            new := old;
-            IF w.k = 'u' THEN
-                new := coalesce(old, '{}');
-                IF w.a IS NOT NULL AND held THEN
-                    SELECT bool_and(sum IS NOT NULL), jsonb_object_agg(name, sum) INTO held, sums FROM (
-                        SELECT name, CASE coalesce(jsonb_typeof(old -> name), 'none')
-                            WHEN 'number' THEN (old -> name)::numeric + amount::numeric
-                            WHEN 'none' THEN amount::numeric END AS sum
-                        FROM jsonb_each(w.a) AS added(name, amount)
-                    ) AS added;
-                    new := new || sums;
-                END IF;
-                IF w.d IS NOT NULL THEN
-                    new := new - w.d;
-                END IF;
-                IF w.v IS NOT NULL THEN
-                    new := new || w.v;
-                END IF;
-            ELSIF w.k = 'p' THEN
-                new := w.v;
-            ELSIF w.k = 'd' THEN
-                new := NULL;
-            END IF;
-            all_held := all_held AND held;
-            helds[n] := held;
-            olds[n] := old;
-            news_[n] := new;
-            hours[n] := marked;
-        END LOOP;
-        n := 0;
-        of_group := '{}';
-        FOR w IN SELECT * FROM jsonb_to_recordset(several) AS (k text, p text, s text, m boolean) LOOP
-            n := n + 1;
-            IF all_held AND w.k <> 'c' THEN
-                PERFORM keep(w.p, w.s, olds[n], news_[n], hours[n], this_hour, now_ms);
-                told := told OR coalesce(w.m, false);
-            END IF;
-            of_group := of_group || CASE
-                WHEN NOT all_held THEN '[' || helds[n]::integer || ',' || coalesce(olds[n]::text, 'null') || ']'
-                WHEN w.k IN ('u', 'c') THEN '[1,' || coalesce(news_[n]::text, 'null') || ']'
-                ELSE '[1,null]' END;
-        END LOOP;
-        said := said || ('[' || array_to_string(of_group, ',') || ']');
+    WHILE first <= total LOOP
+        IF meets THEN
+            SELECT coalesce(min(g) - 1, total) INTO last FROM (
+                SELECT g, lag(g) OVER (PARTITION BY p, s ORDER BY g) AS before
+                FROM jsonb_array_elements(groups) WITH ORDINALITY AS one_group (several, g),
+                    jsonb_to_recordset(several) AS (p text, s text)
+                WHERE g >= first
+            ) AS seen WHERE before < g;
+        END IF;
+        WITH decided AS (
+            SELECT g, n, k, p, s, v, d, m, old, hour, is_known,
+                bool_and(held) OVER (PARTITION BY g) AS done, held,
+                CASE k WHEN 'u' THEN coalesce(old, '{}') - coalesce(d, '{}') || coalesce(change, '{}')
+                    WHEN 'p' THEN v WHEN 'c' THEN old END AS new
+            FROM jsonb_array_elements(groups) WITH ORDINALITY AS one_group (several, g)
+            CROSS JOIN ROWS FROM (jsonb_to_recordset(several) AS (
+                k text, p text, s text, x boolean, c text, v jsonb, d text[], a jsonb, m boolean
+            )) WITH ORDINALITY AS one (k, p, s, x, c, v, d, a, m, n)
+            LEFT JOIN LATERAL (
+                SELECT body AS old, hour FROM items WHERE pk = p AND sk = s OFFSET 0
+            ) AS item ON true
+            CROSS JOIN LATERAL (
+                SELECT jsonb_object_agg(name, value) AS change, bool_and(old ? name) AS is_known,
+                    bool_and(value IS NOT NULL) AS fits
+                FROM (
+                    SELECT name, CASE WHEN a ? name AND old ? name THEN
+                        CASE jsonb_typeof(old -> name) WHEN 'number'
+                        THEN to_jsonb((old -> name)::numeric + given::numeric) END
+                    ELSE given END AS value
+                    FROM jsonb_each(CASE k WHEN 'u' THEN coalesce(a, '{}') || coalesce(v, '{}') END)
+                        AS told (name, given)
+                ) AS each_name
+            ) AS changed
+            CROSS JOIN LATERAL (
+                SELECT (x IS NULL OR x = (old IS NOT NULL)) AND fits IS NOT FALSE
+                    AND (c IS NULL OR coalesce(coalesce(old, '{}') @@ c::jsonpath, false)) AS held
+            ) AS conditions
+            WHERE g BETWEEN first AND last
+        ), judged AS (
+            SELECT *, done AND k <> 'c' AS changes, k IN ('u', 'p') AND old IS NOT NULL AND (
+                s <> '@state@' OR k = 'u' AND d IS NULL AND is_known AND hour = this_hour
+                    AND NOT coalesce(v ?| '{parent_id,cascade,status}', false)
+            ) IS TRUE AS is_plain FROM decided
+        ), replaced AS (
+            UPDATE items SET body = new FROM judged WHERE changes AND is_plain AND pk = p AND sk = s
+        )
+        SELECT string_agg(CASE n WHEN 1 THEN '],[' ELSE ',' END || CASE
+                WHEN NOT done THEN '[' || held::integer || ',' || coalesce(old::text, 'null') || ']'
+                WHEN k IN ('u', 'c') THEN '[1,' || coalesce(new::text, 'null') || ']'
+                ELSE '[1,null]' END, '' ORDER BY g, n),
+            count(keep(p, s, old, new, hour, this_hour, now_ms)) FILTER (WHERE changes AND NOT is_plain),
+            told OR coalesce(bool_or(changes AND m), false)
+        INTO of_round, kept, told FROM judged;
+        said := said || of_round;  -- ],[[held, image],[held, image]],[[held, image]
+        first := last + 1;
     END LOOP;
     IF told THEN
         UPDATE news SET counter = counter + 1 RETURNING counter INTO counted;
         PERFORM pg_notify('@channel@', counted::text);
     END IF;
     RETURN '[' || round(extract(epoch FROM clock_timestamp()) * 1000, 3)::text || ','
-        || (SELECT counter FROM news)::text || ',[' || array_to_string(said, ',') || '],' || told::text || ']';
+        || (SELECT counter FROM news)::text || ',[' || substr(said, 3) || left(']', total) || '],' || told::text || ']';
 END $$;
 
 -- Puts the image that a write left in its place, and marks a bucket in the change log when that is due:
 -- before its first write of an hour, when it is made, and when more than its numbers changes.
+-- What `write` replaces by itself is none of these.
 CREATE OR REPLACE FUNCTION @schema@.keep(
     pk_ text, sk_ text, old jsonb, new jsonb, marked integer, this_hour integer, now_ms bigint
 ) RETURNS void
