@@ -12,8 +12,8 @@ with what the page says.
 - `<!-- with: NAME -->` before a `python` block says that it needs another library; `test_peers` runs these
 
 What is printed is standard output, alone or with standard error behind it. In it `…` stands for any letters,
-and on a line of its own for any lines. What a page shows nothing of prints nothing, on neither. A command fails
-if and only if what it prints starts with `error:`.
+and on a line of its own for any lines. Where nothing is shown, nothing is printed, on neither.
+A command fails if and only if what it prints starts with `error:`.
 What cannot run here is in a table, `NOT_RUN`, with the reason.
 """
 
@@ -29,7 +29,7 @@ PIECE = re.compile(f"{FENCE.pattern}|{COMMENT.pattern}", re.MULTILINE | re.DOTAL
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that a page does: a shell command, and what it prints; `None` if the reader does not see it."""
+    """One thing that a page does: a shell command, and what it prints; `None` if it is not shown."""
 
     line: int
     command: str
