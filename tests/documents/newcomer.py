@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SECONDS_MAX = 180
 NOT_HERE = frozenset({"make test", 'pip install ".[cli,server]"'})
 KEPT = ("PATH", "LANG", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE")
-"""What a stranger's environment has; how the packages are reached is that of the machine."""
+"""What a fresh environment has; how the packages are reached is that of the machine."""
 
 
 def environment(home: Path) -> dict[str, str]:
