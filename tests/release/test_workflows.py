@@ -58,7 +58,7 @@ def rule(target: str) -> tuple[str, list[str]]:
 
 
 def test_only_what_can_be_shown_is_claimed() -> None:
-    """Each version of Python that is named is tested in the public workflow; without a release none is stable."""
+    """Versions of Python that the public workflow tests; and nothing is stable that was never released."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     jobs = workflow("ci.yml")["jobs"]
     (setup,) = (step for step in jobs["verdict"]["steps"] if "setup-python" in step.get("uses", ""))
