@@ -124,10 +124,12 @@ def test_a_variable_without_a_meaning_is_seen(monkeypatch: pytest.MonkeyPatch) -
     """Whatever asks the environment, and any name of ours that stands in the code."""
     source = """os.environ.get("A_NAME"), os.environ["B_NAME"], "C_NAME" in os.environ
 environment.get("D_NAME")
+os.getenv("F_NAME", "x"), getenv("G"), option("--h", envvar="H_NAME"), option("--i", envvar=["I", "J"])
 environ.get("PATH_INFO"), found.get("E_NAME"), "ZAEL_NEW", "the ZAEL_NEW", "ZAE_LIMITER"
 """
     names = set(tables.read_by(ast.parse(source)))
-    assert names == {"A_NAME", "B_NAME", "C_NAME", "D_NAME", "ZAEL_NEW"}
+    asked = {"A_NAME", "B_NAME", "C_NAME", "D_NAME", "F_NAME", "G", "H_NAME", "I", "J"}
+    assert names == {*asked, "ZAEL_NEW"}
     monkeypatch.delitem(tables.MEANINGS, "NO_COLOR")
     with pytest.raises(SystemExit, match="NO_COLOR"):
         tables.environment()

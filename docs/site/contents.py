@@ -26,7 +26,7 @@ HOME = "docs/index.md"
 """The first page; it is in no group."""
 
 LIST = "docs/contents.md"
-"""The page that says what is where; it is in the first group."""
+"""The page that says what is where; it is the last of the first group, which leads to its first page."""
 
 
 def pages() -> dict[str, tuple[str, ...]]:
@@ -36,8 +36,9 @@ def pages() -> dict[str, tuple[str, ...]]:
         group = section.partition("\n")[0]
         links = re.findall(r"^\| \[.*?\]\((.*?)\)", section, re.MULTILINE)
         named = [posixpath.normpath(posixpath.join("docs", link)) for link in links]
-        first = MADE.get(group, ()) if groups else (LIST,)
-        groups[group] = (*first, *(page for name in named for page in _within(name) if page != HOME))
+        last = () if groups else (LIST,)
+        found = (page for name in named for page in _within(name) if page != HOME)
+        groups[group] = (*MADE.get(group, ()), *found, *last)
     return groups
 
 

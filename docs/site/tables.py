@@ -21,7 +21,7 @@ from zae_limiter.settings import CACHE_TTL_SECONDS_MAX, COUNTS, STACK_VARIABLE, 
 PAGE = ROOT / "docs" / "settings.md"
 MARK = "<!-- {0}: made by python -m docs.site.tables -->\n{1}\n<!-- end of {0} -->"
 SAID = re.compile(r"^ *``(\w+)``: (.*)$", re.MULTILINE)
-VARIABLE = re.compile(r"_?[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|COLUMNS")
+VARIABLE = re.compile(r"_?[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*")
 OURS = re.compile(r"_?(?:ZAE_LIMITER|ZAEL)_[A-Z_]+")
 
 NOT_SAID = {
@@ -116,6 +116,10 @@ def read_by(tree: ast.AST) -> Iterator[str]:
             and node.func.attr in ("get", "pop")
         ):
             texts = node.args[:1] if is_environment(node.func.value) else []
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("os.getenv", "getenv"):
+            texts = node.args[:1]
+        elif isinstance(node, ast.keyword) and node.arg == "envvar":
+            texts = node.value.elts if isinstance(node.value, ast.List | ast.Tuple) else [node.value]
         elif isinstance(node, ast.Subscript) and is_environment(node.value):
             texts = [node.slice]
         elif isinstance(node, ast.Compare) and any(is_environment(one) for one in node.comparators):

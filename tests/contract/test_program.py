@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import zae_limiter
 from tests.dynamodb.tables import make_table
 from tests.engines import dynamodb_local
 from tests.stores import url_of
@@ -124,3 +126,12 @@ def test_the_page_lists_what_differs() -> None:
     """Every reason is told to whoever migrates."""
     page = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
     assert [reason for *_, reason in DIFFERENCES.values() if reason not in page] == []
+
+
+def test_every_name_that_is_gone_is_in_the_guide() -> None:
+    """With what takes its place; the guide names no other."""
+    program = "import zae_limiter; print(*zae_limiter.__all__)"
+    ran = subprocess.run([ESTABLISHED, "-c", program], env={}, capture_output=True, text=True, check=True)
+    guide = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `from zae_limiter import (.+?) \| `ImportError` \| .+ \|$", guide, re.MULTILINE)
+    assert set(ran.stdout.split()) - set(zae_limiter.__all__) == set(re.findall(r"\w+", " ".join(rows)))

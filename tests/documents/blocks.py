@@ -12,7 +12,8 @@ with what the page says.
 - `<!-- with: NAME -->` before a `python` block says that it needs another library; `test_peers` runs these
 
 What is printed is standard output, alone or with standard error behind it. In it `…` stands for any letters,
-and on a line of its own for any lines. A command fails if and only if what it prints starts with `error:`.
+and on a line of its own for any lines. Where nothing is shown, nothing is printed, on neither.
+A command fails if and only if what it prints starts with `error:`.
 What cannot run here is in a table, `NOT_RUN`, with the reason.
 """
 
@@ -28,7 +29,7 @@ PIECE = re.compile(f"{FENCE.pattern}|{COMMENT.pattern}", re.MULTILINE | re.DOTAL
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that a page does: a shell command, and what it prints, if the page says that."""
+    """One thing that a page does: a shell command, and what it prints; `None` if it is not shown."""
 
     line: int
     command: str
@@ -60,7 +61,7 @@ def steps_of(page: str, spared: frozenset[str]) -> list[Step]:
         elif language == "console":
             steps += [one for one in _commands(text, line) if one.command.splitlines()[0] not in spared]
         elif language == "python" and not skipped:
-            steps.append(Step(line, f"python - <<'END_OF_FILE'\n{text}END_OF_FILE", library=library))
+            steps.append(Step(line, f"python - <<'END_OF_FILE'\n{text}END_OF_FILE", "", library))
         elif language == "output":
             steps[-1] = replace(steps[-1], printed=text)
         file = skipped = library = ""
@@ -76,7 +77,7 @@ def _commands(text: str, line: int) -> list[Step]:
             found[-1] = Step(found[-1].line, f"{found[-1].command}\n{row}", found[-1].printed)
             goes_on = row.endswith("\\")
         elif row.startswith("$ "):
-            found.append(Step(line + offset, row[2:]))
+            found.append(Step(line + offset, row[2:], ""))
             goes_on = row.endswith("\\")
         else:
             found[-1] = Step(found[-1].line, found[-1].command, f"{found[-1].printed or ''}{row}\n")

@@ -1,4 +1,4 @@
-"""What a stranger sees first: a README of two screens, and an index that leaves no page out."""
+"""What is seen first: a README of two screens, and an index that leaves no page out."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -102,8 +103,10 @@ def test_what_others_made_is_named() -> None:
     folders = [path for path in vendor.iterdir() if path.is_dir()]
     assert len(folders) == 3
     for folder in folders:
-        _, _, version = folder.name.rpartition("-")
-        assert version in page
+        name, _, version = folder.name.rpartition("-")
+        assert re.search(
+            rf"^\| \[{name}\]\(\S+\) \| {re.escape(version)}\b", page, re.MULTILINE | re.IGNORECASE
+        )
         assert [str(one.relative_to(vendor.parent)) for one in folder.glob("LICENSE*")]
         assert all(f"vendor/{folder.name}/{one.name}" in page for one in folder.glob("LICENSE*"))
 

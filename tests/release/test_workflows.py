@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from typing import Any
 
 import pytest
@@ -35,6 +36,39 @@ def test_the_verdict_is_the_script() -> None:
     assert commands(job) == ["bash .ci/run"]
     assert not any("if" in step or "continue-on-error" in step for step in job["steps"])
     assert "continue-on-error" not in job
+
+
+def test_the_script_is_the_whole_verdict() -> None:
+    """Lint, types and all tests, as `make test` runs them where nobody chooses some."""
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    words = [line for line in script.splitlines() if line and not line.startswith("#")]
+    cd = 'cd "$(dirname "${BASH_SOURCE[0]}")/.."'
+    assert words == ["set -euo pipefail", cd, "export CI=true", "make test"]
+    assert (rule("test"), rule("check")) == (
+        ("check engines", ["$(BIN)/pytest -n auto $(TESTS)"]),
+        ("$(READY)", ["$(BIN)/ruff format --check .", "$(BIN)/ruff check .", "$(BIN)/mypy"]),
+    )
+
+
+def rule(target: str) -> tuple[str, list[str]]:
+    """What a target of the Makefile needs, and its commands."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (found,) = re.findall(rf"^{target}: (.*?) ## .*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    return found[0], [line.strip() for line in found[1].splitlines()]
+
+
+def test_only_what_can_be_shown_is_claimed() -> None:
+    """Versions of Python that the public workflow tests; and nothing is stable that was never released."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    jobs = workflow("ci.yml")["jobs"]
+    (setup,) = (step for step in jobs["verdict"]["steps"] if "setup-python" in step.get("uses", ""))
+    tested = {setup["with"]["python-version"], *jobs["quick"]["strategy"]["matrix"]["python"]}
+    prefix = "Programming Language :: Python :: "
+    claimed = {one.removeprefix(prefix) for one in project["classifiers"] if one.startswith(prefix)}
+    assert claimed - {"3"} <= tested
+    unreleased = "There is no release yet" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert not (unreleased and any("Production/Stable" in one for one in project["classifiers"]))
+    assert project["requires-python"] == f">={setup['with']['python-version']}"
 
 
 def test_a_release_is_examined_before_it_is_published() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import re
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -126,6 +127,33 @@ def test_a_bucket_can_be_drained(browser: Browser, url: str) -> None:
         browser.click("Take 4", "[data-scene=drain]")
     browser.sees("Refused", "[data-scene=drain] .law-answer")
     assert loaded(browser) == {url}
+
+
+def test_what_is_copied_can_be_typed(browser: Browser, url: str) -> None:
+    """Neither the prompt of a shell nor what a command prints; of a program, all of it."""
+    browser.size(WIDE)
+    browser.open(f"{url}/start.html")
+    listen = "addEventListener('copy', () => { window.copied.push(String(getSelection())) }, true)"
+    browser.run(f"window.copied = []; {listen}")
+    page = (contents.ROOT / "docs" / "start.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```(console|python)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert {language for language, _ in blocks} == {"console", "python"}
+    for button in browser.all(".md-code__button"):
+        browser.run("arguments[0].scrollIntoView({block: 'center'})", button)
+        button.click()
+    wait_until(lambda: len(browser.run("return window.copied")) == len(blocks), "not all is copied")
+    assert [one.splitlines() for one in browser.run("return window.copied")] == [
+        re.findall(r"^\$ (.*)$", text, re.MULTILINE) if language == "console" else text.splitlines()
+        for language, text in blocks
+    ]
+
+
+def test_a_group_leads_to_its_first_page(browser: Browser, url: str) -> None:
+    """Whoever presses "Start" comes to the page that starts, not to a list."""
+    browser.size(WIDE)
+    browser.open(f"{url}/index.html")
+    places = browser.run("return [...document.querySelectorAll('.md-tabs__link')].map((one) => one.href)")
+    assert places[:2] == [f"{url}/index.html", f"{url}/start.html"]
 
 
 def test_what_is_looked_for_is_found(browser: Browser, url: str) -> None:

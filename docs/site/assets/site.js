@@ -1,5 +1,6 @@
 /* What the theme leaves out for people who do not use a mouse: a name for the search, focus for what scrolls.
-   And the film of the first page: it plays by itself unless somebody prefers less motion, and has a button. */
+   Commands that are copied without their prompt and what they print. And the film of the first page: it plays
+   by itself unless somebody prefers less motion, and has a button. */
 (() => {
   "use strict";
 
@@ -18,6 +19,18 @@
   addEventListener("resize", give);
   // The theme takes it away again from what is not in sight.
   new MutationObserver(give).observe(document.body, { attributeFilter: ["tabindex"], subtree: true });
+
+  for (const code of document.querySelectorAll(".highlight code:has(.gp)")) {
+    const typed = code.cloneNode(true);
+    for (const one of typed.querySelectorAll(".go, .gt")) {
+      if (one.nextSibling?.nodeType === Node.TEXT_NODE) one.nextSibling.data = one.nextSibling.data.replace("\n", "");
+      one.remove();
+    }
+    for (const one of typed.querySelectorAll(".gp")) one.remove();
+    // An empty line of a console is printed; the theme copies this instead of what is to be seen.
+    const printed = code.closest(".language-console") ? /^\n+|\n+(?=\n)/g : /$^/;
+    code.dataset.copy = typed.textContent.replace(printed, "");
+  }
 
   const film = document.querySelector(".film");
   if (film) {
