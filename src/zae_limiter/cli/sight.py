@@ -240,4 +240,6 @@ def refusal_data(one: Refusal) -> dict[str, Any]:
         "retry_after_ms": one.retry_after_ms,
         "count": one.count,
         "process": one.process,
+        "retry_after_is_latest": one.is_latest,
+        "reason": one.reason or None,
     }

@@ -216,11 +216,16 @@ def _when(level: SeenLevel, milli: int, refuses: bool, passed_ms: int) -> str:
 
 
 def _told_refusal(one: Refusal) -> RefusalLine:
-    wait = "" if one.retry_after_ms is None else span(max(1, one.retry_after_ms))
-    why = ", ".join(one.limits) + ("" if one.retry_after_ms is not None else ", never passes")
+    wait, limits = _wait_text(one.retry_after_ms, is_latest=one.is_latest), ", ".join(one.limits)
+    why = printable(f"off: {one.reason}") if one.reason else limits if wait else f"{limits}, never passes"
     return RefusalLine(
         _clock(one.at_ms), printable(one.entity_id), printable(one.resource), why, wait, one.count
     )
+
+
+def _wait_text(wait_ms: int | None, *, is_latest: bool) -> str:
+    """How long to wait, if that helps: until somebody is done a seat is not free, and then it is at once."""
+    return "" if wait_ms is None else ("at most " if is_latest else "") + span(max(1, wait_ms))
 
 
 def _clock(at_ms: int) -> str:
@@ -284,9 +289,11 @@ def _sentence(change: Happening) -> str:
     """A change as a line for people and for grep."""
     told, whose = change.told, f"{_clock(change.at_ms)} {change.entity} {change.resource}"
     if change.event == "refusal":
-        wait_ms = told["retry_after_ms"]
-        wait = "never passes" if wait_ms is None else f"wait {span(max(1, wait_ms))}"
+        wait = _wait_text(told["retry_after_ms"], is_latest=told["retry_after_is_latest"])
         times = f", {told['count']} times" if told["count"] > 1 else ""
+        if told["reason"] is not None:
+            return f"{whose} refused, it is off: {told['reason']}{times}"
+        wait = f"wait {wait}" if wait else "never passes"
         return f"{whose} refused by {', '.join(told['limits'])}, {wait}{times}"
     unit = told.get("unit")
     left = f"{shown_amount(told['available'], unit)} of {shown_amount(told['capacity'], unit)} left"

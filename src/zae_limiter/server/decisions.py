@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from ..exceptions import RateLimiterUnavailable, ValidationError, ZAELimiterError
+from ..models.limits import LimitKind
 from ..naming import validate_entity_id, validate_resource
 from ..records.leases import REPLIES_MAX, LeaseRow, LeaseState, OnExpiry, ReplyRow
 from ..web.answers import RequestRefused
@@ -169,9 +170,13 @@ class Decisions:
             validate_entity_id(entity_id), validate_resource(resource), needs_of(request) or None, limits
         )
         wait = found.retry_after_seconds
+        slowest = max(found.statuses, key=lambda one: one.retry_after_seconds, default=None)
         told = {
             "available": dict(found.available),
             "retry_after_ms": None if wait == float("inf") else round(wait * 1000),
+            "retry_after_is_latest": slowest is not None
+            and wait > 0
+            and slowest.kind is LimitKind.CONCURRENT,
         }
         return JSONResponse(told)
 

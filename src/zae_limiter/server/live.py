@@ -1,8 +1,8 @@
 """What moves, as server-sent events: one poller in each worker for everybody who watches.
 
-``GET /v1/view/live`` is a stream that tells at once what is known, and from then on what has changed, about
-once a second; with ``entity=`` of that entity's buckets, without it of those that are nearest to empty. The
-poller reads for all streams together, so what it costs depends on what is watched and not on how many watch.
+``GET /v1/view/live`` is a stream that tells at once what is known, and from then on what has changed, levels
+about once a second and refusals twice; with ``entity=`` of that entity's buckets, without it of those that
+are nearest to empty. The poller reads for all streams together, so what it costs depends on what is watched and not on how many watch.
 
 A stream keeps nothing for a client that does not read: it has one place for each kind of event, and the newer
 takes the place of the older, but for refusals, which are added up to a bound. There are at most
@@ -36,7 +36,7 @@ from ..exceptions import ZAELimiterError
 from ..records.looking import look_at_entity
 from ..records.reports import Refusal
 from ..runtime.logs import server_logger as logger
-from .lookout import Lookout
+from .lookout import HEAR_SECONDS, REFRESH_SECONDS, Lookout
 from .overview import refusal_shape
 from .problems import problem
 from .questions import ViewQuery
@@ -84,7 +84,7 @@ class LiveStream:
         """Let it know of those that it has not heard of, or not so often; the newest first."""
         new = []
         for one in found:
-            known = one.at_ms, one.entity_id, one.resource, one.limits, one.count, one.process
+            known = one.at_ms, one.entity_id, one.resource, one.limits, one.reason, one.count, one.process
             if known not in self._told:
                 self._told[known] = None
                 new.append(refusal_shape(one, units.get(one.resource, {})))
@@ -137,17 +137,23 @@ class LivePoller:
             self._task = self._lookout.server.beside(self._go_on())
 
     async def _go_on(self) -> None:
+        due_s = float("-inf")
         while self.streams:
+            streams = frozenset(self.streams)
+            now_s = self._lookout.now_s()
+            is_due = self._somebody_new.is_set() or now_s >= due_s
             self._somebody_new.clear()
-            records = 1
             try:
-                records = await self._poll(frozenset(self.streams))
+                if is_due:
+                    due_s = now_s + REFRESH_SECONDS
+                    due_s = now_s + self._lookout.pause_seconds(await self._poll(streams))
+                await self._tell_refusals(streams)
             except ZAELimiterError as error:  # it is asked again; the page shows when it heard last
                 logger.info("what moves could not be read: %s", type(error).__name__)
             except Exception:  # a mistake of ours, and no reason to tell nobody anything any more
                 logger.exception("what moves could not be read")
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._lookout.pause_seconds(records)):
+                async with asyncio.timeout(HEAR_SECONDS):
                     await self._somebody_new.wait()  # who is told at once
 
     async def _poll(self, streams: frozenset[LiveStream]) -> int:
@@ -169,13 +175,19 @@ class LivePoller:
                 rows = [bucket_shape(one) for one in seen]
                 event, data = "buckets", {"rows": rows, "now_ms": lookout.now_ms}
             compared = [still_of(row) for row in rows]
-            refused = await lookout.refusals(*watched)
-            units = await lookout.units(one.resource for one in refused)
             for stream in watching:
-                stream.tell_refusals(refused, units)
                 stream.tell(event, data, compared)
                 stream.tell("counters", counters, counters)
         return records
+
+    async def _tell_refusals(self, streams: frozenset[LiveStream]) -> None:
+        """Tell all streams of those whom they are about, and ask once of what somebody is about."""
+        for watched in {stream.watched for stream in streams}:
+            refused = await self._lookout.refusals(*watched)
+            units = await self._lookout.units(one.resource for one in refused)
+            for stream in streams:
+                if stream.watched == watched:
+                    stream.tell_refusals(refused, units)
 
 
 def route(lookout: Lookout) -> Route:

@@ -95,8 +95,15 @@ SCHEMAS: dict[str, Any] = {
     "Nothing": {"type": "object", "additionalProperties": False},
     "Available": {
         "type": "object",
-        "properties": {"available": LEVELS, "retry_after_ms": {"type": ["integer", "null"]}},
-        "required": ["available", "retry_after_ms"],
+        "properties": {
+            "available": LEVELS,
+            "retry_after_ms": {"type": ["integer", "null"]},
+            "retry_after_is_latest": {
+                "type": "boolean",
+                "description": "Whether it may be sooner, as of a seat that is free when somebody is done.",
+            },
+        },
+        "required": ["available", "retry_after_ms", "retry_after_is_latest"],
     },
     "Problem": {
         "type": "object",

@@ -122,6 +122,8 @@ def refusal_shape(one: Refusal, units: Mapping[str, str]) -> RefusalShape:
         "units": {name: unit for name, unit in units.items() if name in one.requested},
         "count": one.count,
         "process": one.process,
+        "retry_after_is_latest": one.is_latest,
+        "reason": one.reason or None,
     }
 
 

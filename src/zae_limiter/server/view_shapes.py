@@ -200,6 +200,8 @@ class RefusalShape(TypedDict):
     units: dict[str, str]
     count: int
     process: str
+    retry_after_is_latest: bool
+    reason: str | None
 
 
 class RefusalsShape(TypedDict):

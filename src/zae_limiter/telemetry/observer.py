@@ -153,6 +153,8 @@ class Observer:
                 cell.denied += 1
             else:
                 cell.disabled += 1
+        whose = next((one for one in asked if one.resource == error.resource), asked[0])
+        self.recent.note(error.entity_id, error.resource, error, whose.needs, self.now_ms)
         kind = EventKind.DENIED if is_denied else EventKind.DISABLED
         self.tell_of(kind, error.entity_id, error.resource, error.reason)
 
