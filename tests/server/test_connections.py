@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -16,6 +16,8 @@ from tests.engines.certificates import Authority
 from tests.patience import PATIENCE_SECONDS, wait_beside
 from tests.server.asking import SECRET, config
 from tests.server.serving import serving
+from zae_limiter.server import connections
+from zae_limiter.server.config import REQUEST_SECONDS_MAX
 from zae_limiter.server.run import server_of
 
 ACQUIRE = b"POST /v1/acquire HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
@@ -44,6 +46,14 @@ def test_it_speaks_tls(tmp_path: Path) -> None:
             httpx.get(f"http://127.0.0.1:{server.port}/readyz", timeout=PATIENCE_SECONDS)
 
 
+def certified(folder: Path) -> tuple[dict[str, object], ssl.SSLContext]:
+    """What a worker needs to speak TLS, and whom to trust."""
+    authority = Authority(folder)
+    certificate, key = authority.certify("server", "IP:127.0.0.1")
+    trust = ssl.create_default_context(cafile=str(authority.file))
+    return {"tls_cert": certificate, "tls_key": key}, trust
+
+
 @asynccontextmanager
 async def listening(**more: object) -> AsyncIterator[tuple[str, int]]:
     """A worker in this event loop, on a real socket."""
@@ -63,9 +73,8 @@ async def test_a_body_that_does_not_come(is_tls: bool, tmp_path: Path) -> None:
     more: dict[str, object] = {"request_seconds_max": 0.5, "wait_seconds_max": 0.1}
     trust = None
     if is_tls:
-        authority = Authority(tmp_path)
-        more["tls_cert"], more["tls_key"] = authority.certify("server", "IP:127.0.0.1")
-        trust = ssl.create_default_context(cafile=str(authority.file))
+        certificate, trust = certified(tmp_path)
+        more |= certificate
     async with listening(**more) as (host, port), asyncio.timeout(PATIENCE_SECONDS):
         reader, writer = await asyncio.open_connection(host, port, ssl=trust)
         writer.write(HEAD)
@@ -78,3 +87,45 @@ async def test_a_body_that_does_not_come(is_tls: bool, tmp_path: Path) -> None:
         answer = await reader.read()
         assert answer.startswith(b"HTTP/1.1 503 "), answer
         writer.close()
+
+
+async def test_who_does_not_finish_a_handshake_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As any other connection: there are so many and no more, and whoever comes then is sent away at once."""
+    monkeypatch.setattr(connections, "connections_max", lambda: 3)
+    certificate, _ = certified(tmp_path)
+    async with listening(**certificate) as address, asyncio.timeout(30):  # by itself each has a minute
+        silent = [await asyncio.open_connection(*address) for _ in range(3)]
+        reader, writer = await asyncio.open_connection(*address)
+        assert await reader.read() == b""
+        for one in (writer, *(one for _, one in silent)):
+            one.close()
+
+
+async def test_who_does_not_finish_a_handshake_has_so_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for the head of a request."""
+    monkeypatch.setattr(connections, "HEAD_SECONDS_MAX", 0.1)
+    certificate, _ = certified(tmp_path)
+    async with listening(**certificate) as address, asyncio.timeout(30):
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"\x16\x03\x01")
+        assert await reader.read() == b""
+        writer.close()
+
+
+async def test_who_asks_for_nothing_delays_no_end(tmp_path: Path) -> None:
+    """Neither before TLS is agreed on nor after it, and though it never says that it has heard of the end."""
+    certificate, trust = certified(tmp_path)
+    async with AsyncExitStack() as running:
+        address = await running.enter_async_context(
+            listening(**certificate, shutdown_seconds=REQUEST_SECONDS_MAX)
+        )
+        silent, deaf = socket.create_connection(address), socket.create_connection(address)
+        deaf = await asyncio.to_thread(trust.wrap_socket, deaf, server_hostname="127.0.0.1")
+        async with asyncio.timeout(25):  # by itself TLS is waited for half a minute
+            await running.aclose()
+        silent.close()
+        deaf.close()

@@ -2,7 +2,8 @@
 
 ``GET /v1/view/live`` is a stream that tells at once what is known, and from then on what has changed, levels
 about once a second and refusals twice; with ``entity=`` of that entity's buckets, without it of those that
-are nearest to empty. The poller reads for all streams together, so what it costs depends on what is watched and not on how many watch.
+are nearest to empty. The poller reads for all streams together, so what it costs depends on what is watched
+and not on how many watch.
 
 A stream keeps nothing for a client that does not read: it has one place for each kind of event, and the newer
 takes the place of the older, but for refusals, which are added up to a bound. There are at most
