@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.stores import STORES, url_of
-from zae_limiter import RateLimiter
+from zae_limiter import RateLimiter, ValidationError
 from zae_limiter.models import Limit
 from zae_limiter.models.demand import Demand
 from zae_limiter.records.leases import PLACES, LeaseState, OnExpiry, _place, lease_item, lease_key, lease_of
@@ -89,3 +89,27 @@ async def test_leases_that_nobody_can_end(kind: str, tmp_path: Path) -> None:
         else:
             raise AssertionError("it has never expired")
         assert leases.counts.failed > SWEEP_LEASES_MAX
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_what_can_be_taken_can_be_ended(kind: str, tmp_path: Path) -> None:
+    """Though parents that had no limits have some by then: what might not fit any more is not taken."""
+    async with RateLimiter.open(url_of(kind, tmp_path)) as limiter:
+        leases = StoredLeases(limiter)
+        for number in range(50):
+            await limiter.create_entity(f"parent-{number}")
+            await limiter.create_entity(f"child-{number}", parent_id=f"parent-{number}", cascade=True)
+            await limiter.set_limits(f"child-{number}", [LIMITS[0]], resource="r")
+        all_of_them = tuple(Demand(f"child-{number}", "r", {"rpd": 10}) for number in range(50))
+        with pytest.raises(ValidationError, match="100 buckets"):
+            await leases.acquire(asked("k", demands=all_of_them))
+        granted = await leases.acquire(asked("k", demands=all_of_them[:49]))
+        assert granted.row is not None
+        await limiter.set_resource_defaults("r", [LIMITS[0]])
+        for number in range(50):
+            assert await limiter.available(f"parent-{number}", "r") == {"rpd": 1000}
+        row = granted.row.changed(noted=({"rpd": 12},) * 49)
+        noted = await leases.ends.note(granted.row, row)
+        assert noted is not None
+        assert await leases.finish(noted, LeaseState.COMMITTED, OnExpiry.SETTLE) is not None
+        assert await limiter.available("child-0", "r") == {"rpd": 988}

@@ -124,10 +124,15 @@ class _LeaseReceipt:
 
 
 def check_fits(parts: Sequence[PartRow]) -> None:
-    """Refuse what more buckets and shards give than change at once beside a record, now and at its end."""
-    givers = {(giver.entity_id, giver.resource, giver.shard_id) for part in parts for giver in part.givers}
-    if len(givers) > (most := TRANSACT_WRITES_MAX - 1):
-        told = f"it takes {len(givers)} buckets and shards of buckets to give that, at most {most} change"
+    """Refuse what may need more writes at its end, or needs them now, than go together with a record.
+
+    That is all that give, and the first shard of everybody who is charged: what cost more than was taken is
+    charged there, by the limits that there are by then.
+    """
+    places = {(giver.entity_id, giver.resource, giver.shard_id) for part in parts for giver in part.givers}
+    places |= {(entity_id, part.resource, 0) for part in parts for entity_id, _ in part.family}
+    if len(places) > (most := TRANSACT_WRITES_MAX - 1):
+        told = f"it takes {len(places)} buckets and shards of buckets to give that, at most {most} change"
         raise ValidationError("demands", len(parts), f"{told} at once beside a lease; ask for fewer together")
 
 
