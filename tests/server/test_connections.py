@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -16,9 +17,11 @@ from tests.engines.certificates import Authority
 from tests.patience import PATIENCE_SECONDS, wait_beside
 from tests.server.asking import SECRET, config
 from tests.server.serving import serving
+from zae_limiter import Limit
 from zae_limiter.server import connections
 from zae_limiter.server.config import REQUEST_SECONDS_MAX
 from zae_limiter.server.run import server_of
+from zae_limiter.server.state import ServerState
 
 ACQUIRE = b"POST /v1/acquire HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
 HEAD = ACQUIRE + b"Authorization: Bearer " + SECRET.encode() + b"\r\nContent-Length: 100\r\n\r\n"
@@ -55,12 +58,16 @@ def certified(folder: Path) -> tuple[dict[str, object], ssl.SSLContext]:
 
 
 @asynccontextmanager
-async def listening(**more: object) -> AsyncIterator[tuple[str, int]]:
-    """A worker in this event loop, on a real socket."""
+async def listening(
+    states: list[ServerState] | None = None, **more: object
+) -> AsyncIterator[tuple[str, int]]:
+    """A worker in this event loop, on a real socket; what its requests use goes into a list."""
     bound, started = socket.create_server(("127.0.0.1", 0)), list[object]()
     server = server_of(config(**more), started.append)
     running = asyncio.create_task(server.serve([bound]))
     await wait_beside(lambda: bool(started))
+    if states is not None:
+        states.append(server.config.app.state.server)  # type: ignore[union-attr]
     yield bound.getsockname()
     server.should_exit = True
     await running
@@ -129,3 +136,27 @@ async def test_who_asks_for_nothing_delays_no_end(tmp_path: Path) -> None:
             await running.aclose()
         silent.close()
         deaf.close()
+
+
+async def test_who_leaves_while_it_waits_gives_up_its_turn() -> None:
+    """A request over a connection that is gone takes nothing, and nobody waits behind it."""
+    limits = {"rpm": {"capacity": 1, "refill_amount": 1, "refill_period": 60}}
+    said = {"entity": "key-1", "resource": "r", "consume": {"rpm": 1}, "limits": limits}
+    head = ACQUIRE + b"Authorization: Bearer " + SECRET.encode()
+    started = list[ServerState]()
+    longer = {"wait_seconds_max": 500.0, "request_seconds_max": 600.0}
+    async with listening(started, **longer) as address, asyncio.timeout(PATIENCE_SECONDS):
+        limiter = started[0].limiter
+        await (await limiter.acquire("key-1", "r", {"rpm": 1}, [Limit.per_minute("rpm", 1)])).commit()
+        body = json.dumps({**said, "wait": 500}).encode()
+        _, writer = await asyncio.open_connection(*address)
+        writer.write(head + b"\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+        async def left() -> int:
+            return (await limiter.available("key-1", "r", [Limit.per_minute("rpm", 1)]))["rpm"]
+
+        while await left() != -1:  # noqa: ASYNC110 - its turn is booked
+            await asyncio.sleep(0.01)
+        writer.close()
+        while await left() != 0:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
