@@ -20,9 +20,9 @@ from tests.cli.terminal import Terminal
 from tests.patience import PATIENCE_SECONDS, wait_until
 from zae_limiter import Limit, SyncRateLimiter
 from zae_limiter.cli.errors import INTERRUPTED
-from zae_limiter.cli.sight import Changes, Pace, Sight, Spotter, moved_milli
 from zae_limiter.cli.watch import TERMINATED, _sentence, _told_refusal
-from zae_limiter.records.looking import SeenLevel
+from zae_limiter.cli.watch_data import Changes, Pace, Sight, WatchReader, moved_milli
+from zae_limiter.records.buckets_now import SeenLevel
 from zae_limiter.records.reports import ProcessReport, Refusal, write_report
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.telemetry.sharing import QUIET_MS
@@ -297,10 +297,10 @@ def test_looks_tell_how_fast_it_goes() -> None:
     """By what each process counted between two reports; one that is silent stands still."""
     clock = ManualClock()
     with SyncRateLimiter.open("memory://", world=clock.world) as limiter:
-        spotter = Spotter(limiter.repository._async._scope, None, None, 10)
+        reader = WatchReader(limiter.repository._async._scope, None, None, 10)
 
         def look() -> Pace | None:
-            return run_sync(spotter.look()).pace
+            return run_sync(reader.look()).pace
 
         assert look() is None
         report(limiter)

@@ -204,13 +204,7 @@ def delete(session: Session, entity_id: str, yes: bool, principal: str | None) -
 
 
 @entity.verb(
-    "set-limits",
-    entity_id,
-    resource_option,
-    with_limits,
-    with_session,
-    meant="--resource",
-    epilog=EXAMPLES,
+    "set-limits", entity_id, resource_option, with_limits, with_session, meant="--resource", epilog=EXAMPLES
 )
 def set_limits(
     session: Session, entity_id: str, resource: str, limits: tuple[Limit, ...], **how: Any

@@ -24,7 +24,7 @@ from ..exceptions import ZAELimiterError, without_secrets
 from ..models.accruals import CONCURRENT
 from ..models.money import shown_amount
 from ..models.refusing import span
-from ..records.looking import SeenBucket, SeenLevel
+from ..records.buckets_now import SeenBucket, SeenLevel
 from ..records.reports import Refusal
 from ..runtime.colour import run_sync
 from ..visualization.screen import Gauge, RefusalLine, Scene, frame
@@ -34,20 +34,20 @@ from .keys import Keys
 from .nouns import option, verb
 from .output import ascii_option, console, counted, ink, plain
 from .session import Session, with_existing
-from .sight import (
+from .switches import switch_text
+from .text import printable
+from .watch_data import (
     Changes,
     Happening,
     LevelState,
     Shown,
     Sight,
-    Spotter,
+    WatchReader,
     level_data,
     moved_milli,
     refusal_data,
     state_of,
 )
-from .switches import switch_text
-from .text import printable
 
 FRAMES_A_SECOND = 8
 INTERVAL_SECONDS, INTERVAL_SECONDS_DYNAMODB = 1.0, 5.0
@@ -109,18 +109,18 @@ class Look:
         self.session = session
         self._sort = sort
         self._asked = entity_id, resource, limit
-        self._spotter: Spotter | None = None
+        self._reader: WatchReader | None = None
 
     def __call__(self) -> Sight:
         """Look once; raises if the store cannot be looked at."""
         try:
-            if self._spotter is None:
+            if self._reader is None:
                 scope = self.session.repository._async._scope
-                self._spotter = Spotter(scope, *self._asked)
+                self._reader = WatchReader(scope, *self._asked)
             self.session.must_exist()
-            sight = run_sync(self._spotter.look())
+            sight = run_sync(self._reader.look())
         except (ZAELimiterError, click.ClickException):
-            self._spotter = None
+            self._reader = None
             self.session.reopen()
             raise
         if self._sort == "entity" and self._asked[0] is None:

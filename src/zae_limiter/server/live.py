@@ -34,15 +34,15 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from ..exceptions import ZAELimiterError
-from ..records.looking import look_at_entity
+from ..records.buckets_now import look_at_entity
 from ..records.reports import Refusal
 from ..runtime.logs import server_logger as logger
-from .lookout import HEAR_SECONDS, REFRESH_SECONDS, Lookout
 from .overview import refusal_shape
 from .problems import problem
 from .questions import ViewQuery
 from .tokens import TokenScope
 from .view_shapes import BucketShape, bucket_shape, near_shape
+from .view_state import HEAR_SECONDS, REFRESH_SECONDS, ViewState
 
 STREAMS_MAX = 100
 STREAM_SECONDS_MAX = 3600.0
@@ -120,8 +120,8 @@ def still_of(row: BucketShape) -> object:
 class LivePoller:
     """Reads for all streams of a worker, while there are any."""
 
-    def __init__(self, lookout: Lookout) -> None:
-        self._lookout = lookout
+    def __init__(self, view: ViewState) -> None:
+        self._lookout = view
         self.streams: set[LiveStream] = set()
         self._task: asyncio.Task[None] | None = None
         self._somebody_new = asyncio.Event()
@@ -159,22 +159,22 @@ class LivePoller:
 
     async def _poll(self, streams: frozenset[LiveStream]) -> int:
         """Read once what all these streams are about; returns how many records that were."""
-        lookout, records = self._lookout, 1
+        view, records = self._lookout, 1
         by_watched: dict[Watched, list[LiveStream]] = {}
         for stream in streams:
             by_watched.setdefault(stream.watched, []).append(stream)
-        counters, near = lookout.counters(), list[Any]()
+        counters, near = view.counters(), list[Any]()
         if any(watched.entity_id is None for watched in by_watched):
-            near = [near_shape(one) for one in (await lookout.near()).buckets]
+            near = [near_shape(one) for one in (await view.near()).buckets]
         for watched, watching in by_watched.items():
             if watched.entity_id is None:
                 rows: list[Any] = [one for one in near if watched.resource in (None, one["resource"])]
-                event, data = "near", {"near": rows, "now_ms": lookout.now_ms}
+                event, data = "near", {"near": rows, "now_ms": view.now_ms}
             else:
-                seen = await look_at_entity(lookout.scope, watched.entity_id, watched.resource)
+                seen = await look_at_entity(view.scope, watched.entity_id, watched.resource)
                 records += len(seen) + 1
                 rows = [bucket_shape(one) for one in seen]
-                event, data = "buckets", {"rows": rows, "now_ms": lookout.now_ms}
+                event, data = "buckets", {"rows": rows, "now_ms": view.now_ms}
             compared = [still_of(row) for row in rows]
             for stream in watching:
                 stream.tell(event, data, compared)
@@ -191,19 +191,19 @@ class LivePoller:
                     stream.tell_refusals(refused, units)
 
 
-def route(lookout: Lookout) -> Route:
+def route(view: ViewState) -> Route:
     """``GET /v1/view/live``."""
-    poller = LivePoller(lookout)
+    poller = LivePoller(view)
 
     async def live(request: Request) -> Response:
-        lookout.server.access.require(request, TokenScope.READ)
+        view.server.access.require(request, TokenScope.READ)
         query = ViewQuery(request, ("entity", "resource"))
         watched = Watched(query.maybe_entity(), query.maybe_resource())
-        if lookout.server.stopping.is_set():
+        if view.server.stopping.is_set():
             return problem(503, "the server is ending", [("Retry-After", "1")])
         if len(poller.streams) >= STREAMS_MAX:
             return problem(503, f"{STREAMS_MAX} are watching already", [("Retry-After", "10")])
-        return LiveResponse(lookout, poller, LiveStream(watched))
+        return LiveResponse(view, poller, LiveStream(watched))
 
     return Route("/v1/view/live", live, methods=["GET"])
 
@@ -211,9 +211,9 @@ def route(lookout: Lookout) -> Route:
 class LiveResponse(StreamingResponse):
     """One stream; whatever ends it, the poller forgets it."""
 
-    def __init__(self, lookout: Lookout, poller: LivePoller, stream: LiveStream) -> None:
+    def __init__(self, view: ViewState, poller: LivePoller, stream: LiveStream) -> None:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        super().__init__(_events(lookout, stream), media_type="text/event-stream", headers=headers)
+        super().__init__(_events(view, stream), media_type="text/event-stream", headers=headers)
         self._poller, self._stream = poller, stream
         poller.add(stream)  # now, so that no more begin than may
 
@@ -230,9 +230,9 @@ class LiveResponse(StreamingResponse):
             self._poller.streams.discard(self._stream)
 
 
-async def _events(lookout: Lookout, stream: LiveStream) -> AsyncIterator[str]:
+async def _events(view: ViewState, stream: LiveStream) -> AsyncIterator[str]:
     """The text of a stream."""
-    world, stopping = lookout.server.world, lookout.server.stopping
+    world, stopping = view.server.world, view.server.stopping
     until_ms = world.ticks_ms() + STREAM_SECONDS_MAX * 1000
     stopped = asyncio.create_task(stopping.wait())
     try:

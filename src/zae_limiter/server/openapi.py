@@ -197,10 +197,7 @@ def _paths() -> dict[str, Any]:
             "get": {
                 "operationId": "available",
                 "summary": "Tell what is there; nothing is taken",
-                "parameters": [
-                    *(_ENTITY, _RESOURCE, _NEED),
-                    _query("limits", "Limits to go by, as JSON."),
-                ],
+                "parameters": [*(_ENTITY, _RESOURCE, _NEED), _query("limits", "Limits to go by, as JSON.")],
                 "responses": _answers("Available"),
             }
         },

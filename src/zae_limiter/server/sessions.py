@@ -42,7 +42,4 @@ def routes(server: ServerState) -> list[BaseRoute]:
         response.delete_cookie(access.cookie, path="/", secure=is_tls, httponly=True, samesite="strict")
         return response
 
-    return [
-        Route("/ui/session", begin, methods=["POST"]),
-        Route("/ui/session", end, methods=["DELETE"]),
-    ]
+    return [Route("/ui/session", begin, methods=["POST"]), Route("/ui/session", end, methods=["DELETE"])]

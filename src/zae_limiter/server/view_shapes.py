@@ -17,8 +17,8 @@ from ..models.grammar import limit_text
 from ..models.money import grouped_amount
 from ..models.switches import Bypass, Switch, ThrownSwitch
 from ..naming import DEFAULT_RESOURCE
+from ..records.buckets_now import SeenBucket, SeenLevel
 from ..records.config_lists import LevelEntry
-from ..records.looking import SeenBucket, SeenLevel
 from ..records.reasons import LEVELS, reasons
 from ..schema import RESOURCE_AUDIT, SYSTEM_AUDIT
 

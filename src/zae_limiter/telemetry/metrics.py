@@ -253,12 +253,7 @@ METRICS = (
         tuple(end / 1000 for end in CALL_ENDS_MS),
     ),
     Metric(
-        "zae_limiter.store.errors",
-        _COUNTER,
-        "{call}",
-        ("verb",),
-        "calls the store did not answer",
-        _errors,
+        "zae_limiter.store.errors", _COUNTER, "{call}", ("verb",), "calls the store did not answer", _errors
     ),
     Metric(
         "zae_limiter.group.size",

@@ -31,13 +31,7 @@ FULL_MS = 60_000
 """After how long a process that found no place looks again."""
 
 URGENT = frozenset(
-    {
-        EventKind.REFUSED,
-        EventKind.DISABLED,
-        EventKind.DENIED,
-        EventKind.DEGRADED,
-        EventKind.UNAVAILABLE,
-    }
+    {EventKind.REFUSED, EventKind.DISABLED, EventKind.DENIED, EventKind.DEGRADED, EventKind.UNAVAILABLE}
 )
 
 

@@ -1,4 +1,4 @@
-"""Who is near a limit and who was refused, known to one worker for everybody who looks.
+"""``ViewState``: what one worker knows for all who look: who is near a limit, and who was refused.
 
 Nothing is read unless somebody looks. From the first look on the buckets of the namespace are gone through
 bit by bit, until half a minute after the last look, and however many look, those that seem nearest to empty
@@ -17,7 +17,7 @@ from dataclasses import asdict, replace
 from typing import Final, NamedTuple
 
 from ..exceptions import ZAELimiterError
-from ..records.looking import SeenBucket, look_at
+from ..records.buckets_now import SeenBucket, look_at
 from ..records.reports import ProcessReport, Refusal
 from ..records.sampling import BucketSampler, Sample
 from ..records.scope import Scope
@@ -72,7 +72,7 @@ class Near(NamedTuple):
     at_ms: int
 
 
-class Lookout:
+class ViewState:
     """What one worker knows, for as long as somebody looks."""
 
     def __init__(self, server: ServerState) -> None:
@@ -90,11 +90,11 @@ class Lookout:
 
     @property
     def scope(self) -> Scope:
-        return self.repository._scope
+        return self.server.scope
 
     @property
     def repository(self) -> Repository:
-        return self.server.limiter.repository
+        return self.server.repository
 
     @property
     def now_ms(self) -> int:
