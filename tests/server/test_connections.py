@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import ssl
+from asyncio import FIRST_COMPLETED
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from zae_limiter import Limit
 from zae_limiter.server import connections
 from zae_limiter.server.config import REQUEST_SECONDS_MAX
 from zae_limiter.server.run import server_of
+from zae_limiter.server.sessions import BEGINNING_MAX
 from zae_limiter.server.state import ServerState
 
 ACQUIRE = b"POST /v1/acquire HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
@@ -160,3 +162,59 @@ async def test_who_leaves_while_it_waits_gives_up_its_turn() -> None:
         writer.close()
         while await left() != 0:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+async def test_who_may_not_ask_keeps_nobody_from_it() -> None:
+    """Anybody may send a token to begin a session, but not take all the places of requests by being slow."""
+    async with (
+        listening(ui=True, concurrent_max=BEGINNING_MAX + 2) as (host, port),
+        asyncio.timeout(PATIENCE_SECONDS),
+    ):
+        slow = [await asyncio.open_connection(host, port) for _ in range(2 * BEGINNING_MAX)]
+        for _, writer in slow:
+            writer.write(b"POST /ui/session HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n")
+        done, left = await asyncio.wait(
+            [asyncio.create_task(reader.readline()) for reader, _ in slow], return_when=FIRST_COMPLETED
+        )
+        while len(done) < BEGINNING_MAX:
+            more, left = await asyncio.wait(left, return_when=FIRST_COMPLETED)
+            done |= more
+        assert {one.result()[:13] for one in done} == {b"HTTP/1.1 503 "}
+        async with httpx.AsyncClient(timeout=None) as http:
+            assert (await http.get(f"http://{host}:{port}/healthz")).status_code == 200
+        for _, writer in slow:
+            writer.close()
+        await asyncio.wait(left)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        HEAD + b"{",
+        b"GET /healthz HTTP/1.1\r\nHost : a\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
+    ],
+)
+async def test_what_clients_do_fills_no_log(
+    sent: bytes, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever leaves in the middle of a body or sends what is no request, as often as it likes."""
+    async with listening() as address, asyncio.timeout(PATIENCE_SECONDS):
+        _, writer = await asyncio.open_connection(*address)
+        writer.write(sent)
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+        async with httpx.AsyncClient(timeout=None) as http:
+            assert (await http.get(f"http://{address[0]}:{address[1]}/healthz")).status_code == 200
+    assert [one for one in caplog.records if one.levelname in ("WARNING", "ERROR")] == []
+    assert capfd.readouterr().err == ""
+
+
+async def test_a_length_that_no_body_has_is_refused_at_once() -> None:
+    """Nobody waits for a body of ten trillion gigabytes."""
+    async with listening() as address, asyncio.timeout(20):  # so long it would be waited for
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(HEAD.replace(b": 100", b": 99999999999999999999"))
+        assert (await reader.readline())[:13] == b"HTTP/1.1 413 "
+        writer.close()

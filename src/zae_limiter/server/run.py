@@ -92,7 +92,7 @@ def server_of(config: ServerConfig, started: Started) -> uvicorn.Server:
             self.should_exit = True
 
     settings: dict[str, Any] = {
-        "log_level": "warning",
+        "log_level": "error",  # what it would warn of is what clients send, once for each request
         "access_log": False,
         "server_header": False,
         "proxy_headers": False,

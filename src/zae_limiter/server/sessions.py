@@ -6,6 +6,8 @@ see ``access``.
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -13,14 +15,23 @@ from starlette.routing import BaseRoute, Route
 from ..web.answers import RequestRefused
 from ..web.request import parsed_json
 from .access import SESSION_SECONDS
+from .problems import problem
 from .state import ServerState
+
+BEGINNING_MAX = 20
+"""How many may send a token at the same time: anybody may, slowly, and each keeps a place from decisions."""
 
 
 def routes(server: ServerState) -> list[BaseRoute]:
     access, is_tls = server.access, server.config.is_tls
 
+    room = asyncio.Semaphore(BEGINNING_MAX)
+
     async def begin(request: Request) -> Response:
-        said = parsed_json(await request.body())
+        if room.locked():
+            return problem(503, "too many sessions begin just now", [("Retry-After", "1")])
+        async with room:
+            said = parsed_json(await request.body())
         secret = said.get("token") if isinstance(said, dict) else None
         caller = access.bearer(secret) if isinstance(secret, str) else None
         if caller is None:
