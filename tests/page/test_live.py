@@ -152,6 +152,7 @@ def test_a_switch_says_why_and_a_seat_when_at_the_latest(browser: Browser, serve
                 limiter.acquire("banned", "jobs", {"parallel": 1}).open()
             browser.sees("Switched off: unpaid since May", ".ticker")
             browser.sees("again in at most 1", ".ticker")
+            browser.picture("refused-light")
             browser.go("entity?entity=seated")
             browser.sees("1 at work", ".level")
             assert "full in" not in browser.text(".level")

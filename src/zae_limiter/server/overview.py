@@ -71,7 +71,7 @@ async def health(view: ViewState, _: ViewQuery) -> HealthShape:
     try:
         record = await view.repository.get_version_record()
         latency_ms = round(world.ticks_ms() - started_ms, 3)
-        checks.append({"part": "store", "health": "green", "detail": f"it answered in {latency_ms:g} ms"})
+        checks.append({"part": "store", "health": "green", "detail": f"it answered in {latency_ms:.1f} ms"})
     except RateLimiterUnavailable:
         checks.append({"part": "store", "health": "red", "detail": "it does not answer"})
     else:

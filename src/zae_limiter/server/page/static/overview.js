@@ -135,7 +135,7 @@ function Refusals({ rows }) {
     ${shown.length
       ? html`<ol class="ticker" onMouseEnter=${hold} onMouseLeave=${release} onfocusin=${hold} onfocusout=${release}>
           ${shown.map((row) => html`<${Refusal} row=${row} key=${row.key} />`)}</ol>`
-      : html`<${Empty} title="Nobody was refused">Refusals appear here as they happen, with the limit that said no.<//>`}<//>`;
+      : html`<${Empty} title="Nobody was refused">Refusals appear here as they happen, with the limit or the switch that said no.<//>`}<//>`;
 }
 
 // What to wait for. A seat is free when somebody is done, so what is known of it is the latest instant.
@@ -169,7 +169,7 @@ function Resources({ rows }) {
     { title: "Limits", kind: "stretch", cell: (row) => html`<${LimitTexts} limits=${row.limits} none="the system's, or their own" />` },
     { title: "Buckets", kind: "number", cell: (row) => amount(row.buckets) },
     { title: "Refusing", kind: "number", cell: (row) => (row.refusing ? html`<${State} kind="bad">${amount(row.refusing)}<//>` : html`<span class="quiet">0</span>`) },
-    { title: "Least left", kind: "number", cell: (row) => html`<${Ratio} value=${row.worst_ratio} refusing=${row.refusing > 0 && row.worst_ratio <= 0} />` },
+    { title: "Least left", kind: "number", cell: (row) => html`<${Ratio} value=${row.worst_ratio} refusing=${row.refusing > 0} />` },
     { title: "Usage", kind: "number", isSilent: true, cell: (row) => html`<a href=${href("usage", { resource: row.resource })} aria-label=${`Usage of ${row.resource}`}>usage</a>` },
   ];
   return html`<${Card} title="Resources">${rows.length
