@@ -132,6 +132,7 @@ class Look:
         """What a sight shows at an instant, which may be later than the look."""
         now_ms = sight.at_ms if now_ms is None else now_ms
         entity_id, resource, _ = self._asked
+        is_family = entity_id is not None
         of = "" if entity_id is None else f"  {printable(entity_id)}"
         of += "" if resource is None else f"  {printable(resource)}"
         store = printable(without_secrets(self.session.url))
@@ -139,12 +140,8 @@ class Look:
         return Scene(
             f"zae-limiter watch  {store}{of}",
             f"{_clock(now_ms)} UTC",
-            _heading(sight, is_family=entity_id is not None),
-            [
-                gauge
-                for shown in sight.buckets
-                for gauge in _gauges(shown, now_ms, is_family=entity_id is not None)
-            ],
+            _heading(sight, is_family=is_family),
+            [gauge for shown in sight.buckets for gauge in _gauges(shown, now_ms, is_family=is_family)],
             refusals,
             trouble,
         )
@@ -234,6 +231,10 @@ def _clock(at_ms: int) -> str:
 
 def _data(sight: Sight) -> dict[str, Any]:
     """One look as JSON."""
+    refused = [
+        {"at_ms": one.at_ms, "entity": one.entity_id, "resource": one.resource, **refusal_data(one)}
+        for one in sight.refusals or ()
+    ]
     return {
         "at_ms": sight.at_ms,
         "buckets_known": sight.buckets_known,
@@ -247,12 +248,7 @@ def _data(sight: Sight) -> dict[str, Any]:
             }
             for bucket, depth in sight.buckets
         ],
-        "refusals": None
-        if sight.refusals is None
-        else [
-            {"at_ms": one.at_ms, "entity": one.entity_id, "resource": one.resource, **refusal_data(one)}
-            for one in sight.refusals
-        ],
+        "refusals": None if sight.refusals is None else refused,
         "pace": None if sight.pace is None else sight.pace._asdict(),
     }
 

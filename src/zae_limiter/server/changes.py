@@ -19,6 +19,7 @@ happens twice. All answers tell what is stored by then. A request that is wrong 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -78,27 +79,16 @@ async def limits(server: ServerState, body: ChangeBody, principal: str) -> Confi
     entity_id, resource = body.maybe("entity", validate_entity_id), body.maybe("resource", validate_resource)
     _check_place(level, entity_id, resource)
     chosen = body.checked("limits", _limits)
-    repository, who = server.repository, {"principal": principal}
+    repository, who, place = server.repository, {"principal": principal}, resource or DEFAULT_RESOURCE
     if level == "system":
-        await (
-            repository.set_system_defaults(chosen, **who)
-            if chosen
-            else repository.delete_system_defaults(**who)
-        )
+        put, delete = partial(repository.set_system_defaults), repository.delete_system_defaults
     elif entity_id is None:
-        assert resource is not None
-        await (
-            repository.set_resource_defaults(resource, chosen, **who)
-            if chosen
-            else repository.delete_resource_defaults(resource, **who)
-        )
+        put = partial(repository.set_resource_defaults, place)
+        delete = partial(repository.delete_resource_defaults, place)
     else:
-        place = resource or DEFAULT_RESOURCE
-        await (
-            repository.set_limits(entity_id, chosen, place, **who)
-            if chosen
-            else repository.delete_limits(entity_id, place, **who)
-        )
+        put = partial(repository.set_limits, entity_id, resource=place)
+        delete = partial(repository.delete_limits, entity_id, place)
+    await (put(chosen, **who) if chosen else delete(**who))
     stored = await repository.get_config(level, *_identified(level, entity_id, resource))
     named = (resource or DEFAULT_RESOURCE) if entity_id is not None else resource
     return config_shape(LevelEntry(entity_id, named, stored or LimiterConfig()))

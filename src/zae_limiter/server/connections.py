@@ -111,10 +111,7 @@ class BoundedProtocol(H11Protocol):
 
 
 class TlsConnections:
-    """All connections of a worker that speaks TLS, those included that have agreed on nothing yet.
-
-    uvicorn asks it for a protocol whenever somebody has come.
-    """
+    """All connections of a worker that speaks TLS; uvicorn asks it for a protocol when somebody has come."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
         self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

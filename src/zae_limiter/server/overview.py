@@ -37,7 +37,7 @@ WORST_FIRST = ("red", "yellow", "green")
 
 async def overview(view: ViewState, _: ViewQuery) -> OverviewShape:
     near = await view.near()
-    off, _after = await view.repository.list_switches(SWITCHES_MAX)
+    off, _after = await view.server.repository.list_switches(SWITCHES_MAX)
     sample = near.sample
     return {
         "now_ms": near.at_ms,
@@ -69,7 +69,7 @@ async def health(view: ViewState, _: ViewQuery) -> HealthShape:
     checks, latency_ms = list[CheckShape](), None
     started_ms = world.ticks_ms()
     try:
-        record = await view.repository.get_version_record()
+        record = await view.server.repository.get_version_record()
         latency_ms = round(world.ticks_ms() - started_ms, 3)
         checks.append({"part": "store", "health": "green", "detail": f"it answered in {latency_ms:.1f} ms"})
     except RateLimiterUnavailable:

@@ -7,6 +7,7 @@ see ``access``.
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -23,7 +24,8 @@ BEGINNING_MAX = 20
 
 
 def routes(server: ServerState) -> list[BaseRoute]:
-    access, is_tls = server.access, server.config.is_tls
+    access = server.access
+    how: Any = {"path": "/", "secure": server.config.is_tls, "httponly": True, "samesite": "strict"}
 
     room = asyncio.Semaphore(BEGINNING_MAX)
 
@@ -37,20 +39,12 @@ def routes(server: ServerState) -> list[BaseRoute]:
         if caller is None:
             raise RequestRefused(401, "this server does not know this token")
         response = JSONResponse({"name": caller.name, "scopes": sorted(caller.scopes)})
-        response.set_cookie(
-            access.cookie,
-            access.session(caller),
-            max_age=SESSION_SECONDS,
-            path="/",
-            secure=is_tls,
-            httponly=True,
-            samesite="strict",
-        )
+        response.set_cookie(access.cookie, access.session(caller), max_age=SESSION_SECONDS, **how)
         return response
 
     async def end(_: Request) -> Response:
         response = Response(status_code=204)
-        response.delete_cookie(access.cookie, path="/", secure=is_tls, httponly=True, samesite="strict")
+        response.delete_cookie(access.cookie, **how)
         return response
 
     return [Route("/ui/session", begin, methods=["POST"]), Route("/ui/session", end, methods=["DELETE"])]

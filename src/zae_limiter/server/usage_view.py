@@ -93,7 +93,7 @@ async def _snapshots(
     found: list[UsageSnapshot] = []
     cursor: str | None = None
     while span.starts and len(found) < SNAPSHOTS_MAX:
-        page, cursor = await view.repository.get_usage_snapshots(
+        page, cursor = await view.server.repository.get_usage_snapshots(
             entity_id, resource, span.window, span.starts[0], span.starts[-1], PAGE, cursor
         )
         found += page

@@ -22,7 +22,6 @@ from ..records.reports import ProcessReport, Refusal
 from ..records.sampling import BucketSampler, Sample
 from ..records.scope import Scope
 from ..records.units import NOBODY, Units, agreed, units_of_places
-from ..repository import Repository
 from ..runtime.logs import server_logger as logger
 from ..telemetry.sharing import process_name
 from .state import ServerState
@@ -93,10 +92,6 @@ class ViewState:
         return self.server.scope
 
     @property
-    def repository(self) -> Repository:
-        return self.server.repository
-
-    @property
     def now_ms(self) -> int:
         """The time of the store."""
         return self.scope.world.now_ms()
@@ -110,7 +105,7 @@ class ViewState:
     def reads_per_second(self) -> int:
         """How many records may be read in a second on account of those who look."""
         said = self.server.config.reads_per_second
-        is_paid = self.repository.capabilities.name in PAID
+        is_paid = self.server.repository.capabilities.name in PAID
         return said or (READS_PER_SECOND_PAID if is_paid else READS_PER_SECOND)
 
     async def near(self) -> Near:
@@ -151,7 +146,9 @@ class ViewState:
         for name in dict.fromkeys(resources):
             known_s, units = self._units.get(name, (float("-inf"), {}))
             if now_s - known_s >= UNITS_SECONDS:
-                own, _ = await self.repository.list_entities_with_custom_limits(name, UNITS_ENTITIES_MAX)
+                own, _ = await self.server.repository.list_entities_with_custom_limits(
+                    name, UNITS_ENTITIES_MAX
+                )
                 places = [(one, name) for one in (NOBODY, *own)]
                 units = agreed((await units_of_places(self.scope, places)).values())
                 while len(self._units) >= RESOURCES_MAX:
@@ -193,7 +190,7 @@ class ViewState:
         """Go through the buckets for as long as somebody looks, and no faster than is allowed."""
         rate = self.reads_per_second / 2
         rows, began_s, round_s = max(5, min(ROWS_MAX, int(rate / 2))), self.now_s(), self.now_s()
-        is_paid = self.repository.capabilities.name in PAID
+        is_paid = self.server.repository.capabilities.name in PAID
         while self.now_s() - self._looked_s < IDLE_SECONDS and self._reads_left > 0:
             turn_s = self.now_s()
             try:
@@ -227,7 +224,7 @@ class ViewState:
         async with self._hearing:
             pause_s = max(HEAR_SECONDS / 2, len(self._heard) / (self.reads_per_second / 2))
             if self.now_s() - self._heard_s >= pause_s:
-                self._heard = await self.repository.get_reports()
+                self._heard = await self.server.repository.get_reports()
                 self._heard_s = self.now_s()
 
     def _told(self) -> Iterable[Refusal]:

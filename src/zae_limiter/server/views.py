@@ -90,7 +90,7 @@ def _me(view: ViewState) -> Route:
     async def me(request: Request) -> Response:
         caller = view.server.access.require(request, TokenScope.READ)
         ViewQuery(request, ())
-        repository = view.repository
+        repository = view.server.repository
         shape: MeShape = {
             "name": caller.name,
             "scopes": sorted(caller.scopes),
@@ -119,7 +119,7 @@ async def entities(view: ViewState, query: ViewQuery) -> EntitiesShape:
 
 async def entity(view: ViewState, query: ViewQuery) -> EntityShape:
     entity_id, scope = query.entity(), view.scope
-    found = await view.repository.get_entity(entity_id)
+    found = await view.server.repository.get_entity(entity_id)
     one = found or Entity(entity_id)
     switches = await switches_of(scope, [entity_id])
     return {
@@ -145,7 +145,7 @@ async def _chain(view: ViewState, one: Entity) -> list[str]:
     chain, above = [one.entity_id], one.parent_id
     while above is not None and above not in chain and len(chain) <= GENERATIONS_MAX:
         chain.append(above)
-        found = await view.repository.get_entity(above)
+        found = await view.server.repository.get_entity(above)
         above = None if found is None else found.parent_id
     return chain
 
@@ -179,14 +179,14 @@ async def configs(view: ViewState, query: ViewQuery) -> ConfigsShape:
     found: list[LevelEntry]
     if level == "entity":
         found, after = await entity_levels(scope, resource or DEFAULT_RESOURCE, size, cursor)
-        known = await view.repository.list_resources_with_entity_configs() if cursor is None else []
+        known = await view.server.repository.list_resources_with_entity_configs() if cursor is None else []
         resources = [one for one in known if one != DEFAULT_RESOURCE]
     elif resource is not None or (level == "system" and cursor is not None):
         raise ValidationError("resource", resource, "it goes with level=entity")
     elif level == "resource":
         found, after = await resource_levels(scope, size, cursor)
     else:
-        config = await view.repository.get_config("system")
+        config = await view.server.repository.get_config("system")
         found, after = [LevelEntry(None, None, config or LimiterConfig())], None
     return {"rows": [config_shape(one) for one in found], "next": after, "resources": resources}
 
@@ -205,7 +205,7 @@ async def audit(view: ViewState, query: ViewQuery) -> AuditShape:
     size, cursor = query.size(), query.text("cursor")
     if cursor is not None and len(cursor) > LETTERS_MAX:
         raise ValidationError("cursor", cursor[:64], "pass on what the previous page returned")
-    found = await view.repository.get_audit_events(subject, size, cursor)
+    found = await view.server.repository.get_audit_events(subject, size, cursor)
     after = found[-1].event_id if len(found) == size else None
     return {"rows": [audit_row(one) for one in found], "next": after}
 

@@ -30,9 +30,7 @@ QUIET_MS = 10_000
 FULL_MS = 60_000
 """After how long a process that found no place looks again."""
 
-URGENT = frozenset(
-    {EventKind.REFUSED, EventKind.DISABLED, EventKind.DENIED, EventKind.DEGRADED, EventKind.UNAVAILABLE}
-)
+URGENT = frozenset(map(EventKind, ("refused", "disabled", "denied", "degraded", "unavailable")))
 
 
 def process_name() -> str:
