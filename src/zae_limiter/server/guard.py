@@ -54,7 +54,8 @@ class Guard:
             told = problem(431, f"the head is larger than {self._config.header_bytes_max} bytes")
             await told(scope, receive, _with_safe_headers(send))
             return
-        if self._under_way >= self._config.concurrent_max:
+        # Whoever asks whether it lives would end it if it was only busy.
+        if self._under_way >= self._config.concurrent_max and scope["path"] != "/healthz":
             told = problem(503, "too many requests are under way", [("Retry-After", "1")])
             await told(scope, receive, _with_safe_headers(send))
             return
