@@ -38,6 +38,7 @@ SWEEP_LEASES_MAX = 64
 SWEEP_SECONDS = 0.5
 """How often a worker looks for leases that are due."""
 
+GIVEN_MAX = 4096
 RESENT_MAX = 2
 """How often a record is looked for that was there a moment ago."""
 
@@ -168,6 +169,8 @@ class StoredLeases:
         self.ends: Final = LeaseEnds(limiter.repository)
         self._limiter = limiter
         self.counts: Final = SweepCounts()
+        self._given: dict[str, LeaseRow] = {}
+        """Leases as this worker gave them, each good for one look: what changes one says if it is another."""
         self._after: dict[int, Cursor] = {}
         """Where a sweep goes on that has not come to the end, by place."""
 
@@ -231,6 +234,10 @@ class StoredLeases:
             return Granted(row=None, lease=lease)
         if not receipt.is_written:  # it had to wait, or nobody is charged
             await self._record(lease, receipt)
+        if receipt.row is not None and receipt.row.state is LeaseState.HELD:
+            while len(self._given) >= GIVEN_MAX:
+                del self._given[next(iter(self._given))]
+            self._given[lease_id] = receipt.row
         return Granted(row=receipt.row, lease=lease)
 
     async def _record(self, lease: Lease, receipt: _LeaseReceipt) -> None:
@@ -293,7 +300,7 @@ class StoredLeases:
 
     async def held(self, lease_id: str, owner: str) -> LeaseRow:
         """A lease of somebody; one whose time is over is ended first."""
-        row = await get_lease(self.ends.scope, lease_id)
+        row = self._given.pop(lease_id, None) or await get_lease(self.ends.scope, lease_id)
         if row is None or row.owner != owner:
             raise RequestRefused(404, "there is no such lease; it may have ended more than a day ago")
         if row.state is LeaseState.HELD and row.expires_ms <= self.now_ms():
