@@ -13,7 +13,7 @@ every step is one operation on the dictionary, and a fork finds nothing held.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -110,9 +110,13 @@ class ConfigCache:
         Reads that are under way may have seen what was there before, so they refresh nothing.
         """
         self._invalidated = self.set_out()
-        for key in list(self._entries):
-            entry = self._entries.get(key)
-            if entry is not None and matches(key):
+        self.invalidate_keys([key for key in list(self._entries) if matches(key)])
+
+    def invalidate_keys(self, keys: Iterable[Key]) -> None:
+        """The same of some records, however many others there are."""
+        self._invalidated = self.set_out()
+        for key in keys:
+            if (entry := self._entries.get(key)) is not None:
                 self._withdraw(entry)
 
     def _withdraw(self, entry: Entry) -> None:

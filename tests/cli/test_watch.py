@@ -20,9 +20,9 @@ from tests.cli.terminal import Terminal
 from tests.patience import PATIENCE_SECONDS, wait_until
 from zae_limiter import Limit, SyncRateLimiter
 from zae_limiter.cli.errors import INTERRUPTED
-from zae_limiter.cli.sight import Changes, Pace, Sight, Spotter, moved_milli
-from zae_limiter.cli.watch import TERMINATED
-from zae_limiter.records.looking import SeenLevel
+from zae_limiter.cli.watch import TERMINATED, _sentence, _told_refusal
+from zae_limiter.cli.watch_data import Changes, Pace, Sight, WatchReader, moved_milli
+from zae_limiter.records.buckets_now import SeenLevel
 from zae_limiter.records.reports import ProcessReport, Refusal, write_report
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.telemetry.sharing import QUIET_MS
@@ -297,10 +297,10 @@ def test_looks_tell_how_fast_it_goes() -> None:
     """By what each process counted between two reports; one that is silent stands still."""
     clock = ManualClock()
     with SyncRateLimiter.open("memory://", world=clock.world) as limiter:
-        spotter = Spotter(limiter.repository._async._scope, None, None, 10)
+        reader = WatchReader(limiter.repository._async._scope, None, None, 10)
 
         def look() -> Pace | None:
-            return run_sync(spotter.look()).pace
+            return run_sync(reader.look()).pace
 
         assert look() is None
         report(limiter)
@@ -327,6 +327,19 @@ def test_changes_are_told_once() -> None:
             sight._replace(refusals=(Refusal(1_500, "a", "gpt-4", ("rpm",), {"rpm": 1}, None, 3, "web-1"),))
         )
     ] == [1_500]
+
+
+def test_a_wait_for_a_seat_and_a_switch_are_told_as_they_are() -> None:
+    """A seat comes back at that instant at the latest; who is switched off hears why, and of no wait."""
+    seat = Refusal(1_000, "a", "gpt-4", ("parallel",), {"parallel": 1}, 300_000, 2, "web-1", is_latest=True)
+    off = Refusal(1_000, "b", "gpt-4", (), {"rpm": 1}, None, 1, "web-1", reason="unpaid")
+    told = [(line.why, line.wait) for line in map(_told_refusal, (seat, off))]
+    assert told == [("parallel", "at most 5 min"), ("off: unpaid", "")]
+    sight = Sight(1_000, (), 0, True, (off, seat), None)
+    assert [_sentence(one) for one in Changes().since(sight)] == [
+        "00:00:01 a gpt-4 refused by parallel, wait at most 5 min, 2 times",
+        "00:00:01 b gpt-4 refused, it is off: unpaid",
+    ]
 
 
 def test_a_level_moves_as_its_limit_refills() -> None:

@@ -10,6 +10,7 @@ from tests.dynamodb.tables import make_table
 from tests.engines import dynamodb_local
 from tests.stores import STORES
 from zae_limiter import (
+    Limit,
     NamespaceNotFoundError,
     NamespaceStateError,
     RateLimiter,
@@ -19,11 +20,14 @@ from zae_limiter.backends import open_backend, store_world
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.models import NamespaceStatus
+from zae_limiter.models.demand import Demand
 from zae_limiter.operate.copying import Copy, CopyReport, Store
 from zae_limiter.operate.migrations import scan_of
+from zae_limiter.records.leases import PLACES, LeaseState, OnExpiry
 from zae_limiter.repository_protocol import Delete, Update
 from zae_limiter.runtime.world import World
 from zae_limiter.schema import entity_key, limit_attributes
+from zae_limiter.server.leases import AskedLease, StoredLeases
 from zae_limiter.testing import ManualClock
 from zae_limiter_aggregator.runner import aggregate
 
@@ -96,6 +100,45 @@ async def test_acquires_go_on_with_the_balance(fresh: Fresh, clock: ManualClock,
             await take(one, "key", RESOURCE, {"tpm": 1})
         waits.append(refused.value.retry_after_seconds)
     assert waits[0] == waits[1]
+
+
+@pytest.mark.parametrize("to", STORES)
+@pytest.mark.parametrize("kind", STORES)
+async def test_leases_that_are_held_end_where_they_arrive(
+    fresh: Fresh, clock: ManualClock, kind: str, to: str
+) -> None:
+    """Who has one ends it there, a request sent again is known there, and who has gone is looked after."""
+    source, target = fresh(kind), fresh(to)
+    here = StoredLeases(RateLimiter(await opened(source.backend, clock.world)))
+    seats = [Limit.custom("tokens", 100, 1, 86_400), Limit.concurrent("parallel", 4, hold="1h")]
+    for who in ("team", "key"):
+        await here._limiter.create_entity(who, parent_id=None if who == "team" else "team", cascade=True)
+    await here._limiter.set_resource_defaults(RESOURCE, seats)
+    demands = (Demand("key", RESOURCE, {"tokens": 10, "parallel": 1}),)
+    asked = [
+        AskedLease(demands=demands, owner="app", key=key, lease_seconds=60, on_expiry=OnExpiry.REFUND)
+        for key in ("ended", "forgotten")
+    ]
+    rows = [(await here.acquire(one)).row for one in asked]
+    await copied(source, target)
+    there = StoredLeases(RateLimiter(await opened(target.backend, clock.world)))
+    left = {"tokens": 80, "parallel": 2}
+    assert [await there._limiter.available(who, RESOURCE) for who in ("key", "team")] == [left] * 2
+    again = await there.acquire(asked[0])
+    assert (again.is_again, again.row) == (True, rows[0])
+    assert rows[0] is not None
+    held = (await there.held(rows[0].lease_id, "app")).changed(noted=({"tokens": 3},))
+    noted = await there.ends.note(rows[0], held)
+    assert noted is not None
+    assert await there.finish(noted, LeaseState.COMMITTED, OnExpiry.SETTLE) is not None
+    left = {"tokens": 87, "parallel": 3}
+    assert [await there._limiter.available(who, RESOURCE) for who in ("key", "team")] == [left] * 2
+    clock.advance(61)
+    for place in range(PLACES):
+        await there.sweep(place)
+    assert there.counts.expired == 1
+    left = {"tokens": 97, "parallel": 4}
+    assert [await there._limiter.available(who, RESOURCE) for who in ("key", "team")] == [left] * 2
 
 
 @pytest.mark.parametrize("to", STORES)

@@ -38,11 +38,16 @@ def drained(limiter: SyncRateLimiter, entity: str, by: int) -> None:
             lease.adjust(rpm=by - 100)
 
 
-def done(browser: Browser, event: str) -> None:
-    """The change is told as done, with the event that it made and who did it."""
-    browser.sees("Done", "dialog")
-    browser.sees(event, "dialog")
-    browser.sees("ann", "dialog")
+def asked(browser: Browser, entity: str, button: str) -> None:
+    """Somebody's page is open, and on it the dialog of a change."""
+    browser.go(ON_GPT_4.format(entity))
+    browser.click(button, "main")
+
+
+def done(browser: Browser, *event: str) -> None:
+    """The change is told as done, with what is asked for of the event that it made and who did it."""
+    for told in ("Done", *event):
+        browser.sees(told, "dialog")
     browser.click("Close", ".dialog-foot")
     wait_until(lambda: not browser.all("dialog[open]"), "it stays open")
 
@@ -50,15 +55,14 @@ def done(browser: Browser, event: str) -> None:
 def test_limits_are_set(browser: Browser, limiter: SyncRateLimiter) -> None:
     """What is now stands beside what will be; then it is stored, and the view shows it."""
     limiter.set_limits("set-1", [Limit.per_minute("rpm", 10)], resource="gpt-4")
-    browser.go(ON_GPT_4.format("set-1"))
-    browser.click("Edit the limits on gpt-4")
+    asked(browser, "set-1", "Edit the limits on gpt-4")
     browser.fill("dialog .line input", "rpm:25/min")
     browser.sees("rpm:10/min", "dialog .changed")
     browser.sees("rpm:25/min", "dialog .changed")
     browser.click("Add a limit", "dialog")
     browser.fill("dialog .line:nth-of-type(2) input", "tpm:5k/min")
     browser.click("Set 2 limits", "dialog")
-    done(browser, "limits set")
+    done(browser, "limits set", "ann")
     browser.sees("rpm:25/min", "main")
     stored = limiter.get_limits("set-1", resource="gpt-4")
     assert stored == [Limit.per_minute("rpm", 25), Limit.per_minute("tpm", 5_000)]
@@ -71,23 +75,20 @@ def test_limits_of_a_resource_are_made_and_deleted(browser: Browser, limiter: Sy
     browser.fill("dialog .field input", "made-here")
     browser.fill("dialog .line input", "calls:7/hour")
     browser.click("Set 1 limit", "dialog")
-    browser.sees("Done", "dialog")
-    browser.click("Close", ".dialog-foot")
+    done(browser)
     browser.sees("calls:7/hour", "main")
     assert limiter.get_resource_defaults("made-here") == [Limit.per_hour("calls", 7)]
     browser.click("Edit the limits of made-here", "main")
     browser.click("Remove limit 1", "dialog")
     browser.click("Delete these limits", "dialog")
-    browser.sees("Done", "dialog")
-    browser.click("Close", ".dialog-foot")
+    done(browser)
     wait_until(lambda: limiter.get_resource_defaults("made-here") == [])
 
 
 def test_what_is_wrong_is_said_in_words(browser: Browser, limiter: SyncRateLimiter) -> None:
     """The words of the server stand in the dialog, what was typed stays, and nothing is stored."""
     limiter.set_limits("wrong-1", [Limit.per_minute("rpm", 10)], resource="gpt-4")
-    browser.go(ON_GPT_4.format("wrong-1"))
-    browser.click("Edit the limits on gpt-4")
+    asked(browser, "wrong-1", "Edit the limits on gpt-4")
     browser.fill("dialog .line input", "rpm:lots/min")
     browser.click("Set 1 limit", "dialog")
     browser.sees("rpm:lots/min", "dialog .note")
@@ -99,12 +100,11 @@ def test_what_is_wrong_is_said_in_words(browser: Browser, limiter: SyncRateLimit
 def test_a_bucket_is_topped_up(browser: Browser, limiter: SyncRateLimiter) -> None:
     """So much more, as the dialog says before."""
     drained(limiter, "top-1", 90)
-    browser.go(ON_GPT_4.format("top-1"))
-    browser.click("Top up", ".bucket")
+    asked(browser, "top-1", "Top up")
     browser.fill("dialog .field input", "40")
     browser.sees("50", "dialog .changed")
     browser.click("Top up", ".dialog-foot")
-    done(browser, "topped up")
+    done(browser, "topped up", "ann")
     assert limiter.available("top-1", "gpt-4")["rpm"] == 50
 
 
@@ -134,11 +134,10 @@ def test_a_lost_answer_gives_nothing_twice(browser: Browser, limiter: SyncRateLi
 def test_a_bucket_is_filled(browser: Browser, limiter: SyncRateLimiter) -> None:
     """To the brim."""
     drained(limiter, "reset-1", 90)
-    browser.go(ON_GPT_4.format("reset-1"))
-    browser.click("Reset", ".bucket")
+    asked(browser, "reset-1", "Reset")
     browser.sees("100", "dialog .changed")
     browser.click("Fill the bucket", "dialog")
-    done(browser, "reset")
+    done(browser, "reset", "ann")
     assert limiter.available("reset-1", "gpt-4")["rpm"] == 100
 
 
@@ -150,7 +149,7 @@ def test_a_debt_is_forgiven(browser: Browser, limiter: SyncRateLimiter) -> None:
     browser.click("Forgive", ".bucket")
     browser.sees("−50", "dialog .changed")
     browser.click("Forgive the debt", "dialog")
-    done(browser, "forgiven")
+    done(browser, "forgiven", "ann")
     assert limiter.available("debt-1", "gpt-4")["rpm"] == 0
 
 
@@ -162,12 +161,12 @@ def test_somebody_is_switched_off_and_on(browser: Browser, limiter: SyncRateLimi
     assert not browser.button("Switch off", "dialog").is_enabled()
     browser.fill("dialog .field input", "leaked")
     browser.click("Switch off", "dialog")
-    done(browser, "disabled")
+    done(browser, "disabled", "ann")
     browser.sees("leaked", ".page-head")
     assert [one.disabled for one in limiter.list_switches()[0] if one.entity_id == "off-1"] == ["leaked"]
     browser.click("Switch")
     browser.click("Remove the switch", "dialog")
-    done(browser, "enabled")
+    done(browser, "enabled", "ann")
     wait_until(lambda: "leaked" not in browser.text(".page-head"))
     assert [one for one in limiter.list_switches()[0] if one.entity_id == "off-1"] == []
 
@@ -183,7 +182,7 @@ def test_somebody_moves_to_another_parent(browser: Browser, limiter: SyncRateLim
     browser.sees("nobody-here", "dialog .note")
     browser.fill("dialog .field input", "house-1")
     browser.click("Move it", "dialog")
-    done(browser, "parent")
+    done(browser, "parent", "ann")
     browser.sees("house-1", ".tree")
     found = limiter.get_entity("child-1")
     assert found is not None

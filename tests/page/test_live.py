@@ -14,7 +14,7 @@ from tests.engines.dynamodb_local import free_port
 from tests.page.browser import Browser
 from tests.page.served import CHANGER, Served, serving
 from tests.patience import wait_until
-from zae_limiter import Limit, RateLimitExceeded, SyncRateLimiter
+from zae_limiter import Limit, PermissionDenied, RateLimitExceeded, SyncRateLimiter
 from zae_limiter.telemetry import Telemetry
 
 
@@ -135,7 +135,27 @@ def test_what_never_passes_says_so_and_money_is_money(browser: Browser, served: 
         limiter.set_limits("greedy", [Limit.per_month("usd", 1_000_000, unit="usd_micro")], resource="paid")
         with pytest.raises(RateLimitExceeded):
             limiter.acquire("greedy", "paid", {"usd": 5_000_000}).open()
-        browser.sees("usd said no to $5.00 usd · never passes", ".ticker")
+        browser.sees("usd said no to $5.00 · never passes", ".ticker")
+
+
+def test_a_switch_says_why_and_a_seat_when_at_the_latest(browser: Browser, served: Served) -> None:
+    """Both are refusals; no time is told as certain that is not, in the list and at the level."""
+    browser.go("overview")
+    with SyncRateLimiter.open(served.store) as limiter, Telemetry(limiter) as telemetry:
+        telemetry.share()
+        limiter.set_limits("seated", [Limit.concurrent("parallel", 1, hold="10m")], resource="jobs")
+        limiter.disable(entity_id="banned", reason="unpaid since May")
+        with limiter.acquire("seated", "jobs", {"parallel": 1}):
+            with pytest.raises(RateLimitExceeded):
+                limiter.acquire("seated", "jobs", {"parallel": 1}).open()
+            with pytest.raises(PermissionDenied):
+                limiter.acquire("banned", "jobs", {"parallel": 1}).open()
+            browser.sees("Switched off: unpaid since May", ".ticker")
+            browser.sees("again in at most 1", ".ticker")
+            browser.picture("refused-light")
+            browser.go("entity?entity=seated")
+            browser.sees("1 at work", ".level")
+            assert "full in" not in browser.text(".level")
 
 
 def test_a_server_that_goes_and_comes_back(browser: Browser, tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """The cache of records: what it remembers, for how long, how misses share reads, what a fault leaves."""
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import pytest
 
@@ -365,6 +367,23 @@ def test_an_entry_may_give_way_while_others_are_invalidated() -> None:
     cache.invalidate(matches)
     assert [cache.last_known(key) is not None for key in keys] == [False, False, True, True]
     assert [cache.get(key, 0) is not None for key in keys[2:]] == [True, True]
+
+
+async def test_a_write_looks_for_nothing_but_what_it_wrote(clock: ManualClock) -> None:
+    """However much is remembered: else who makes a million entities looks through all of it each time."""
+
+    class NotLookedThrough(OrderedDict[Key, Any]):
+        def __iter__(self) -> NoReturn:
+            raise AssertionError("it was looked through")
+
+    repository = await Repository.over(MemoryBackend(clock.world), world=clock.world)
+    await repository.create_entity("team")
+    cache = repository._connection.cache
+    cache._entries = NotLookedThrough(cache._entries)
+    await repository.create_entity("key", parent_id="team", cascade=True)
+    await repository.set_limits("key", [RPM], "gpt-4")
+    await repository.delete_entity("key")
+    assert await repository.get_entity("key") is None
 
 
 def test_an_entry_is_as_old_as_its_question() -> None:

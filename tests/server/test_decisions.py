@@ -256,11 +256,14 @@ async def test_seats_are_held_by_a_lease() -> None:
     """A seat is taken with the lease and back with its end; a plain decision cannot have one."""
     async with asking() as server:
         await server.server.limiter.set_resource_defaults("gpu", [Limit.concurrent("parallel", 1, hold="1m")])
+        about = {"entity": "key-1", "resource": "gpu", "need": "parallel:1"}
         said = {"entity": "key-1", "resource": "gpu", "consume": {"parallel": 1}}
         first = await server.post("/v1/acquire", said)
         assert first.status_code == 200, first.text
         assert (await server.post("/v1/acquire", said)).status_code == 429
+        assert (await server.get("/v1/available", **about)).json()["retry_after_is_latest"] is True
         await server.post(f"/v1/leases/{first.json()['lease']}/commit")
+        assert (await server.get("/v1/available", **about)).json()["retry_after_is_latest"] is False
         for key in (None, "k"):
             plain = await server.post("/v1/acquire", {**said, "lease": False}, key=key)
             assert (plain.status_code, plain.json()["field"]) == (400, "lease")

@@ -98,7 +98,9 @@ async def test_one_request_too_many() -> None:
         await begun.wait()
         second = await http.get("/")
         assert (second.status_code, second.headers["retry-after"]) == (503, "1")
+        alive = asyncio.create_task(http.get("/healthz"))  # or whoever asks would end it for being busy
         gate.set()
+        assert (await alive).status_code == 404
         assert (await first).status_code == (await http.get("/")).status_code == 404
 
 

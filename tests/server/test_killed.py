@@ -51,6 +51,22 @@ class Bank:
         repository = await Repository.over(backend if wrap is None else wrap(backend), world=self.clock.world)
         return StoredLeases(RateLimiter(repository))
 
+    async def faulty(self) -> tuple[StoredLeases, FaultyBackend]:
+        """A worker, and what its calls fail by."""
+        found = list[FaultyBackend]()
+
+        def wrap(backend: Backend) -> Backend:
+            found.append(FaultyBackend(backend))
+            return found[0]
+
+        return await self.worker(wrap), found[0]
+
+    async def expired(self, workers: int = 1) -> None:
+        """A minute later, when other workers have looked after all leases."""
+        self.clock.advance(61)
+        for _ in range(workers):
+            await swept(await self.worker())
+
     async def furnish(self) -> None:
         leases = await self.worker()
         limiter = leases._limiter
@@ -63,6 +79,11 @@ class Bank:
         """What is left, of the child and of its parent."""
         limiter = (await self.worker())._limiter
         return {who: await limiter.available(who, resource) for who in ("child", "parent")}
+
+
+async def swept(worker: StoredLeases) -> None:
+    for place in range(PLACES):
+        await worker.sweep(place)
 
 
 def left(rpd: int, parallel: int) -> dict[str, dict[str, int]]:
@@ -149,10 +170,7 @@ async def test_a_lease_whose_answer_nobody_got_expires() -> None:
     """Nobody asks again: whatever was taken is back when the lease has expired, swept by another worker."""
 
     async def check(bank: Bank) -> None:
-        bank.clock.advance(61)
-        other = await bank.worker()
-        for place in range(PLACES):
-            await other.sweep(place)
+        await bank.expired()
         assert await bank.books() == left(1000, 5)
 
     assert await dies_everywhere(nothing, taken, check) >= 4
@@ -170,10 +188,7 @@ async def test_ending_is_counted_once(cost: OnExpiry, books: dict[str, dict[str,
     async def check(bank: Bank) -> None:
         assert await ended(await bank.worker(), cost) is not LeaseState.EXPIRED
         assert await bank.books() == books
-        bank.clock.advance(61)
-        other = await bank.worker()
-        for place in range(PLACES):
-            await other.sweep(place)
+        await bank.expired()
         assert await bank.books() == books
 
     assert await dies_everywhere(taken, change, check) >= 3
@@ -186,15 +201,10 @@ async def test_expiry_is_counted_once() -> None:
         world = worker.ends.scope.world
         assert world.nap is not None
         world.nap(61)
-        for place in range(PLACES):
-            await worker.sweep(place)
+        await swept(worker)
 
     async def check(bank: Bank) -> None:
-        bank.clock.advance(61)
-        for _ in range(2):
-            other = await bank.worker()
-            for place in range(PLACES):
-                await other.sweep(place)
+        await bank.expired(workers=2)
         assert await bank.books() == left(1000, 5)
 
     assert await dies_everywhere(taken, change, check) >= 5
@@ -204,23 +214,18 @@ async def test_expiry_is_counted_once() -> None:
 async def test_replies_that_are_lost(fault: Fault) -> None:
     """A call fails anywhere, its effect kept or not: the same worker is asked again until it answers."""
     for at in range(CALLS_MAX):
-        bank, faulty = Bank(), list[FaultyBackend]()
+        bank = Bank()
         await bank.furnish()
-
-        def wrap(backend: Backend, faulty: list[FaultyBackend] = faulty) -> Backend:
-            faulty.append(FaultyBackend(backend))
-            return faulty[0]
-
-        worker = await bank.worker(wrap)
+        worker, store = await bank.faulty()
         asked, failed = ASKED, False
-        faulty[0].faults = [None] * at + [fault]
+        store.faults = [None] * at + [fault]
         for _ in range(5):
             with contextlib.suppress(RateLimiterUnavailable):
                 await worker.acquire(asked)
                 break
             failed = True
         assert await bank.books() == left(990, 4)
-        faulty[0].faults = [None] * at + [fault]
+        store.faults = [None] * at + [fault]
         for _ in range(5):
             with contextlib.suppress(RateLimiterUnavailable):
                 assert await ended(worker) is LeaseState.COMMITTED
@@ -275,16 +280,11 @@ async def test_a_family_that_changes_while_a_lease_is_taken(is_lease: bool) -> N
 async def test_a_waiter_asks_in_vain_whether_its_record_was_written() -> None:
     """A lease is not given back while nobody knows whether there is a record, which would answer for it."""
     for at in range(CALLS_MAX):
-        bank, faulty = Bank(), list[FaultyBackend]()
+        bank = Bank()
         await bank.furnish()
-
-        def wrap(backend: Backend, faulty: list[FaultyBackend] = faulty) -> Backend:
-            faulty.append(FaultyBackend(backend))
-            return faulty[0]
-
-        worker = await bank.worker(wrap)
+        worker, store = await bank.faulty()
         await worker.acquire(replace(ASKED, demands=(Demand("child", "r", {"rpd": 1000}),), key="all of it"))
-        faulty[0].faults = [None] * at + [Fault.LOST_REPLY, Fault.UNREACHABLE]
+        store.faults = [None] * at + [Fault.LOST_REPLY, Fault.UNREACHABLE]
         for _ in range(5):
             with contextlib.suppress(RateLimiterUnavailable):
                 await worker.acquire(replace(ASKED, lease_seconds=1e6, wait=1e5))
@@ -293,7 +293,7 @@ async def test_a_waiter_asks_in_vain_whether_its_record_was_written() -> None:
         for who in ("child", "parent"):
             counted = {s.limit_name: s.total_consumed_milli for s in await used.get_bucket(who, "r")}
             assert counted["rpd"] >= 1_010_000, (at, who)
-        if faulty[0].faults:
+        if store.faults:
             return
     raise AssertionError("it never ran through")
 

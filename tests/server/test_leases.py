@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.stores import STORES, url_of
-from zae_limiter import RateLimiter
+from zae_limiter import RateLimiter, ValidationError
 from zae_limiter.models import Limit
 from zae_limiter.models.demand import Demand
 from zae_limiter.records.leases import PLACES, LeaseState, OnExpiry, _place, lease_item, lease_key, lease_of
 from zae_limiter.repository_protocol import Put
 from zae_limiter.server.leases import SWEEP_LEASES_MAX, AskedLease, StoredLeases
+from zae_limiter.testing import RecordingBackend
+from zae_limiter.web.answers import RequestRefused
 
 LIMITS = [Limit.per_day("rpd", 1000), Limit.concurrent("parallel", 5, hold="1h")]
 
@@ -89,3 +91,55 @@ async def test_leases_that_nobody_can_end(kind: str, tmp_path: Path) -> None:
         else:
             raise AssertionError("it has never expired")
         assert leases.counts.failed > SWEEP_LEASES_MAX
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_what_can_be_taken_can_be_ended(kind: str, tmp_path: Path) -> None:
+    """Though parents that had no limits have some by then: what might not fit any more is not taken."""
+    async with RateLimiter.open(url_of(kind, tmp_path)) as limiter:
+        leases = StoredLeases(limiter)
+        for number in range(50):
+            await limiter.create_entity(f"parent-{number}")
+            await limiter.create_entity(f"child-{number}", parent_id=f"parent-{number}", cascade=True)
+            await limiter.set_limits(f"child-{number}", [LIMITS[0]], resource="r")
+        all_of_them = tuple(Demand(f"child-{number}", "r", {"rpd": 10}) for number in range(50))
+        with pytest.raises(ValidationError, match="100 buckets"):
+            await leases.acquire(asked("k", demands=all_of_them))
+        granted = await leases.acquire(asked("k", demands=all_of_them[:49]))
+        assert granted.row is not None
+        await limiter.set_resource_defaults("r", [LIMITS[0]])
+        for number in range(50):
+            assert await limiter.available(f"parent-{number}", "r") == {"rpd": 1000}
+        row = granted.row.changed(noted=({"rpd": 12},) * 49)
+        noted = await leases.ends.note(granted.row, row)
+        assert noted is not None
+        assert await leases.finish(noted, LeaseState.COMMITTED, OnExpiry.SETTLE) is not None
+        assert await limiter.available("child-0", "r") == {"rpd": 988}
+
+
+async def test_who_gave_a_lease_knows_it_once(tmp_path: Path) -> None:
+    """No read of it comes before its end; what another worker did to it meanwhile counts all the same."""
+    url = url_of("sqlite", tmp_path)
+    async with RateLimiter.open(url) as one, RateLimiter.open(url) as other:
+        await one.set_resource_defaults("r", LIMITS)
+        await one.set_resource_defaults("s", LIMITS)
+        here, there = StoredLeases(one), StoredLeases(other)
+        connection = one.repository._connection
+        connection.backend = recording = RecordingBackend(connection.backend)
+        lease_id = here._id_of(asked("k"))
+        await here.acquire(asked("k"))
+        recording.forget()
+        row = await here.held(lease_id, "somebody")
+        assert (row.state, recording.calls) == (LeaseState.HELD, [])
+        assert await here.finish(row, LeaseState.CANCELLED, OnExpiry.REFUND) is not None
+
+        lease_id = here._id_of(asked("l"))
+        await here.acquire(asked("l"))
+        theirs = await there.held(lease_id, "somebody")
+        assert await there.finish(theirs, LeaseState.COMMITTED, OnExpiry.SETTLE) is not None
+        stale = await here.held(lease_id, "somebody")
+        assert await here.finish(stale, LeaseState.CANCELLED, OnExpiry.REFUND) is None
+        assert (await here.held(lease_id, "somebody")).state is LeaseState.COMMITTED
+        assert await one.available("child", "r") == {"rpd": 990, "parallel": 5}
+        with pytest.raises(RequestRefused, match="no such lease"):
+            await here.held(lease_id, "somebody else")

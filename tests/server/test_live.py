@@ -18,13 +18,14 @@ from tests.patience import PATIENCE_SECONDS, wait_beside
 from tests.server.looker import SECRETS, Asking, bearer, mismatches
 from tests.stores import url_of
 from zae_limiter import Limit, RateLimiter, RateLimitExceeded
-from zae_limiter.records.looking import SeenBucket, SeenLevel
+from zae_limiter.records.buckets_now import SeenBucket, SeenLevel
 from zae_limiter.records.reports import Refusal
-from zae_limiter.server import ServerConfig, live
+from zae_limiter.server import ServerConfig, live, view_state
 from zae_limiter.server import view_shapes as shapes
 from zae_limiter.server.app import application
 from zae_limiter.server.tokens import token_of
-from zae_limiter.telemetry import Telemetry
+from zae_limiter.server.view_state import ViewState
+from zae_limiter.telemetry import Telemetry, sharing
 
 RPM = Limit.per_day("rpm", 100, calendar=True)
 
@@ -159,6 +160,30 @@ async def test_refusals_are_told_to_whom_they_concern(store: str) -> None:
                 with pytest.raises(RateLimitExceeded):
                     await used(elsewhere, "key-2", 101)
                 assert [one["entity"] for one in (await until(other, "refusals"))["rows"]] == ["key-2"]
+
+
+async def test_refusals_are_asked_for_more_often_than_levels(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one that another process has just told would wait as long again as it took to tell it."""
+    looks, asked = list[str](), list[str]()
+    look, hear = live.look_at_entity, ViewState.refusals
+
+    async def looking(*given: Any) -> Any:
+        looks.append(given[1])
+        return await look(*given)
+
+    async def hearing(*given: Any) -> Any:
+        asked.append("refusals")
+        return await hear(*given)
+
+    monkeypatch.setattr(live, "look_at_entity", looking)
+    monkeypatch.setattr(ViewState, "refusals", hearing)
+    monkeypatch.setattr(ViewState, "pause_seconds", lambda *_: 1e9)
+    async with serving(store) as (found, _), watching(found, entity="key-1"):
+        await wait_beside(lambda: len(asked) >= 4)
+        assert looks == ["key-1"]
+    assert view_state.HEAR_SECONDS + sharing.SOON_MS / 1000 <= 1.5
 
 
 async def test_a_stream_ends_when_the_server_does(store: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.records.store import count_usage
 from tests.server.looker import asking, mismatches
-from tests.stores import url_of
+from tests.stores import STORES, url_of
 from zae_limiter import Limit, UsageSnapshot, UsageWindow
 from zae_limiter.records.items import USAGE_PASSED, usage_row
 from zae_limiter.repository_protocol import Update
@@ -19,7 +19,7 @@ from zae_limiter.server import view_shapes as shapes
 HOUR_MS = 3_600_000
 
 
-@pytest.fixture(params=["memory", "sqlite", "dynamodb"])
+@pytest.fixture(params=list(STORES))
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return url_of(request.param, tmp_path)
 

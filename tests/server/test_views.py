@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.server.looker import ALL, SECRETS, Asking, asking, mismatches
-from tests.stores import url_of
+from tests.stores import STORES, url_of
 from zae_limiter import Limit, RateLimiter, RateLimitExceeded
 from zae_limiter.server import view_shapes as shapes
 from zae_limiter.server.views import VIEWS
@@ -57,7 +57,7 @@ async def filled(store: str, **more: Any) -> AsyncIterator[Asking]:
         yield found
 
 
-@pytest.fixture(params=["memory", "sqlite", "dynamodb"])
+@pytest.fixture(params=list(STORES))
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return url_of(request.param, tmp_path)
 
@@ -292,10 +292,9 @@ async def test_somebody_who_was_never_recorded_is_shown_by_what_it_used(memory: 
     assert (guest["exists"], guest["chain"], len(guest["buckets"])) == (False, ["guest"], 1)
 
 
-async def test_other_processes_are_heard(tmp_path: Path) -> None:
+async def test_other_processes_are_heard(store: str) -> None:
     """Whom they refused, and how they do, as far as they tell."""
-    url = url_of("sqlite", tmp_path)
-    async with filled(url) as found, RateLimiter.open(url) as elsewhere:
+    async with filled(store) as found, RateLimiter.open(store) as elsewhere:
         with Telemetry(elsewhere, name="elsewhere") as told:
             told.share()
             with pytest.raises(RateLimitExceeded):

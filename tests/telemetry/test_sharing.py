@@ -9,6 +9,7 @@ from tests.patience import PATIENCE_SECONDS, wait_until
 from tests.stores import STORES
 from zae_limiter import (
     Limit,
+    PermissionDenied,
     RateLimiter,
     RateLimiterUnavailable,
     RateLimitExceeded,
@@ -56,6 +57,38 @@ async def test_another_process_sees_refusals(url: str) -> None:
             (report,) = await heard(there.repository, lambda found: found[0].refused == 5)
             assert report.admitted == 4
             assert {one.entity_id for one in report.refusals} == {"key-1", "key-2"}
+
+
+async def test_others_see_what_a_switch_refused(url: str) -> None:
+    """Soon, with its reason, and though nothing else has happened; it is no limit's doing."""
+    async with RateLimiter.open(url) as here, RateLimiter.open(url) as there:
+        await here.disable(entity_id="key-1", reason="unpaid")
+        with Telemetry(here) as telemetry:
+            telemetry.share()
+            for _ in range(3):
+                with pytest.raises(PermissionDenied):
+                    async with here.acquire("key-1", "gpt-4", {"rpm": 1}, LIMITS):
+                        pass
+            (report,) = await heard(
+                there.repository, lambda found: bool(found) and sum(r.count for r in found[0].refusals) == 3
+            )
+            (refusal,) = report.refusals
+            assert (refusal.entity_id, refusal.resource, refusal.requested) == ("key-1", "gpt-4", {"rpm": 1})
+            assert (refusal.limits, refusal.reason, refusal.retry_after_ms) == ((), "unpaid", None)
+
+
+async def test_the_wait_for_a_seat_is_told_as_the_latest(url: str) -> None:
+    """For it is free as soon as somebody is done; the wait for a rate is what it is."""
+    seats = [Limit.concurrent("parallel", 1, hold="5m"), Limit.per_minute("rpm", 2)]
+    async with RateLimiter.open(url) as limiter:
+        with Telemetry(limiter) as telemetry:
+            async with limiter.acquire("key-1", "gpt-4", {"parallel": 1, "rpm": 1}, seats):
+                for amounts in ({"parallel": 1}, {"rpm": 2}):
+                    with pytest.raises(RateLimitExceeded):
+                        async with limiter.acquire("key-1", "gpt-4", amounts, seats):
+                            pass
+            found = {one.limits: one.is_latest for one in telemetry.recent}
+            assert found == {("parallel",): True, ("rpm",): False}
 
 
 def test_a_sync_limiter_shares_too(tmp_path: object) -> None:

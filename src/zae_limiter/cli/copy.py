@@ -228,15 +228,8 @@ def _data(arrival: Arrival, report: CopyReport) -> dict[str, Any]:
     return {
         "namespace": arrival.name,
         "id": arrival.space.namespace_id,
-        "items": report.items,
-        "written": report.written,
-        "changed": report.changed,
-        "removed": report.removed,
-        "different": report.different,
-        "differences": [
-            {"partition": key.partition, "sort": key.sort, "how": how}
-            for key, how in report.differences.items()
-        ],
+        **{name: getattr(report, name) for name in ("items", "written", "changed", "removed", "different")},
+        "differences": [{**key._asdict(), "how": how} for key, how in report.differences.items()],
         "open": report.is_open,
     }
 

@@ -21,14 +21,7 @@ from .errors import INTERRUPTED, STORE_IN_USE, Failure
 from .nouns import Command, decorated, option, together, verb
 from .output import Output
 from .progress import Board
-from .session import (
-    ENDPOINT,
-    REGION,
-    confirmed,
-    make_sure,
-    on_unavailable,
-    with_output,
-)
+from .session import ENDPOINT, REGION, confirmed, make_sure, on_unavailable, with_output
 
 if TYPE_CHECKING:
     from ..infra.stack_manager import Deployment, StackChange, SyncStackManager

@@ -204,13 +204,7 @@ def delete(session: Session, entity_id: str, yes: bool, principal: str | None) -
 
 
 @entity.verb(
-    "set-limits",
-    entity_id,
-    resource_option,
-    with_limits,
-    with_session,
-    meant="--resource",
-    epilog=EXAMPLES,
+    "set-limits", entity_id, resource_option, with_limits, with_session, meant="--resource", epilog=EXAMPLES
 )
 def set_limits(
     session: Session, entity_id: str, resource: str, limits: tuple[Limit, ...], **how: Any
@@ -329,7 +323,8 @@ def _buckets_table(rows: list[dict[str, Any]], units: Mapping[tuple[str, str], s
         amounts = {name: shown_amount(row[name], unit) for name in ("available", "capacity")}
         shown = {name: str(row.get(name, "")) for name in columns[:-1]} | amounts
         full_in_ms = round(row["full_in_seconds"] * 1000)
-        texts.append([*shown.values(), span(full_in_ms) if full_in_ms else "now"])
+        at_most = "at most " if "held" in row else ""  # a seat is free when somebody is done
+        texts.append([*shown.values(), f"{at_most}{span(full_in_ms)}" if full_in_ms else "now"])
     taken = sum(max(map(len, column)) + COLUMN_GAP for column in zip(columns, *texts, strict=True))
     levels = _levels([(row["available"], row["capacity"]) for row in rows], out.width - taken, ink(out))
     at = columns.index("available")

@@ -212,20 +212,12 @@ def show_names(session: Session, resources: list[str]) -> None:
 
 
 def limits_table(limits: Sequence[Limit]) -> Table:
-    return grid(
-        ["limit", "capacity", "refill", "every", "as an option"],
-        [
-            (
-                o.name,
-                shown_amount(o.capacity, o.unit),
-                shown_amount(o.refill_amount, o.unit),
-                o.accrual or f"{o.refill_period_seconds} s",
-                f"-l {quote(limit_text(o))}",
-            )
-            for o in limits
-        ],
-        numbers=("capacity", "refill", "every"),
-    )
+    numbers, rows = ("capacity", "refill", "every"), []
+    for o in limits:
+        amounts = [shown_amount(amount, o.unit) for amount in (o.capacity, o.refill_amount)]
+        every = o.accrual or f"{o.refill_period_seconds} s"
+        rows.append([o.name, *amounts, every, f"-l {quote(limit_text(o))}"])
+    return grid(["limit", *numbers, "as an option"], rows, numbers=numbers)
 
 
 def show_limits(session: Session, limits: Sequence[Limit], whose: str, setting: str) -> None:

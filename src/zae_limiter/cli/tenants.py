@@ -21,33 +21,22 @@ DOLLAR = 1_000_000
 PRICES = {GPT: 60, CLAUDE: 15}
 """Millionths of a dollar for a token."""
 
+
+def _rates(rpm: int, tpm: int, *more: Limit) -> list[Limit]:
+    return [Limit.per_minute("rpm", rpm), Limit.per_minute("tpm", tpm), *more]
+
+
 DEFAULTS = {
-    GPT: [
-        Limit.per_minute("rpm", 60),
-        Limit.per_minute("tpm", 40_000),
-        Limit.concurrent("parallel", 20, hold="2m"),
-    ],
-    CLAUDE: [
-        Limit.per_minute("rpm", 30),
-        Limit.per_minute("tpm", 50_000),
-        Limit.concurrent("parallel", 6, hold="2m"),
-    ],
+    GPT: _rates(60, 40_000, Limit.concurrent("parallel", 20, hold="2m")),
+    CLAUDE: _rates(30, 50_000, Limit.concurrent("parallel", 6, hold="2m")),
     EMBEDDINGS: [Limit.per_minute("rpm", 600), Limit.per_minute("tpm", 60_000, burst=20_000)],
 }
 OWN: dict[tuple[str, str], list[Limit]] = {
-    ("acme", GPT): [
-        Limit.per_minute("rpm", 200),
-        Limit.per_minute("tpm", 150_000),
-        Limit.per_month("usd", 20_000 * DOLLAR, unit=USD),
-    ],
-    ("acme/search", GPT): [Limit.per_minute("rpm", 120), Limit.per_minute("tpm", 80_000)],
-    ("acme/support", GPT): [Limit.per_minute("rpm", 90), Limit.per_minute("tpm", 60_000)],
-    ("globex", GPT): [
-        Limit.per_minute("rpm", 120),
-        Limit.per_minute("tpm", 100_000),
-        Limit.per_month("usd", 250 * DOLLAR, unit=USD),
-    ],
-    ("initech", GPT): [Limit.per_minute("rpm", 15), Limit.per_minute("tpm", 10_000)],
+    ("acme", GPT): _rates(200, 150_000, Limit.per_month("usd", 20_000 * DOLLAR, unit=USD)),
+    ("acme/search", GPT): _rates(120, 80_000),
+    ("acme/support", GPT): _rates(90, 60_000),
+    ("globex", GPT): _rates(120, 100_000, Limit.per_month("usd", 250 * DOLLAR, unit=USD)),
+    ("initech", GPT): _rates(15, 10_000),
 }
 PARENTS: dict[str, str | None] = {
     "acme": None,

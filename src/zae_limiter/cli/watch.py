@@ -24,7 +24,7 @@ from ..exceptions import ZAELimiterError, without_secrets
 from ..models.accruals import CONCURRENT
 from ..models.money import shown_amount
 from ..models.refusing import span
-from ..records.looking import SeenBucket, SeenLevel
+from ..records.buckets_now import SeenBucket, SeenLevel
 from ..records.reports import Refusal
 from ..runtime.colour import run_sync
 from ..visualization.screen import Gauge, RefusalLine, Scene, frame
@@ -34,20 +34,20 @@ from .keys import Keys
 from .nouns import option, verb
 from .output import ascii_option, console, counted, ink, plain
 from .session import Session, with_existing
-from .sight import (
+from .switches import switch_text
+from .text import printable
+from .watch_data import (
     Changes,
     Happening,
     LevelState,
     Shown,
     Sight,
-    Spotter,
+    WatchReader,
     level_data,
     moved_milli,
     refusal_data,
     state_of,
 )
-from .switches import switch_text
-from .text import printable
 
 FRAMES_A_SECOND = 8
 INTERVAL_SECONDS, INTERVAL_SECONDS_DYNAMODB = 1.0, 5.0
@@ -109,18 +109,18 @@ class Look:
         self.session = session
         self._sort = sort
         self._asked = entity_id, resource, limit
-        self._spotter: Spotter | None = None
+        self._reader: WatchReader | None = None
 
     def __call__(self) -> Sight:
         """Look once; raises if the store cannot be looked at."""
         try:
-            if self._spotter is None:
+            if self._reader is None:
                 scope = self.session.repository._async._scope
-                self._spotter = Spotter(scope, *self._asked)
+                self._reader = WatchReader(scope, *self._asked)
             self.session.must_exist()
-            sight = run_sync(self._spotter.look())
+            sight = run_sync(self._reader.look())
         except (ZAELimiterError, click.ClickException):
-            self._spotter = None
+            self._reader = None
             self.session.reopen()
             raise
         if self._sort == "entity" and self._asked[0] is None:
@@ -132,6 +132,7 @@ class Look:
         """What a sight shows at an instant, which may be later than the look."""
         now_ms = sight.at_ms if now_ms is None else now_ms
         entity_id, resource, _ = self._asked
+        is_family = entity_id is not None
         of = "" if entity_id is None else f"  {printable(entity_id)}"
         of += "" if resource is None else f"  {printable(resource)}"
         store = printable(without_secrets(self.session.url))
@@ -139,12 +140,8 @@ class Look:
         return Scene(
             f"zae-limiter watch  {store}{of}",
             f"{_clock(now_ms)} UTC",
-            _heading(sight, is_family=entity_id is not None),
-            [
-                gauge
-                for shown in sight.buckets
-                for gauge in _gauges(shown, now_ms, is_family=entity_id is not None)
-            ],
+            _heading(sight, is_family=is_family),
+            [gauge for shown in sight.buckets for gauge in _gauges(shown, now_ms, is_family=is_family)],
             refusals,
             trouble,
         )
@@ -216,11 +213,16 @@ def _when(level: SeenLevel, milli: int, refuses: bool, passed_ms: int) -> str:
 
 
 def _told_refusal(one: Refusal) -> RefusalLine:
-    wait = "" if one.retry_after_ms is None else span(max(1, one.retry_after_ms))
-    why = ", ".join(one.limits) + ("" if one.retry_after_ms is not None else ", never passes")
+    wait, limits = _wait_text(one.retry_after_ms, is_latest=one.is_latest), ", ".join(one.limits)
+    why = printable(f"off: {one.reason}") if one.reason else limits if wait else f"{limits}, never passes"
     return RefusalLine(
         _clock(one.at_ms), printable(one.entity_id), printable(one.resource), why, wait, one.count
     )
+
+
+def _wait_text(wait_ms: int | None, *, is_latest: bool) -> str:
+    """How long to wait, if that helps: until somebody is done a seat is not free, and then it is at once."""
+    return "" if wait_ms is None else ("at most " if is_latest else "") + span(max(1, wait_ms))
 
 
 def _clock(at_ms: int) -> str:
@@ -229,6 +231,10 @@ def _clock(at_ms: int) -> str:
 
 def _data(sight: Sight) -> dict[str, Any]:
     """One look as JSON."""
+    refused = [
+        {"at_ms": one.at_ms, "entity": one.entity_id, "resource": one.resource, **refusal_data(one)}
+        for one in sight.refusals or ()
+    ]
     return {
         "at_ms": sight.at_ms,
         "buckets_known": sight.buckets_known,
@@ -242,12 +248,7 @@ def _data(sight: Sight) -> dict[str, Any]:
             }
             for bucket, depth in sight.buckets
         ],
-        "refusals": None
-        if sight.refusals is None
-        else [
-            {"at_ms": one.at_ms, "entity": one.entity_id, "resource": one.resource, **refusal_data(one)}
-            for one in sight.refusals
-        ],
+        "refusals": None if sight.refusals is None else refused,
         "pace": None if sight.pace is None else sight.pace._asdict(),
     }
 
@@ -284,9 +285,11 @@ def _sentence(change: Happening) -> str:
     """A change as a line for people and for grep."""
     told, whose = change.told, f"{_clock(change.at_ms)} {change.entity} {change.resource}"
     if change.event == "refusal":
-        wait_ms = told["retry_after_ms"]
-        wait = "never passes" if wait_ms is None else f"wait {span(max(1, wait_ms))}"
+        wait = _wait_text(told["retry_after_ms"], is_latest=told["retry_after_is_latest"])
         times = f", {told['count']} times" if told["count"] > 1 else ""
+        if told["reason"] is not None:
+            return f"{whose} refused, it is off: {told['reason']}{times}"
+        wait = f"wait {wait}" if wait else "never passes"
         return f"{whose} refused by {', '.join(told['limits'])}, {wait}{times}"
     unit = told.get("unit")
     left = f"{shown_amount(told['available'], unit)} of {shown_amount(told['capacity'], unit)} left"

@@ -240,11 +240,7 @@ class BucketRecords:
         return await explanation(self._scope, accounts)
 
     async def speculative_consume(
-        self,
-        entity_id: str,
-        resource: str,
-        consume: Mapping[str, int],
-        limits: Sequence[Limit] | None = None,
+        self, entity_id: str, resource: str, consume: Mapping[str, int], limits: Sequence[Limit] | None = None
     ) -> Outcome:
         """Take amounts from one bucket with one conditional write, and say what became of it.
 
@@ -396,12 +392,7 @@ class BucketRecords:
             raise RateLimiterUnavailable(str(error), misconfigured=error.misconfigured) from error
 
     async def _account(
-        self,
-        entity_id: str,
-        resource: str,
-        limits: Sequence[Limit] | None,
-        *,
-        fresh: bool = False,
+        self, entity_id: str, resource: str, limits: Sequence[Limit] | None, *, fresh: bool = False
     ) -> tuple[Account, Resolved]:
         key = bucket_key(self._namespace_id, entity_id, resource)
         keys = self._records(entity_id, resource)
@@ -410,11 +401,7 @@ class BucketRecords:
         return self._account_of(entity_id, resource, limits, known)
 
     def _account_of(
-        self,
-        entity_id: str,
-        resource: str,
-        limits: Sequence[Limit] | None,
-        known: Sequence[Item | None],
+        self, entity_id: str, resource: str, limits: Sequence[Limit] | None, known: Sequence[Item | None]
     ) -> tuple[Account, Resolved]:
         """The account that some records make: those of ``_records``, in that order."""
         key, (_, entity, *levels) = bucket_key(self._namespace_id, entity_id, resource), known

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from ..config_cache import ConfigCache
@@ -149,6 +149,11 @@ class Connection:
         """Read records anew when they are next asked for, and not from reads that set out too early."""
         self.cache.invalidate(matches)
         self._reads.get().drop(lambda key, _: matches(key))
+
+    def invalidate_keys(self, keys: Collection[Key]) -> None:
+        """The same of records that this process has just written."""
+        self.cache.invalidate_keys(keys)
+        self._reads.get().drop(lambda key, _: key in keys)
 
     async def _read(
         self, missing: Sequence[Key], unknown: Sequence[Key], *, share: bool

@@ -238,7 +238,7 @@ async def delete_entity(scope: Scope, entity_id: str, principal: str | None = No
         await mend_counts(scope, writes, outcomes)
     else:
         raise EntityConflictError(entity_id, f"{ATTEMPTS_MAX} attempts to delete it were overtaken")
-    scope.connection.invalidate(key.__eq__)
+    scope.connection.invalidate_keys([key])
     await clear_out(scope, entity_id)
     return True
 

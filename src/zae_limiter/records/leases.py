@@ -36,6 +36,9 @@ REPLIES_MAX = 16
 
 DUE_DIGITS = 15
 
+AS_THEY_ARE = ("owner", "said", "began_ms", "expires_ms", "ended_ms", "ending", "rev", "mark")
+"""The fields of a lease that its item has by the same names."""
+
 
 class LeaseState(Choice):
     """What has become of a lease."""
@@ -159,19 +162,12 @@ def lease_item(namespace_id: str, row: LeaseRow) -> dict[str, Value]:
         f"{GSI2}SK": f"{row.due_ms:0{DUE_DIGITS}}",
     }
     return {
-        "owner": row.owner,
-        "said": row.said,
+        **{name: getattr(row, name) for name in AS_THEY_ARE},
         "state": row.state.value,
-        "began_ms": row.began_ms,
-        "expires_ms": row.expires_ms,
-        "ended_ms": row.ended_ms,
         "on_expiry": row.on_expiry.value,
         "parts": json.dumps(row.parts),
         "noted": json.dumps(row.noted),
         "replies": json.dumps(row.replies),
-        "ending": row.ending,
-        "rev": row.rev,
-        "mark": row.mark,
         "ttl": over_ms // 1000 + (LOST_SECONDS if is_held else KEPT_SECONDS),
         **(due if is_held else {}),
         **within_namespace(namespace_id, key),

@@ -118,12 +118,7 @@ def once_item(
     namespace_id: str, request: OnceRequest, answer: Mapping[str, Value], ttl: int
 ) -> dict[str, Value]:
     place = once_key(namespace_id, request.key)
-    return {
-        "said": request.said,
-        "answer": dict(answer),
-        "ttl": ttl,
-        **within_namespace(namespace_id, place),
-    }
+    return {"said": request.said, "answer": dict(answer), "ttl": ttl, **within_namespace(namespace_id, place)}
 
 
 def _noted(scope: Scope, request: OnceRequest, answer: Mapping[str, Value], record: Item | None) -> Put:

@@ -48,10 +48,14 @@ class Refusal:
     requested: Mapping[str, int]
     """What was asked for, the last time."""
     retry_after_ms: int | None
-    """How long to wait, as of ``at_ms``; ``None`` if it can never pass."""
+    """How long to wait, as of ``at_ms``; ``None`` if waiting does not help."""
     count: int = 1
     process: str = ""
     """Who refused, if another process told it."""
+    is_latest: bool = False
+    """Whether the wait is the longest that it can be: a seat may be free at any time before."""
+    reason: str = ""
+    """Why it is off, if no limit refused but a switch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +134,8 @@ def _refusals_text(refusals: Sequence[Refusal]) -> str:
     left = REFUSALS_BYTES_MAX
     for one in refusals[:REFUSALS_MAX]:
         said = [one.at_ms, one.entity_id, one.resource, [*one.limits], dict(one.requested)]
-        row = json.dumps([*said, one.retry_after_ms, one.count], separators=(",", ":"))  # all of it ASCII
+        said += [one.retry_after_ms, one.count, one.is_latest, one.reason]
+        row = json.dumps(said, separators=(",", ":"))  # all of it ASCII
         left -= len(row) + 1
         if left < 1:
             break
@@ -171,8 +176,11 @@ def _refusal_of(row: object, process: str) -> Refusal | None:
             dict(requested),
             int() | None as after,
             int(count),
+            bool(is_latest),
+            str(reason),
         ]:
             names = tuple(name for name in limits if isinstance(name, str))
             amounts = {name: amount for name, amount in requested.items() if isinstance(amount, int)}
-            return Refusal(at_ms, entity_id, resource, names, amounts, after, count, process)
+            more = after, count, process, is_latest, reason
+            return Refusal(at_ms, entity_id, resource, names, amounts, *more)
     return None

@@ -108,7 +108,7 @@ class Scope:
     def _outdate(self, writes: Sequence[Write]) -> None:
         """Whatever this process remembers of records that it has written is read again."""
         if keys := {write.key for write in writes if is_remembered(write.key)}:
-            self.connection.invalidate(keys.__contains__)
+            self.connection.invalidate_keys(keys)
 
     async def must_write(self, writes: Sequence[Write]) -> list[Outcome]:
         """Writes, each on its own; a store that fails is told at once."""

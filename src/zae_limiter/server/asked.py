@@ -29,10 +29,7 @@ KEY_LETTERS_MAX = 255
 _KEY = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 
 _ONE = ("entity", "resource", "consume", "limits")
-ACQUIRE_FIELDS = (
-    *_ONE,
-    *("demands", "lease", "lease_seconds", "on_expiry", "on_unavailable", "wait"),
-)
+ACQUIRE_FIELDS = (*_ONE, *("demands", "lease", "lease_seconds", "on_expiry", "on_unavailable", "wait"))
 
 
 def key_of(values: Collection[str]) -> str | None:

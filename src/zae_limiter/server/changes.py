@@ -19,6 +19,7 @@ happens twice. All answers tell what is stored by then. A request that is wrong 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -32,13 +33,12 @@ from ..models.checks import check_flag
 from ..models.grammar import parse_amount, parse_limit
 from ..models.switches import check_reason
 from ..naming import DEFAULT_RESOURCE, validate_entity_id, validate_key, validate_parent_id, validate_resource
+from ..records.buckets_now import look_at
 from ..records.config_lists import LevelEntry
 from ..records.levels import level_at
-from ..records.looking import look_at
 from ..records.once import was_made
 from ..records.switch_list import thrown_switch_of
 from ..records.switching import switches_of
-from .lookout import Lookout
 from .questions import ChangeBody
 from .state import ServerState
 from .tokens import TokenScope
@@ -56,71 +56,59 @@ from .view_shapes import (
 LEVELS = ("system", "resource", "entity")
 STATES = ("off", "bypass", "on")
 
-Changing = Callable[[Lookout, ChangeBody, str], Awaitable[Any]]
+Changing = Callable[[ServerState, ChangeBody, str], Awaitable[Any]]
 """Carries out a change for a principal, and answers what is stored by then."""
 
 
 def routes(server: ServerState) -> list[BaseRoute]:
-    lookout = Lookout(server)
-    return [_route(lookout, path, *one) for path, one in CHANGES.items()]
+    return [_route(server, path, *one) for path, one in CHANGES.items()]
 
 
-def _route(lookout: Lookout, path: str, change: Changing, known: Collection[str]) -> Route:
+def _route(server: ServerState, path: str, change: Changing, known: Collection[str]) -> Route:
     async def answering(request: Request) -> Response:
-        caller = lookout.server.access.require(request, TokenScope.CHANGE)
+        caller = server.access.require(request, TokenScope.CHANGE)
         body = await ChangeBody.of(request, known)
-        return JSONResponse(await change(lookout, body, caller.name))
+        return JSONResponse(await change(server, body, caller.name))
 
     return Route(f"/v1/change/{path}", answering, methods=["POST"])
 
 
-async def limits(lookout: Lookout, body: ChangeBody, principal: str) -> ConfigShape:
+async def limits(server: ServerState, body: ChangeBody, principal: str) -> ConfigShape:
     """Replace the limits of a level; none deletes all that it says but its switch."""
     level = body.checked("level", _one_of("level", LEVELS))
     entity_id, resource = body.maybe("entity", validate_entity_id), body.maybe("resource", validate_resource)
     _check_place(level, entity_id, resource)
     chosen = body.checked("limits", _limits)
-    repository, who = lookout.repository, {"principal": principal}
+    repository, who, place = server.repository, {"principal": principal}, resource or DEFAULT_RESOURCE
     if level == "system":
-        await (
-            repository.set_system_defaults(chosen, **who)
-            if chosen
-            else repository.delete_system_defaults(**who)
-        )
+        put, delete = partial(repository.set_system_defaults), repository.delete_system_defaults
     elif entity_id is None:
-        assert resource is not None
-        await (
-            repository.set_resource_defaults(resource, chosen, **who)
-            if chosen
-            else repository.delete_resource_defaults(resource, **who)
-        )
+        put = partial(repository.set_resource_defaults, place)
+        delete = partial(repository.delete_resource_defaults, place)
     else:
-        place = resource or DEFAULT_RESOURCE
-        await (
-            repository.set_limits(entity_id, chosen, place, **who)
-            if chosen
-            else repository.delete_limits(entity_id, place, **who)
-        )
+        put = partial(repository.set_limits, entity_id, resource=place)
+        delete = partial(repository.delete_limits, entity_id, place)
+    await (put(chosen, **who) if chosen else delete(**who))
     stored = await repository.get_config(level, *_identified(level, entity_id, resource))
     named = (resource or DEFAULT_RESOURCE) if entity_id is not None else resource
     return config_shape(LevelEntry(entity_id, named, stored or LimiterConfig()))
 
 
-async def top_up(lookout: Lookout, body: ChangeBody, principal: str) -> BucketChangeShape:
+async def top_up(server: ServerState, body: ChangeBody, principal: str) -> BucketChangeShape:
     amounts = body.checked("amounts", _amounts)
-    return await _given(lookout, body, principal, lookout.repository.top_up, amounts)
+    return await _given(server, body, principal, server.repository.top_up, amounts)
 
 
-async def reset(lookout: Lookout, body: ChangeBody, principal: str) -> BucketChangeShape:
-    return await _given(lookout, body, principal, lookout.repository.reset, body.get("limits"))
+async def reset(server: ServerState, body: ChangeBody, principal: str) -> BucketChangeShape:
+    return await _given(server, body, principal, server.repository.reset, body.get("limits"))
 
 
-async def forgive(lookout: Lookout, body: ChangeBody, principal: str) -> BucketChangeShape:
-    return await _given(lookout, body, principal, lookout.repository.forgive, body.get("limits"))
+async def forgive(server: ServerState, body: ChangeBody, principal: str) -> BucketChangeShape:
+    return await _given(server, body, principal, server.repository.forgive, body.get("limits"))
 
 
 async def _given(
-    lookout: Lookout,
+    server: ServerState,
     body: ChangeBody,
     principal: str,
     verb: Callable[..., Awaitable[BucketChange]],
@@ -128,13 +116,13 @@ async def _given(
 ) -> BucketChangeShape:
     place = body.checked("entity", validate_entity_id), body.checked("resource", validate_resource)
     key = body.checked("key", validate_key)
-    again = await was_made(lookout.scope, key)
+    again = await was_made(server.scope, key)
     change = await verb(*place, what, key=key, principal=principal)
-    (seen,) = await look_at(lookout.scope, [place])
+    (seen,) = await look_at(server.scope, [place])
     return {"bucket": bucket_shape(seen), "again": again, "given": dict(change.given)}
 
 
-async def switch(lookout: Lookout, body: ChangeBody, principal: str) -> SwitchChangeShape:
+async def switch(server: ServerState, body: ChangeBody, principal: str) -> SwitchChangeShape:
     """Throw the switch of a level, or take it away."""
     entity_id, resource = body.maybe("entity", validate_entity_id), body.maybe("resource", validate_resource)
     level = body.maybe("level", _one_of("level", LEVELS))
@@ -146,7 +134,7 @@ async def switch(lookout: Lookout, body: ChangeBody, principal: str) -> SwitchCh
     for name, of in (("reason", "off"), ("counted", "bypass"), ("overrule", "on")):
         if name in body and state != of:
             raise ValidationError(name, body.get(name), f"it goes with state={of}")
-    repository = lookout.repository
+    repository = server.repository
     where: dict[str, Any] = {"entity_id": entity_id, "resource": resource, "principal": principal}
     if state == "off":
         await repository.disable(reason=body.checked("reason", check_reason), **where)
@@ -155,23 +143,23 @@ async def switch(lookout: Lookout, body: ChangeBody, principal: str) -> SwitchCh
     else:
         await repository.enable(overrule=body.maybe("overrule", _flag("overrule")) is True, **where)
     of_level = "entity" if entity_id is not None else "system" if resource is None else "resource"
-    key = level_at(lookout.scope, of_level, *_identified(of_level, entity_id, resource)).key
-    thrown = thrown_switch_of(key, await lookout.scope.get(key) or {})
+    key = level_at(server.scope, of_level, *_identified(of_level, entity_id, resource)).key
+    thrown = thrown_switch_of(key, await server.scope.get(key) or {})
     return {"switch": None if thrown is None else switch_shape(thrown)}
 
 
-async def parent(lookout: Lookout, body: ChangeBody, principal: str) -> ParentChangeShape:
+async def parent(server: ServerState, body: ChangeBody, principal: str) -> ParentChangeShape:
     """Give an entity another parent, or none."""
     entity_id, key = body.checked("entity", validate_entity_id), body.checked("key", validate_key)
     if "parent" not in body:
         raise ValidationError("parent", None, "name one, or say null for none")
     above = body.maybe("parent", validate_parent_id)
     cascade = body.maybe("cascade", _flag("cascade"))
-    await lookout.repository.set_parent(entity_id, above, cascade, key, principal)
-    found = await lookout.repository.get_entity(entity_id)  # it may have moved on since an earlier request
+    await server.repository.set_parent(entity_id, above, cascade, key, principal)
+    found = await server.repository.get_entity(entity_id)  # it may have moved on since an earlier request
     if found is None:
         raise EntityNotFoundError(entity_id)
-    return {"entity": entity_row(found, await switches_of(lookout.scope, [entity_id]))}
+    return {"entity": entity_row(found, await switches_of(server.scope, [entity_id]))}
 
 
 def _check_place(level: str, entity_id: str | None, resource: str | None) -> None:

@@ -2,14 +2,18 @@
 
 uvicorn waits for ever for the rest of a request's head, and for whoever does not read what was answered. Each
 would keep a connection for nothing, the second a place among the requests under way, too, and a thousand of
-these all that a worker can have.
+these all that a worker can have. Of who speaks TLS it knows nothing until they have agreed on it: so they are
+counted here from the moment that they come, and have no longer for it than for the head of a request.
 """
 
 from __future__ import annotations
 
 import asyncio
 import resource
+import ssl
+from asyncio.sslproto import SSLProtocol
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -22,6 +26,9 @@ UNREAD_SECONDS_MAX = 30.0
 
 CONNECTIONS_MAX = 4096
 """How many connections a worker has, with and without a request."""
+
+GOODBYE_SECONDS_MAX = 2
+"""How long a client may take to end TLS in good order."""
 
 FILES_WANTED = 4 * CONNECTIONS_MAX
 
@@ -45,11 +52,14 @@ def connections_max() -> int:
 class BoundedProtocol(H11Protocol):
     """One connection."""
 
+    is_agreed = False
+    """Whether there is a way to speak: with TLS not from the beginning."""
     _late: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self.is_agreed = True
         if len(self.connections) > connections_max():
             transport.abort()
             return
@@ -98,3 +108,52 @@ class BoundedProtocol(H11Protocol):
         self._late = None
         if self.cycle is None or self.cycle.response_complete:
             self.transport.abort()
+
+
+class TlsConnections:
+    """All connections of a worker that speaks TLS; uvicorn asks it for a protocol when somebody has come."""
+
+    def __init__(self, certificate: Path, key: Path) -> None:
+        self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self.context.load_cert_chain(certificate, key)
+        self.open: set[_Tls] = set()
+        self.is_ending = False
+
+    def __call__(self, **given: Any) -> asyncio.BaseProtocol:
+        return _Tls(self, BoundedProtocol(**given))
+
+    def end(self) -> None:
+        """Wait for nobody who has asked for nothing yet."""
+        self.is_ending = True
+        for connection in self.open:
+            if not connection.http.is_agreed:
+                connection.raw.abort()
+
+
+class _Tls(SSLProtocol):
+    """TLS around one connection."""
+
+    raw: asyncio.Transport
+
+    def __init__(self, connections: TlsConnections, http: BoundedProtocol) -> None:
+        super().__init__(
+            http.loop,
+            http,
+            connections.context,
+            None,  # type: ignore[arg-type]  # nobody waits for it to begin
+            server_side=True,
+            ssl_handshake_timeout=HEAD_SECONDS_MAX,  # type: ignore[arg-type]  # a part of one is good
+            ssl_shutdown_timeout=GOODBYE_SECONDS_MAX,
+        )
+        self.connections, self.http = connections, http
+
+    def connection_made(self, transport: Any) -> None:
+        self.raw = transport
+        self.connections.open.add(self)
+        super().connection_made(transport)
+        if self.connections.is_ending or len(self.connections.open) > connections_max():
+            transport.abort()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.connections.open.discard(self)
+        super().connection_lost(exc)

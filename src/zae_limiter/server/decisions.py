@@ -7,7 +7,7 @@ marked as such; what was refused had taken nothing, and is decided anew.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -16,10 +16,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from ..exceptions import RateLimiterUnavailable, ValidationError, ZAELimiterError
+from ..models.limits import LimitKind
 from ..naming import validate_entity_id, validate_resource
 from ..records.leases import REPLIES_MAX, LeaseRow, LeaseState, OnExpiry, ReplyRow
 from ..web.answers import RequestRefused
-from ..web.request import parsed_json
+from ..web.request import ClientLeft, parsed_json
+from ..web.request import Request as Client
 from . import auth, openapi
 from .access import Caller
 from .asked import amounts_of, asked_lease, fields_of, key_of, limits_of, needs_of, one_of, seconds
@@ -53,7 +55,11 @@ class Decisions:
         """Take tokens, for a lease that expires or for good."""
         caller, key, body = await self._asked(request)
         asked = asked_lease(body, caller.name, key, self._server.config)
-        granted = await self.leases.acquire(asked)
+        work = self.leases.acquire(asked)
+        try:
+            granted = await (_unless_left(request, work) if asked.wait else work)
+        except ClientLeft:
+            return problem(408, "nobody waits for the answer any more")
         if granted.lease is None:
             return await self._told_again(granted)
         lease = granted.lease
@@ -169,9 +175,13 @@ class Decisions:
             validate_entity_id(entity_id), validate_resource(resource), needs_of(request) or None, limits
         )
         wait = found.retry_after_seconds
+        slowest = max(found.statuses, key=lambda one: one.retry_after_seconds, default=None)
         told = {
             "available": dict(found.available),
             "retry_after_ms": None if wait == float("inf") else round(wait * 1000),
+            "retry_after_is_latest": slowest is not None
+            and wait > 0
+            and slowest.kind is LimitKind.CONCURRENT,
         }
         return JSONResponse(told)
 
@@ -182,6 +192,19 @@ class Decisions:
         if body and request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             raise RequestRefused(415, "send JSON, with Content-Type: application/json")
         return caller, key, parsed_json(body) if body else None
+
+
+async def _unless_left(request: Request, work: Coroutine[Any, Any, Granted]) -> Granted:
+    """What was waited for, or ``ClientLeft``; what was granted just then is there for who asks again."""
+
+    async def left_there(granted: Granted) -> None:
+        del granted  # it expires, as if the answer had been lost
+
+    client = Client(request.scope, request.receive)
+    try:
+        return await client.unless_left(work, left_there)
+    finally:
+        client.close()
 
 
 def _over(row: LeaseRow, verb: str, asked: str) -> Response:

@@ -54,7 +54,8 @@ class Guard:
             told = problem(431, f"the head is larger than {self._config.header_bytes_max} bytes")
             await told(scope, receive, _with_safe_headers(send))
             return
-        if self._under_way >= self._config.concurrent_max:
+        # Whoever asks whether it lives would end it if it was only busy.
+        if self._under_way >= self._config.concurrent_max and scope["path"] != "/healthz":
             told = problem(503, "too many requests are under way", [("Retry-After", "1")])
             await told(scope, receive, _with_safe_headers(send))
             return
@@ -144,7 +145,7 @@ def _bounded(receive: Receive, scope: Scope, bytes_max: int) -> Receive:
     """What the client sends, refused as soon as it is too much."""
     too_large = RequestRefused(413, f"the body is larger than {bytes_max} bytes")
     lengths = [value for name, value in scope["headers"] if name == b"content-length"]
-    announced = int(lengths[0]) if lengths and lengths[0].isdigit() and len(lengths[0]) < 16 else 0
+    announced = int(lengths[0][:16]) if lengths and lengths[0].isdigit() else 0  # so many digits are too many
     seen = 0
 
     async def receiving() -> Message:

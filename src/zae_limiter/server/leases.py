@@ -38,6 +38,7 @@ SWEEP_LEASES_MAX = 64
 SWEEP_SECONDS = 0.5
 """How often a worker looks for leases that are due."""
 
+GIVEN_MAX = 4096
 RESENT_MAX = 2
 """How often a record is looked for that was there a moment ago."""
 
@@ -124,10 +125,15 @@ class _LeaseReceipt:
 
 
 def check_fits(parts: Sequence[PartRow]) -> None:
-    """Refuse what more buckets and shards give than change at once beside a record, now and at its end."""
-    givers = {(giver.entity_id, giver.resource, giver.shard_id) for part in parts for giver in part.givers}
-    if len(givers) > (most := TRANSACT_WRITES_MAX - 1):
-        told = f"it takes {len(givers)} buckets and shards of buckets to give that, at most {most} change"
+    """Refuse what may need more writes at its end, or needs them now, than go together with a record.
+
+    That is all that give, and the first shard of everybody who is charged: what cost more than was taken is
+    charged there, by the limits that there are by then.
+    """
+    places = {(giver.entity_id, giver.resource, giver.shard_id) for part in parts for giver in part.givers}
+    places |= {(entity_id, part.resource, 0) for part in parts for entity_id, _ in part.family}
+    if len(places) > (most := TRANSACT_WRITES_MAX - 1):
+        told = f"it takes {len(places)} buckets and shards of buckets to give that, at most {most} change"
         raise ValidationError("demands", len(parts), f"{told} at once beside a lease; ask for fewer together")
 
 
@@ -163,6 +169,8 @@ class StoredLeases:
         self.ends: Final = LeaseEnds(limiter.repository)
         self._limiter = limiter
         self.counts: Final = SweepCounts()
+        self._given: dict[str, LeaseRow] = {}
+        """Leases as this worker gave them, each good for one look: what changes one says if it is another."""
         self._after: dict[int, Cursor] = {}
         """Where a sweep goes on that has not come to the end, by place."""
 
@@ -226,6 +234,10 @@ class StoredLeases:
             return Granted(row=None, lease=lease)
         if not receipt.is_written:  # it had to wait, or nobody is charged
             await self._record(lease, receipt)
+        if receipt.row is not None and receipt.row.state is LeaseState.HELD:
+            while len(self._given) >= GIVEN_MAX:
+                del self._given[next(iter(self._given))]
+            self._given[lease_id] = receipt.row
         return Granted(row=receipt.row, lease=lease)
 
     async def _record(self, lease: Lease, receipt: _LeaseReceipt) -> None:
@@ -288,7 +300,7 @@ class StoredLeases:
 
     async def held(self, lease_id: str, owner: str) -> LeaseRow:
         """A lease of somebody; one whose time is over is ended first."""
-        row = await get_lease(self.ends.scope, lease_id)
+        row = self._given.pop(lease_id, None) or await get_lease(self.ends.scope, lease_id)
         if row is None or row.owner != owner:
             raise RequestRefused(404, "there is no such lease; it may have ended more than a day ago")
         if row.state is LeaseState.HELD and row.expires_ms <= self.now_ms():

@@ -1,8 +1,9 @@
 """What moves, as server-sent events: one poller in each worker for everybody who watches.
 
-``GET /v1/view/live`` is a stream that tells at once what is known, and from then on what has changed, about
-once a second; with ``entity=`` of that entity's buckets, without it of those that are nearest to empty. The
-poller reads for all streams together, so what it costs depends on what is watched and not on how many watch.
+``GET /v1/view/live`` is a stream that tells at once what is known, and from then on what has changed, levels
+about once a second and refusals twice; with ``entity=`` of that entity's buckets, without it of those that
+are nearest to empty. The poller reads for all streams together, so what it costs depends on what is watched
+and not on how many watch.
 
 A stream keeps nothing for a client that does not read: it has one place for each kind of event, and the newer
 takes the place of the older, but for refusals, which are added up to a bound. There are at most
@@ -33,15 +34,15 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from ..exceptions import ZAELimiterError
-from ..records.looking import look_at_entity
+from ..records.buckets_now import look_at_entity
 from ..records.reports import Refusal
 from ..runtime.logs import server_logger as logger
-from .lookout import Lookout
 from .overview import refusal_shape
 from .problems import problem
 from .questions import ViewQuery
 from .tokens import TokenScope
 from .view_shapes import BucketShape, bucket_shape, near_shape
+from .view_state import HEAR_SECONDS, REFRESH_SECONDS, ViewState
 
 STREAMS_MAX = 100
 STREAM_SECONDS_MAX = 3600.0
@@ -84,7 +85,7 @@ class LiveStream:
         """Let it know of those that it has not heard of, or not so often; the newest first."""
         new = []
         for one in found:
-            known = one.at_ms, one.entity_id, one.resource, one.limits, one.count, one.process
+            known = one.at_ms, one.entity_id, one.resource, one.limits, one.reason, one.count, one.process
             if known not in self._told:
                 self._told[known] = None
                 new.append(refusal_shape(one, units.get(one.resource, {})))
@@ -119,8 +120,8 @@ def still_of(row: BucketShape) -> object:
 class LivePoller:
     """Reads for all streams of a worker, while there are any."""
 
-    def __init__(self, lookout: Lookout) -> None:
-        self._lookout = lookout
+    def __init__(self, view: ViewState) -> None:
+        self._lookout = view
         self.streams: set[LiveStream] = set()
         self._task: asyncio.Task[None] | None = None
         self._somebody_new = asyncio.Event()
@@ -137,60 +138,72 @@ class LivePoller:
             self._task = self._lookout.server.beside(self._go_on())
 
     async def _go_on(self) -> None:
+        due_s = float("-inf")
         while self.streams:
+            streams = frozenset(self.streams)
+            now_s = self._lookout.now_s()
+            is_due = self._somebody_new.is_set() or now_s >= due_s
             self._somebody_new.clear()
-            records = 1
             try:
-                records = await self._poll(frozenset(self.streams))
+                if is_due:
+                    due_s = now_s + REFRESH_SECONDS
+                    due_s = now_s + self._lookout.pause_seconds(await self._poll(streams))
+                await self._tell_refusals(streams)
             except ZAELimiterError as error:  # it is asked again; the page shows when it heard last
                 logger.info("what moves could not be read: %s", type(error).__name__)
             except Exception:  # a mistake of ours, and no reason to tell nobody anything any more
                 logger.exception("what moves could not be read")
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._lookout.pause_seconds(records)):
+                async with asyncio.timeout(HEAR_SECONDS):
                     await self._somebody_new.wait()  # who is told at once
 
     async def _poll(self, streams: frozenset[LiveStream]) -> int:
         """Read once what all these streams are about; returns how many records that were."""
-        lookout, records = self._lookout, 1
+        view, records = self._lookout, 1
         by_watched: dict[Watched, list[LiveStream]] = {}
         for stream in streams:
             by_watched.setdefault(stream.watched, []).append(stream)
-        counters, near = lookout.counters(), list[Any]()
+        counters, near = view.counters(), list[Any]()
         if any(watched.entity_id is None for watched in by_watched):
-            near = [near_shape(one) for one in (await lookout.near()).buckets]
+            near = [near_shape(one) for one in (await view.near()).buckets]
         for watched, watching in by_watched.items():
             if watched.entity_id is None:
                 rows: list[Any] = [one for one in near if watched.resource in (None, one["resource"])]
-                event, data = "near", {"near": rows, "now_ms": lookout.now_ms}
+                event, data = "near", {"near": rows, "now_ms": view.now_ms}
             else:
-                seen = await look_at_entity(lookout.scope, watched.entity_id, watched.resource)
+                seen = await look_at_entity(view.scope, watched.entity_id, watched.resource)
                 records += len(seen) + 1
                 rows = [bucket_shape(one) for one in seen]
-                event, data = "buckets", {"rows": rows, "now_ms": lookout.now_ms}
+                event, data = "buckets", {"rows": rows, "now_ms": view.now_ms}
             compared = [still_of(row) for row in rows]
-            refused = await lookout.refusals(*watched)
-            units = await lookout.units(one.resource for one in refused)
             for stream in watching:
-                stream.tell_refusals(refused, units)
                 stream.tell(event, data, compared)
                 stream.tell("counters", counters, counters)
         return records
 
+    async def _tell_refusals(self, streams: frozenset[LiveStream]) -> None:
+        """Tell all streams of those whom they are about, and ask once of what somebody is about."""
+        for watched in {stream.watched for stream in streams}:
+            refused = await self._lookout.refusals(*watched)
+            units = await self._lookout.units(one.resource for one in refused)
+            for stream in streams:
+                if stream.watched == watched:
+                    stream.tell_refusals(refused, units)
 
-def route(lookout: Lookout) -> Route:
+
+def route(view: ViewState) -> Route:
     """``GET /v1/view/live``."""
-    poller = LivePoller(lookout)
+    poller = LivePoller(view)
 
     async def live(request: Request) -> Response:
-        lookout.server.access.require(request, TokenScope.READ)
+        view.server.access.require(request, TokenScope.READ)
         query = ViewQuery(request, ("entity", "resource"))
         watched = Watched(query.maybe_entity(), query.maybe_resource())
-        if lookout.server.stopping.is_set():
+        if view.server.stopping.is_set():
             return problem(503, "the server is ending", [("Retry-After", "1")])
         if len(poller.streams) >= STREAMS_MAX:
             return problem(503, f"{STREAMS_MAX} are watching already", [("Retry-After", "10")])
-        return LiveResponse(lookout, poller, LiveStream(watched))
+        return LiveResponse(view, poller, LiveStream(watched))
 
     return Route("/v1/view/live", live, methods=["GET"])
 
@@ -198,9 +211,9 @@ def route(lookout: Lookout) -> Route:
 class LiveResponse(StreamingResponse):
     """One stream; whatever ends it, the poller forgets it."""
 
-    def __init__(self, lookout: Lookout, poller: LivePoller, stream: LiveStream) -> None:
+    def __init__(self, view: ViewState, poller: LivePoller, stream: LiveStream) -> None:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        super().__init__(_events(lookout, stream), media_type="text/event-stream", headers=headers)
+        super().__init__(_events(view, stream), media_type="text/event-stream", headers=headers)
         self._poller, self._stream = poller, stream
         poller.add(stream)  # now, so that no more begin than may
 
@@ -217,9 +230,9 @@ class LiveResponse(StreamingResponse):
             self._poller.streams.discard(self._stream)
 
 
-async def _events(lookout: Lookout, stream: LiveStream) -> AsyncIterator[str]:
+async def _events(view: ViewState, stream: LiveStream) -> AsyncIterator[str]:
     """The text of a stream."""
-    world, stopping = lookout.server.world, lookout.server.stopping
+    world, stopping = view.server.world, view.server.stopping
     until_ms = world.ticks_ms() + STREAM_SECONDS_MAX * 1000
     stopped = asyncio.create_task(stopping.wait())
     try:

@@ -33,84 +33,72 @@ SECONDS: dict[str, Any] = {"type": "number", "exclusiveMinimum": 0}
 ON_EXPIRY: dict[str, Any] = {"enum": [one.value for one in OnExpiry], "default": OnExpiry.SETTLE.value}
 EXAMPLE: dict[str, Any] = {"entity": "key-1", "resource": "gpt-4", "consume": {"rpm": 1, "tpm": 500}}
 
+
+def _object(required: str = "", **properties: Any) -> dict[str, Any]:
+    """An object with these members, of which those are there in any case that are named."""
+    told: dict[str, Any] = {"type": "object", "properties": properties}
+    return {**told, "required": required.split()} if required else told
+
+
+CLOSED: dict[str, Any] = {"additionalProperties": False}
 SCHEMAS: dict[str, Any] = {
-    "Demand": {
-        "type": "object",
-        "properties": ONE,
-        "required": ["entity", "resource", "consume"],
-        "additionalProperties": False,
-    },
-    "Acquire": {
-        "type": "object",
-        "properties": {
-            **ONE,
-            "demands": {
-                "type": "array",
-                "items": {"$ref": "#/components/schemas/Demand"},
-                "minItems": 1,
-                "maxItems": DEMANDS_MAX,
-                "description": "Several at once, all or none, instead of the four above.",
-            },
-            "lease": {"type": "boolean", "default": True, "description": "False counts it at once."},
-            "lease_seconds": {**SECONDS, "description": "When it expires if nobody ends it."},
-            "on_expiry": ON_EXPIRY,
-            "on_unavailable": {"enum": ["allow", "block"], "description": "While the store is down."},
-            "wait": {"type": "number", "minimum": 0, "description": "Seconds to wait at most for its turn."},
+    "Demand": _object("entity resource consume", **ONE) | CLOSED,
+    "Acquire": _object(
+        **ONE,
+        demands={
+            "type": "array",
+            "items": {"$ref": "#/components/schemas/Demand"},
+            "minItems": 1,
+            "maxItems": DEMANDS_MAX,
+            "description": "Several at once, all or none, instead of the four above.",
         },
-        "additionalProperties": False,
-    },
-    "Lease": {
-        "type": "object",
-        "properties": {
-            "lease": {"type": ["string", "null"], "description": "Its id; none of a plain decision."},
-            "state": {"enum": [state.value for state in LeaseState]},
-            "expires_ms": {"type": ["integer", "null"], "description": "Milliseconds since the epoch."},
-            "on_expiry": {"enum": [*(one.value for one in OnExpiry), None]},
-            "consumed": AMOUNTS,
-        },
-        "required": ["lease", "state", "consumed"],
-    },
+        lease={"type": "boolean", "default": True, "description": "False counts it at once."},
+        lease_seconds={**SECONDS, "description": "When it expires if nobody ends it."},
+        on_expiry=ON_EXPIRY,
+        on_unavailable={"enum": ["allow", "block"], "description": "While the store is down."},
+        wait={"type": "number", "minimum": 0, "description": "Seconds to wait at most for its turn."},
+    )
+    | CLOSED,
+    "Lease": _object(
+        "lease state consumed",
+        lease={"type": ["string", "null"], "description": "Its id; none of a plain decision."},
+        state={"enum": [state.value for state in LeaseState]},
+        expires_ms={"type": ["integer", "null"], "description": "Milliseconds since the epoch."},
+        on_expiry={"enum": [*(one.value for one in OnExpiry), None]},
+        consumed=AMOUNTS,
+    ),
     "Granted": {
         "allOf": [
             {"$ref": "#/components/schemas/Lease"},
-            {
-                "type": "object",
-                "properties": {
-                    "remaining": LEVELS,
-                    "exceeded": {"type": "array", "items": {"type": "string"}},
-                    "waited_ms": {"type": "integer"},
-                    "bypassed": {"type": "boolean"},
-                    "degraded": {"type": "boolean", "description": "The store was down; nothing is stored."},
-                },
-                "required": ["remaining", "exceeded", "waited_ms", "bypassed", "degraded"],
-            },
+            _object(
+                "remaining exceeded waited_ms bypassed degraded",
+                remaining=LEVELS,
+                exceeded={"type": "array", "items": {"type": "string"}},
+                waited_ms={"type": "integer"},
+                bypassed={"type": "boolean"},
+                degraded={"type": "boolean", "description": "The store was down; nothing is stored."},
+            ),
         ]
     },
-    "Settle": {
-        "type": "object",
-        "properties": {"totals": AMOUNTS, "entity": ONE["entity"], "resource": ONE["resource"]},
-        "additionalProperties": False,
-    },
-    "Renew": {"type": "object", "properties": {"lease_seconds": SECONDS}, "additionalProperties": False},
-    "Nothing": {"type": "object", "additionalProperties": False},
-    "Available": {
-        "type": "object",
-        "properties": {"available": LEVELS, "retry_after_ms": {"type": ["integer", "null"]}},
-        "required": ["available", "retry_after_ms"],
-    },
-    "Problem": {
-        "type": "object",
-        "description": "A problem document of RFC 9457.",
-        "properties": {
-            "type": {"type": "string"},
-            "title": {"type": "string"},
-            "status": {"type": "integer"},
-            "detail": {"type": "string"},
-            "field": {"type": "string", "description": "Where the mistake is."},
-            "violated-policies": {"type": "array", "items": {"type": "string"}},
-        },
-        "required": ["type", "title", "status", "detail"],
-    },
+    "Settle": _object(totals=AMOUNTS, entity=ONE["entity"], resource=ONE["resource"]) | CLOSED,
+    "Renew": _object(lease_seconds=SECONDS) | CLOSED,
+    "Nothing": {"type": "object", **CLOSED},
+    "Available": _object(
+        "available retry_after_ms retry_after_is_latest",
+        available=LEVELS,
+        retry_after_ms={"type": ["integer", "null"]},
+        retry_after_is_latest={"type": "boolean", "description": "A seat may be free sooner."},
+    ),
+    "Problem": _object(
+        "type title status detail",
+        type={"type": "string"},
+        title={"type": "string"},
+        status={"type": "integer"},
+        detail={"type": "string"},
+        field={"type": "string", "description": "Where the mistake is."},
+        **{"violated-policies": {"type": "array", "items": {"type": "string"}}},
+    )
+    | {"description": "A problem document of RFC 9457."},
 }
 
 ENDS: dict[str, Any] = {
@@ -146,10 +134,12 @@ def _query(name: str, told: str, *, required: bool = False, many: bool = False, 
     }
 
 
+def _header(name: str, **schema: Any) -> dict[str, Any]:
+    return {"name": name, "in": "header", "schema": {"type": "string", **schema}}
+
+
 _KEY = {
-    "name": "Idempotency-Key",
-    "in": "header",
-    "schema": {"type": "string", "maxLength": KEY_LETTERS_MAX},
+    **_header("Idempotency-Key", maxLength=KEY_LETTERS_MAX),
     "description": "Sent again with the same key within a day it is answered again and counts once.",
 }
 _LEASE_ID = {"name": "lease_id", "in": "path", "required": True, "schema": {"type": "string"}}
@@ -190,10 +180,7 @@ def _paths() -> dict[str, Any]:
             "get": {
                 "operationId": "available",
                 "summary": "Tell what is there; nothing is taken",
-                "parameters": [
-                    *(_ENTITY, _RESOURCE, _NEED),
-                    _query("limits", "Limits to go by, as JSON."),
-                ],
+                "parameters": [*(_ENTITY, _RESOURCE, _NEED), _query("limits", "Limits to go by, as JSON.")],
                 "responses": _answers("Available"),
             }
         },
@@ -205,13 +192,8 @@ def _paths() -> dict[str, Any]:
                     *(_RESOURCE, _NEED),
                     _query("by", "entity or key: the header X-Zae-Entity or X-Zae-Key."),
                     _query("on_unavailable", "allow or block."),
-                    {
-                        "name": "X-Zae-Entity",
-                        "in": "header",
-                        "schema": {"type": "string"},
-                        "example": "key-1",
-                    },
-                    {"name": "X-Zae-Key", "in": "header", "schema": {"type": "string"}},
+                    {**_header("X-Zae-Entity"), "example": "key-1"},
+                    _header("X-Zae-Key"),
                 ],
                 "responses": _answers(None, status="204"),
             }

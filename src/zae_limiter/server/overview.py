@@ -10,7 +10,6 @@ from ..records.reports import ProcessReport, Refusal
 from ..records.resolution import level_keys, resolve
 from ..records.sampling import SampledResource
 from ..version import check_compatibility, client_version
-from .lookout import REFUSALS_MAX, Lookout
 from .questions import ViewQuery
 from .view_shapes import (
     CheckShape,
@@ -24,6 +23,7 @@ from .view_shapes import (
     near_shape,
     switch_shape,
 )
+from .view_state import REFUSALS_MAX, ViewState
 
 RESOURCES_MAX = 100
 SWITCHES_MAX = 100
@@ -35,9 +35,9 @@ NOBODY = "_"
 WORST_FIRST = ("red", "yellow", "green")
 
 
-async def overview(lookout: Lookout, _: ViewQuery) -> OverviewShape:
-    near = await lookout.near()
-    off, _after = await lookout.repository.list_switches(SWITCHES_MAX)
+async def overview(view: ViewState, _: ViewQuery) -> OverviewShape:
+    near = await view.near()
+    off, _after = await view.server.repository.list_switches(SWITCHES_MAX)
     sample = near.sample
     return {
         "now_ms": near.at_ms,
@@ -45,33 +45,33 @@ async def overview(lookout: Lookout, _: ViewQuery) -> OverviewShape:
         "looked_at": sample.looked_at,
         "buckets_known": sample.buckets_known,
         "is_all": sample.is_all,
-        "refusals": await _refusals(lookout, await lookout.refusals()),
-        "resources": await _resources(lookout, sample.resources),
+        "refusals": await _refusals(view, await view.refusals()),
+        "resources": await _resources(view, sample.resources),
         "off": [switch_shape(one) for one in off],
-        "counters": lookout.counters(),
+        "counters": view.counters(),
     }
 
 
-async def refusals(lookout: Lookout, query: ViewQuery) -> RefusalsShape:
+async def refusals(view: ViewState, query: ViewQuery) -> RefusalsShape:
     most = query.number("limit_rows", LIMIT_ROWS_MAX, REFUSALS_MAX) or REFUSALS_MAX
-    found = await lookout.refusals(query.maybe_entity(), query.maybe_resource(), most)
-    return {"rows": await _refusals(lookout, found)}
+    found = await view.refusals(query.maybe_entity(), query.maybe_resource(), most)
+    return {"rows": await _refusals(view, found)}
 
 
-async def _refusals(lookout: Lookout, found: Sequence[Refusal]) -> list[RefusalShape]:
-    units = await lookout.units(one.resource for one in found)
+async def _refusals(view: ViewState, found: Sequence[Refusal]) -> list[RefusalShape]:
+    units = await view.units(one.resource for one in found)
     return [refusal_shape(one, units[one.resource]) for one in found]
 
 
-async def health(lookout: Lookout, _: ViewQuery) -> HealthShape:
+async def health(view: ViewState, _: ViewQuery) -> HealthShape:
     """Whether the store answers, its versions go together, what this worker has lost, and what is around."""
-    world, limiter = lookout.scope.world, lookout.server.limiter
+    world, limiter = view.scope.world, view.server.limiter
     checks, latency_ms = list[CheckShape](), None
     started_ms = world.ticks_ms()
     try:
-        record = await lookout.repository.get_version_record()
+        record = await view.server.repository.get_version_record()
         latency_ms = round(world.ticks_ms() - started_ms, 3)
-        checks.append({"part": "store", "health": "green", "detail": f"it answered in {latency_ms:g} ms"})
+        checks.append({"part": "store", "health": "green", "detail": f"it answered in {latency_ms:.1f} ms"})
     except RateLimiterUnavailable:
         checks.append({"part": "store", "health": "red", "detail": "it does not answer"})
     else:
@@ -88,8 +88,8 @@ async def health(lookout: Lookout, _: ViewQuery) -> HealthShape:
     told = ", ".join(f"{count} {what}" for what, count in lost.items() if count)
     detail = f"since this worker was started it lost {told}" if told else "this worker has lost nothing"
     checks.append({"part": "worker", "health": "yellow" if told else "green", "detail": detail})
-    checks += await lookout.surroundings.checks()
-    processes = [] if latency_ms is None else await lookout.processes()
+    checks += await view.surroundings.checks()
+    processes = [] if latency_ms is None else await view.processes()
     found = {check["health"] for check in checks}
     return {
         "health": next(colour for colour in WORST_FIRST if colour in found),
@@ -122,14 +122,16 @@ def refusal_shape(one: Refusal, units: Mapping[str, str]) -> RefusalShape:
         "units": {name: unit for name, unit in units.items() if name in one.requested},
         "count": one.count,
         "process": one.process,
+        "retry_after_is_latest": one.is_latest,
+        "reason": one.reason or None,
     }
 
 
-async def _resources(lookout: Lookout, found: Mapping[str, SampledResource]) -> list[ResourceShape]:
+async def _resources(view: ViewState, found: Mapping[str, SampledResource]) -> list[ResourceShape]:
     """Resources by how many of their buckets refuse, with the limits of whoever has none of its own."""
     order = sorted(found.items(), key=lambda one: (-one[1].refusing, one[1].worst_ratio, one[0]))
     some = dict(order[:RESOURCES_MAX])
-    limits = await _limits(lookout, some)
+    limits = await _limits(view, some)
     return [
         {
             "resource": name,
@@ -142,8 +144,8 @@ async def _resources(lookout: Lookout, found: Mapping[str, SampledResource]) -> 
     ]
 
 
-async def _limits(lookout: Lookout, resources: Iterable[str]) -> dict[str, tuple[Limit, ...]]:
-    scope = lookout.scope
+async def _limits(view: ViewState, resources: Iterable[str]) -> dict[str, tuple[Limit, ...]]:
+    scope = view.scope
     # The levels of nobody in particular: those of the resource and of the system, and no entity's own.
     keys = {name: level_keys(scope.namespace_id, NOBODY, name)[2:] for name in resources}
     distinct = list(dict.fromkeys(key for levels in keys.values() for key in levels))

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Any
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from ..exceptions import (
@@ -65,6 +65,8 @@ def answer_to(error: Exception) -> Response:
     if isinstance(error, HTTPException):
         detail = error.detail or HTTPStatus(error.status_code).phrase
         return problem(error.status_code, detail, (error.headers or {}).items())
+    if isinstance(error, ClientDisconnect):  # no mistake of ours; nobody reads it
+        return problem(400, "the body has not come")
     if isinstance(error, InfrastructureError):
         logger.warning("the store is the problem: %s", type(error).__name__)
         return problem(503, "the store cannot be asked just now", [("Retry-After", "1")])

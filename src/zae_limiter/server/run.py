@@ -65,9 +65,12 @@ def server_of(config: ServerConfig, started: Started) -> uvicorn.Server:
     import uvicorn
 
     from .app import application
-    from .connections import BoundedProtocol, connections_max
+    from .connections import BoundedProtocol, TlsConnections, connections_max
 
     connections_max()
+    tls = None
+    if config.tls_cert is not None and config.tls_key is not None:
+        tls = TlsConnections(config.tls_cert, config.tls_key)
     app = application(config)
 
     class Worker(uvicorn.Server):
@@ -75,6 +78,11 @@ def server_of(config: ServerConfig, started: Started) -> uvicorn.Server:
             await super().startup(sockets)
             if self.started:
                 started(app.state.server.grpc_port)
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            if tls is not None:
+                tls.end()
+            await super().shutdown(sockets)
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             """End well; a second Ctrl-C does not wait for anybody."""
@@ -84,16 +92,14 @@ def server_of(config: ServerConfig, started: Started) -> uvicorn.Server:
             self.should_exit = True
 
     settings: dict[str, Any] = {
-        "log_level": "warning",
+        "log_level": "error",  # what it would warn of is what clients send, once for each request
         "access_log": False,
         "server_header": False,
         "proxy_headers": False,
         "lifespan": "on",
-        "http": BoundedProtocol,
+        "http": tls or BoundedProtocol,
         "ws": "none",
         "backlog": BACKLOG,
-        "ssl_certfile": config.tls_cert,
-        "ssl_keyfile": config.tls_key,
         "h11_max_incomplete_event_size": config.header_bytes_max,
         "timeout_graceful_shutdown": max(1, round(config.shutdown_seconds)),
     }

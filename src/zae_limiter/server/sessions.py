@@ -6,6 +6,9 @@ see ``access``.
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -13,36 +16,35 @@ from starlette.routing import BaseRoute, Route
 from ..web.answers import RequestRefused
 from ..web.request import parsed_json
 from .access import SESSION_SECONDS
+from .problems import problem
 from .state import ServerState
+
+BEGINNING_MAX = 20
+"""How many may send a token at the same time: anybody may, slowly, and each keeps a place from decisions."""
 
 
 def routes(server: ServerState) -> list[BaseRoute]:
-    access, is_tls = server.access, server.config.is_tls
+    access = server.access
+    how: Any = {"path": "/", "secure": server.config.is_tls, "httponly": True, "samesite": "strict"}
+
+    room = asyncio.Semaphore(BEGINNING_MAX)
 
     async def begin(request: Request) -> Response:
-        said = parsed_json(await request.body())
+        if room.locked():
+            return problem(503, "too many sessions begin just now", [("Retry-After", "1")])
+        async with room:
+            said = parsed_json(await request.body())
         secret = said.get("token") if isinstance(said, dict) else None
         caller = access.bearer(secret) if isinstance(secret, str) else None
         if caller is None:
             raise RequestRefused(401, "this server does not know this token")
         response = JSONResponse({"name": caller.name, "scopes": sorted(caller.scopes)})
-        response.set_cookie(
-            access.cookie,
-            access.session(caller),
-            max_age=SESSION_SECONDS,
-            path="/",
-            secure=is_tls,
-            httponly=True,
-            samesite="strict",
-        )
+        response.set_cookie(access.cookie, access.session(caller), max_age=SESSION_SECONDS, **how)
         return response
 
     async def end(_: Request) -> Response:
         response = Response(status_code=204)
-        response.delete_cookie(access.cookie, path="/", secure=is_tls, httponly=True, samesite="strict")
+        response.delete_cookie(access.cookie, **how)
         return response
 
-    return [
-        Route("/ui/session", begin, methods=["POST"]),
-        Route("/ui/session", end, methods=["DELETE"]),
-    ]
+    return [Route("/ui/session", begin, methods=["POST"]), Route("/ui/session", end, methods=["DELETE"])]

@@ -12,6 +12,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
 from ..limiter import RateLimiter
+from ..records.scope import Scope
+from ..repository import Repository
 from ..runtime.world import World
 from ..telemetry import Telemetry
 from ..web.answers import Answers
@@ -52,6 +54,14 @@ class ServerState:
         self.stopping: Final = asyncio.Event()
         """Given when the server is told to end: streams that would go on for ever end then."""
         self._beside: set[asyncio.Task[None]] = set()
+
+    @property
+    def repository(self) -> Repository:
+        return self.limiter.repository
+
+    @property
+    def scope(self) -> Scope:
+        return self.repository._scope
 
     def beside(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Have something done beside requests; it is cancelled before the store is closed."""

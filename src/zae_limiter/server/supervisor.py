@@ -46,11 +46,7 @@ class Supervisor:
     """Starts workers and keeps them going."""
 
     def __init__(
-        self,
-        config: ServerConfig,
-        listening: socket.socket,
-        started: Started,
-        world: World | None = None,
+        self, config: ServerConfig, listening: socket.socket, started: Started, world: World | None = None
     ) -> None:
         self._config, self._listening, self._started = config, listening, started
         self._world = world or World()

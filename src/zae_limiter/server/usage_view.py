@@ -21,10 +21,10 @@ from ..records.items import window_of
 from ..records.resolution import level_keys, resolve
 from ..records.usage import own
 from ..repository_protocol import Backend
-from .lookout import Lookout
 from .overview import NOBODY
 from .questions import ViewQuery
 from .view_shapes import SeriesShape, UsageLimitShape, UsageShape, instant_ms
+from .view_state import ViewState
 
 SNAPSHOTS_MAX = 5_000
 PAGE = 1_000
@@ -45,18 +45,18 @@ class _UsageSpan(NamedTuple):
     starts: tuple[str, ...]
 
 
-async def usage(lookout: Lookout, query: ViewQuery) -> UsageShape:
+async def usage(view: ViewState, query: ViewQuery) -> UsageShape:
     entity_id, resource = query.maybe_entity(), query.maybe_resource()
     if entity_id is None and resource is None:
         raise ValidationError("entity", None, "name an entity, a resource, or both")
     window = UsageWindow(query.choice("window", [*map(str, UsageWindow)], str(UsageWindow.HOURLY)))
-    span = _span(window, query.instant_ms("start_ms"), query.instant_ms("end_ms"), lookout.now_ms)
-    found, is_all = await _snapshots(lookout, entity_id, resource, span)
+    span = _span(window, query.instant_ms("start_ms"), query.instant_ms("end_ms"), view.now_ms)
+    found, is_all = await _snapshots(view, entity_id, resource, span)
     rows = found if entity_id is not None else list(own(found))
     totals = totals_of(rows, entity_id)
     resources = sorted({one.resource for one in found} | ({resource} if resource is not None else set()))
-    limits = await _limits(lookout, entity_id, resources)
-    units = await lookout.units(resources) if entity_id is None else {}
+    limits = await _limits(view, entity_id, resources)
+    units = await view.units(resources) if entity_id is None else {}
     return {
         "window": str(window),
         "step_ms": None if window is UsageWindow.MONTHLY else SECONDS[window] * 1000,
@@ -65,7 +65,7 @@ async def usage(lookout: Lookout, query: ViewQuery) -> UsageShape:
         "resources": resources,
         "entities": list(dict.fromkeys(one for one, _, _ in totals if one is not None)),
         "series": _series(totals, span.starts),
-        "pending": await asyncio.to_thread(_waits, lookout.scope.backend),
+        "pending": await asyncio.to_thread(_waits, view.scope.backend),
         "is_all": is_all,
     }
 
@@ -88,12 +88,12 @@ def _span(window: UsageWindow, start_ms: int | None, end_ms: int | None, now_ms:
 
 
 async def _snapshots(
-    lookout: Lookout, entity_id: str | None, resource: str | None, span: _UsageSpan
+    view: ViewState, entity_id: str | None, resource: str | None, span: _UsageSpan
 ) -> tuple[list[UsageSnapshot], bool]:
     found: list[UsageSnapshot] = []
     cursor: str | None = None
     while span.starts and len(found) < SNAPSHOTS_MAX:
-        page, cursor = await lookout.repository.get_usage_snapshots(
+        page, cursor = await view.server.repository.get_usage_snapshots(
             entity_id, resource, span.window, span.starts[0], span.starts[-1], PAGE, cursor
         )
         found += page
@@ -173,10 +173,10 @@ def _limit_shapes(
 
 
 async def _limits(
-    lookout: Lookout, entity_id: str | None, resources: Sequence[str]
+    view: ViewState, entity_id: str | None, resources: Sequence[str]
 ) -> dict[str, dict[str, Limit]]:
     """The limits that apply now, by resource and name: usage says neither units nor rates."""
-    scope = lookout.scope
+    scope = view.scope
     keys = {name: level_keys(scope.namespace_id, entity_id or NOBODY, name) for name in resources}
     distinct = list(dict.fromkeys(key for levels in keys.values() for key in levels))
     items = dict(zip(distinct, await scope.connection.fetch(distinct), strict=True)) if distinct else {}

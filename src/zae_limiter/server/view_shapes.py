@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypedDict
 
-from ..models import AuditEvent, Entity, Limit
+from ..models import AuditEvent, Entity, Limit, LimiterConfig
 from ..models.explanation import ExplainedBucket, ExplainedLevel, Explanation
 from ..models.grammar import limit_text
 from ..models.money import grouped_amount
 from ..models.switches import Bypass, Switch, ThrownSwitch
 from ..naming import DEFAULT_RESOURCE
+from ..records.buckets_now import SeenBucket, SeenLevel
 from ..records.config_lists import LevelEntry
-from ..records.looking import SeenBucket, SeenLevel
 from ..records.reasons import LEVELS, reasons
 from ..schema import RESOURCE_AUDIT, SYSTEM_AUDIT
 
@@ -72,15 +72,18 @@ class NearShape(BucketShape):
     worst: str
 
 
-class ConfigShape(TypedDict):
-    level: Literal["system", "resource", "entity"]
-    entity: str | None
-    resource: str | None
+class SaidShape(TypedDict):
     limits: list[LimitShape]
     on_unavailable: str | None
     disabled: str | Literal[False] | None
     bypass: str | None
     cascade: bool | None
+
+
+class ConfigShape(SaidShape):
+    level: Literal["system", "resource", "entity"]
+    entity: str | None
+    resource: str | None
 
 
 class EntityRow(TypedDict):
@@ -111,11 +114,7 @@ class BucketsShape(TypedDict):
     now_ms: int
 
 
-class EntityShape(TypedDict):
-    entity: str
-    name: str | None
-    parent: str | None
-    cascade: bool
+class EntityShape(EntityRow):
     metadata: dict[str, Any]
     created_ms: int | None
     exists: bool
@@ -123,7 +122,6 @@ class EntityShape(TypedDict):
     children: ChildrenShape
     buckets: list[BucketShape]
     own: list[ConfigShape]
-    switch: SwitchShape | None
     switches: list[SwitchShape]
     now_ms: int
 
@@ -134,15 +132,10 @@ class ConfigsShape(TypedDict):
     resources: list[str]
 
 
-class ExplainedLevelShape(TypedDict):
+class ExplainedLevelShape(SaidShape):
     source: str
     text: str
-    limits: list[LimitShape]
     wins: bool
-    on_unavailable: str | None
-    disabled: str | Literal[False] | None
-    bypass: str | None
-    cascade: bool | None
     so: str
 
 
@@ -200,6 +193,8 @@ class RefusalShape(TypedDict):
     units: dict[str, str]
     count: int
     process: str
+    retry_after_is_latest: bool
+    reason: str | None
 
 
 class RefusalsShape(TypedDict):
@@ -362,16 +357,21 @@ def switch_shape(switch: Switch, entity_id: str | None = None, resource: str | N
 def config_shape(found: LevelEntry) -> ConfigShape:
     """What a level says; an entity's for all resources names none."""
     level: Literal["system", "resource", "entity"] = "system" if found.resource is None else "resource"
-    config = found.config
     return {
         "level": level if found.entity_id is None else "entity",
         "entity": found.entity_id,
         "resource": None if found.resource == DEFAULT_RESOURCE else found.resource,
-        "limits": [limit_shape(one) for one in config.limits],
-        "on_unavailable": _word(config.on_unavailable),
-        "disabled": config.disabled,
-        "bypass": _word(config.bypass),
-        "cascade": config.cascade,
+        **_said(found.config),
+    }
+
+
+def _said(level: LimiterConfig | ExplainedLevel) -> SaidShape:
+    return {
+        "limits": [limit_shape(one) for one in level.limits],
+        "on_unavailable": _word(level.on_unavailable),
+        "disabled": level.disabled,
+        "bypass": _word(level.bypass),
+        "cascade": level.cascade,
     }
 
 
@@ -425,12 +425,8 @@ def _explained_level(level: ExplainedLevel, *, has_winner: bool) -> ExplainedLev
     return {
         "source": str(level.source),
         "text": LEVELS[level.source],
-        "limits": [limit_shape(one) for one in level.limits],
+        **_said(level),
         "wins": level.wins,
-        "on_unavailable": _word(level.on_unavailable),
-        "disabled": level.disabled,
-        "bypass": _word(level.bypass),
-        "cascade": level.cascade,
         "so": "wins" if level.wins else outcome,
     }
 

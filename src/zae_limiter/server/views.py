@@ -37,14 +37,13 @@ from starlette.routing import BaseRoute, Route
 from ..exceptions import ValidationError, without_secrets
 from ..models import GENERATIONS_MAX, Entity, LimiterConfig
 from ..naming import DEFAULT_RESOURCE
+from ..records.buckets_now import look_at, look_at_entity
 from ..records.config_lists import LevelEntry, entity_levels, own_levels, resource_levels
 from ..records.entities import children_page, entities_named
-from ..records.looking import look_at, look_at_entity
 from ..records.switching import switches_of
 from ..schema import RESOURCE_AUDIT, SYSTEM_AUDIT
 from ..version import client_version
 from . import live, overview, usage_view
-from .lookout import REFRESH_SECONDS, Lookout
 from .questions import LETTERS_MAX, ViewQuery
 from .state import ServerState
 from .tokens import TokenScope
@@ -67,30 +66,31 @@ from .view_shapes import (
     own_switch,
     switch_shape,
 )
+from .view_state import REFRESH_SECONDS, ViewState
 
 LEVELS = ("system", "resource", "entity")
 
-Answering = Callable[[Lookout, ViewQuery], Awaitable[Any]]
+Answering = Callable[[ViewState, ViewQuery], Awaitable[Any]]
 
 
 def routes(server: ServerState) -> list[BaseRoute]:
-    lookout = Lookout(server)
-    return [_me(lookout), live.route(lookout), *(_route(lookout, path, *one) for path, one in VIEWS.items())]
+    view = ViewState(server)
+    return [_me(view), live.route(view), *(_route(view, path, *one) for path, one in VIEWS.items())]
 
 
-def _route(lookout: Lookout, path: str, answer: Answering, known: Collection[str]) -> Route:
+def _route(view: ViewState, path: str, answer: Answering, known: Collection[str]) -> Route:
     async def answering(request: Request) -> Response:
-        lookout.server.access.require(request, TokenScope.READ)
-        return JSONResponse(await answer(lookout, ViewQuery(request, known)))
+        view.server.access.require(request, TokenScope.READ)
+        return JSONResponse(await answer(view, ViewQuery(request, known)))
 
     return Route(f"/v1/view/{path}", answering, methods=["GET"])
 
 
-def _me(lookout: Lookout) -> Route:
+def _me(view: ViewState) -> Route:
     async def me(request: Request) -> Response:
-        caller = lookout.server.access.require(request, TokenScope.READ)
+        caller = view.server.access.require(request, TokenScope.READ)
         ViewQuery(request, ())
-        repository = lookout.repository
+        repository = view.server.repository
         shape: MeShape = {
             "name": caller.name,
             "scopes": sorted(caller.scopes),
@@ -99,7 +99,7 @@ def _me(lookout: Lookout) -> Route:
             "store": without_secrets(repository.store),
             "store_kind": repository.capabilities.name,
             "version": client_version(),
-            "now_ms": lookout.now_ms,
+            "now_ms": view.now_ms,
             "refresh_ms": round(REFRESH_SECONDS * 1000),
         }
         return JSONResponse(shape)
@@ -107,19 +107,19 @@ def _me(lookout: Lookout) -> Route:
     return Route("/v1/view/me", me, methods=["GET"])
 
 
-async def entities(lookout: Lookout, query: ViewQuery) -> EntitiesShape:
+async def entities(view: ViewState, query: ViewQuery) -> EntitiesShape:
     prefix = query.text("q") or ""
     if "\n" in prefix or len(prefix) > 256:
         raise ValidationError("q", prefix[:64], "give the beginning of an id")
-    scope = lookout.scope
+    scope = view.scope
     found, after = await entities_named(scope, prefix, query.size(), query.text("cursor"))
     switches = await switches_of(scope, [one.entity_id for one in found])
     return {"rows": [entity_row(one, switches) for one in found], "next": after}
 
 
-async def entity(lookout: Lookout, query: ViewQuery) -> EntityShape:
-    entity_id, scope = query.entity(), lookout.scope
-    found = await lookout.repository.get_entity(entity_id)
+async def entity(view: ViewState, query: ViewQuery) -> EntityShape:
+    entity_id, scope = query.entity(), view.scope
+    found = await view.server.repository.get_entity(entity_id)
     one = found or Entity(entity_id)
     switches = await switches_of(scope, [entity_id])
     return {
@@ -130,68 +130,68 @@ async def entity(lookout: Lookout, query: ViewQuery) -> EntityShape:
         "metadata": dict(one.metadata),
         "created_ms": instant_ms(one.created_at),
         "exists": found is not None,
-        "chain": await _chain(lookout, one),
-        "children": await _children(lookout, entity_id, query.size(), None),
+        "chain": await _chain(view, one),
+        "children": await _children(view, entity_id, query.size(), None),
         "buckets": [bucket_shape(seen) for seen in await look_at_entity(scope, entity_id)],
         "own": [config_shape(level) for level in await own_levels(scope, entity_id)],
         "switch": own_switch(entity_id, switches),
         "switches": [switch_shape(thrown) for thrown in switches],
-        "now_ms": lookout.now_ms,
+        "now_ms": view.now_ms,
     }
 
 
-async def _chain(lookout: Lookout, one: Entity) -> list[str]:
+async def _chain(view: ViewState, one: Entity) -> list[str]:
     """An entity and all above it; a circle is not followed twice."""
     chain, above = [one.entity_id], one.parent_id
     while above is not None and above not in chain and len(chain) <= GENERATIONS_MAX:
         chain.append(above)
-        found = await lookout.repository.get_entity(above)
+        found = await view.server.repository.get_entity(above)
         above = None if found is None else found.parent_id
     return chain
 
 
-async def children(lookout: Lookout, query: ViewQuery) -> ChildrenShape:
-    return await _children(lookout, query.entity(), query.size(), query.text("cursor"))
+async def children(view: ViewState, query: ViewQuery) -> ChildrenShape:
+    return await _children(view, query.entity(), query.size(), query.text("cursor"))
 
 
-async def _children(lookout: Lookout, entity_id: str, size: int, cursor: str | None) -> ChildrenShape:
-    found, after = await children_page(lookout.scope, entity_id, size, cursor)
+async def _children(view: ViewState, entity_id: str, size: int, cursor: str | None) -> ChildrenShape:
+    found, after = await children_page(view.scope, entity_id, size, cursor)
     return {"rows": [child_row(one) for one in found], "next": after}
 
 
-async def buckets(lookout: Lookout, query: ViewQuery) -> BucketsShape:
-    seen = await look_at_entity(lookout.scope, query.entity(), query.maybe_resource())
-    return {"rows": [bucket_shape(one) for one in seen], "now_ms": lookout.now_ms}
+async def buckets(view: ViewState, query: ViewQuery) -> BucketsShape:
+    seen = await look_at_entity(view.scope, query.entity(), query.maybe_resource())
+    return {"rows": [bucket_shape(one) for one in seen], "now_ms": view.now_ms}
 
 
-async def explain(lookout: Lookout, query: ViewQuery) -> ExplainShape:
+async def explain(view: ViewState, query: ViewQuery) -> ExplainShape:
     entity_id, resource = query.entity(), query.resource()
-    found = await lookout.server.limiter.explain(entity_id, resource)
+    found = await view.server.limiter.explain(entity_id, resource)
     places = [(one.entity_id, resource) for one in found.buckets]
-    seen = await look_at(lookout.scope, places)
+    seen = await look_at(view.scope, places)
     return explain_shape(found, {one.entity_id: one for one in seen})
 
 
-async def configs(lookout: Lookout, query: ViewQuery) -> ConfigsShape:
+async def configs(view: ViewState, query: ViewQuery) -> ConfigsShape:
     level, resource = query.choice("level", LEVELS), query.maybe_resource()
-    scope, size, cursor = lookout.scope, query.size(), query.text("cursor")
+    scope, size, cursor = view.scope, query.size(), query.text("cursor")
     resources: list[str] = []
     found: list[LevelEntry]
     if level == "entity":
         found, after = await entity_levels(scope, resource or DEFAULT_RESOURCE, size, cursor)
-        known = await lookout.repository.list_resources_with_entity_configs() if cursor is None else []
+        known = await view.server.repository.list_resources_with_entity_configs() if cursor is None else []
         resources = [one for one in known if one != DEFAULT_RESOURCE]
     elif resource is not None or (level == "system" and cursor is not None):
         raise ValidationError("resource", resource, "it goes with level=entity")
     elif level == "resource":
         found, after = await resource_levels(scope, size, cursor)
     else:
-        config = await lookout.repository.get_config("system")
+        config = await view.server.repository.get_config("system")
         found, after = [LevelEntry(None, None, config or LimiterConfig())], None
     return {"rows": [config_shape(one) for one in found], "next": after, "resources": resources}
 
 
-async def audit(lookout: Lookout, query: ViewQuery) -> AuditShape:
+async def audit(view: ViewState, query: ViewQuery) -> AuditShape:
     about = [name for name in ("entity", "resource", "system") if query.text(name) is not None]
     if len(about) != 1:
         raise ValidationError("entity", None, "name one of entity, resource and system=1")
@@ -205,7 +205,7 @@ async def audit(lookout: Lookout, query: ViewQuery) -> AuditShape:
     size, cursor = query.size(), query.text("cursor")
     if cursor is not None and len(cursor) > LETTERS_MAX:
         raise ValidationError("cursor", cursor[:64], "pass on what the previous page returned")
-    found = await lookout.repository.get_audit_events(subject, size, cursor)
+    found = await view.server.repository.get_audit_events(subject, size, cursor)
     after = found[-1].event_id if len(found) == size else None
     return {"rows": [audit_row(one) for one in found], "next": after}
 

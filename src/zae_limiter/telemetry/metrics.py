@@ -8,7 +8,7 @@ entity.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -167,116 +167,57 @@ def _waiting(observer: Observer) -> Reading:
 
 _COUNTER, _GAUGE, _HISTOGRAM = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
 
+_TEXTS = {
+    "acquire": "acquires and consumes by what came of them; if refused, by the limit with the longest wait",
+    "refusals": "refusals by each limit that refused; one acquire may be in several",
+    "tokens": "tokens that were taken, that work cost besides (settled), and that came back (returned)",
+    "wait.duration": "how long acquires that were told to wait did so before they were admitted",
+    "queued": "acquires that wait for their turn now",
+    "leases.active": "leases that are open now",
+    "leases.ended": "leases by how they ended: as taken, corrected, given back, without a word, or in other"
+    " hands",
+    "degraded": "work that went ahead unchecked because the store did not answer",
+    "soft_exceeded": "acquires that were admitted although a soft limit had not enough",
+    "refunds_lost": "refunds and settlements of which nobody knows whether they were stored",
+    "seats_lost": "seats of limits of concurrency that were not renewed in time",
+    "store.duration": "how long calls to the store took; what a store answers at once is no call",
+    "store.errors": "calls the store did not answer",
+    "group.size": "how many orders one write carried out, of writes for which somebody stood in line",
+    "config_cache": "records of configuration that were remembered (hit) or had to be read (miss)",
+}
+
+
+def _metric(
+    name: str,
+    kind: MetricKind,
+    unit: str,
+    labels: str,
+    read: Callable[[Observer], Reading],
+    ends: tuple[float, ...] = (),
+) -> Metric:
+    return Metric(f"zae_limiter.{name}", kind, unit, tuple(labels.split()), _TEXTS[name], read, ends)
+
+
+def _seconds(ends_ms: Iterable[float]) -> tuple[float, ...]:
+    return tuple(end / 1000 for end in ends_ms)
+
+
 METRICS = (
-    Metric(
-        "zae_limiter.acquire",
-        _COUNTER,
-        "{acquire}",
-        ("result", "resource", "limit"),
-        "acquires and consumes by what came of them; if refused, by the limit with the longest wait",
-        _acquires,
-    ),
-    Metric(
-        "zae_limiter.refusals",
-        _COUNTER,
-        "{refusal}",
-        ("resource", "limit"),
-        "refusals by each limit that refused; one acquire may be in several",
-        _by_limit(lambda cell: cell.refusals),
-    ),
-    Metric(
-        "zae_limiter.tokens",
-        _COUNTER,
-        "{token}",
-        ("kind", "resource", "limit"),
-        "tokens that were taken, that work cost besides (settled), and that came back (returned)",
-        _tokens,
-    ),
-    Metric(
-        "zae_limiter.wait.duration",
-        _HISTOGRAM,
-        "s",
-        ("resource",),
-        "how long acquires that were told to wait did so before they were admitted",
-        _waits,
-        tuple(end / 1000 for end in WAIT_ENDS_MS),
-    ),
-    Metric("zae_limiter.queued", _GAUGE, "{acquire}", (), "acquires that wait for their turn now", _waiting),
-    Metric("zae_limiter.leases.active", _GAUGE, "{lease}", ("resource",), "leases that are open now", _open),
-    Metric(
-        "zae_limiter.leases.ended",
-        _COUNTER,
-        "{lease}",
-        ("result", "resource"),
-        "leases by how they ended: as taken, corrected, given back, without a word, or in other hands",
-        _ended,
-    ),
-    Metric(
-        "zae_limiter.degraded",
-        _COUNTER,
-        "{acquire}",
-        (),
-        "work that went ahead unchecked because the store did not answer",
-        _engine("degraded"),
-    ),
-    Metric(
-        "zae_limiter.soft_exceeded",
-        _COUNTER,
-        "{acquire}",
-        (),
-        "acquires that were admitted although a soft limit had not enough",
-        _engine("soft_exceeded"),
-    ),
-    Metric(
-        "zae_limiter.refunds_lost",
-        _COUNTER,
-        "{refund}",
-        (),
-        "refunds and settlements of which nobody knows whether they were stored",
-        _engine("refunds_lost"),
-    ),
-    Metric(
-        "zae_limiter.seats_lost",
-        _COUNTER,
-        "{seat}",
-        (),
-        "seats of limits of concurrency that were not renewed in time",
-        _engine("seats_lost"),
-    ),
-    Metric(
-        "zae_limiter.store.duration",
-        _HISTOGRAM,
-        "s",
-        ("verb",),
-        "how long calls to the store took; what a store answers at once is no call",
-        _calls,
-        tuple(end / 1000 for end in CALL_ENDS_MS),
-    ),
-    Metric(
-        "zae_limiter.store.errors",
-        _COUNTER,
-        "{call}",
-        ("verb",),
-        "calls the store did not answer",
-        _errors,
-    ),
-    Metric(
-        "zae_limiter.group.size",
-        _HISTOGRAM,
-        "{order}",
-        (),
-        "how many orders one write carried out, of writes for which somebody stood in line",
-        _groups,
-        tuple(float(end) for end in GROUP_ENDS),
-    ),
-    Metric(
-        "zae_limiter.config_cache",
-        _COUNTER,
-        "{lookup}",
-        ("result",),
-        "records of configuration that were remembered (hit) or had to be read (miss)",
-        _cache,
-    ),
+    _metric("acquire", _COUNTER, "{acquire}", "result resource limit", _acquires),
+    _metric("refusals", _COUNTER, "{refusal}", "resource limit", _by_limit(lambda cell: cell.refusals)),
+    _metric("tokens", _COUNTER, "{token}", "kind resource limit", _tokens),
+    _metric("wait.duration", _HISTOGRAM, "s", "resource", _waits, _seconds(WAIT_ENDS_MS)),
+    _metric("queued", _GAUGE, "{acquire}", "", _waiting),
+    _metric("leases.active", _GAUGE, "{lease}", "resource", _open),
+    _metric("leases.ended", _COUNTER, "{lease}", "result resource", _ended),
+    _metric("degraded", _COUNTER, "{acquire}", "", _engine("degraded")),
+    _metric("soft_exceeded", _COUNTER, "{acquire}", "", _engine("soft_exceeded")),
+    _metric("refunds_lost", _COUNTER, "{refund}", "", _engine("refunds_lost")),
+    _metric("seats_lost", _COUNTER, "{seat}", "", _engine("seats_lost")),
+    _metric("store.duration", _HISTOGRAM, "s", "verb", _calls, _seconds(CALL_ENDS_MS)),
+    _metric("store.errors", _COUNTER, "{call}", "verb", _errors),
+    _metric("group.size", _HISTOGRAM, "{order}", "", _groups, tuple(map(float, GROUP_ENDS))),
+    _metric("config_cache", _COUNTER, "{lookup}", "result", _cache),
 )
 
 STORE = "store"

@@ -133,16 +133,8 @@ class Observer:
         entity_id, now_ms = error.entity_id or whose.entity_id, self.now_ms
         refusal = self.recent.note(entity_id, whose.resource, error, whose.needs, now_ms)
         if self.hooks:
-            self.tell(
-                TelemetryEvent(
-                    EventKind.REFUSED,
-                    now_ms,
-                    entity_id,
-                    whose.resource,
-                    refusal.limits,
-                    refusal.retry_after_ms,
-                )
-            )
+            what = EventKind.REFUSED, now_ms, entity_id, whose.resource, refusal.limits
+            self.tell(TelemetryEvent(*what, refusal.retry_after_ms))
 
     def switched_off(self, asked: Sequence[AskedDemand], error: SwitchedOff) -> None:
         """Count acquires that a switch refused."""
@@ -153,6 +145,8 @@ class Observer:
                 cell.denied += 1
             else:
                 cell.disabled += 1
+        whose = next((one for one in asked if one.resource == error.resource), asked[0])
+        self.recent.note(error.entity_id, error.resource, error, whose.needs, self.now_ms)
         kind = EventKind.DENIED if is_denied else EventKind.DISABLED
         self.tell_of(kind, error.entity_id, error.resource, error.reason)
 

@@ -47,11 +47,7 @@ def register(telemetry: Telemetry, registry: CollectorRegistry | None = None) ->
 
 
 def _family(metric: Metric, points: list[Point]) -> Family:
-    from prometheus_client.metrics_core import (
-        CounterMetricFamily,
-        GaugeMetricFamily,
-        HistogramMetricFamily,
-    )
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
     name = metric.name.replace(".", "_") + ("_seconds" if metric.unit == "s" else "")
     labels = (*metric.labels, STORE)

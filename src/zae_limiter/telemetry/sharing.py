@@ -30,7 +30,7 @@ QUIET_MS = 10_000
 FULL_MS = 60_000
 """After how long a process that found no place looks again."""
 
-URGENT = frozenset({EventKind.REFUSED, EventKind.DEGRADED, EventKind.UNAVAILABLE})
+URGENT = frozenset(map(EventKind, ("refused", "disabled", "denied", "degraded", "unavailable")))
 
 
 def process_name() -> str:
@@ -46,7 +46,7 @@ class _Voice:
         self.started_ms = 0
         self.place: int | None = None
         self.untried: list[int] = []
-        self.told: tuple[int, ...] = (0, 0, 0, 0)
+        self.told: tuple[int, ...] = (0, 0, 0, 0, 0)
         self.last_ms = -math.inf
         self.at_ms = math.inf
         self.is_telling = False
@@ -122,7 +122,8 @@ class Sharing:
         voice, world, observer = self._voice.get(), self._scope.world, self._observer
         counters = counters_of(observer)
         numbers = counters.admitted, counters.refused, counters.degraded, counters.unavailable
-        if voice.told == numbers:
+        told = *numbers, counters.disabled + counters.denied
+        if voice.told == told:
             return QUIET_MS
         voice.last_ms = world.ticks_ms()
         if not voice.process_id:
@@ -140,7 +141,7 @@ class Sharing:
             tuple(observer.recent.newest(REFUSALS_MAX)),
         )
         if await write_report(self._scope, place, report, is_new=is_new):
-            voice.place, voice.untried, voice.told = place, [], numbers
+            voice.place, voice.untried, voice.told = place, [], told
             return QUIET_MS
         voice.place, voice.untried = None, voice.untried[:-1]
         return SOON_MS if voice.untried or not is_new else FULL_MS

@@ -128,10 +128,7 @@ class Draft:
         return told if effective is None else f"{told};{self.effective}={text_of(effective)}"
 
 
-DRAFTS: Mapping[str, Draft] = {
-    "draft-11": Draft(),
-    "pr-166": Draft(remaining="a", effective="w"),
-}
+DRAFTS: Mapping[str, Draft] = {"draft-11": Draft(), "pr-166": Draft(remaining="a", effective="w")}
 """Those that can be chosen: the newest draft, and it with the names that are proposed for the next."""
 
 

@@ -69,11 +69,7 @@ class Identified:
     __slots__ = ("_anonymous", "_find", "challenge", "missing")
 
     def __init__(
-        self,
-        find: Callable[[RequestFacts], str | None],
-        challenge: str,
-        missing: str,
-        anonymous: str | None,
+        self, find: Callable[[RequestFacts], str | None], challenge: str, missing: str, anonymous: str | None
     ) -> None:
         self.challenge: str = challenge
         self.missing: str = missing
@@ -125,11 +121,7 @@ def claim(name: str, *, state: str = "claims", anonymous: str | None = None) -> 
 
 
 def client_address(
-    *,
-    trusted: Iterable[str] = (),
-    header: str = "x-forwarded-for",
-    v4_prefix: int = 32,
-    v6_prefix: int = 64,
+    *, trusted: Iterable[str] = (), header: str = "x-forwarded-for", v4_prefix: int = 32, v6_prefix: int = 64
 ) -> Callable[[RequestFacts], str]:
     """Where the request comes from: an address, or its network where one client has many.
 

@@ -33,6 +33,7 @@ from tests.server.envoy.calls import (
 from zae_limiter import Limit
 from zae_limiter.exceptions import InfrastructureError, ValidationError
 from zae_limiter.server import ServerConfig
+from zae_limiter.server.config import REQUEST_SECONDS_MAX
 from zae_limiter.server.envoy import check
 from zae_limiter.server.envoy.deciding import Verdict, decide
 from zae_limiter.server.state import ServerState
@@ -390,6 +391,20 @@ async def test_calls_under_way_are_answered_before_it_ends(monkeypatch: pytest.M
             await ending
             code, _ = await refused(Envoy(server, channel).ask(whose("ann")))
             assert code == grpc.StatusCode.UNAVAILABLE
+
+
+async def test_who_never_says_what_it_speaks_delays_no_end() -> None:
+    """Neither before its first byte nor after it: what calls may take is not waited for them."""
+    async with AsyncExitStack() as running:
+        envoy = await running.enter_async_context(started(shutdown_seconds=REQUEST_SECONDS_MAX))
+        address = "127.0.0.1", envoy.server.grpc_port
+        silent = [socket.create_connection(address) for _ in range(3)]
+        silent[0].sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        assert codes_of(await envoy.ask(whose("key-1"))) == [OK]
+        async with asyncio.timeout(100):  # by itself the library ends such a handshake after two minutes
+            await running.aclose()
+    for one in silent:
+        one.close()
 
 
 async def test_a_port_that_is_taken() -> None:

@@ -14,15 +14,8 @@ from ...models import TOKENS_MAX, Limit, OnUnavailable
 from .rules import DescriptorRule, DescriptorRules
 from .wire import Misread, SaidDescriptor, SaidLimit, SaidRequest
 
-UNIT_SECONDS: Mapping[int, int] = {
-    1: 1,
-    2: 60,
-    3: 3600,
-    4: 86_400,
-    5: 30 * 86_400,
-    6: 365 * 86_400,
-    7: 7 * 86_400,
-}
+_DAY = 86_400
+UNIT_SECONDS: Mapping[int, int] = dict(enumerate((1, 60, 3600, _DAY, 30 * _DAY, 365 * _DAY, 7 * _DAY), 1))
 """How long the units of ``RateLimitUnit`` are, by their numbers; a month has 30 days, as Envoy counts."""
 
 UNIT_PERIODS: Mapping[str, int] = {"hour": 3, "day": 4, "week": 7, "month": 5, "year": 6}

@@ -40,6 +40,8 @@ TOLD_MAX = 256
 
 _SERVING, _NOT_SERVING = 1, 2
 
+QUIET_SECONDS = 0.05
+"""When nothing has been under way for so long, twice in a row, the end waits for nobody."""
 
 Method = Callable[[bytes, Any], Coroutine[Any, Any, bytes]]
 
@@ -68,7 +70,17 @@ async def answering(server: ServerState) -> AsyncIterator[int]:
     try:
         yield port
     finally:
-        await listening.stop(config.shutdown_seconds)
+        await _end(listening, service, config.shutdown_seconds)
+
+
+async def _end(listening: Any, service: _RateLimitService, seconds_max: float) -> None:
+    """Answer what is under way; a connection that says nothing, not even what it speaks, keeps nobody."""
+    ending, quiet = asyncio.create_task(listening.stop(seconds_max)), 0
+    while quiet < 2 and not ending.done():
+        await asyncio.wait({ending}, timeout=QUIET_SECONDS)
+        quiet = 0 if service.under_way else quiet + 1
+    await listening.stop(None)
+    await ending
 
 
 def _handler(name: str, methods: dict[str, Method]) -> Any:
@@ -98,6 +110,7 @@ class _RateLimitService:
     def __init__(self, server: ServerState) -> None:
         self._server, self._rules = server, rules_of(server.config)
         self._told: set[str] = set()
+        self.under_way = 0
 
     async def check(self, data: bytes, context: Any) -> bytes:
         """``grpc.health.v1``: its messages are a text and a number, each in the first field."""
@@ -113,6 +126,8 @@ class _RateLimitService:
 
     async def should_rate_limit(self, data: bytes, context: Any) -> bytes:
         """``ShouldRateLimit``."""
+        self.under_way += 1
+        context.add_done_callback(self._done)
         await self._check_caller(context)
         try:
             async with asyncio.timeout(self._server.config.request_seconds_max):
@@ -132,6 +147,9 @@ class _RateLimitService:
             logger.exception("a call of Envoy could not be answered")
             code, told = grpc.StatusCode.INTERNAL, "a mistake within; the log of the server tells it"
         return await _abort(context, code, told)
+
+    def _done(self, _: Any) -> None:
+        self.under_way -= 1
 
     async def _answer(self, data: bytes) -> bytes:
         asked = asked_by(read_request(data), self._rules)

@@ -22,11 +22,8 @@ HITS_MAX = 2**63
 
 _PACKAGE = "zae_limiter.envoy"
 _KINDS = {
-    "bytes": FieldDescriptorProto.TYPE_BYTES,
-    "uint32": FieldDescriptorProto.TYPE_UINT32,
-    "uint64": FieldDescriptorProto.TYPE_UINT64,
-    "int32": FieldDescriptorProto.TYPE_INT32,
-    "bool": FieldDescriptorProto.TYPE_BOOL,
+    name: getattr(FieldDescriptorProto, f"TYPE_{name.upper()}")
+    for name in ("bytes", "uint32", "uint64", "int32", "bool")
 }
 
 _MESSAGES: Mapping[str, Mapping[str, tuple[int, str]]] = {

@@ -48,8 +48,14 @@ export function AuditRows({ of, size, turn = 0, isShort = false }) {
     : isShort ? html`<p class="quiet pad">Nothing was changed yet.</p>` : html`<${Empty} title="Nothing was changed yet">${NONE}<//>`}<//>`;
 }
 
+// Details in a line: of a list the names of what is in it.
+function inShort(value) {
+  if (Array.isArray(value)) return value.map((one) => inShort(one?.name ?? one)).join(", ");
+  return typeof value === "string" ? value : JSON.stringify(value);
+}
+
 function Details({ row }) {
-  const text = JSON.stringify(row.details ?? {});
-  if (text === "{}") return html`<span class="quiet">–</span>`;
-  return html`<details><summary class="cut"><bdi>${text}</bdi></summary><pre class="code-block">${JSON.stringify(row.details, null, 2)}</pre></details>`;
+  const told = Object.entries(row.details ?? {}).filter(([, value]) => value !== null);
+  if (!told.length) return html`<span class="quiet">–</span>`;
+  return html`<details><summary class="cut"><bdi>${told.map(([name, value]) => `${name}: ${inShort(value)}`).join(" · ")}</bdi></summary><pre class="code-block">${JSON.stringify(row.details, null, 2)}</pre></details>`;
 }

@@ -47,9 +47,10 @@ export function stateOf(level, available, ratio) {
 
 export function fullIn(level, available) {
   if (available >= level.capacity) return "full";
+  if (level.held) return `${amount(level.held)} at work`; // who knows until when; the server tells the latest
   if (level.per_second > 0) return `full in ${duration(((level.capacity - available) / level.per_second) * 1000)}`;
   if (level.full_in_ms !== null && level.full_in_ms !== undefined) return `full in ${duration(level.full_in_ms)}`;
-  return level.held ? `${amount(level.held)} at work` : "";
+  return "";
 }
 
 // Text in place of other text, in the same node, which the library goes on knowing.

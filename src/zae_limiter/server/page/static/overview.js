@@ -11,7 +11,7 @@ const SPOKEN_EVERY_MS = 5000;
 const NEAREST = 12;
 const RECENT_MS = 5 * 60_000;
 
-const whoOf = (row) => `${row.process}|${row.entity}|${row.resource}|${row.limits}`;
+const whoOf = (row) => `${row.process}|${row.entity}|${row.resource}|${row.limits}|${row.reason}`;
 
 export function Overview({ me }) {
   const [near, setNear] = useState(null);
@@ -53,7 +53,7 @@ export function merged(...lists) {
 export function collapsed(rows) {
   const lines = new Map();
   for (const row of rows) {
-    const key = `${row.entity}|${row.resource}|${row.limits}`;
+    const key = `${row.entity}|${row.resource}|${row.limits}|${row.reason}`;
     const line = lines.get(key);
     lines.set(key, line ? { ...line, count: line.count + row.count } : { ...row, key });
   }
@@ -117,7 +117,8 @@ function Refusals({ rows }) {
       last.current = { at: Date.now(), newest: missed[0].at_ms };
       const [one] = missed;
       const others = missed.length > 1 ? `, and ${missed.length - 1} more` : "";
-      setSpoken(`${one.entity} was refused on ${one.resource} by ${one.limits.join(", ")}${others}`);
+      const by = one.reason ? `, which is off: ${one.reason}` : ` by ${one.limits.join(", ")}`;
+      setSpoken(`${one.entity} was refused on ${one.resource}${by}${others}`);
     };
     const timer = setTimeout(say, Math.max(0, last.current.at + SPOKEN_EVERY_MS - Date.now()));
     return () => clearTimeout(timer);
@@ -134,15 +135,23 @@ function Refusals({ rows }) {
     ${shown.length
       ? html`<ol class="ticker" onMouseEnter=${hold} onMouseLeave=${release} onfocusin=${hold} onfocusout=${release}>
           ${shown.map((row) => html`<${Refusal} row=${row} key=${row.key} />`)}</ol>`
-      : html`<${Empty} title="Nobody was refused">Refusals appear here as they happen, with the limit that said no.<//>`}<//>`;
+      : html`<${Empty} title="Nobody was refused">Refusals appear here as they happen, with the limit or the switch that said no.<//>`}<//>`;
+}
+
+// What to wait for. A seat is free when somebody is done, so what is known of it is the latest instant.
+function Again({ row }) {
+  if (row.retry_after_ms === null) return " · never passes";
+  return html` · <span class="unbroken">again in ${row.retry_after_is_latest ? "at most " : ""}${duration(row.retry_after_ms)}</span>`;
 }
 
 export function Refusal({ row, isShort = false }) {
-  const asked = Object.entries(row.requested || {}).map(([name, value]) => `${amount(value, (row.units || {})[name])} ${name}`).join(", ");
-  return html`<li class="refusal"><${Mark} kind="bad" />
+  const units = row.units || {};
+  const told = ([name, value]) => (units[name] ? amount(value, units[name]) : `${amount(value)} ${name}`);
+  const asked = Object.entries(row.requested || {}).map(told).join(", ");
+  return html`<li class="refusal"><${Mark} kind=${row.reason ? "off" : "bad"} />
     <div class="what"><p>${isShort ? null : html`<${EntityLink} entity=${row.entity} resource=${row.resource} />`}<span class="quiet on"><bdi>${row.resource}</bdi></span></p>
-      <p class="quiet"><strong><bdi>${row.limits.join(", ")}</bdi></strong> said no${asked ? html` to <bdi>${asked}</bdi>` : null}${
-        row.retry_after_ms === null ? " · never passes" : html` · <span class="unbroken">again in ${duration(row.retry_after_ms)}</span>`}</p></div>
+      ${row.reason ? html`<p class="quiet"><strong>Switched off</strong>: <bdi>${row.reason}</bdi></p>`
+        : html`<p class="quiet"><strong><bdi>${row.limits.join(", ")}</bdi></strong> said no${asked ? html` to <bdi>${asked}</bdi>` : null}<${Again} row=${row} /></p>`}</div>
     <div class="when numbers quiet"><${Ago} at=${row.at_ms} />${row.count > 1 ? html`<span class="tag">×${amount(row.count)}</span>` : null}</div></li>`;
 }
 
@@ -160,7 +169,7 @@ function Resources({ rows }) {
     { title: "Limits", kind: "stretch", cell: (row) => html`<${LimitTexts} limits=${row.limits} none="the system's, or their own" />` },
     { title: "Buckets", kind: "number", cell: (row) => amount(row.buckets) },
     { title: "Refusing", kind: "number", cell: (row) => (row.refusing ? html`<${State} kind="bad">${amount(row.refusing)}<//>` : html`<span class="quiet">0</span>`) },
-    { title: "Least left", kind: "number", cell: (row) => html`<${Ratio} value=${row.worst_ratio} refusing=${row.refusing > 0 && row.worst_ratio <= 0} />` },
+    { title: "Least left", kind: "number", cell: (row) => html`<${Ratio} value=${row.worst_ratio} refusing=${row.refusing > 0} />` },
     { title: "Usage", kind: "number", isSilent: true, cell: (row) => html`<a href=${href("usage", { resource: row.resource })} aria-label=${`Usage of ${row.resource}`}>usage</a>` },
   ];
   return html`<${Card} title="Resources">${rows.length

@@ -18,8 +18,8 @@ from zae_limiter.records.items import entity_item
 from zae_limiter.records.reports import ProcessReport, Refusal, write_report
 from zae_limiter.repository_protocol import Put, Query
 from zae_limiter.schema import bucket_entries, bucket_key, entity_key
-from zae_limiter.server import lookout as module
-from zae_limiter.server.lookout import Lookout
+from zae_limiter.server import view_state as module
+from zae_limiter.server.view_state import ViewState
 from zae_limiter.telemetry import Telemetry
 from zae_limiter.telemetry.sharing import process_name
 from zae_limiter.testing import Fault, FaultyBackend, RecordingBackend
@@ -63,18 +63,18 @@ def rows_of(recording: RecordingBackend) -> int:
     )
 
 
-async def settled(lookout: Lookout) -> None:
+async def settled(view: ViewState) -> None:
     """Wait until nobody goes round any more."""
-    await wait_beside(lambda: not lookout.is_going)
+    await wait_beside(lambda: not view.is_going)
 
 
 async def test_nothing_is_read_unless_somebody_looks(tmp_path: Path) -> None:
     """And after a look it goes on for a while and ends, having gone through all there is."""
     async with with_buckets(tmp_path, 30) as found:
-        recording, lookout = recorded(found), Lookout(found.server)
+        recording, view = recorded(found), ViewState(found.server)
         await asyncio.sleep(0)
         assert not any("BUCKET#" in repr(call) for call in recording.calls)
-        near = await lookout.near()
+        near = await view.near()
         assert (near.sample.looked_at, near.sample.is_all) == (30, True)
         assert [one.entity_id for one in near.buckets][:3] == ["key-00029", "key-00028", "key-00027"]
 
@@ -85,26 +85,26 @@ async def test_a_look_is_good_for_so_many_reads(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(module, "ROWS_MAX", 10)
     monkeypatch.setattr(module, "FIRST_WAIT_SECONDS", 0.01)
     async with with_buckets(tmp_path, 100) as found:
-        recording, lookout = recorded(found), Lookout(found.server)
-        await lookout.near()
-        await settled(lookout)
+        recording, view = recorded(found), ViewState(found.server)
+        await view.near()
+        await settled(view)
         gone_through = [given[0] for verb, given in recording.calls if verb == "query"]
         assert sum(query.rows_max for query in gone_through if "BUCKET#" in query.first) == 40
-        sample = (await lookout.near()).sample
+        sample = (await view.near()).sample
         assert (sample.looked_at >= 40, sample.is_all) == (True, False)
-        await settled(lookout)
-        await lookout.near()
-        await settled(lookout)
-        assert (await lookout.near()).sample.is_all
+        await settled(view)
+        await view.near()
+        await settled(view)
+        assert (await view.near()).sample.is_all
 
 
 async def test_it_ends_some_time_after_the_last_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody reads for those who have left."""
     monkeypatch.setattr(module, "IDLE_SECONDS", 0.0)
     async with with_buckets(tmp_path, 3) as found:
-        lookout = Lookout(found.server)
-        await lookout.near()
-        await settled(lookout)
+        view = ViewState(found.server)
+        await view.near()
+        await settled(view)
 
 
 async def test_however_many_look_it_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,29 +112,29 @@ async def test_however_many_look_it_is_read_once(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(module, "REFRESH_SECONDS", 1e9)
     monkeypatch.setattr(module, "READS_PER_LOOK_MAX", 50)
     async with with_buckets(tmp_path, 20) as found:
-        lookout = Lookout(found.server)
-        await lookout.near()
-        await settled(lookout)
+        view = ViewState(found.server)
+        await view.near()
+        await settled(view)
         monkeypatch.setattr(module, "READS_PER_LOOK_MAX", 0)
         recording = recorded(found)
-        await asyncio.gather(*(lookout.near() for _ in range(50)))
+        await asyncio.gather(*(view.near() for _ in range(50)))
         assert rows_of(recording) == 0
 
 
 async def test_reads_are_bounded_in_a_second(tmp_path: Path) -> None:
     """Half for going round, half for what is shown; less of it makes both slower, and nothing else."""
     async with with_buckets(tmp_path, 1, reads_per_second=50) as found:
-        lookout = Lookout(found.server)
-        assert lookout.reads_per_second == 50
-        assert lookout.pause_seconds(100) == 4
-        assert lookout.pause_seconds(1) == module.REFRESH_SECONDS
+        view = ViewState(found.server)
+        assert view.reads_per_second == 50
+        assert view.pause_seconds(100) == 4
+        assert view.pause_seconds(1) == module.REFRESH_SECONDS
     async with with_buckets(tmp_path, 1) as found:
-        lookout = Lookout(found.server)
-        assert lookout.reads_per_second == module.READS_PER_SECOND
+        view = ViewState(found.server)
+        assert view.reads_per_second == module.READS_PER_SECOND
         monkey = pytest.MonkeyPatch()
         with monkey.context() as patch:
             patch.setattr(module, "PAID", frozenset({"sqlite"}))
-            assert lookout.reads_per_second == module.READS_PER_SECOND_PAID
+            assert view.reads_per_second == module.READS_PER_SECOND_PAID
 
 
 async def test_whoever_was_refused_is_near_though_nobody_has_got_there(
@@ -149,7 +149,7 @@ async def test_whoever_was_refused_is_near_though_nobody_has_got_there(
             with pytest.raises(RateLimitExceeded):
                 async with found.limiter.acquire("key-00059", "gpt-4", {"rpm": 90}):
                     pass
-            near = await Lookout(found.server).near()
+            near = await ViewState(found.server).near()
         assert near.sample.looked_at <= 10
         assert near.buckets[0].entity_id == "key-00059"
 
@@ -168,7 +168,7 @@ async def test_a_process_is_known_by_more_than_its_name(tmp_path: Path) -> None:
         report = ProcessReport(process_name(), "theirs", now_ms, now_ms, 0, 1, 0, 0, (theirs,))
         free = {0, 1} - {sharing._voice.get().place}
         assert await write_report(found.limiter.repository._scope, free.pop(), report, is_new=True)
-        told = await Lookout(found.server).refusals()
+        told = await ViewState(found.server).refusals()
         assert sorted((one.entity_id, one.count) for one in told) == [("key-00000", 1), ("key-00001", 1)]
 
 
@@ -217,13 +217,13 @@ async def test_ten_thousand_are_gone_through_in_pages(
     monkeypatch.setattr(module, "READS_PER_SECOND", 10**9)
     async with asking(url_of("sqlite", tmp_path)) as found:
         await ten_thousand(found)
-        recording, lookout = recorded(found), Lookout(found.server)
-        first = (await lookout.near()).sample
+        recording, view = recorded(found), ViewState(found.server)
+        first = (await view.near()).sample
         assert first.looked_at > 0
         sample = first
         while not sample.is_all:
             await asyncio.sleep(0.1)
-            sample = (await lookout.near()).sample
+            sample = (await view.near()).sample
         calls = [call for call in recording.calls if is_of_views(call)]
         pages = [given[0] for verb, given in calls if verb == "query" and given[0].index == "GSI4"]
         assert len(pages) <= 10_000 / module.ROWS_MAX + 2

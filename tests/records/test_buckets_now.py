@@ -6,7 +6,7 @@ import pytest
 
 from tests.records.store import RPM, TPM, Store, take
 from zae_limiter import Limit, RateLimiter, ValidationError
-from zae_limiter.records.looking import PLACES_MAX, look_at, look_at_entity
+from zae_limiter.records.buckets_now import PLACES_MAX, look_at, look_at_entity
 
 KINDS = [
     Limit.per_minute("rpm", 100),

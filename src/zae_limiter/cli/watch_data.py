@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from ..models import Entity
 from ..records.ancestry import chain_above
+from ..records.buckets_now import SeenBucket, SeenLevel, look_at
 from ..records.entities import get_entity
-from ..records.looking import SeenBucket, SeenLevel, look_at
 from ..records.reports import ProcessReport, Refusal, get_reports
 from ..records.sampling import BucketSampler, Place, places_of
 from ..records.scope import Scope
@@ -90,7 +90,7 @@ def moved_milli(level: SeenLevel, passed_ms: int) -> int:
     return max(milli, min(level.capacity * 1000, milli + int(level.per_second * max(0, passed_ms))))
 
 
-class Spotter:
+class WatchReader:
     """Looks at a namespace again and again: at whoever is nearest to a limit, or at one family."""
 
     def __init__(self, scope: Scope, entity_id: str | None, resource: str | None, buckets_max: int) -> None:
@@ -240,4 +240,6 @@ def refusal_data(one: Refusal) -> dict[str, Any]:
         "retry_after_ms": one.retry_after_ms,
         "count": one.count,
         "process": one.process,
+        "retry_after_is_latest": one.is_latest,
+        "reason": one.reason or None,
     }

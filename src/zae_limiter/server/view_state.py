@@ -1,4 +1,4 @@
-"""Who is near a limit and who was refused, known to one worker for everybody who looks.
+"""``ViewState``: what one worker knows for all who look: who is near a limit, and who was refused.
 
 Nothing is read unless somebody looks. From the first look on the buckets of the namespace are gone through
 bit by bit, until half a minute after the last look, and however many look, those that seem nearest to empty
@@ -17,12 +17,11 @@ from dataclasses import asdict, replace
 from typing import Final, NamedTuple
 
 from ..exceptions import ZAELimiterError
-from ..records.looking import SeenBucket, look_at
+from ..records.buckets_now import SeenBucket, look_at
 from ..records.reports import ProcessReport, Refusal
 from ..records.sampling import BucketSampler, Sample
 from ..records.scope import Scope
 from ..records.units import NOBODY, Units, agreed, units_of_places
-from ..repository import Repository
 from ..runtime.logs import server_logger as logger
 from ..telemetry.sharing import process_name
 from .state import ServerState
@@ -41,6 +40,9 @@ READS_PER_LOOK_MAX = 100_000
 """How many buckets are gone through on account of one look; the next look goes on from there."""
 REFRESH_SECONDS = 1.0
 """How often what is shown is read again, unless that would be too much for a second."""
+HEAR_SECONDS = 0.5
+"""How often those who watch are told who was refused. Together with the second that a process may wait before
+it tells of itself, it bounds how old a refusal is on the page: a second and a half, and two reads."""
 READS_PER_SECOND = 10_000
 READS_PER_SECOND_PAID = 50
 PAID = frozenset({"dynamodb"})
@@ -69,7 +71,7 @@ class Near(NamedTuple):
     at_ms: int
 
 
-class Lookout:
+class ViewState:
     """What one worker knows, for as long as somebody looks."""
 
     def __init__(self, server: ServerState) -> None:
@@ -87,11 +89,7 @@ class Lookout:
 
     @property
     def scope(self) -> Scope:
-        return self.repository._scope
-
-    @property
-    def repository(self) -> Repository:
-        return self.server.limiter.repository
+        return self.server.scope
 
     @property
     def now_ms(self) -> int:
@@ -107,7 +105,7 @@ class Lookout:
     def reads_per_second(self) -> int:
         """How many records may be read in a second on account of those who look."""
         said = self.server.config.reads_per_second
-        is_paid = self.repository.capabilities.name in PAID
+        is_paid = self.server.repository.capabilities.name in PAID
         return said or (READS_PER_SECOND_PAID if is_paid else READS_PER_SECOND)
 
     async def near(self) -> Near:
@@ -119,9 +117,9 @@ class Lookout:
             await asyncio.wait({waiting}, timeout=FIRST_WAIT_SECONDS)
             waiting.cancel()
         async with self._reading:
-            if self._now_s() - self._near_s >= self.pause_seconds(CANDIDATES_MAX + REFUSED_MAX):
+            if self.now_s() - self._near_s >= self.pause_seconds(CANDIDATES_MAX + REFUSED_MAX):
                 self._near = await self._read_near(sampler.sample())
-                self._near_s = self._now_s()
+                self._near_s = self.now_s()
         return Near(self._near, sampler.sample(), self.now_ms)
 
     def pause_seconds(self, records: int) -> float:
@@ -144,11 +142,13 @@ class Lookout:
 
     async def units(self, resources: Iterable[str]) -> dict[str, Units]:
         """What the limits of resources count where that is money, those of entities included."""
-        now_s, told = self._now_s(), dict[str, Units]()
+        now_s, told = self.now_s(), dict[str, Units]()
         for name in dict.fromkeys(resources):
             known_s, units = self._units.get(name, (float("-inf"), {}))
             if now_s - known_s >= UNITS_SECONDS:
-                own, _ = await self.repository.list_entities_with_custom_limits(name, UNITS_ENTITIES_MAX)
+                own, _ = await self.server.repository.list_entities_with_custom_limits(
+                    name, UNITS_ENTITIES_MAX
+                )
                 places = [(one, name) for one in (NOBODY, *own)]
                 units = agreed((await units_of_places(self.scope, places)).values())
                 while len(self._units) >= RESOURCES_MAX:
@@ -173,14 +173,15 @@ class Lookout:
         await self._hear()
         return self._heard
 
-    def _now_s(self) -> float:
+    def now_s(self) -> float:
+        """The time of this worker."""
         return self.server.world.ticks_ms() / 1000
 
     def _look(self) -> BucketSampler:
         """Note that somebody looks, and go on, or begin, to go through the buckets."""
         if self._sampler is None:
             self._sampler = BucketSampler(self.scope)
-        self._looked_s, self._reads_left = self._now_s(), READS_PER_LOOK_MAX
+        self._looked_s, self._reads_left = self.now_s(), READS_PER_LOOK_MAX
         if not self.is_going and not self.server.stopping.is_set():
             self._round = self.server.beside(self._go_round(self._sampler))
         return self._sampler
@@ -188,10 +189,10 @@ class Lookout:
     async def _go_round(self, sampler: BucketSampler) -> None:
         """Go through the buckets for as long as somebody looks, and no faster than is allowed."""
         rate = self.reads_per_second / 2
-        rows, began_s, round_s = max(5, min(ROWS_MAX, int(rate / 2))), self._now_s(), self._now_s()
-        is_paid = self.repository.capabilities.name in PAID
-        while self._now_s() - self._looked_s < IDLE_SECONDS and self._reads_left > 0:
-            turn_s = self._now_s()
+        rows, began_s, round_s = max(5, min(ROWS_MAX, int(rate / 2))), self.now_s(), self.now_s()
+        is_paid = self.server.repository.capabilities.name in PAID
+        while self.now_s() - self._looked_s < IDLE_SECONDS and self._reads_left > 0:
+            turn_s = self.now_s()
             try:
                 is_round = await sampler.turn(rows)
             except ZAELimiterError as error:  # the store is down, or was closed: whoever looks is told
@@ -200,14 +201,14 @@ class Lookout:
                 return
             finally:
                 self._reads_left -= rows
-            took_s = self._now_s() - turn_s
+            took_s = self.now_s() - turn_s
             in_hurry = not is_paid and not self._first_round.is_set()
             pause_s = max(rows / rate, took_s * (1 / SHARE_MAX - 1))
             if is_round:
                 self._first_round.set()
-                pause_s = max(pause_s, round_s + ROUND_SECONDS - self._now_s())
-                round_s = self._now_s() + pause_s
-            elif in_hurry and self._now_s() - began_s < HURRY_SECONDS:
+                pause_s = max(pause_s, round_s + ROUND_SECONDS - self.now_s())
+                round_s = self.now_s() + pause_s
+            elif in_hurry and self.now_s() - began_s < HURRY_SECONDS:
                 pause_s = took_s  # half of the time is for others even then
             await asyncio.sleep(pause_s)
 
@@ -221,9 +222,10 @@ class Lookout:
     async def _hear(self) -> None:
         """Hear what other processes tell, if that has not just been done."""
         async with self._hearing:
-            if self._now_s() - self._heard_s >= REFRESH_SECONDS:
-                self._heard = await self.repository.get_reports()
-                self._heard_s = self._now_s()
+            pause_s = max(HEAR_SECONDS / 2, len(self._heard) / (self.reads_per_second / 2))
+            if self.now_s() - self._heard_s >= pause_s:
+                self._heard = await self.server.repository.get_reports()
+                self._heard_s = self.now_s()
 
     def _told(self) -> Iterable[Refusal]:
         """Each refusal once: what this process has told others it knows better itself."""
