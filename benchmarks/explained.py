@@ -59,6 +59,16 @@ EXPLAINED = {
         "the server is the limit: our client was busy for 35 % of the time, with a quarter of their CPU "
         "for each acquire."
     ),
+    "acquire, config not cached: RCU": (
+        "five records, also those that are missing, at a unit each, because they are read strongly "
+        "consistent in one request. Half a unit each would do for limits, whose version the write "
+        "pins; who the parent is it does not pin ([why](adr/0160-a-reply-is-asked-for-whole.md)), and "
+        "the first write to a bucket pins nothing."
+    ),
+    "import": (
+        "met since 2026-11-18, when names began to be loaded as they are asked for: 21.6 ms by "
+        "`python -m benchmarks.starting` ([how](adr/0150-names-are-loaded-when-they-are-asked-for.md))."
+    ),
     "idle entities: remembered of one": (
         "2.6 KB since 2026-11-19 (251 MiB for 100,000): 1.1 of it is the image of the bucket and its "
         "key, 0.7 are three records that are known to be missing, 0.6 is the plan ([why "

@@ -29,7 +29,9 @@ from .figures import ratio
 from .summary import (
     Result,
     added_us,
+    cold_median,
     compared,
+    config_bill,
     fastest_token_bucket,
     late_growth,
     of_case,
@@ -119,6 +121,10 @@ def remembered_kib(result: Result) -> float | None:
     return float(grown / met / 1024)
 
 
+def cold_rcu(result: Result) -> float | None:
+    return config_bill(result, OURS, "acquire-cold", "rcu")
+
+
 def middleware_against(peer: str, metric: str) -> Reading:
     """What our middleware adds, as a part of what another adds."""
 
@@ -191,6 +197,8 @@ TARGETS = (
         on_server(POSTGRES, HOT, PYRATE_POSTGRES),
         at_least=10,
     ),
+    Target("acquire, config not cached: RCU", cold_rcu, at_most=2.5, unit=""),
+    Target("import", lambda it: cold_median(it, OURS, "import_cpu_ms"), at_most=50, unit=" ms"),
     Target("idle entities: growth over the last quarter", late_growth_percent, at_most=5, unit=" %"),
     Target("idle entities: remembered of one", remembered_kib, at_most=1.5, unit=" KB"),
 )
