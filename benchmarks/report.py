@@ -23,6 +23,7 @@ from .cases import (
 )
 from .chart import Bar, Group, chart
 from .config_report import config_section
+from .explained import EXPLAINED
 from .figures import Figure, Measured, compact, ratio, times
 from .summary import (
     Result,
@@ -232,6 +233,13 @@ def targets_table(result: Result) -> str:
     return table(["target", "wanted", "reached", ""], rows)
 
 
+def missed(result: Result) -> str:
+    """What is known of the targets that this result misses."""
+    names = [v.target.what for v in verdicts(result) if v.word == "missed" and v.target.what in EXPLAINED]
+    lines = "".join(f"- *{name}*: {EXPLAINED[name]}\n" for name in names)
+    return f"\nWhy some are missed, as far as it was measured:\n\n{lines}" if lines else ""
+
+
 def cold_table(result: Result) -> str:
     rows = []
     for name, samples in result.get("cold", {}).items():
@@ -364,7 +372,7 @@ def page(result: Result) -> str:
         for part in (
             PREFACE,
             conditions(result) + "\n",
-            f"## Targets\n\n{targets_table(result)}",
+            f"## Targets\n\n{targets_table(result)}{missed(result)}",
             section("On DynamoDB", RATIOS, lambda: ratio_table(result)),
             section("What the engine takes", CEILING_TEXT, lambda: ceiling_table(result)),
             "".join(f"![{alt}]({CHARTS}/{name})\n\n" for name, alt in CHART_TEXTS.items()),

@@ -93,7 +93,8 @@ class Acquisition(Asked):
             raise self.entered_before()
         self._entered, self._lease._forks = None, holding.forks
         try:
-            await self._lease._acquire(self._needs)
+            if (taking := self._lease._acquire(self._needs)) is not None:
+                await taking
         except RateLimiterUnavailable as error:
             self.degrade(error)
         self._entered = True

@@ -69,8 +69,8 @@ class Lease(View, Current):
         self._check_open()
         wanted = named_amounts(amounts, named)
         try:
-            if needs := needs_milli(wanted):
-                await self._acquire(needs)
+            if (needs := needs_milli(wanted)) and (taking := self._acquire(needs)) is not None:
+                await taking
         except RateLimiterUnavailable as error:
             self._let_through(f"letting a lease of {self._entity_id} consume", error)
             if not error.ambiguous:

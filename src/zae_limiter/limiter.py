@@ -9,19 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Concatenate,
-    Final,
-    Never,
-    ParamSpec,
-    Self,
-    TypeVar,
-    Unpack,
-    cast,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Never, ParamSpec, Self, TypeVar, Unpack, overload
 
 from .acquisition import Acquisition
 from .decorator import AsyncDecorator, Limiting
@@ -42,11 +30,7 @@ from .runtime.colour import Method
 from .runtime.unentered import Unentered
 from .settings import Settings
 
-PLAIN: tuple[type[Lease], type[Acquisition], tuple[type[JointLease], type[JointAcquisition]]] = (
-    Lease,
-    Acquisition,
-    (JointLease, JointAcquisition),
-)
+PLAIN: Final = Lease, Acquisition, (JointLease, JointAcquisition)
 """What a limiter makes that nobody looks at."""
 
 STORED_LIMITS = "leave it out; stored limits are used unless limits= is given"
@@ -58,11 +42,11 @@ T = TypeVar("T")
 def passed_on(method: Callable[Concatenate[Repository, P], T]) -> Method[P, T]:
     """The repository's method under the limiter: same signature, same docstring."""
 
-    @functools.wraps(method)
     def call(self: RateLimiter, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return method(self._repository, *args, **kwargs)
 
-    return cast("Method[P, T]", call)
+    functools.update_wrapper(call, method)
+    return call
 
 
 class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):

@@ -39,6 +39,7 @@ def pk_resource(namespace_id: str, resource: str) -> str:
     return f"{namespace_id}/RESOURCE#{resource}"
 
 
+@lru_cache(64)  # so that all that is remembered of an entity has one text
 def pk_entity(namespace_id: str, entity_id: str) -> str:
     return f"{namespace_id}/ENTITY#{entity_id}"
 
@@ -129,6 +130,7 @@ def entity_key(namespace_id: str, entity_id: str) -> Key:
     return Key(pk_entity(namespace_id, entity_id), sk_meta())
 
 
+@lru_cache(64)
 def bucket_key(namespace_id: str, entity_id: str, resource: str, shard_id: int = 0) -> Key:
     return Key(pk_bucket(namespace_id, entity_id, resource, shard_id), sk_state())
 
@@ -399,8 +401,7 @@ MOVED = "moved"
 """On a bucket that came from a table of an older shape: when, in milliseconds."""
 
 HOLDS = tuple(f"hold_{place}" for place in range(8))
-"""On a bucket that was charged together with another one: who did so, and when by their clock, each process
-in one of several places."""
+"""On a bucket that was charged together with another one: who did so, and when by their clock."""
 
 SAMPLED = "sampled"
 """On shard 0 of a bucket: when somebody last counted the writes to all shards, and how many there were."""
@@ -494,7 +495,6 @@ def stored_rate(image: Item, name: str) -> Rate | None:
         if accrual is None:
             return Rate(capacity, amount, period)
         if accrual == SESSION:
-            began_ms = max(0, number(image, kind_attributes(name).ws))
-            return Rate(capacity, amount, period, window(period, began_ms))
+            return Rate(capacity, amount, period, window(period, max(0, number(image, kind.ws))))
         return Rate(capacity, amount, period, accrual) if is_accrual(accrual, period) else None
     return None

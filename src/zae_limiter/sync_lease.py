@@ -103,7 +103,8 @@ class SyncAcquisition(Asked):
         acquisition._entered, acquisition._lease._forks = None, holding.forks
         try:
             try:
-                run_sync(acquisition._lease._acquire(acquisition._needs))
+                if (taking := acquisition._lease._acquire(acquisition._needs)) is not None:
+                    run_sync(taking)  # type: ignore[arg-type]  # nothing else is kept where nothing suspends
             except RateLimiterUnavailable as error:
                 acquisition.degrade(error)
             acquisition._entered = True

@@ -30,6 +30,7 @@ from benchmarks.cases import (
 from benchmarks.chart import Bar, Group, chart
 from benchmarks.config_report import rows
 from benchmarks.embedded import ASYNC_STEPS, SYNC_STEPS
+from benchmarks.explained import EXPLAINED
 from benchmarks.report import charts, comparison_tables, page, ratio_table, terminal
 from benchmarks.run import is_run
 from benchmarks.served import TAKES
@@ -52,6 +53,16 @@ def test_targets_are_judged() -> None:
     assert words["hot key, 100 tasks: p99"] == "missed"
     assert words["idle entities: growth over the last quarter"] == "met"
     assert len(words) == len(TARGETS)
+
+
+def test_what_the_published_run_misses_is_explained() -> None:
+    """By a sentence with a measurement, which the page shows; nothing is explained that is no target."""
+    stored = json.loads(PUBLISHED.read_text(encoding="utf-8"))
+    missed = [name for name, word in words_of(stored).items() if word == "missed"]
+    assert set(missed) <= EXPLAINED.keys() <= {target.what for target in TARGETS}
+    assert [name for name in EXPLAINED if f"- *{name}*: " in page(stored)] == [
+        name for name in EXPLAINED if name in missed
+    ]
 
 
 def test_what_was_not_measured_is_neither_met_nor_missed() -> None:

@@ -1,5 +1,6 @@
 """A plan stands while its records are fresh, and no image says otherwise."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,7 +8,8 @@ import pytest
 from tests.engine.fake_buckets import FRESH_MS, FakeBuckets, account_of, image_of
 from tests.engine.fake_store import NOW
 from zae_limiter.engine.account import Terms
-from zae_limiter.schema import bucket_key
+from zae_limiter.models import Limit
+from zae_limiter.schema import bucket_key, entity_config_key, entity_key
 
 PARENT = bucket_key("ns", "p", "r")
 
@@ -64,3 +66,17 @@ def test_what_is_needed_is_looked_for_at_the_entity() -> None:
     buckets = FakeBuckets(None, None, bare)
     buckets.writer.remember({bare.key: None})
     assert stands(buckets, ["a"])
+
+
+def test_entities_with_the_same_limits_have_their_terms_and_texts_in_common() -> None:
+    """A process remembers 100,000 of them: what is the same for all is kept once."""
+    limits, others = [Limit.per_minute("a", 5)], [Limit.per_minute("a", 6)]
+    terms = Terms.of(limits, 1, 7)
+    assert terms is Terms.of(tuple(limits), 1, 7)
+    assert Terms.of(others, 1, 7) != terms != Terms.of(limits, 2, 7)
+    assert Terms.of([replace(limits[0], unit="usd_micro")], 1, 7).units != terms.units
+    plan = FakeBuckets(None).made
+    assert plan.names is plan.accounts[0].terms.names
+    assert plan.seats is plan.accounts[0].terms.seats
+    assert bucket_key("ns", "e", "r") is bucket_key("ns", "e", "r")
+    assert entity_key("ns", "e").partition is entity_config_key("ns", "e", "r").partition

@@ -16,7 +16,7 @@ from tests.simulation.simulation import SimColour
 from zae_limiter.acquisition import Acquisition
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.config_cache import ConfigCache
-from zae_limiter.engine.account import Account
+from zae_limiter.engine.account import Account, _terms_of
 from zae_limiter.engine.announced import said, waiters
 from zae_limiter.engine.bucket_writes import write_for
 from zae_limiter.engine.demand import BucketDemand, Take, demands_on
@@ -392,4 +392,7 @@ def planted(bug: str | None, bugs: Mapping[str, Mapping[str, Any]] = BUGS) -> It
     with ExitStack() as stack:
         for target, broken in bugs[bug].items() if bug is not None else ():
             stack.enter_context(mock.patch(target, broken))
+        if bug is not None:  # what is worked out with it, or was without, is not for the other
+            stack.callback(_terms_of.cache_clear)
+            _terms_of.cache_clear()
         yield

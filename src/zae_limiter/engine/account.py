@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, Self
+from functools import lru_cache
+from typing import NamedTuple
 
 from ..models import Limit
 from ..models.accruals import CONCURRENT, SESSION
@@ -66,6 +67,7 @@ class Terms:
     counted: tuple[str, ...] = field(init=False, compare=False, repr=False)
     """Where it has integers besides."""
     slots: Mapping[str, Slot] = field(init=False, compare=False, repr=False)
+    names: frozenset[str] = field(init=False, compare=False, repr=False)
     seats: frozenset[str] = field(init=False, compare=False, repr=False)
     """The limits that count who is at work; they have no slot."""
     windows: frozenset[str] = field(init=False, compare=False, repr=False)
@@ -91,6 +93,7 @@ class Terms:
             "unsaid": frozenset(unsaid),
             "counted": tuple(counted),
             "slots": slots,
+            "names": frozenset(self.rates),
             "scheduled": self.phase_ms is None and any(rate.schedule for rate in self.rates.values()),
             "seats": frozenset(name for name, rate in self.rates.items() if rate.accrual == CONCURRENT),
             "windows": frozenset(name for name, rate in self.rates.items() if rate.accrual == SESSION),
@@ -98,13 +101,19 @@ class Terms:
         for attribute, value in worked_out.items():
             object.__setattr__(self, attribute, value)
 
-    @classmethod
-    def of(cls, limits: Iterable[Limit], version: int | None = None, ttl_fills: int = 0) -> Self:
-        by_name = {limit.name: limit for limit in limits}
-        soft = frozenset(name for name, limit in by_name.items() if limit.soft)
-        units = {name: limit.unit for name, limit in by_name.items() if limit.unit is not None}
-        rates = {name: Rate.of(limit) for name, limit in by_name.items()}
-        return cls(rates, version, ttl_fills, soft, units=units)
+    @staticmethod
+    def of(limits: Iterable[Limit], version: int | None = None, ttl_fills: int = 0) -> Terms:
+        """One for all entities that have the same limits."""
+        return _terms_of(tuple(limits), version, ttl_fills)
+
+
+@lru_cache(1024)
+def _terms_of(limits: tuple[Limit, ...], version: int | None, ttl_fills: int) -> Terms:
+    by_name = {limit.name: limit for limit in limits}
+    soft = frozenset(name for name, limit in by_name.items() if limit.soft)
+    units = {name: limit.unit for name, limit in by_name.items() if limit.unit is not None}
+    rates = {name: Rate.of(limit) for name, limit in by_name.items()}
+    return Terms(rates, version, ttl_fills, soft, units=units)
 
 
 class Meter(Enum):

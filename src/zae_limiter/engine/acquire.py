@@ -8,7 +8,7 @@ anew.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 
 from ..exceptions import RateLimiterUnavailable, RateLimitExceeded
 from ..repository_protocol import NOTHING
@@ -30,8 +30,8 @@ PLANS_MAX = 8
 """How often an acquire is planned anew because its entity was given another family meanwhile."""
 
 
-async def acquire(holding: Holding, needs: Mapping[str, int]) -> None:
-    """Take millitokens by limit from every bucket of a family, or from none."""
+def acquire(holding: Holding, needs: Mapping[str, int]) -> Awaitable[None] | None:
+    """Take millitokens by limit from every bucket of a family, or from none: at once, or when awaited."""
     buckets, is_first = holding._buckets, not holding._accounts
     writer, plan = buckets.writer, buckets.plans.get((holding._entity_id, holding._resource))
     if plan is None or plan.given != holding._given or not holding._speculative:
@@ -63,9 +63,9 @@ async def acquire(holding: Holding, needs: Mapping[str, int]) -> None:
                         cache.hits += plan.records
                         if terms.soft and exceeded(holding._seen, needs):
                             writer.soft_exceeded += 1
-                        return
+                        return None
     parts = ((holding, needs),)
-    await writer.colour.keep(acquire_in_line(holding, parts, [plan], is_first=is_first), holding._lost)
+    return writer.colour.keep(acquire_in_line(holding, parts, [plan], is_first=is_first), holding._lost)
 
 
 async def acquire_in_line(

@@ -242,7 +242,7 @@ class Holding:
         whether the work was done in that case, so it is counted.
         """
         try:
-            if self._forks != forks:
+            if self._forks != forks or (self._ended and (self._settled or not self._adjusted)):
                 return
             is_held = not self._ended and bool(self._adjusted or self._taken())
             told = repr(self) if is_held and self._state == "open" else ""

@@ -37,15 +37,16 @@ class Plan:
         self._entries = tuple(entries)
         self.records: int = len(entries)
         self.key: Final = accounts[0].key
-        self.names: Final = frozenset(name for account in accounts for name in account.terms.rates)
+        first, *others = [account.terms for account in accounts]
+        self.names: Final = first.names.union(*(terms.names for terms in others)) if others else first.names
         """The limits that somebody of the family has."""
         self.is_counted: bool = any(account.is_counted for account in accounts)
         """Whether there is somebody to charge."""
-        self.is_swappable: bool = len(accounts) == 1 and accounts[0].meter is Meter.NONE and self.is_counted
+        self.is_swappable: bool = not others and accounts[0].meter is Meter.NONE and self.is_counted
         """Whether there is one bucket, and nobody counts the writes to it: a store may replace it at once."""
-        if accounts[0].terms.scheduled:  # a boundary may have passed since the image
+        if first.scheduled:  # a boundary may have passed since the image
             self.is_swappable = False
-        self.seats: Final = frozenset(name for account in accounts for name in account.terms.seats)
+        self.seats: Final = first.seats.union(*(terms.seats for terms in others)) if others else first.seats
         """Those of them that count who is at work."""
         self.expires_ms: float = -1.0
         self.withdrawals: float = -1.0

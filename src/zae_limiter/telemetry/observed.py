@@ -29,7 +29,8 @@ async def _observed(lease: Lease, needs: Mapping[str, int]) -> Cell:
     exceeded, spans = writer.soft_exceeded, observer.spans
     span = None if spans is None else spans.begin(lease._entity_id, lease._resource, needs)
     try:
-        await acquire(lease, needs)
+        if (taking := acquire(lease, needs)) is not None:
+            await taking
     except BaseException as error:
         if span is not None and spans is not None:
             spans.end(span, error)
