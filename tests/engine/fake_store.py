@@ -9,12 +9,13 @@ from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.backends.shelf import Shelf
 from zae_limiter.engine.account import Account, Terms
 from zae_limiter.engine.demand import BucketDemand
-from zae_limiter.engine.group_commit import BucketWriter, Visit
+from zae_limiter.engine.group_commit import BucketWriter
 from zae_limiter.engine.law import Rate, balance
-from zae_limiter.engine.line import Lines, Ticket, Visitor
+from zae_limiter.engine.line import Lines, Ticket
 from zae_limiter.engine.posting import Order, Posting
 from zae_limiter.engine.refusal import remembered
 from zae_limiter.engine.take import take as take_from
+from zae_limiter.engine.visit import Visit
 from zae_limiter.repository_protocol import Item, Key, Outcome, Write
 from zae_limiter.runtime.colour import Blocking, Colour, ForkSafe, Signal, run_sync
 from zae_limiter.schema import bucket_key, limit_attributes, number, stored_rate
@@ -129,7 +130,7 @@ class Bounded(Lines):
         super().__init__()
         self._calls = 0
 
-    def call_of(self, visit: Visitor, colour: Colour) -> tuple[list[list[Ticket]], Signal | None]:
+    def call_of(self, visit: Visit, colour: Colour) -> tuple[list[list[Ticket]], Signal | None]:
         self._calls += 1
         if self._calls > 1_000:
             raise GeneratorExit  # anything else would be taken for an interruption
@@ -172,7 +173,8 @@ def in_line(writer: BucketWriter, *orders: Order) -> list[Visit]:
     assert is_busy(writer, orders[0].account.key)
     visits = [Visit(writer, [order], binding=False) for order in orders]
     for visit in visits:
-        writer.lines.line_up(visit)
+        assert call_of(writer, visit)[0] == []
+        visit.signal = None  # nobody waits yet
     return visits
 
 

@@ -18,7 +18,8 @@ from tests.engine.fake_store import (
     release,
     writer_of,
 )
-from zae_limiter.engine.group_commit import LATE, BucketWriter
+from zae_limiter.engine.group_commit import BucketWriter
+from zae_limiter.engine.sending import LATE
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.schema import number
 

@@ -33,8 +33,9 @@ from tests.engine.fake_store import (
     release,
     writer_of,
 )
-from zae_limiter.engine.group_commit import BucketWriter, Visit
+from zae_limiter.engine.group_commit import BucketWriter
 from zae_limiter.engine.posting import Order
+from zae_limiter.engine.visit import Visit
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.repository_protocol import Outcome, Write
 from zae_limiter.runtime.colour import run_sync
@@ -251,7 +252,7 @@ def test_a_fault_at_any_call_of_a_transaction_tells_what_became_of_it() -> None:
         "group_commit.merged",
         "group_commit.fitting",
         "line.Lines.call_of",
-        "line.Lines.line_up",
+        "line.Lines._line_up",
         "line.Lines.send",
         "line.Lines.tell",
     ],

@@ -21,7 +21,8 @@ from tests.engine.fake_store import (
     outcomes,
     writer_of,
 )
-from zae_limiter.engine.group_commit import MOOT, WRITE_ATTEMPTS_MAX, BucketWriter, Visit
+from zae_limiter.engine.group_commit import MOOT, WRITE_ATTEMPTS_MAX, BucketWriter
+from zae_limiter.engine.visit import Visit
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.repository_protocol import Outcome
 from zae_limiter.runtime.colour import run_sync

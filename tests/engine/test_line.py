@@ -30,9 +30,10 @@ from tests.engine.fake_store import (
     writer_of,
 )
 from zae_limiter.engine import line as module
-from zae_limiter.engine.group_commit import MOOT, BucketWriter, Visit
+from zae_limiter.engine.group_commit import MOOT, BucketWriter
 from zae_limiter.engine.line import WITHDRAWN, Line
 from zae_limiter.engine.posting import Order
+from zae_limiter.engine.visit import Visit
 from zae_limiter.runtime.colour import run_sync
 
 CALL_S = 2.0
@@ -227,7 +228,7 @@ def test_a_visitor_waits_until_all_its_orders_are_answered() -> None:
     for key in (KEY, OTHER):
         claim(writer, key)
     visit = Visit(writer, [need(1_000), need(1_000, account_of(OTHER))], binding=False)
-    writer.lines.line_up(visit)
+    call_of(writer, visit)
     signal = waiting(writer, visit)
     writer.lines.tell(visit.tickets[:1], MOOT)
     assert signal.given
@@ -357,7 +358,7 @@ def test_who_sees_nothing_happen_for_longer_than_a_call_takes_leads() -> None:
 def in_line_or_leading(writer: BucketWriter, *orders: Order) -> list[Visit]:
     visits = [Visit(writer, [order], binding=False) for order in orders]
     for visit in visits:
-        writer.lines.line_up(visit)
+        call_of(writer, visit)
     return visits
 
 

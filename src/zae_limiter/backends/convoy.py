@@ -43,12 +43,12 @@ class Convoy(Generic[P, A]):
     def ride(self, asked: P, weight: int = 1) -> asyncio.Future[A]:
         """The answer to what is asked, once somebody awaits it."""
         loop = asyncio.get_running_loop()
-        passenger = Passenger[P, A](asked, weight, loop.create_future())
-        self._waiting.append(passenger)
+        answer: asyncio.Future[A] = loop.create_future()
+        self._waiting.append(Passenger(asked, weight, answer))
         if not self._leaving and len(self._under_way) < self._ways:
             self._leaving = True
             loop.call_soon(self._leave)  # with all who come in this turn of the loop
-        return passenger.answer
+        return answer
 
     def _leave(self) -> None:
         self._leaving = False

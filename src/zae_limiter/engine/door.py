@@ -12,7 +12,6 @@ write says, and what becomes of its outcome, is for whoever makes it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from ..repository_protocol import Backend, Item, Key, Outcome, Swap, Write
 from ..schema import sk_state
@@ -21,7 +20,6 @@ from .seen_buckets import SeenBuckets
 STATE = sk_state()
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
 class Call:
     """How far a call to the store has come, for whoever finds it interrupted."""
 

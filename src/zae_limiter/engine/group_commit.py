@@ -17,7 +17,7 @@ from typing import Final
 
 from ..exceptions import RateLimiterUnavailable
 from ..repository_protocol import Backend, Item, Key, Outcome, Write
-from ..runtime.colour import ForkSafe, Signal
+from ..runtime.colour import ForkSafe
 from ..runtime.logs import logger
 from ..runtime.world import World
 from ..schema import BOOKED, LIFE, PHASE, is_deleted
@@ -28,7 +28,7 @@ from .bucket_writes import write_for
 from .door import Call, write_each
 from .fitting import fitting
 from .histogram import GROUP_ENDS, Histogram
-from .line import WITHDRAWN, Line, Lines, Ticket
+from .line import WITHDRAWN, Lines, Ticket
 from .mishaps import Mishaps
 from .phase_writes import brought_up_to_date
 from .phased import in_phase
@@ -36,20 +36,9 @@ from .posting import Order, Posting, merged
 from .receipts import Beside, with_record
 from .renewal import Renewals
 from .seen_buckets import SeenBuckets
-from .sending import LATE, MOOT, Sending, interrupted, outcome_of, unknown
+from .sending import MOOT, Sending, interrupted, outcome_of, unknown
+from .visit import Visit
 from .waiting_room import CLOSING_SECONDS, SeatLine, WaitingRoom
-
-SHARE_LEFT_MIN = 0.9
-"""With less of its deadline left, who leads does not wait for the end of the call."""
-
-PATIENCE_CALLS = 2
-"""How many times the deadline of a call somebody waits in line: one call is in flight, one is its own."""
-
-FAULTS_MAX = 2
-"""How often somebody in line may be interrupted before it leaves whatever it stands there for."""
-
-OVERDUE_CALLS = 1.5
-"""After how many times the deadline of a call a line that has not moved has lost its leader."""
 
 WRITE_ATTEMPTS_MAX = 16
 """How often a group is shaped anew for a bucket that changes under it."""
@@ -104,9 +93,11 @@ class BucketWriter(SeenBuckets):
         for account, posting in orders if self.refusals else ():
             if posting.credit or posting.seats:
                 self.refusals.pop(account.whole_key, None)
-        visit = Visit(self, orders, binding=binding)
-        try:
-            outcomes, interruption = await self.colour.finish(visit.run(), visit.withdraw)
+        interruption: BaseException | None = None
+        visit, outcomes = Visit(self, orders, binding=binding), list[Outcome]()
+        try:  # most are answered where they wait; who leads must not be cancelled, which takes more to see to
+            if binding or not (outcomes := await visit.answers()):
+                outcomes, interruption = await self.colour.finish(visit.run(), visit.withdraw)
         except GeneratorExit:
             raise
         except BaseException as error:
@@ -122,11 +113,14 @@ class BucketWriter(SeenBuckets):
 
         No outcome means that nothing happened because the bucket changed meanwhile.
         """
-        lines, ticket = self._lines.get(), Ticket(order, self.colour.gone())
+        lines = self._lines.get()
+        if order.account.key in lines.by_key:
+            (answer,), interruption = await self.post((order,))
+            return answer, interruption
+        ticket = Ticket(order, self.colour.gone())
         try:
-            if not lines.claim(ticket):
-                (answer,), interruption = await self.post([order])
-                return answer, interruption
+            if not lines.claim(ticket):  # somebody else was faster
+                return await self.post_one(order)
             outcome, interruption = await self.colour.finish(self.write_alone(ticket, lines))
             if outcome is None:
                 lines.hand_over([ticket])
@@ -398,103 +392,3 @@ class BucketWriter(SeenBuckets):
         if image is None or not self.is_behind(account, now_ms):
             return None
         return brought_up_to_date(account, image, now_ms)
-
-
-class Visit:
-    """One caller's orders, from standing in line to the last outcome."""
-
-    __slots__ = ("_binding", "_late_ms", "_writer", "interruption", "seen", "signal", "tickets", "withdrawn")
-
-    def __init__(self, writer: BucketWriter, orders: Sequence[Order], *, binding: bool) -> None:
-        self._writer, self._binding = writer, binding
-        # Who cannot be told no is not kept waiting either: not longer than a call takes.
-        self._late_ms = writer.backend.capabilities.timeout_ms if binding else None
-        gone = writer.colour.gone()
-        self.tickets: Sequence[Ticket] = [Ticket(order, gone, self) for order in orders]
-        self.withdrawn: Outcome | None = None
-        """The outcome of the tickets that were taken back, if they were."""
-        self.interruption: BaseException | None = None
-        self.signal: Signal | None = None
-        self.seen: Sequence[tuple[Line, int]] = ()
-
-    async def run(self) -> list[Outcome]:
-        """Stand in line, lead when it is one's turn, and return when every order has its outcome."""
-        writer, lines, slept_ms = self._writer, self._writer.lines, 0.0
-        since_ms, is_new, faults = writer.world.ticks_ms(), True, 0
-        while True:
-            try:
-                if is_new:
-                    lines.line_up(self)
-                    is_new = False
-                    alone = len(self.tickets) == 1
-                groups, signal = lines.call_of(self, writer.colour)
-                if (groups or signal) and (left_ms := self._time_left(since_ms, slept_ms)) is not None:
-                    return await self._in_time(left_ms)
-                if signal is not None:
-                    alone = False
-                    slept_ms = await self._wait(signal, since_ms, slept_ms)
-                elif not groups:
-                    return [ticket.outcome for ticket in self.tickets if ticket.outcome is not None]
-                elif alone:
-                    alone = False
-                    outcome = await writer.write_alone(self.tickets[0], lines)
-                    if outcome is not None:
-                        return [outcome]
-                    if self.withdrawn is not None:
-                        lines.withdraw(self, self.withdrawn)
-                else:
-                    await writer.serve(groups)
-            except GeneratorExit:  # a coroutine that is thrown away may not await any more
-                lines.throw_away_all(self)
-                raise
-            except BaseException as error:  # returned beside the outcomes
-                faults += 1
-                if faults > FAULTS_MAX:
-                    lines.withdraw(self, interrupted(error))
-                    return [ticket.outcome or unknown(error) for ticket in self.tickets]
-                self.interruption = error
-                self.withdraw()
-
-    def _time_left(self, since_ms: float, slept_ms: float) -> float | None:
-        """How much of a deadline is left, if that is too little for a call."""
-        if self._late_ms is None:
-            return None
-        left_ms = self._late_ms - max(self._writer.world.ticks_ms() - since_ms, slept_ms)
-        return max(0.0, left_ms) if left_ms < SHARE_LEFT_MIN * self._late_ms else None
-
-    async def _in_time(self, left_ms: float) -> list[Outcome]:
-        """Go on, but wait no longer than this for what comes of it."""
-        self._late_ms = None
-        outcomes = await self._writer.colour.at_most(left_ms / 1000, self.run())
-        return outcomes or [ticket.outcome or LATE for ticket in self.tickets]
-
-    async def _wait(self, signal: Signal, since_ms: float, slept_ms: float) -> float:
-        """Wait for an answer or a call, as long as the line moves; returns how much was slept so far."""
-        writer = self._writer
-        call_ms = writer.backend.capabilities.timeout_ms
-        # What was slept counts too, for a world whose clock stands still.
-        waited_ms = max(writer.world.ticks_ms() - since_ms, slept_ms)
-        left_ms = PATIENCE_CALLS * call_ms - waited_ms
-        nap_ms = overdue_ms = OVERDUE_CALLS * call_ms
-        if self.withdrawn is None:
-            nap_ms = max(0.0, min(nap_ms, left_ms))
-        if self._late_ms is not None:
-            nap_ms = min(nap_ms, self._late_ms - waited_ms)
-        await signal.wait(nap_ms / 1000)
-        if signal.given:
-            return slept_ms
-        overtaken = nap_ms >= overdue_ms and writer.lines.overtake(self)
-        if not overtaken and self.withdrawn is None and nap_ms >= left_ms:
-            self._give_up(PATIENCE_CALLS * call_ms)
-        return slept_ms + nap_ms
-
-    def withdraw(self) -> None:
-        """Take back what is not in flight, if it can be."""
-        if not self._binding:
-            self._writer.lines.withdraw(self, WITHDRAWN)
-
-    def _give_up(self, patience_ms: float) -> None:
-        """Leave a line that does not come to oneself."""
-        key = self.tickets[0].order.account.key
-        failure = RateLimiterUnavailable(f"waited {patience_ms:.0f} ms in line for {key.partition!r}")
-        self._writer.lines.withdraw(self, Outcome(False, None, failure=failure))

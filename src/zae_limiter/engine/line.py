@@ -16,8 +16,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from ..exceptions import RateLimiterUnavailable
 from ..repository_protocol import Key, Outcome
@@ -25,33 +24,23 @@ from ..runtime.colour import LAST_WORDS_SECONDS, Colour, Signal, taken
 from .door import Call
 from .posting import Order
 
+if TYPE_CHECKING:
+    from .visit import Visit
+
 GROUP_MAX = 1_000  # orders in one write
-
-
 WITHDRAWN = Outcome(False, None)  # of an order that was taken back before it was sent
 
 
-class Visitor(Protocol):
-    """Whoever has tickets in lines."""
-
-    tickets: Sequence[Ticket]
-    signal: Signal | None
-    withdrawn: Outcome | None
-    seen: Sequence[tuple[Line, int]]
-    """The lines that it waits in, and how far each had moved when it began to."""
-
-
-@dataclass(slots=True, eq=False)
 class Ticket(Call):
     """An order in line, or one that is alone: it wakes nobody, and knows how far its write has come."""
 
-    order: Order
-    gone: Callable[[], bool]
-    visit: Visitor | None = None
     outcome: Outcome | None = None
     is_in_line: bool = False
     sent: bool = False
     """Part of the write that is in flight."""
+
+    def __init__(self, order: Order, gone: Callable[[], bool], visit: Visit | None = None) -> None:
+        self.order, self.gone, self.visit = order, gone, visit
 
     def wake(self) -> None:
         """Let the visitor see what is new."""
@@ -84,12 +73,8 @@ class Lines:
 
     def claim(self, ticket: Ticket) -> bool:
         """Begin a line for a bucket that is idle."""
-        key = ticket.order.account.key
         with self.lock:
-            if key not in self.by_key:
-                self.by_key[key] = Line(ticket)
-                return True
-            return self._begin(ticket) is not None
+            return self.by_key.setdefault(ticket.order.account.key, Line(ticket)).leader is ticket
 
     def leave(self, ticket: Ticket) -> None:
         """End the line of one who was alone, or let the next in it lead."""
@@ -101,35 +86,26 @@ class Lines:
                 ticket.sent = False
                 del self.by_key[ticket.order.account.key]
 
-    def line_up(self, visit: Visitor) -> None:
-        """Put tickets in line; those whose bucket is idle lead there."""
-        with self.lock:
-            for ticket in visit.tickets:
-                if ticket.is_in_line or ticket.outcome is not None:
-                    continue
-                line = self._begin(ticket) or self.by_key[ticket.order.account.key]
-                ticket.is_in_line = True
-                line.waiting.append(ticket)
-
-    def _begin(self, ticket: Ticket) -> Line | None:
-        """The line of a ticket's bucket if the ticket leads it."""
+    def _line_up(self, ticket: Ticket) -> None:
         key = ticket.order.account.key
         line = self.by_key.get(key)
         if line is None:
-            line = Line(ticket)
-            self.by_key[key] = line
+            line = self.by_key[key] = Line(ticket)
         elif line.leader.gone():
             self._replace(line, ticket)
-        return line if line.leader is ticket else None
+        ticket.is_in_line = True
+        line.waiting.append(ticket)
 
-    def call_of(self, visit: Visitor, colour: Colour) -> tuple[list[list[Ticket]], Signal | None]:
-        """What a visitor has to do next: lead groups, or wait for a signal, or neither."""
+    def call_of(self, visit: Visit, colour: Colour) -> tuple[list[list[Ticket]], Signal | None]:
+        """Put a visit in line. What has it to do next: lead groups, or wait for a signal, or neither?"""
         groups: list[list[Ticket]] = []
         seen: list[tuple[Line, int]] = []
         with self.lock:
             for ticket in visit.tickets:
                 if ticket.outcome is not None:
                     continue
+                if not ticket.is_in_line:
+                    self._line_up(ticket)
                 line = self.by_key.get(ticket.order.account.key)
                 if line is None or line.leader is ticket:
                     groups.append([ticket] if line is None else _group_of(line))
@@ -167,10 +143,18 @@ class Lines:
 
     def throw_away(self, group: Sequence[Ticket]) -> None:
         """Hand over because the leader may not go on, perhaps in the middle of whatever holds the lock."""
-        group[0].gone = lambda: True  # so that others find out, should nothing else succeed
+        self._last_words(group[:1], lambda: self._hand_over(group))
+
+    def throw_away_all(self, visit: Visit) -> None:
+        """Take tickets back because their visitor may not go on."""
+        self._last_words(visit.tickets, lambda: self._withdraw(visit, WITHDRAWN))
+
+    def _last_words(self, tickets: Iterable[Ticket], act: Callable[[], None]) -> None:
+        for ticket in tickets:
+            ticket.gone = lambda: True  # so that others find out, should nothing else succeed
         for _ in taken(self.lock, LAST_WORDS_SECONDS):
             try:
-                self._hand_over(group)
+                act()
             finally:
                 self.lock.release()
 
@@ -199,22 +183,12 @@ class Lines:
             line.lead(waiting[0])
         line.leader.wake()
 
-    def withdraw(self, visit: Visitor, outcome: Outcome) -> None:
+    def withdraw(self, visit: Visit, outcome: Outcome) -> None:
         """Take the tickets of a visit back; those that are in flight, when they are not any more."""
         with self.lock:
             self._withdraw(visit, outcome)
 
-    def throw_away_all(self, visit: Visitor) -> None:
-        """Take tickets back because their visitor may not go on, as in ``throw_away``."""
-        for ticket in visit.tickets:
-            ticket.gone = lambda: True
-        for _ in taken(self.lock, LAST_WORDS_SECONDS):
-            try:
-                self._withdraw(visit, WITHDRAWN)
-            finally:
-                self.lock.release()
-
-    def _withdraw(self, visit: Visitor, outcome: Outcome) -> None:
+    def _withdraw(self, visit: Visit, outcome: Outcome) -> None:
         visit.withdrawn = outcome
         for ticket in visit.tickets:
             if ticket.sent:
@@ -228,7 +202,7 @@ class Lines:
         if visit.signal is not None:
             visit.signal.give()
 
-    def overtake(self, visit: Visitor) -> bool:
+    def overtake(self, visit: Visit) -> bool:
         """Lead the lines that have not moved while a visitor waited; whether there are any.
 
         Those whose orders had gone out are told that nobody knows what became of them.
@@ -269,11 +243,13 @@ def _group_of(line: Line) -> list[Ticket]:
     They are counted when the leader comes and not when it is called. Those who were answered just now
     often have another order by then, and would else have to wait for this write.
     """
-    group, order = [line.leader], line.leader.order
+    leader, order = line.leader, line.leader.order
+    group, has_seats = [leader], bool(order.posting.seats)
     for ticket in line.waiting:
-        if ticket is line.leader or ticket.sent or ticket.outcome is not None:
+        if ticket is leader or ticket.sent or ticket.outcome is not None:
             continue
-        if len(group) == GROUP_MAX or not ticket.order.goes_with(order):
+        alike = ticket.order == order and not has_seats
+        if len(group) == GROUP_MAX or not (alike or ticket.order.goes_with(order)):
             break
         group.append(ticket)
     return group

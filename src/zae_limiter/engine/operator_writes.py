@@ -172,7 +172,7 @@ def give(
         assert rate is not None, "a limit that a bucket does not have has no room"
         for_all = set_aside(name, amount, image, now_ms, add, when) if BOOKED in image else amount
         if for_all:
-            brim = believed(rate, tokens, number(image, tokens), number(image, "rf"), now_ms).brim_milli
+            _, brim, _, _ = believed(rate, tokens, number(image, tokens), number(image, "rf"), now_ms)
             add[tokens] = for_all
             when.append(AtMost(tokens, brim - for_all))
     if ended:

@@ -90,15 +90,20 @@ class Order(NamedTuple):
         return has_same_terms(self.account, other.account)
 
 
+def alike(postings: Sequence[Posting]) -> Posting | None:
+    """What several postings are that all take the same, and do nothing else; the usual case."""
+    first = postings[0] if postings else Posting()
+    is_plain = first == Posting(first.need, hold=first.hold) and all(first.need.values())
+    return first if is_plain and first.need and postings.count(first) == len(postings) else None
+
+
 def merged(postings: Sequence[Posting]) -> Posting:
     """Several postings as one."""
-    need: dict[str, int] = {}
-    debit: dict[str, int] = {}
-    credit: dict[str, int] = {}
-    largest: dict[str, int] = {}
-    hold = 0
+    if (each := alike(postings)) is not None:
+        need = {name: amount * len(postings) for name, amount in each.need.items()}
+        return Posting(need, largest=each.need, hold=each.hold)
+    need, debit, credit, largest = dict[str, int](), dict[str, int](), dict[str, int](), dict[str, int]()
     for posting in postings:
-        hold = max(hold, posting.hold)
         for name, amount in posting.need.items():
             largest[name] = max(amount, largest.get(name, 0))
         for total, part in ((need, posting.need), (debit, posting.debit), (credit, posting.credit)):
@@ -106,33 +111,24 @@ def merged(postings: Sequence[Posting]) -> Posting:
                 total[name] = total.get(name, 0) + amount
     turns = tuple(postings) if postings and postings[0].booking is not None else ()
     seats = tuple(move for posting in postings for move in posting.seats)
+    hold = max((posting.hold for posting in postings), default=0)
     return Posting(need, debit, credit, largest, hold, None, turns, seats)
-
-
-class Belief(NamedTuple):
-    """How a limit is believed to stand at an instant."""
-
-    gained_milli: int
-    """What it gained since the bucket's origin."""
-    brim_milli: int
-    """What a bucket stores that is just full; what it stores beyond that has flown over."""
-    is_full: bool
-    condition: Condition
-    """That it is so."""
 
 
 def believed(
     rate: Rate, tokens: str, stored_milli: int, origin_ms: int, at_ms: int, need_milli: int = 0
-) -> Belief:
-    """How a limit stands, and the condition that it does: every write to a bucket is cut off in this place.
+) -> tuple[int, int, bool, Condition]:
+    """How a limit is believed to stand at an instant: every write to a bucket is cut off in this place.
 
+    What it gained since the bucket's origin; its brim, beyond which what is stored has flown over; whether it
+    is full; and the condition that it is so.
     A need that cannot fit is never taken from a full bucket: it is asked of one that is not, and refused.
     """
     gained = gain(rate, origin_ms, at_ms)
     brim = rate.capacity_milli - gained
     if stored_milli > brim and need_milli <= rate.capacity_milli:
-        return Belief(gained, brim, True, AtLeast(tokens, brim + 1))
-    return Belief(gained, brim, False, AtMost(tokens, brim))
+        return gained, brim, True, AtLeast(tokens, brim + 1)
+    return gained, brim, False, AtMost(tokens, brim)
 
 
 def measure(

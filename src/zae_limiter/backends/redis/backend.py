@@ -35,7 +35,7 @@ from . import requests
 from .carrier import Carrier
 from .change_log import RedisLog
 from .encoding import item_key, item_of, namespace_of, tag_of
-from .requests import Known, Question
+from .requests import Known
 from .resp import Refused, bulk
 from .server_checks import check_server
 from .trouble import RedisTrouble, trouble_of, unreadable
@@ -73,7 +73,9 @@ class RedisBackend:
         self._root = carrier.options.root
         self._known: dict[bytes, Known] = {}
         self._places: dict[Key, ItemPlace] = {}
-        self._enlisted: dict[str, int] = {}  # namespaces that stand in the list of all, and since which hour
+        self._enlisted: dict[
+            str, float
+        ] = {}  # namespaces that stand in the list of all, and since which hour
         self._writes = 0
 
     @property
@@ -95,53 +97,52 @@ class RedisBackend:
             await self.sweep(namespace)
 
     async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
-        places = [self._place(key) for key in keys]
-        asked = [(place.tag, requests.get(place.sent)) for place in places]
+        places, answers = [self._place(key) for key in keys], dict[int, list[bytes]]()
+
+        async def read(part: Sequence[int]) -> None:
+            asked, tag = [requests.get(places[at].sent) for at in part], places[part[0]].tag
+            answers.update(zip(part, await self.carrier.ask(asked, tag, is_write=False), strict=True))
+
+        await self.colour.together([read(part) for part in self._parts(places)])
         items: list[Item | None] = []
-        answers = await self._ask_all(asked, is_write=False)
         try:
-            for place, flat in zip(places, answers, strict=True):
-                item = item_of(flat)
-                self._learn(place.key, requests.known_of(flat, item))
-                items.append(item)
+            for at, place in enumerate(places):
+                items.append(item := item_of(answers[at]))
+                self._learn(place.key, requests.known_of(answers[at], item))
         except Exception as error:
             raise self._unreadable(error, is_write=False) from error
         return items
 
     async def write_each(self, writes: Sequence[Write]) -> list[Outcome]:
-        outcomes: list[Outcome] = []
-        for first in range(0, len(writes), ASKED_MAX):
-            outcomes += await self._write_each(writes[first : first + ASKED_MAX])
-        return outcomes
-
-    async def _write_each(self, writes: Sequence[Write]) -> list[Outcome]:
         if len(writes) == 1:
             try:
-                return await self._write([writes])
+                return await self._write((writes,))
             except RateLimiterUnavailable as failure:
                 return [Outcome(False, None, failure=failure)]
-        if self.carrier.servers.is_cluster:
-            by_tag: dict[bytes, list[int]] = {}
-            for at, write in enumerate(writes):
-                by_tag.setdefault(self._place(write.key).tag, []).append(at)
-        else:
-            by_tag = {b"": list(range(len(writes)))}
         outcomes: dict[int, Outcome] = {}
 
-        async def of_one_tag(places: list[int]) -> None:
+        async def write(part: Sequence[int]) -> None:
             try:
-                found = await self._write([[writes[at]] for at in places])
-                outcomes.update(zip(places, found, strict=True))
+                found = await self._write([[writes[at]] for at in part])
+                outcomes.update(zip(part, found, strict=True))
             except RateLimiterUnavailable as failure:
-                if failure.impossible and len(places) > 1:  # which of them is, the others need not share
-                    for at in places:
-                        await of_one_tag([at])
+                if failure.impossible and len(part) > 1:  # which of them is, the others need not share
+                    for at in part:
+                        await write([at])
                 else:
-                    outcomes.update((at, Outcome(False, None, failure=failure)) for at in places)
+                    outcomes.update((at, Outcome(False, None, failure=failure)) for at in part)
 
-        if writes:
-            await self.colour.together([of_one_tag(places) for places in by_tag.values()])
+        parts = self._parts([self._place(write.key) for write in writes])
+        await self.colour.together([write(part) for part in parts])
         return [outcomes[at] for at in range(len(writes))]
+
+    def _parts(self, places: Sequence[ItemPlace]) -> list[list[int]]:
+        """Which can go into one request each: on a cluster those of one slot, and nowhere too many."""
+        is_cluster, by_tag = self.carrier.servers.is_cluster, dict[bytes, list[int]]()
+        for at, place in enumerate(places):
+            by_tag.setdefault(place.tag if is_cluster else b"", []).append(at)
+        firsts = ((found, first) for found in by_tag.values() for first in range(0, len(found), ASKED_MAX))
+        return [found[first : first + ASKED_MAX] for found, first in firsts]
 
     async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
         assert len({write.key for write in writes}) == len(writes), "a transaction names no key twice"
@@ -208,7 +209,8 @@ class RedisBackend:
 
     async def _write(self, groups: Sequence[Sequence[Write]]) -> list[Outcome]:
         """The outcomes of all writes of some groups, which travel together."""
-        tag, asked, all_known = b"", [], []
+        tag, asked, all_known, new = b"", [], [], set[str]()
+        hour = self.carrier.world.ticks_ms() // HOUR_MS
         for group in groups:
             places = [self._place(write.key) for write in group]
             tag = places[0].tag
@@ -218,10 +220,9 @@ class RedisBackend:
             sent = [place.sent for place in places]
             asked.append(requests.group(group, sent, known, is_widely_remembered))
             all_known.append((places, known))
-        hour = self.carrier.world.now_ms() // HOUR_MS
-        new = {
-            p.namespace for places, _ in all_known for p in places if self._enlisted.get(p.namespace) != hour
-        }
+            for place in places:
+                if self._enlisted.get(place.namespace) != hour:
+                    new.add(place.namespace)
         if new:
             await self._enlist(new, hour)
         answers = await self.carrier.ask(asked, tag, is_write=True)
@@ -252,7 +253,7 @@ class RedisBackend:
                         f"{namespace_of(group[0].key.partition)!r}; use one, or a single server"
                     )
 
-    async def _enlist(self, namespaces: set[str], hour: int) -> None:
+    async def _enlist(self, namespaces: set[str], hour: float) -> None:
         """Note namespaces in the list of all before the first write, and hourly, lest it be lost."""
         names = [name.encode("utf-8", "surrogatepass") for name in namespaces]
         await self.say("SADD", self.registry, *names)
@@ -271,28 +272,6 @@ class RedisBackend:
                     more |= await self.sweep(other)
         if more:
             self._writes = SWEEP_EVERY_WRITES - SWEEP_AGAIN_WRITES
-
-    async def _ask_all(self, asked: Sequence[tuple[bytes, Question]], *, is_write: bool) -> list[list[bytes]]:
-        """The answers to questions about any namespaces, in order."""
-        rides: dict[bytes, list[int]] = {}
-        for at, (tag, _) in enumerate(asked):
-            rides.setdefault(tag if self.carrier.servers.is_cluster else b"", []).append(at)
-        parts = [
-            places[first : first + ASKED_MAX]
-            for places in rides.values()
-            for first in range(0, len(places), ASKED_MAX)
-        ]
-        answers: dict[int, list[bytes]] = {}
-
-        async def of_one_tag(places: list[int]) -> None:
-            found = await self.carrier.ask(
-                [asked[at][1] for at in places], asked[places[0]][0], is_write=is_write
-            )
-            answers.update(zip(places, found, strict=True))
-
-        if parts:
-            await self.colour.together([of_one_tag(places) for places in parts])
-        return [answers[at] for at in range(len(asked))]
 
     def _unreadable(self, error: Exception, *, is_write: bool) -> RateLimiterUnavailable:
         """Whatever a server has in store for who reads its answers ends here."""

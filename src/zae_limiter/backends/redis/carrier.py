@@ -136,38 +136,28 @@ class Carrier:
         """The answers to each ride, or why it has none."""
         latest_ms = self.world.ticks_ms() + self.options.timeout_ms * LEFT_SHARE_MIN
         in_time = [ride for ride in rides if ride.until_ms > latest_ms]
-        late = not_sent("what came before it took all the time")
-        failure, answers = late, iter(())
+        late, failure, answers = not_sent("what came before it took all the time"), None, []
         if in_time:
             try:
-                answers = iter(await self._run(in_time, is_write))
+                answers = await self._run(in_time, is_write)
             except RedisTrouble as trouble:
                 failure = trouble
-        told: list[list[Any] | RateLimiterUnavailable] = []
+        told, at = list[list[Any] | RateLimiterUnavailable](), 0
         for ride in rides:
-            if ride.until_ms <= latest_ms:
-                told.append(late.as_failure(str(self.servers), is_write=is_write))
-            elif failure is not late:
-                told.append(failure.as_failure(str(self.servers), is_write=is_write))
+            if (missed := late if ride.until_ms <= latest_ms else failure) is not None:
+                told.append(missed.as_failure(str(self.servers), is_write=is_write))
             else:
-                told.append([next(answers) for _ in ride.asked])
+                told.append(answers[at : (at := at + len(ride.asked))])
         return told
 
     async def _run(self, rides: Sequence[RedisRide], is_write: bool) -> list[Any]:
         """The answers of the script to all that is asked."""
         asked = [one for ride in rides for one in ride.asked]
-        until_ms, tag = min(ride.until_ms for ride in rides), rides[0].tag
-        keys = sum(one.keys_count for one in asked)
-        length = 5 + keys + sum(one.length for one in asked)
-        rest = b"".join(
-            (
-                bulk(b"%d" % keys),
-                *(one.keys for one in asked),
-                bulk(b"%d" % self.world.now_ms()),
-                self._root,
-                *(one.arguments for one in asked),
-            )
-        )
+        until_ms, tag = min([ride.until_ms for ride in rides]), rides[0].tag
+        keys, counts, arguments, lengths = zip(*asked, strict=True)
+        length = 5 + sum(counts) + sum(lengths)
+        now = bulk(b"%d" % self.world.now_ms())
+        rest = b"".join((bulk(b"%d" % sum(counts)), *keys, now, self._root, *arguments))
         by = _BY_SHA
 
         async def once() -> Any:

@@ -19,6 +19,7 @@ from ...repository_protocol import Cursor, Item, Key, Query, Value
 VERSION = b"\0v"
 """The field that is another one after every write to an item."""
 HOUR = b"\0h"
+_NESTED = dict, list
 _OWN = 0  # the byte with which names of our own begin
 
 _encode_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
@@ -136,4 +137,4 @@ def bounds_of(query: Query) -> tuple[bytes, bytes]:
 
 def is_flat(item: Item) -> bool:
     """Whether nobody can change an item by what is inside its values."""
-    return not any(isinstance(value, dict | list) for value in item.values())
+    return not any(isinstance(value, _NESTED) for value in item.values())

@@ -44,7 +44,7 @@ from .encoding import (
     value_of,
     version_in,
 )
-from .resp import bulk
+from .resp import LENGTHS, bulk
 
 STATE = sk_state()
 ATTRIBUTES_MAX = 1_000
@@ -52,7 +52,6 @@ MOVING = frozenset((*(f"{index}{half}" for index in INDEXES for half in ("PK", "
 """Attributes by which an item stands in sets, expires, or is forgotten by the change log."""
 
 _KINDS = {Put: b"P", Update: b"U", Delete: b"D", Check: b"C"}
-_NO_VALUE = bulk(b"")
 
 
 class Known(NamedTuple):
@@ -97,29 +96,32 @@ def group(
     is_news: Callable[[Key], bool],
 ) -> Question:
     """Writes that happen together or not at all."""
-    arguments, count = [bulk(b"W"), bulk(b"%d" % len(writes))], 2
+    lines, count = [b"$1\r\nW\r\n%b" % bulk(b"%d" % len(writes))[:-2]], 2
     for write, item in zip(writes, known, strict=True):
-        shape, length = _shape(*_shape_of(write))
-        key, when = write.key, write.when
-        role = b"b" if key.sort == STATE else b"w" if is_news(key) else b""
-        arguments += (shape, bulk(item.version) if item else _NO_VALUE, bulk(role))
-        for condition in when:
-            given = condition[1] if len(condition) > 1 else None
-            arguments.append(bulk(value_of(given)))
-        count += length + 2 + len(when)
+        role = b"b" if write.key.sort == STATE else b"w" if is_news(write.key) else b""
+        shape: list[type | str | int] = [type(write), len(write.when)]
+        told = [item.version if item else b"", role]
+        for condition in write.when:
+            attribute, given = condition or ("", None)
+            shape += (type(condition), type(given), attribute)
+            told.append(b"%d" % given if type(given) is int else value_of(given))
         if isinstance(write, Update):
-            arguments += [bulk(b"%d" % amount) for amount in write.add.values()]
-            arguments += [bulk(value_of(value)) for value in write.set.values()]
-            count += len(write.add) + len(write.set)
+            shape += (len(write.add), *write.add, *write.set)
+            told += [b"%d" % amount for amount in write.add.values()]
+            told += [b"%d" % v if type(v) is int else value_of(v) for v in write.set.values()]
         elif isinstance(write, Put):
             fields = [(name, value) for name, value in write.item.items() if value is not None]
-            arguments.append(bulk(b"%d" % len(fields)))
-            for name, value in fields:
-                arguments += (bulk(_name(name)), bulk(value_of(value)))
-            count += 1 + 2 * len(fields)
+            told.append(b"%d" % len(fields))
+            told += [word for name, value in fields for word in (_name(name), value_of(value))]
             if len(fields) > ATTRIBUTES_MAX:
                 raise impossible(f"an item has {len(fields)} attributes, more than {ATTRIBUTES_MAX}")
-    return Question(b"".join(keys), len(keys), b"".join(arguments), count)
+        same, length = _shape(tuple(shape))
+        count += length + len(told)
+        lines.append(same)
+        for word in told:
+            lines += (LENGTHS.get(len(word)) or b"$%d" % len(word), word)
+    lines.append(b"")
+    return Question(b"".join(keys), len(keys), b"\r\n".join(lines), count)
 
 
 def impossible(what: str) -> RateLimiterUnavailable:
@@ -132,36 +134,27 @@ def _name(name: str) -> bytes:
     return text(name)
 
 
-def _shape_of(
-    write: Write,
-) -> tuple[type, tuple[tuple[type, type, str], ...], tuple[str, ...], tuple[str, ...]]:
-    tests = tuple(
-        (type(c), type(c[1]), c[0]) if len(c) > 1 else (type(c), type(None), "") for c in write.when
-    )
-    if isinstance(write, Update):
-        return type(write), tests, tuple(write.add), tuple(write.set)
-    return type(write), tests, (), ()
-
-
 @functools.lru_cache(4096)
-def _shape(
-    kind: type, tests: tuple[tuple[type, type, str], ...], adds: tuple[str, ...], sets: tuple[str, ...]
-) -> tuple[bytes, int]:
-    """All of a write that is the same whatever its values are."""
+def _shape(of: tuple[Any, ...]) -> tuple[bytes, int]:
+    """All of a write that is the same whatever its values are, up to the end of its last line."""
+    (kind, count), end = of[:2], 2 + 3 * of[1]
+    sets_at = end + 1 + sum(of[end : end + 1])
+    adds, sets = of[end + 1 : sets_at], of[sets_at:]
     places: dict[bytes, int] = {VERSION: 1, HOUR: 2}
 
     def place(name: str) -> bytes:
         return b"%d" % places.setdefault(_name(name), len(places) + 1)
 
-    told: list[bytes] = [b"%d" % len(tests)]
-    for condition, of, attribute in tests:
-        told += (_test(condition, of), b"1" if not attribute else place(attribute))
+    told: list[bytes] = [b"%d" % count]
+    for at in range(2, end, 3):
+        told += (_test(of[at], of[at + 1]), b"1" if not of[at + 2] else place(of[at + 2]))
     for names in (adds, sets):
         told += (b"%d" % len(names), *map(place, names))
     moves = b"1" if not MOVING.isdisjoint((*adds, *sets)) else b""
     if len(places) > ATTRIBUTES_MAX:
         raise impossible(f"a write names {len(places)} attributes, more than {ATTRIBUTES_MAX}")
-    return words(_KINDS[kind], moves, b"%d" % len(places), *places, *told)
+    line, length = words(_KINDS[kind], moves, b"%d" % len(places), *places, *told)
+    return line[:-2], length
 
 
 def _test(condition: type, of: type) -> bytes:
@@ -177,12 +170,14 @@ def outcomes_of(
     writes: Sequence[Write], known: Sequence[Known | None], told: Sequence[Any]
 ) -> list[tuple[Outcome, Known | None]]:
     """What became of the writes of a group, and what is known of their items from now on."""
+    if isinstance(told, bytes) and known[0] is not None:  # the new version is all there is to say
+        image = _changed(writes[0], known[0].item)
+        return [(Outcome(True, image), Known(told, image) if image and _stays_flat(writes[0]) else None)]
     found = []
     for write, before, code, version, flat in zip(
         writes, known, told[::3], told[1::3], told[2::3], strict=True
     ):
         applied, held = bool(code & 1), bool(code & 2)
-        image: Item | None
         if flat is not None:
             image = item_of(flat)
         elif applied and isinstance(write, Put):
@@ -200,7 +195,7 @@ def outcomes_of(
 
 def _stays_flat(write: Write) -> bool:
     """Whether an item that nobody can change by what is inside its values is none after a write, either."""
-    return not isinstance(write, Update) or not write.set or is_flat(write.set)
+    return type(write) is not Update or not write.set or is_flat(write.set)
 
 
 def _changed(write: Write, image: Item) -> Item | None:

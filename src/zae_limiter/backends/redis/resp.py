@@ -33,6 +33,9 @@ class _Incomplete(Exception):
     """The rest has yet to arrive."""
 
 
+LENGTHS = {length: b"$%d" % length for length in range(256)}  # what stands in the line before a word
+
+
 def bulk(word: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(word), word)
 

@@ -428,6 +428,11 @@ function often.W()
     group[i] = decide()
     hold = hold and group[i].held
   end
+  local only = not group[2] and group[1]
+  if hold and only and only.kind == 'U' and only.there and only.there == only.known then
+    perform(only)
+    return only.version  -- which is all that its writer does not know
+  end
   for _, write in ipairs(group) do
     local known = write.there and write.there == write.known
     if hold then perform(write) else write.version = write.there end
