@@ -29,7 +29,7 @@ FOUND_AT: dict[str, int] = {
     "lost_take_back_and_one": 30,
     "lost_limits_again": 1,
     "undone_by_halves": 1,
-    "changes_masked": 69,
+    "changes_masked": 2,
     "deaf_to_summer": 5,
     "session_full_early": 13,
     "seat_over_too_early": 8,

@@ -73,7 +73,7 @@ class Switching:
     async def _administer(self, admin: Repository) -> None:
         rng = self.simulation.rng
         for _ in range(24):
-            await Nap().wait(rng.choice((0, 0.01, 1, 5)))
+            await Nap().wait(rng.choice((0, 0, 0.01, 1)))
             if rng.random() < 0.5:  # which changes nothing but the counts
                 await admin.set_resource_defaults(RESOURCE, self.limits)
                 await self._ask(RateLimiter(admin))  # so that one bucket tells of it
@@ -91,7 +91,7 @@ class Switching:
 
     async def _work(self, limiter: RateLimiter) -> None:
         for _ in range(16):
-            await Nap().wait(self.simulation.rng.choice((0, 0.01, 1, 5)))
+            await Nap().wait(self.simulation.rng.choice((0, 0, 0.01, 1)))
             await self._ask(limiter)
 
     async def _ask(self, limiter: RateLimiter) -> None:
