@@ -131,10 +131,7 @@ class Acquisition(Asked):
         return bool(lease._later) and bool(seats_of(lease._later))
 
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.end(kind):
             await self.leave(kind, error)

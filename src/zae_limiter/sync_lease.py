@@ -123,10 +123,7 @@ class SyncAcquisition(Asked):
         return lease
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         acquisition = self._async
         try:

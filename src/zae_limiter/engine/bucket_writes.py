@@ -49,15 +49,7 @@ from ..schema import (
 )
 from . import booking
 from .account import WRITE_MILLI, WRITES, Account, Meter
-from .bucket_view import (
-    ended_attribute,
-    has_terms,
-    in_line,
-    is_ahead,
-    is_outdated,
-    life_of,
-    stored_terms,
-)
+from .bucket_view import ended_attribute, has_terms, in_line, is_ahead, is_outdated, life_of, stored_terms
 from .law import Rate, fill_ms
 from .lifetime import keep_alive, ttl_seconds
 from .line_over import unbooked

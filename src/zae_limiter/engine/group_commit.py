@@ -37,8 +37,8 @@ from .receipts import Beside, with_record
 from .renewal import Renewals
 from .seen_buckets import SeenBuckets
 from .sending import MOOT, Sending, interrupted, outcome_of, unknown
-from .visit import Visit
-from .waiting_room import CLOSING_SECONDS, SeatLine, WaitingRoom
+from .visit import PATIENCE_CALLS, Visit
+from .waiting_room import CLOSING_SECONDS, Comer, Turnstile, WaitingRoom
 
 WRITE_ATTEMPTS_MAX = 16
 """How often a group is shaped anew for a bucket that changes under it."""
@@ -64,7 +64,8 @@ class BucketWriter(SeenBuckets):
         self.waiting_room: Final = ForkSafe(lambda: WaitingRoom(self.colour))
         self._lines, self._told = ForkSafe(Lines), set[str]()  # what is set up wrong, as far as was told
         self.renewals: Final = Renewals(self)
-        self.seat_line: Final = SeatLine()
+        self.seat_line: Final = Turnstile()
+        self._transactions: Final = Turnstile()
 
     async def close(self) -> None:
         """Wake those who wait, and give them the time of a call to give their places back."""
@@ -136,19 +137,39 @@ class BucketWriter(SeenBuckets):
     async def post_together(
         self, orders: Sequence[Order], beside: Beside = None, *, read_first: bool = False
     ) -> tuple[list[Outcome], BaseException | None]:
-        """Carry out orders all or none, from images read for the purpose if wanted; last, a record beside."""
+        """Carry out orders all or none, from images read for the purpose if wanted; last, a record beside.
+
+        One at a time for each bucket: another one would most often be shaped for what the first has changed.
+        """
         call, count = Call(), len(orders) + (beside is not None)
+        me = Comer(self._transactions, [order.account.key for order in orders], self.colour)
         try:
-            return await self.colour.finish(self._transact(orders, call, beside, read_first=read_first))
+            me.join()
+            await self._turn_of(me, orders[0].account.key)
+            result = await self.colour.finish(self._transact(orders, call, beside, read_first=read_first))
+            me.leave()
+            return result
         except GeneratorExit:
+            me.leave()
             raise
         except RateLimiterUnavailable as error:
             self.count_unsure([] if beside else orders, [Outcome(False, None, failure=error)] * count)
+            me.leave()
             raise
         except BaseException as error:
+            me.leave()
             outcomes = [outcome_of(call, place, error) or WITHDRAWN for place in range(count)]
             self.count_unsure([] if beside else orders, outcomes)
             return outcomes, error
+
+    async def _turn_of(self, me: Comer, key: Key) -> None:
+        """Wait for those who came before to these buckets, as long as one stands in a line of writes."""
+        call_ms, overslept = self.backend.capabilities.timeout_ms, 0
+        while not me.is_head:
+            if overslept == PATIENCE_CALLS:
+                told = f"waited {PATIENCE_CALLS * call_ms} ms in line for {key.partition!r}"
+                raise RateLimiterUnavailable(told)
+            overslept += not await me.wait(call_ms / 1000)
 
     async def _transact(
         self, orders: Sequence[Order], call: Call, beside: Beside = None, *, read_first: bool

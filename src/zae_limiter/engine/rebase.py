@@ -95,13 +95,7 @@ class _Rebase:
     """A change of a bucket's numbers in the making, as of an instant: what each limit adds to the write."""
 
     def __init__(
-        self,
-        image: Item,
-        at_ms: int,
-        origin_ms: int,
-        renewed: bool,
-        posting: Posting,
-        soft: frozenset[str],
+        self, image: Item, at_ms: int, origin_ms: int, renewed: bool, posting: Posting, soft: frozenset[str]
     ) -> None:
         self.image, self.at_ms, self.origin_ms, self.posting = image, at_ms, origin_ms, posting
         self.soft = soft

@@ -26,7 +26,7 @@ from .holding import Holding
 from .refusal import refusal_of
 from .settle import Charge, answered_for, give_back
 from .take import Contended
-from .waiting_room import SeatWaiter
+from .waiting_room import Comer
 
 LOOK_SECONDS_MIN, LOOK_SECONDS_MAX = 0.02, 1.0
 """How long whoever is first waits before it looks again, each time twice as long until the line moves."""
@@ -61,8 +61,9 @@ class SeatWait:
         No seat is booked, so each look is at the limits and switches as they are by then.
         """
         keys = [d.account.key for d in demands if not d.account.terms.seats.isdisjoint(d.amounts)]
-        me = SeatWaiter(self._writer.seat_line, keys, self._writer.colour)
+        me = Comer(self._writer.seat_line, keys, self._writer.colour)
         try:
+            me.join()
             return await self._take(me, demands)
         except GeneratorExit:  # a coroutine that is thrown away may not await any more
             del self._held[:]
@@ -76,7 +77,7 @@ class SeatWait:
         finally:
             me.leave()
 
-    async def _take(self, me: SeatWaiter, demands: Sequence[BucketDemand]) -> Charge[BucketDemand]:
+    async def _take(self, me: Comer, demands: Sequence[BucketDemand]) -> Charge[BucketDemand]:
         writer, has_waited = self._writer, False
         while True:
             left_ms = self._latest_ms - writer.world.now_ms()
@@ -125,9 +126,7 @@ class SeatWait:
                 await self._writer.look([demand.account.key for demand in demands])
         return refusal
 
-    async def _booked(
-        self, me: SeatWaiter, refusal: RateLimitExceeded, demands: Sequence[BucketDemand]
-    ) -> bool:
+    async def _booked(self, me: Comer, refusal: RateLimitExceeded, demands: Sequence[BucketDemand]) -> bool:
         """Get all that is no seat, if there are seats and only that is missing; whether it is there now.
 
         One of a process does so at a time: what it holds by then is used later than it was taken.

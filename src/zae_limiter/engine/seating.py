@@ -22,14 +22,7 @@ from ..repository_protocol import (
     Value,
     Write,
 )
-from ..schema import (
-    LIFE,
-    is_deleted,
-    kind_attributes,
-    limit_attributes,
-    pinned,
-    stored_rate,
-)
+from ..schema import LIFE, is_deleted, kind_attributes, limit_attributes, pinned, stored_rate
 from .account import WRITE_MILLI, Account
 from .announced import ahead, waiters_attribute, without
 from .bucket_view import stored_terms

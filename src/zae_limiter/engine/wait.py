@@ -165,11 +165,7 @@ def _of_all(refusal: RateLimitExceeded, statuses: Sequence[LimitStatus]) -> Rate
 
 
 async def _book(
-    writer: BucketWriter,
-    short: Sequence[_Wait],
-    taking: Take,
-    booking: Booking,
-    booked: Charge[BucketDemand],
+    writer: BucketWriter, short: Sequence[_Wait], taking: Take, booking: Booking, booked: Charge[BucketDemand]
 ) -> tuple[int, list[BucketDemand]]:
     """Book demands, all for the same instant; returns that, and whom to ask only then.
 
@@ -205,11 +201,7 @@ async def _book(
 
 
 async def _booked(
-    writer: BucketWriter,
-    demand: BucketDemand,
-    taking: Take,
-    booking: Booking,
-    booked: Charge[BucketDemand],
+    writer: BucketWriter, demand: BucketDemand, taking: Take, booking: Booking, booked: Charge[BucketDemand]
 ) -> int:
     """Book one demand; returns when it and those that it shall not be before have their turn."""
     part = await taking(writer, [demand], booking=booking)

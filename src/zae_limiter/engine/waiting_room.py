@@ -1,4 +1,4 @@
-"""Who of a process waits: for a turn that was booked, or for a seat, the first first. No I/O."""
+"""Who of a process waits: for a booked turn, a seat, or others to be done; the first first. No I/O."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ class WaitingRoom:
         self.waiting = 0
 
 
-class SeatLine:
+class Turnstile:
     """Those who wait, by bucket."""
 
     def __init__(self) -> None:
-        self._waiting = ForkSafe(dict[Key, deque[SeatWaiter]])
+        self._waiting = ForkSafe(dict[Key, deque[Comer]])
         self.lock: Final = ForkSafe(threading.RLock)
 
     @property
-    def by_key(self) -> dict[Key, deque[SeatWaiter]]:
+    def by_key(self) -> dict[Key, deque[Comer]]:
         return self._waiting.get()
 
     def stir(self, key: Key | None = None) -> None:
-        """Let whoever is first try again, because somebody gave a seat of a bucket back; or all look up."""
+        """Let whoever is first try again, because somebody has left a bucket or a seat; or all look up."""
         if not self.by_key:
             return
         with self.lock.get():
             if key is not None:
-                for place, waiter in enumerate(self.by_key.get(key, ())):
+                here = (waiter for waiter in self.by_key.get(key, ()) if not waiter.is_gone)
+                for place, waiter in enumerate(here):
                     if not place or not waiter.is_aside:
                         waiter.signal.give()
                     if not waiter.is_aside:
@@ -50,32 +51,39 @@ class SeatLine:
                     waiter.signal.give()
 
 
-class SeatWaiter:
-    """One who waits, for seats of one bucket or of several."""
+class Comer:
+    """One who waits, at one bucket or at several."""
 
-    def __init__(self, line: SeatLine, keys: Sequence[Key], colour: Colour) -> None:
+    def __init__(self, line: Turnstile, keys: Sequence[Key], colour: Colour) -> None:
         self._line, self._keys, self._colour = line, keys, colour
         self.signal: Signal = colour.signal()
+        self._gone, self._has_left = colour.gone(), False
         self.is_aside: bool = False
         """Whether it lacks no seat but something else, so that those behind may have theirs meanwhile."""
-        with line.lock.get():
-            for key in keys:
-                line.by_key.setdefault(key, deque()).append(self)
 
     @property
     def is_first(self) -> bool:
         """Whether all are aside who asked before."""
         with self._line.lock.get():
-            return all(self._nearest(key) is self for key in self._keys)
+            return all(
+                next(it for it in line if it is self or not (it.is_aside or it.is_gone)) is self
+                for line in self._lines
+            )
 
     @property
     def is_head(self) -> bool:
         """Whether nobody asked before who is still here."""
         with self._line.lock.get():
-            return all(self._line.by_key[key][0] is self for key in self._keys)
+            return all(next(it for it in line if not it.is_gone) is self for line in self._lines)
 
-    def _nearest(self, key: Key) -> SeatWaiter:
-        return next(it for it in self._line.by_key[key] if it is self or not it.is_aside)
+    @property
+    def is_gone(self) -> bool:
+        """Whether it will never go on: it has left, or its event loop has ended."""
+        return self._has_left or self._gone()
+
+    @property
+    def _lines(self) -> list[deque[Comer]]:
+        return [self._line.by_key[key] for key in self._keys]
 
     def step_aside(self) -> None:
         """Let those behind look for seats, and keep one's place."""
@@ -84,18 +92,30 @@ class SeatWaiter:
             for key in self._keys:
                 self._line.stir(key)
 
-    async def wait(self, seconds: float) -> None:
-        """Wait until one's turn may have come, and be there for the next one."""
+    async def wait(self, seconds: float) -> bool:
+        """Wait until one's turn may have come, and be there for the next one; false if it took too long."""
         await self.signal.wait(seconds)
-        if self.signal.given:
+        if given := self.signal.given:
             self.signal = self._colour.signal()
+        return given
 
-    def leave(self) -> None:
+    def join(self) -> None:
+        """Stand in line, behind all who are there."""
         with self._line.lock.get():
             for key in self._keys:
-                waiting = self._line.by_key[key]
-                waiting.remove(self)
+                self._line.by_key.setdefault(key, deque()).append(self)
+
+    def leave(self) -> None:
+        """Make way for others, also if only half of it was done before something interrupted it."""
+        self._has_left = True
+        with self._line.lock.get():
+            for key in self._keys:
+                waiting = self._line.by_key.get(key, deque())
+                while waiting and waiting[0].is_gone:
+                    waiting.popleft()
+                if self in waiting:
+                    waiting.remove(self)
                 if not waiting:
-                    del self._line.by_key[key]
+                    self._line.by_key.pop(key, None)
         for key in self._keys:
             self._line.stir(key)

@@ -51,10 +51,7 @@ class BotocoreCloud(Cloud):
     async def _connect(self, service: str) -> Any:
         with self._lock:  # making clients from one session is not safe for threads
             made = self._session.create_client(
-                service,
-                region_name=self.region,
-                endpoint_url=self._access.endpoint_url,
-                config=self._config,
+                service, region_name=self.region, endpoint_url=self._access.endpoint_url, config=self._config
             )
         client = await made.__aenter__() if hasattr(made, "__aenter__") else made
         # Two may have come here together; the later one leaves.

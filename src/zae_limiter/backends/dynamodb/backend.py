@@ -234,7 +234,4 @@ def _cancelled(error: ServiceError, count: int) -> list[Outcome] | ServiceError:
     return [held if reason["Code"] == "None" else _unmet(reason) for reason in error.reasons]
 
 
-WRITE_REFUSALS: Refusals[Outcome] = {
-    CONDITION_FAILED: lambda error: _unmet(error.body),
-    INVALID: as_it_is,
-}
+WRITE_REFUSALS: Refusals[Outcome] = {CONDITION_FAILED: lambda error: _unmet(error.body), INVALID: as_it_is}

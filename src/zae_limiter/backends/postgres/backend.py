@@ -20,16 +20,7 @@ from ...exceptions import (
     RateLimiterUnavailable,
 )
 from ...models import BackendCapabilities
-from ...repository_protocol import (
-    PAGE_ROWS_MAX,
-    TRANSACT_WRITES_MAX,
-    Item,
-    Key,
-    Outcome,
-    Page,
-    Query,
-    Write,
-)
+from ...repository_protocol import PAGE_ROWS_MAX, TRANSACT_WRITES_MAX, Item, Key, Outcome, Page, Query, Write
 from ...runtime.colour import Colour, ForkSafe, run_sync
 from ...runtime.world import World
 from ...schema import INDEXES, sk_state

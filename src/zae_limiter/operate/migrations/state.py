@@ -149,10 +149,7 @@ def let_in(now_ms: int) -> list[Write]:
     """Everything is there that an acquire depends on."""
     opened = _present(now_ms) | {"client_min_version": CLIENT_MIN_VERSION, UPGRADING: None}
     following = {"stage": MigrationStage.FOLLOWING.value, "updated_at": iso_time(now_ms)}
-    return [
-        Update(version_key(), set=opened),
-        Update(migration_key(), set=following, when=(Exists(),)),
-    ]
+    return [Update(version_key(), set=opened), Update(migration_key(), set=following, when=(Exists(),))]
 
 
 def renew(state: State, now_ms: int) -> list[Write]:
