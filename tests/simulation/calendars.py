@@ -238,8 +238,8 @@ class Calendars:
         since_ms = asked_ms - self.simulation.clock_error_ms - UNDER_WAY_MS
         known = {limit.name: Numbers.of(limit) for limit in self.limits}
         agreed = all(known[name] == ideal.numbers for name, ideal in self.ideals.items())
-        if since_ms < self.changed_ms or self.is_changing or not agreed:
-            return
+        if since_ms < self.changed_ms or self.is_changing or not agreed or not self.ideals:
+            return  # while there is no bucket, nobody tells whoever remembers former limits
         for status in refusal.violations:
             if status.requested * 1000 > known[status.limit_name].capacity:
                 continue
