@@ -8,6 +8,7 @@ import importlib
 import os
 import pkgutil
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -31,6 +32,11 @@ for late in pkgutil.walk_packages(hypothesis.internal.__path__, "hypothesis.inte
 # It counts what is tried, here because a run in several processes loads no conftest further down.
 pytest_plugins = ["tests.fuzz.figures"]
 
+
+# Whoever starts a run in the background of a script has it ignore these, and so would all that tests start.
+for ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+    if signal.getsignal(ignored) is signal.SIG_IGN:
+        signal.signal(ignored, signal.default_int_handler if ignored == signal.SIGINT else signal.SIG_DFL)
 
 NOBODY = 65534
 ENGINE = pytest.StashKey[subprocess.Popen[bytes] | None]()
