@@ -97,7 +97,8 @@ BEGIN
                     AND NOT coalesce(v ?| '{parent_id,cascade,status}', false)
             ) IS TRUE AS is_plain FROM decided
         ), replaced AS (
-            UPDATE items SET body = new FROM judged WHERE changes AND is_plain AND pk = p AND sk = s
+            UPDATE items SET body = new FROM judged WHERE changes AND is_plain
+                AND pk BETWEEN p AND p AND sk BETWEEN s AND s  -- `=` may read the index from end to end
         )
         SELECT string_agg(CASE n WHEN 1 THEN '],[' ELSE ',' END || CASE
                 WHEN NOT done THEN '[' || held::integer || ',' || coalesce(old::text, 'null') || ']'
