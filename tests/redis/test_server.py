@@ -4,6 +4,7 @@ import logging
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from tests.stores import drive
 from zae_limiter import Limit, RateLimiterUnavailable, RateLimitExceeded, SyncRateLimiter, ValidationError
 from zae_limiter.backends import open_backend as open_by_url
 from zae_limiter.backends.redis import open_backend, parse_url
+from zae_limiter.backends.redis.backend import ASKED_MAX
 from zae_limiter.repository_protocol import AtLeast, AtMost, Check, Key, Put, Update
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.runtime.world import World
@@ -102,6 +104,25 @@ def test_a_full_server_writes_nothing_and_says_so() -> None:
         found = run_sync(backend.batch_get([Key(f"ns/{n}", "s") for n in range(len(outcomes))]))
         assert [item is not None for item in found] == [o.applied for o in outcomes]
         run_sync(backend.close())
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+def test_writes_beyond_one_request_keep_their_order(sync: bool) -> None:
+    """A call with more than a request takes sends several, one after the other."""
+
+    async def write(backend: Any) -> None:
+        for number in range(5):
+            key = Key(f"ns{number}/E", "#X")
+            outcomes = await backend.write_each(
+                [Put(key, {"n": 0}), *[Update(key, {"n": 1})] * (3 * ASKED_MAX)]
+            )
+            assert [o.item["n"] for o in outcomes[1:]] == list(range(1, 3 * ASKED_MAX + 1))
+        await backend.close()
+
+    backend = open_backend(
+        redis_server.url(redis_server.fresh_prefix(), timeout_ms=60_000), sync=sync, world=World()
+    )
+    drive(sync, write(backend))
 
 
 @pytest.mark.parametrize("days", [1, -1])

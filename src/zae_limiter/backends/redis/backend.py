@@ -103,7 +103,7 @@ class RedisBackend:
             asked, tag = [requests.get(places[at].sent) for at in part], places[part[0]].tag
             answers.update(zip(part, await self.carrier.ask(asked, tag, is_write=False), strict=True))
 
-        await self.colour.together([read(part) for part in self._parts(places)])
+        await self.colour.together([read(part) for parts in self._parts(places) for part in parts])
         items: list[Item | None] = []
         try:
             for at, place in enumerate(places):
@@ -132,17 +132,26 @@ class RedisBackend:
                 else:
                     outcomes.update((at, Outcome(False, None, failure=failure)) for at in part)
 
-        parts = self._parts([self._place(write.key) for write in writes])
-        await self.colour.together([write(part) for part in parts])
+        async def write_in_order(parts: Sequence[Sequence[int]]) -> None:
+            for part in parts:
+                await write(part)
+
+        queues = self._parts([self._place(write.key) for write in writes])
+        await self.colour.together([write_in_order(parts) for parts in queues])
         return [outcomes[at] for at in range(len(writes))]
 
-    def _parts(self, places: Sequence[ItemPlace]) -> list[list[int]]:
-        """Which can go into one request each: on a cluster those of one slot, and nowhere too many."""
+    def _parts(self, places: Sequence[ItemPlace]) -> list[list[list[int]]]:
+        """Which can go into one request each: on a cluster those of one slot, and nowhere too many.
+
+        Those of one slot are together, in their order.
+        """
         is_cluster, by_tag = self.carrier.servers.is_cluster, dict[bytes, list[int]]()
         for at, place in enumerate(places):
             by_tag.setdefault(place.tag if is_cluster else b"", []).append(at)
-        firsts = ((found, first) for found in by_tag.values() for first in range(0, len(found), ASKED_MAX))
-        return [found[first : first + ASKED_MAX] for found, first in firsts]
+        return [
+            [found[first : first + ASKED_MAX] for first in range(0, len(found), ASKED_MAX)]
+            for found in by_tag.values()
+        ]
 
     async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
         assert len({write.key for write in writes}) == len(writes), "a transaction names no key twice"
