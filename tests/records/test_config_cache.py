@@ -165,6 +165,21 @@ async def test_a_slow_read_does_not_undo_a_change(store: Store) -> None:
     assert (await repository.resolve_limits("key-1", "gpt-4"))[0] == [TPM]
 
 
+def test_a_change_comes_between_two_steps_of_another_thread() -> None:
+    """What a read brought is not believed if the change came just before it was put in its place."""
+    cache, key = ConfigCache(60_000), Key("p", "s")
+
+    class Interrupted(OrderedDict[Key, Any]):
+        def __setitem__(self, at: Key, entry: Any) -> None:
+            cache.invalidate_keys([key])
+            super().__setitem__(at, entry)
+
+    read = cache.set_out()
+    cache._entries = Interrupted()
+    cache.put(key, {"v": "old"}, 0, read)
+    assert cache.get(key, 1) is None
+
+
 async def test_an_invalidation_reaches_reads_under_way(store: Store) -> None:
     """Who asks after it gets a read that set out after it."""
     repository, gate = await gated(store)
