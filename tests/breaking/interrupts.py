@@ -245,6 +245,8 @@ class Stage:
         found = [f"{name} is locked" for name, lock in self.locks().items() if lock.locked()]
         found += [f"{key} has a line" for key in self.writer._lines.get().by_key]
         found += [f"{key} is held" for key in self.writer._holders.get().by_key]
+        lines = self.writer._transactions.by_key.items()
+        found += [f"{key} has transactions" for key, line in lines if not all(it.is_gone for it in line)]
         connection = self.limiter.repository._async._connection
         found += [f"{key} is being read" for key in connection._reads.get().by_key]
         database = getattr(self.backend, "_database", None)

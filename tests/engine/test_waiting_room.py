@@ -1,4 +1,4 @@
-"""Transactions of a process on one bucket go one after another, and nobody waits for ever."""
+"""Transactions of a process that disturb each other go one after another, and nobody waits for ever."""
 
 import asyncio
 from collections import Counter
@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.patience import PATIENCE_SECONDS
 from zae_limiter import Limit, RateLimiter, RateLimiterUnavailable, Repository
 from zae_limiter.backends.memory import MemoryBackend
+from zae_limiter.engine.waiting_room import Comer
 from zae_limiter.models import BackendCapabilities
 from zae_limiter.repository_protocol import Key, Outcome, Write
 from zae_limiter.runtime.colour import Colour
@@ -25,7 +27,7 @@ class Slow(Wrapper):
     def __init__(self, clock: ManualClock, timeout_ms: int = 60_000) -> None:
         super().__init__(MemoryBackend(clock.world))
         self._clock, self._colour = clock, Asyncio()
-        self._capabilities = BackendCapabilities("slow", timeout_ms=timeout_ms, atomic_batches=True)
+        self.timeout_ms = timeout_ms
         self.transactions = 0
         self.under_way, self.most = Counter[Key](), Counter[Key]()
         self.gate: asyncio.Future[None] | None = None
@@ -37,7 +39,7 @@ class Slow(Wrapper):
 
     @property
     def capabilities(self) -> BackendCapabilities:
-        return self._capabilities
+        return BackendCapabilities("slow", timeout_ms=self.timeout_ms, atomic_batches=True)
 
     async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
         self.transactions += 1
@@ -53,10 +55,10 @@ class Slow(Wrapper):
             self.under_way.subtract(keys)
 
 
-async def family(store: Slow, clock: ManualClock) -> RateLimiter:
+async def family(store: Slow, clock: ManualClock, limits: Sequence[Limit] = LIMITS) -> RateLimiter:
     """Two children of one parent, whose buckets are there."""
     limiter = RateLimiter(await Repository.over(store, world=clock.world))
-    await limiter.set_resource_defaults("api", LIMITS)
+    await limiter.set_resource_defaults("api", limits)
     await limiter.create_entity("team")
     for child in ("ann", "bob"):
         await limiter.create_entity(child, parent_id="team", cascade=True)
@@ -75,7 +77,22 @@ async def consumed(limiter: RateLimiter, entity_id: str) -> int:
     return (state.total_consumed_milli or 0) // 1000
 
 
-def test_whoever_comes_together_is_sent_once() -> None:
+def test_who_disturbs_nobody_does_not_wait() -> None:
+    """What is taken from a bucket that is not full fits together, so all of it is under way at once."""
+
+    async def story() -> None:
+        clock = ManualClock()
+        store = Slow(clock)
+        limiter = await family(store, clock, [Limit.per_hour("rpm", 1_000)])
+        await asyncio.gather(*(take(limiter, child) for child in ("ann", "bob") * 20))
+        assert store.transactions == 40
+        assert store.most[team(limiter)] == 40
+        assert [await consumed(limiter, one) for one in ("team", "ann", "bob")] == [42, 21, 21]
+
+    asyncio.run(story())
+
+
+def test_who_was_refused_twice_is_sent_once_more() -> None:
     """Else all would be shaped for what the first has changed, and all but one sent again, and again."""
 
     async def story() -> None:
@@ -83,9 +100,9 @@ def test_whoever_comes_together_is_sent_once() -> None:
         store = Slow(clock)
         limiter = await family(store, clock)
         await asyncio.gather(*(take(limiter, child) for child in ("ann", "bob") * 20))
-        assert store.transactions == 40
-        assert set(store.most.values()) == {1}
+        assert store.transactions <= 3 * 40
         assert [await consumed(limiter, one) for one in ("team", "ann", "bob")] == [42, 21, 21]
+        assert not limiter.repository._connection.writer._transactions.by_key
 
     asyncio.run(story())
 
@@ -95,54 +112,121 @@ def test_who_leaves_the_line_takes_nothing_and_holds_nobody_up() -> None:
         clock = ManualClock()
         store = Slow(clock)
         limiter = await family(store, clock)
-        gate = store.gate = asyncio.get_running_loop().create_future()
-        tasks = [asyncio.create_task(take(limiter, "ann")) for _ in range(4)]
+        first = comer(limiter)
+        tasks = [asyncio.create_task(take(limiter, "ann")) for _ in range(3)]
         await turns()
-        assert store.transactions == 1
-        tasks[1].cancel()
-        await asyncio.gather(tasks[1], return_exceptions=True)
-        gate.set_result(None)
-        await asyncio.gather(tasks[0], *tasks[2:])
-        assert store.transactions == 3
-        assert await consumed(limiter, "team") == 5
+        assert store.transactions == 0
+        tasks[0].cancel()
+        await asyncio.gather(tasks[0], return_exceptions=True)
+        first.leave()
+        await asyncio.gather(*tasks[1:])
+        assert store.transactions == 2
+        assert await consumed(limiter, "team") == 4
 
     asyncio.run(story())
 
 
-def test_who_waits_too_long_is_told_and_takes_nothing() -> None:
+def test_who_does_not_move_for_as_long_as_a_call_takes_is_passed_by() -> None:
+    """And holds up nobody who comes then; somebody who comes back late is not in the way either."""
+
     async def story() -> None:
         clock = ManualClock()
         store = Slow(clock, timeout_ms=20)
         limiter = await family(store, clock)
-        gate = store.gate = asyncio.get_running_loop().create_future()
-        first = asyncio.create_task(take(limiter, "ann"))
+        stuck = comer(limiter)
+        await take(limiter, "bob")
+        store.timeout_ms = 3_600_000
+        await take(limiter, "ann")
+        assert store.transactions == 2
+        stuck.leave()
+        assert await consumed(limiter, "team") == 4
+        assert not limiter.repository._connection.writer._transactions.by_key
+
+    asyncio.run(story())
+
+
+def test_who_is_woken_again_and_again_has_waited_all_the_same() -> None:
+    """Each who comes and goes at another of its buckets wakes it; what counts is how long it has waited."""
+
+    async def story() -> None:
+        clock = ManualClock()
+        store = Slow(clock, timeout_ms=60_000)
+        limiter = await family(store, clock)
+        first = comer(limiter)
+        waiting = asyncio.create_task(take(limiter, "bob"))
+        for _ in range(6):
+            await turns()
+            assert store.transactions == 0
+            (me,) = [it for it in standing(limiter) if it is not first]
+            clock.advance(10.0)
+            me.signal.give()
+        await asyncio.wait_for(waiting, PATIENCE_SECONDS)
+        assert store.transactions == 1
+        first.leave()
+
+    asyncio.run(story())
+
+
+def test_who_is_interrupted_while_it_is_told_that_it_failed_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal handler may raise wherever something is called; those behind must not wait for such a one."""
+
+    async def story() -> None:
+        clock = ManualClock()
+        store = Slow(clock)
+        limiter = await family(store, clock)
+        writer, first = limiter.repository._connection.writer, comer(limiter)
+        waiting = asyncio.create_task(take(limiter, "bob"))
         await turns()
-        with pytest.raises(RateLimiterUnavailable, match="waited 40 ms in line"):
-            await take(limiter, "bob")
-        gate.set_result(None)
-        await first
-        assert await consumed(limiter, "team") == 3
+        (me,) = [it for it in standing(limiter) if it is not first]
+        store.gate = asyncio.get_running_loop().create_future()
+        store.gate.set_exception(RateLimiterUnavailable("no reply", ambiguous=True))
+
+        def interrupted(*_: object) -> None:
+            raise KeyError("a handler")
+
+        monkeypatch.setattr(writer, "count_unsure", interrupted)
+        first.leave()
+        with pytest.raises(KeyError):
+            await waiting
+        assert me.is_gone
 
     asyncio.run(story())
 
 
 def test_nobody_waits_for_a_loop_that_has_ended() -> None:
     clock = ManualClock()
-    store = Slow(clock, timeout_ms=200)
+    store = Slow(clock, timeout_ms=3_600_000)
     loop = asyncio.new_event_loop()
     limiter = loop.run_until_complete(family(store, clock))
-    store.gate = loop.create_future()
-    left = [loop.create_task(take(limiter, "ann")) for _ in range(2)]
-    loop.run_until_complete(turns())
+
+    async def stand() -> None:
+        comer(limiter)
+
+    loop.run_until_complete(stand())
     loop.close()
-    for task in left:
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
 
     async def story() -> None:
         await asyncio.gather(take(limiter, "ann"), take(limiter, "bob"))
         assert await consumed(limiter, "team") == 4
 
     asyncio.run(story())
+
+
+def team(limiter: RateLimiter) -> Key:
+    """The bucket that all children are charged to."""
+    return next(key for key in limiter.repository._connection.writer.images if "team" in key.partition)
+
+
+def standing(limiter: RateLimiter) -> Sequence[Comer]:
+    return limiter.repository._connection.writer._transactions.by_key[team(limiter)]
+
+
+def comer(limiter: RateLimiter) -> Comer:
+    """Somebody who stands in line at that bucket."""
+    writer = limiter.repository._connection.writer
+    somebody = Comer(writer._transactions, [team(limiter)], writer.colour)
+    somebody.join()
+    return somebody
 
 
 async def turns() -> None:

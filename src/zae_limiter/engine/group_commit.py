@@ -37,7 +37,7 @@ from .receipts import Beside, with_record
 from .renewal import Renewals
 from .seen_buckets import SeenBuckets
 from .sending import MOOT, Sending, interrupted, outcome_of, unknown
-from .visit import PATIENCE_CALLS, Visit
+from .visit import Visit
 from .waiting_room import CLOSING_SECONDS, Comer, Turnstile, WaitingRoom
 
 WRITE_ATTEMPTS_MAX = 16
@@ -135,17 +135,24 @@ class BucketWriter(SeenBuckets):
         return outcome, interruption
 
     async def post_together(
-        self, orders: Sequence[Order], beside: Beside = None, *, read_first: bool = False
+        self,
+        orders: Sequence[Order],
+        beside: Beside = None,
+        *,
+        read_first: bool = False,
+        in_line: bool = False,
     ) -> tuple[list[Outcome], BaseException | None]:
         """Carry out orders all or none, from images read for the purpose if wanted; last, a record beside.
 
-        One at a time for each bucket: another one would most often be shaped for what the first has changed.
+        Who is to stand ``in_line``, and all who come meanwhile, go one at a time for each bucket: they would
+        most often be shaped for what another has changed.
         """
         call, count = Call(), len(orders) + (beside is not None)
         me = Comer(self._transactions, [order.account.key for order in orders], self.colour)
         try:
-            me.join()
-            await self._turn_of(me, orders[0].account.key)
+            if in_line or me.is_expected:
+                me.join()
+                await self._turn_of(me)
             result = await self.colour.finish(self._transact(orders, call, beside, read_first=read_first))
             me.leave()
             return result
@@ -153,23 +160,31 @@ class BucketWriter(SeenBuckets):
             me.leave()
             raise
         except RateLimiterUnavailable as error:
+            me.has_left = True  # first of all, for a signal handler may come between any two calls
             self.count_unsure([] if beside else orders, [Outcome(False, None, failure=error)] * count)
             me.leave()
             raise
         except BaseException as error:
+            me.has_left = True
             me.leave()
             outcomes = [outcome_of(call, place, error) or WITHDRAWN for place in range(count)]
             self.count_unsure([] if beside else orders, outcomes)
             return outcomes, error
 
-    async def _turn_of(self, me: Comer, key: Key) -> None:
-        """Wait for those who came before to these buckets, as long as one stands in a line of writes."""
-        call_ms, overslept = self.backend.capabilities.timeout_ms, 0
-        while not me.is_head:
-            if overslept == PATIENCE_CALLS:
-                told = f"waited {PATIENCE_CALLS * call_ms} ms in line for {key.partition!r}"
-                raise RateLimiterUnavailable(told)
-            overslept += not await me.wait(call_ms / 1000)
+    async def _turn_of(self, me: Comer) -> None:
+        """Wait for those who came before to these buckets, for as long as a call may take, and then go.
+
+        Who was first all the while does not come back, and nobody else has to wait for it.
+        """
+        call_ms, since_ms, slept_ms = self.backend.capabilities.timeout_ms, self.world.ticks_ms(), 0.0
+        while ahead := me.ahead:
+            left_ms = call_ms - max(self.world.ticks_ms() - since_ms, slept_ms)
+            if left_ms <= 0:
+                return
+            if not await me.wait(left_ms / 1000):
+                slept_ms += left_ms
+                for other in ahead:
+                    other.has_left = True
 
     async def _transact(
         self, orders: Sequence[Order], call: Call, beside: Beside = None, *, read_first: bool

@@ -138,7 +138,7 @@ class SeatWait:
         if self._latest_ms <= self._writer.world.now_ms() or not _can_come(refusal, self._left_ms):
             return False
         me.step_aside()
-        if not me.is_head:
+        if me.ahead:
             return False
         _, rest = seats_and_rest(demands)
         held = await self._book(self._holding, rest, self._taking)

@@ -24,6 +24,10 @@ from .refusal import refusal_of, waiting_statuses
 from .settle import Charge, answered_for, give_back
 from .split import gather, place, relieve
 
+RACES_MAX = 2
+"""How often a transaction races others before it stands in line: the first time it may find a full bucket,
+whose origin moves under all but one, and the next time no more."""
+
 ATTEMPTS_MAX = 64
 """How often a demand is tried anew, within the time of one call, because its bucket would not hold still."""
 
@@ -67,7 +71,7 @@ async def take(
     until_ms, looks = writer.world.ticks_ms() + writer.backend.capabilities.timeout_ms, 0
     try:
         for attempt in range(ATTEMPTS_MAX):
-            asked_ms = writer.world.now_ms()
+            asked_ms, taking.in_line = writer.world.now_ms(), attempt >= RACES_MAX
             if refused is not None:
                 misled, refused = await taking.reconsider(0, refused), None
             else:
@@ -119,7 +123,7 @@ class _Taking:
         self.owed = list(range(len(demands)))
         """The places of those that nobody has admitted yet."""
         self.taken = answered_for(writer)
-        self.together = self.is_recorded = False
+        self.together = self.is_recorded = self.in_line = False
         self.record: Record | None = None
         self._seen_gone: set[int] = set()
         self._held: list[Key] = []
@@ -249,7 +253,9 @@ class _Taking:
         orders = [order_of(demand, posting) for _, demand in placed]
         if self.together:
             beside = self._beside(placed)
-            outcomes, interruption = await writer.post_together(orders, beside, read_first=read_first)
+            outcomes, interruption = await writer.post_together(
+                orders, beside, read_first=read_first, in_line=self.in_line
+            )
             if self.record is not None:  # else no call, which a signal handler could come between
                 outcomes = self._recorded(outcomes)
         else:
@@ -360,7 +366,8 @@ class _Taking:
         held = [demand.account for _, demand in placed[:1]]
         hold = self._hold(held) if len(self._demands) > 1 and self.record is None else 0
         orders = [order_of(demand, Posting(hold=hold)) for _, demand in placed]
-        outcomes, interruption = await self._writer.post_together(orders, self._beside(placed))
+        beside = self._beside(placed)
+        outcomes, interruption = await self._writer.post_together(orders, beside, in_line=self.in_line)
         if self.record is not None:
             outcomes = self._recorded(outcomes)
         try:

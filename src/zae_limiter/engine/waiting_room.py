@@ -57,7 +57,9 @@ class Comer:
     def __init__(self, line: Turnstile, keys: Sequence[Key], colour: Colour) -> None:
         self._line, self._keys, self._colour = line, keys, colour
         self.signal: Signal = colour.signal()
-        self._gone, self._has_left = colour.gone(), False
+        self._gone, self._joined = colour.gone(), False
+        self.has_left: bool = False
+        """Says that others need not wait for it, before all that is done besides when it goes."""
         self.is_aside: bool = False
         """Whether it lacks no seat but something else, so that those behind may have theirs meanwhile."""
 
@@ -66,24 +68,31 @@ class Comer:
         """Whether all are aside who asked before."""
         with self._line.lock.get():
             return all(
-                next(it for it in line if it is self or not (it.is_aside or it.is_gone)) is self
+                next((it for it in line if it is self or not (it.is_aside or it.is_gone)), self) is self
                 for line in self._lines
             )
 
     @property
-    def is_head(self) -> bool:
-        """Whether nobody asked before who is still here."""
+    def ahead(self) -> list[Comer]:
+        """Those at whose turn it is where it is not this one's: nobody asked before who is still here."""
         with self._line.lock.get():
-            return all(next(it for it in line if not it.is_gone) is self for line in self._lines)
+            heads = [next((it for it in line if it is self or not it.is_gone), self) for line in self._lines]
+        return [head for head in heads if head is not self]
 
     @property
     def is_gone(self) -> bool:
         """Whether it will never go on: it has left, or its event loop has ended."""
-        return self._has_left or self._gone()
+        return self.has_left or self._gone()
 
     @property
-    def _lines(self) -> list[deque[Comer]]:
-        return [self._line.by_key[key] for key in self._keys]
+    def is_expected(self) -> bool:
+        """Whether others stand where it wants to go."""
+        by_key = self._line.by_key
+        return any(key in by_key for key in self._keys)
+
+    @property
+    def _lines(self) -> list[tuple[Comer, ...]]:
+        return [tuple(self._line.by_key.get(key, ())) for key in self._keys]  # garbage may leave meanwhile
 
     def step_aside(self) -> None:
         """Let those behind look for seats, and keep one's place."""
@@ -101,13 +110,16 @@ class Comer:
 
     def join(self) -> None:
         """Stand in line, behind all who are there."""
+        self._joined = True
         with self._line.lock.get():
             for key in self._keys:
                 self._line.by_key.setdefault(key, deque()).append(self)
 
     def leave(self) -> None:
         """Make way for others, also if only half of it was done before something interrupted it."""
-        self._has_left = True
+        self.has_left = True
+        if not self._joined:
+            return
         with self._line.lock.get():
             for key in self._keys:
                 waiting = self._line.by_key.get(key, deque())

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import heapq
-import itertools
 import types
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final, TypeVar
 
 from . import kept
-from .colour import Finished, ForkSafe, HomeLoop, Signal, never, nothing
+from .colour import Finished, HomeLoop, Signal, never, nothing
 from .kept import Kept, keep_running, running_loop
 from .within import Lost, Work, in_thread_of_its_own, is_within_ourselves
 
@@ -160,42 +158,17 @@ class _LoopSignal:
     async def wait(self, seconds: float | None = None) -> None:
         loop = asyncio.get_running_loop()
         waiter = loop.create_future()
+        timer = None
         self._waiters[waiter] = None
         try:
             if self.given:  # asked only now, for another thread may give it any time
                 return
-            if seconds is not None:
-                _alarms.get().set(loop, seconds, waiter)
+            timer = None if seconds is None else loop.call_later(seconds, _stir, waiter)
             await waiter
         finally:
             self._waiters.pop(waiter, None)  # for a signal may outlive many who wait
-
-
-class _Alarm:
-    """When whoever waits on a loop has waited enough: nearly all are told before, so one timer serves all."""
-
-    def __init__(self) -> None:
-        self._due: list[tuple[float, int, asyncio.Future[None]]] = []
-        self._count = itertools.count()
-        self._timer: asyncio.TimerHandle | None = None
-
-    def set(self, loop: asyncio.AbstractEventLoop, seconds: float, waiter: asyncio.Future[None]) -> None:
-        due = self._due
-        while due and due[0][2].done():
-            heapq.heappop(due)
-        heapq.heappush(due, (at := loop.time() + seconds, next(self._count), waiter))
-        if self._timer is None or at < self._timer.when():
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = loop.call_at(at, self._ring, loop)
-
-    def _ring(self, loop: asyncio.AbstractEventLoop) -> None:
-        while self._due and (self._due[0][2].done() or self._due[0][0] <= loop.time()):
-            _stir(heapq.heappop(self._due)[2])
-        self._timer = loop.call_at(self._due[0][0], self._ring, loop) if self._due else None
-
-
-_alarms = ForkSafe(_Alarm, asyncio.get_running_loop)
+            if timer is not None:
+                timer.cancel()
 
 
 def _stir(waiter: asyncio.Future[None]) -> None:
