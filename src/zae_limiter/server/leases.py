@@ -300,7 +300,9 @@ class StoredLeases:
 
     async def held(self, lease_id: str, owner: str) -> LeaseRow:
         """A lease of somebody; one whose time is over is ended first."""
-        row = self._given.pop(lease_id, None) or await get_lease(self.ends.scope, lease_id)
+        row = self._given.pop(lease_id, None)
+        if row is None or row.expires_ms <= self.now_ms():  # somebody may have ended or renewed it
+            row = await get_lease(self.ends.scope, lease_id)
         if row is None or row.owner != owner:
             raise RequestRefused(404, "there is no such lease; it may have ended more than a day ago")
         if row.state is LeaseState.HELD and row.expires_ms <= self.now_ms():
