@@ -21,6 +21,7 @@ from zae_limiter.models import Limit
 from zae_limiter.models.demand import Demand
 from zae_limiter.records.leases import KEPT_SECONDS, PLACES, LeaseState, OnExpiry
 from zae_limiter.repository_protocol import Backend, Outcome, Write
+from zae_limiter.server import leases
 from zae_limiter.server.leases import AskedLease, StoredLeases
 from zae_limiter.telemetry import Telemetry
 from zae_limiter.testing import Fault, FaultyBackend, ManualClock, RecordingBackend
@@ -370,6 +371,27 @@ async def test_a_lease_that_others_have_renewed() -> None:
     recorded[0].forget()
     assert (await worker.held(row.lease_id, "somebody")).state is LeaseState.HELD
     assert [verb for verb, _ in recorded[0].calls] == ["batch_get"]
+
+
+async def test_what_a_worker_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many leases and no more, none that is large, and none for long after it has expired."""
+    monkeypatch.setattr(leases, "GIVEN_MAX", 10)
+    bank = Bank()
+    await bank.furnish()
+    worker = await bank.worker()
+    many = tuple(Demand(f"somebody-{n}", "r", {"rpd": 1}) for n in range(40))
+    large = await worker.acquire(replace(ASKED, demands=many, key="large"))
+    assert large.row is not None
+    assert not worker._given
+    assert await worker.held(large.row.lease_id, "somebody") == large.row
+    small = [replace(ASKED, demands=(Demand("child", "r", {"rpd": 1}),), key=f"{n}") for n in range(13)]
+    for one in small:
+        await worker.acquire(one)
+    assert list(worker._given) == [worker._id_of(one) for one in small[3:]]
+    bank.clock.advance(61)
+    await worker.acquire(ASKED)
+    await swept(worker)
+    assert list(worker._given) == [worker._id_of(ASKED)]
 
 
 async def test_who_is_cancelled_at_any_moment() -> None:
