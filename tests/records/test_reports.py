@@ -91,6 +91,18 @@ async def test_a_row_is_bounded(letters: int, kept: int | None, store: Store) ->
     assert len(heard.refusals) == kept if kept else 1 < len(heard.refusals) < REFUSALS_MAX
 
 
+async def test_what_a_process_of_another_version_tells(store: Store) -> None:
+    """Older ones leave out why, and if a wait is the latest; newer ones may say more than is understood."""
+    repository = await store.repository()
+    assert await write_report(repository._scope, 1, report_of(store), is_new=True)
+    older = [1_000, "key-1", "gpt-4", ["rpm", "tpm"], {"rpm": 1, "tpm": 7}, 1_500, 4]
+    said = json.dumps([older, [*older, True, "why"], [*older, True, "why", {"and": "more"}]])
+    await repository.write_each([Update(report_key(repository.namespace_id, 1), set={"refusals": said})])
+    (heard,) = await repository.get_reports()
+    told = replace(refusal(), process="host-one")
+    assert heard.refusals == (told, *[replace(told, is_latest=True, reason="why")] * 2)
+
+
 async def rows(repository: Repository) -> list[dict[str, object]]:
     found = await everything(repository)
     return [dict(item) for key, item in found.items() if "/REPORT#" in key.partition]

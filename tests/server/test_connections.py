@@ -19,7 +19,7 @@ from tests.patience import PATIENCE_SECONDS, wait_beside
 from tests.server.asking import SECRET, config
 from tests.server.serving import serving
 from zae_limiter import Limit
-from zae_limiter.server import connections
+from zae_limiter.server import connections, sessions
 from zae_limiter.server.config import REQUEST_SECONDS_MAX
 from zae_limiter.server.run import server_of
 from zae_limiter.server.sessions import BEGINNING_MAX
@@ -165,7 +165,7 @@ async def test_who_leaves_while_it_waits_gives_up_its_turn() -> None:
 
 
 async def test_who_may_not_ask_keeps_nobody_from_it() -> None:
-    """Anybody may send a token to begin a session, but not take all the places of requests by being slow."""
+    """Anybody may send a token, but not take all the places of that, or of requests, by being slow."""
     async with (
         listening(ui=True, concurrent_max=BEGINNING_MAX + 2) as (host, port),
         asyncio.timeout(PATIENCE_SECONDS),
@@ -179,12 +179,25 @@ async def test_who_may_not_ask_keeps_nobody_from_it() -> None:
         while len(done) < BEGINNING_MAX:
             more, left = await asyncio.wait(left, return_when=FIRST_COMPLETED)
             done |= more
-        assert {one.result()[:13] for one in done} == {b"HTTP/1.1 503 "}
+        assert {one.result()[:13] for one in done} <= {b"HTTP/1.1 408 ", b"HTTP/1.1 503 "}
         async with httpx.AsyncClient(timeout=None) as http:
             assert (await http.get(f"http://{host}:{port}/healthz")).status_code == 200
+            begun = await http.post(f"http://{host}:{port}/ui/session", json={"token": SECRET})
+            assert begun.status_code == 200
         for _, writer in slow:
             writer.close()
         await asyncio.wait(left)
+
+
+async def test_a_token_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has less time than a request."""
+    assert config().request_seconds_max > sessions.TOKEN_SECONDS_MAX
+    monkeypatch.setattr(sessions, "TOKEN_SECONDS_MAX", 0.01)
+    async with listening(ui=True) as address, asyncio.timeout(20):  # so long it would be waited for
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"POST /ui/session HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{")
+        assert (await reader.readline())[:13] == b"HTTP/1.1 408 "
+        writer.close()
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,36 @@ async def test_one_request_too_many() -> None:
         assert (await first).status_code == (await http.get("/")).status_code == 404
 
 
+@pytest.mark.parametrize("how", ["answered", "failed", "given up"])
+async def test_an_answer_that_nobody_reads(how: str) -> None:
+    """It takes no place from those who ask something, however it came about."""
+    unread = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/unread" and how == "failed":
+            raise RuntimeError("a mistake of ours")
+        if scope["path"] == "/unread" and how == "given up":
+            await asyncio.Event().wait()
+        await problem(404, "done")(scope, receive, send)
+
+    async def not_read(message: object) -> None:
+        del message
+        unread.set()
+        await asyncio.Event().wait()
+
+    async def nothing() -> dict[str, object]:
+        return {"type": "http.request", "body": b""}
+
+    seconds = {"request_seconds_max": 0.02, "wait_seconds_max": 0.01}
+    guard = Guard(app, ServerState(config(concurrent_max=1, **seconds)))
+    scope = {"type": "http", "method": "GET", "path": "/unread", "headers": []}
+    held = asyncio.create_task(guard(scope, nothing, not_read))
+    await unread.wait()
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://127.0.0.1") as http:
+        assert (await http.get("/")).status_code == 404
+    held.cancel()
+
+
 async def test_a_request_that_takes_too_long() -> None:
     """It is given up, and what it was doing is cancelled; an answer that has begun is not."""
     ended = list[str]()

@@ -19,11 +19,12 @@ from zae_limiter.backends.shelf import Shelf
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.models import Limit
 from zae_limiter.models.demand import Demand
-from zae_limiter.records.leases import PLACES, LeaseState, OnExpiry
+from zae_limiter.records.leases import KEPT_SECONDS, PLACES, LeaseState, OnExpiry
 from zae_limiter.repository_protocol import Backend, Outcome, Write
+from zae_limiter.server import leases
 from zae_limiter.server.leases import AskedLease, StoredLeases
 from zae_limiter.telemetry import Telemetry
-from zae_limiter.testing import Fault, FaultyBackend, ManualClock
+from zae_limiter.testing import Fault, FaultyBackend, ManualClock, RecordingBackend
 from zae_limiter.testing.stores import Wrapper
 
 CALLS_MAX = 40
@@ -331,6 +332,66 @@ async def test_two_workers_end_the_same_lease() -> None:
     used = (await bank.worker())._limiter.repository
     (state,) = [s for s in await used.get_bucket("child", "r") if s.limit_name == "rpd"]
     assert state.total_consumed_milli == 0, "given back once, though a bucket that is full would hide it"
+
+
+@pytest.mark.parametrize("is_expired", [True, False])
+@pytest.mark.parametrize("cost", [OnExpiry.REFUND, OnExpiry.SETTLE])
+async def test_a_key_that_was_used_days_ago(cost: OnExpiry, is_expired: bool) -> None:
+    """The worker that gave the lease of then, which another one ended, ends the lease of now and no other."""
+    bank = Bank()
+    await bank.furnish()
+    one, other = await bank.worker(), await bank.worker()
+    days = 2 * KEPT_SECONDS
+    asked = replace(ASKED, lease_seconds=60.0 if is_expired else 2 * days)
+    await one.acquire(asked)
+    assert await ended(other) is LeaseState.COMMITTED
+    bank.clock.advance(days)
+    assert MemoryBackend(bank.clock.world, bank.shelf)._sweep(), "the record of then has gone"
+    again = replace(asked, demands=(Demand("child", "r", {"rpd": 500, "parallel": 2}),))
+    assert not (await other.acquire(again)).is_again
+    assert await bank.books() == left(500, 3)
+    assert await ended(one, cost, noted=400) is not LeaseState.EXPIRED
+    assert await bank.books() == (left(1000, 5) if cost is OnExpiry.REFUND else left(600, 5))
+
+
+async def test_a_lease_that_others_have_renewed() -> None:
+    """Whoever gave it reads it once the time is over that it gave, and ends nothing."""
+    bank, recorded = Bank(), list[RecordingBackend]()
+    await bank.furnish()
+
+    def wrap(backend: Backend) -> Backend:
+        recorded.append(RecordingBackend(backend))
+        return recorded[0]
+
+    worker, other = await bank.worker(wrap), await bank.worker()
+    await worker.acquire(ASKED)
+    row = await other.held(worker._id_of(ASKED), "somebody")
+    assert await other.ends.note(row, row.changed(expires_ms=row.expires_ms + 60_000)) is not None
+    bank.clock.advance(61)
+    recorded[0].forget()
+    assert (await worker.held(row.lease_id, "somebody")).state is LeaseState.HELD
+    assert [verb for verb, _ in recorded[0].calls] == ["batch_get"]
+
+
+async def test_what_a_worker_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many leases and no more, none that is large, and none for long after it has expired."""
+    monkeypatch.setattr(leases, "GIVEN_MAX", 10)
+    bank = Bank()
+    await bank.furnish()
+    worker = await bank.worker()
+    many = tuple(Demand(f"somebody-{n}", "r", {"rpd": 1}) for n in range(40))
+    large = await worker.acquire(replace(ASKED, demands=many, key="large"))
+    assert large.row is not None
+    assert not worker._given
+    assert await worker.held(large.row.lease_id, "somebody") == large.row
+    small = [replace(ASKED, demands=(Demand("child", "r", {"rpd": 1}),), key=f"{n}") for n in range(13)]
+    for one in small:
+        await worker.acquire(one)
+    assert list(worker._given) == [worker._id_of(one) for one in small[3:]]
+    bank.clock.advance(61)
+    await worker.acquire(ASKED)
+    await swept(worker)
+    assert list(worker._given) == [worker._id_of(ASKED)]
 
 
 async def test_who_is_cancelled_at_any_moment() -> None:

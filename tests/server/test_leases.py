@@ -70,6 +70,25 @@ async def test_two_workers_on_every_store(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", list(STORES))
+async def test_another_lease_of_the_same_id(kind: str, tmp_path: Path) -> None:
+    """Whoever has read the one before it changes nothing, though both are held and nobody changed either."""
+    async with RateLimiter.open(url_of(kind, tmp_path)) as limiter:
+        await limiter.set_resource_defaults("r", LIMITS)
+        leases, demand = StoredLeases(limiter), Demand("child", "r", {"rpd": 10})
+        first = (await leases.acquire(asked("k", demands=(demand,)))).row
+        assert first is not None
+        await leases.ends.forget(first)
+        second = (await leases.acquire(asked("k", demands=(Demand("child", "r", {"rpd": 500}),)))).row
+        assert second is not None
+        assert (second.lease_id, second.rev) == (first.lease_id, first.rev)
+        assert await leases.finish(first, LeaseState.CANCELLED, OnExpiry.REFUND) is None
+        assert await leases.ends.note(first, first.changed(noted=({"rpd": 3},))) is None
+        assert await limiter.available("child", "r") == {"rpd": 500, "parallel": 5}
+        assert await leases.finish(second, LeaseState.CANCELLED, OnExpiry.REFUND) is not None
+        assert await limiter.available("child", "r") == {"rpd": 1000, "parallel": 5}
+
+
+@pytest.mark.parametrize("kind", list(STORES))
 async def test_leases_that_nobody_can_end(kind: str, tmp_path: Path) -> None:
     """However many have waited longer, of which nothing can be read, one behind them expires."""
     async with RateLimiter.open(url_of(kind, tmp_path)) as limiter:

@@ -8,6 +8,7 @@ by then: a shard that has gone is asked for through its elder, and who has been 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 
@@ -53,27 +54,15 @@ class LeaseEnds:
 
     async def end(self, row: LeaseRow, ended: LeaseRow, cost: OnExpiry) -> LeaseRow | None:
         """End a lease; what it became, or ``None`` if somebody else has changed it."""
-
-        async def orders() -> list[Order]:
-            return await self._orders(row, ended, cost)
-
-        return await self._change(row, ended, orders)
+        return await self._change(row, ended, functools.partial(self._orders, row, ended, cost))
 
     async def forget(self, row: LeaseRow) -> None:
         """Give all of a lease back, and its record is gone, unless somebody else has changed it."""
-
-        async def orders() -> list[Order]:
-            return await self._orders(row, row, OnExpiry.REFUND)
-
-        await self._change(row, None, orders)
+        await self._change(row, None, functools.partial(self._orders, row, row, OnExpiry.REFUND))
 
     async def note(self, row: LeaseRow, noted: LeaseRow) -> LeaseRow | None:
         """Change what a lease says, and nothing of its buckets; ``None`` if somebody else has changed it."""
-
-        async def nothing() -> list[Order]:
-            return []
-
-        return await self._change(row, noted, nothing)
+        return await self._change(row, noted)
 
     async def renew_seats(self, row: LeaseRow) -> LeaseRow | None:
         """Hold the seats of a lease for longer that are due."""
@@ -121,15 +110,16 @@ class LeaseEnds:
         self,
         row: LeaseRow,
         changed: LeaseRow | None,
-        orders: Callable[[], Awaitable[list[Order]]],
+        orders: Callable[[], Awaitable[list[Order]]] | None = None,
         attempts_max: int = ATTEMPTS_MAX,
     ) -> LeaseRow | None:
         scope, world = self._scope, self._scope.world
         until_ms = world.ticks_ms() + CALLS_MAX * scope.backend.capabilities.timeout_ms
         lost: RateLimiterUnavailable | None = None
+        put: Write = forgotten(scope.namespace_id, row)
         if changed is not None:
             changed = replace(changed, mark=self.new_mark())
-        put = forgotten(scope.namespace_id, row) if changed is None else replaced(scope.namespace_id, changed)
+            put = replaced(scope.namespace_id, changed, row.mark)
         for attempt in range(attempts_max):
             if attempt:
                 pause = min(PAUSE_SECONDS_MAX, 0.002 * 2 ** min(attempt, 8))
@@ -137,7 +127,7 @@ class LeaseEnds:
                 now = await get_lease(scope, row.lease_id)
                 if now is None or (now.rev, now.mark) != (row.rev, row.mark):
                     return changed if now == changed else None  # it was written, and the reply was lost
-            owed: Sequence[Order] = await orders()
+            owed: Sequence[Order] = await orders() if orders is not None else ()
             now_ms = world.now_ms()
             shaped = [(order, self._writer._shape([order], now_ms)) for order in owed]
             writes: list[Write] = [write for _, write in shaped if write is not None]

@@ -2,9 +2,10 @@
 
 A record says who gave how much, so that any process can give it back or charge more, and until when it is
 held. It is written in the transaction of the debit, and every change of it is one on condition that nobody
-changed it since: ``rev`` counts them. While it is held it is found by when something is *due*: its end, or
-the renewal of a seat. What has ended is remembered for a day, so that whoever asks again is answered again.
-This module knows how leases are kept, not what they mean.
+changed it since: ``rev`` counts them, and ``mark`` tells the next lease of the same id apart. While it is
+held it is found by when something is *due*: its end, or the renewal of a seat. What has ended is remembered
+for a day, so that whoever asks again is answered again. This module knows how leases are kept, not what they
+mean.
 """
 
 from __future__ import annotations
@@ -240,9 +241,12 @@ def made(namespace_id: str, row: LeaseRow) -> Put:
     return Put(lease_key(namespace_id, row.lease_id), lease_item(namespace_id, row), (Absent(),))
 
 
-def replaced(namespace_id: str, row: LeaseRow) -> Put:
-    """The write that puts a changed lease in the place of the one that it was made from."""
-    when = (Equal("rev", row.rev - 1), Equal("state", LeaseState.HELD.value))
+def replaced(namespace_id: str, row: LeaseRow, mark: str) -> Put:
+    """The write that puts a changed lease in the place of the one that it was made from, which had this mark.
+
+    The next lease with the same key has the same id, and begins at the same ``rev``.
+    """
+    when = (Equal("mark", mark), Equal("rev", row.rev - 1), Equal("state", LeaseState.HELD.value))
     return Put(lease_key(namespace_id, row.lease_id), lease_item(namespace_id, row), when)
 
 

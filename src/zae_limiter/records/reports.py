@@ -167,7 +167,7 @@ def _refusals_of(said: str | None, process: str) -> tuple[Refusal, ...]:
 
 
 def _refusal_of(row: object, process: str) -> Refusal | None:
-    match row:
+    match [*row, False, ""][:9] if isinstance(row, list) else row:  # older processes leave out the last two
         case [
             int(at_ms),
             str(entity_id),

@@ -35,7 +35,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, server: ServerState) -> None:
         self._app, self._server, self._config = app, server, server.config
-        self._under_way = 0
+        self._under_way: set[_Guarded] = set()
         self._is_local = server.config.insecure_no_tokens and is_loopback("host", server.config.host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -55,17 +55,13 @@ class Guard:
             await told(scope, receive, _with_safe_headers(send))
             return
         # Whoever asks whether it lives would end it if it was only busy.
-        if self._under_way >= self._config.concurrent_max and scope["path"] != "/healthz":
+        if len(self._under_way) >= self._config.concurrent_max and scope["path"] != "/healthz":
             told = problem(503, "too many requests are under way", [("Retry-After", "1")])
             await told(scope, receive, _with_safe_headers(send))
             return
-        self._under_way += 1
-        try:
-            await _Guarded(self._app, self._config.request_seconds_max).serve(
-                scope, _bounded(receive, scope, self._config.body_bytes_max), _with_safe_headers(send)
-            )
-        finally:
-            self._under_way -= 1
+        await _Guarded(self._app, self._config.request_seconds_max, self._under_way).serve(
+            scope, _bounded(receive, scope, self._config.body_bytes_max), _with_safe_headers(send)
+        )
 
 
 def head_bytes(scope: Scope) -> int:
@@ -109,23 +105,29 @@ def _is_of_this_machine(text: str) -> bool:
 
 
 class _Guarded:
-    """One request, and whether its answer has begun."""
+    """One request; it is under way until its answer begins, for whoever does not read that costs no work."""
 
-    def __init__(self, app: ASGIApp, seconds_max: float) -> None:
-        self._app, self._seconds_max, self._has_begun = app, seconds_max, False
+    def __init__(self, app: ASGIApp, seconds_max: float, under_way: set[_Guarded]) -> None:
+        self._app, self._seconds_max, self._under_way = app, seconds_max, under_way
+        self._has_begun = False
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         deadline = asyncio.timeout(self._seconds_max)
 
         async def noting(message: Message) -> None:
             self._has_begun = True
+            self._under_way.discard(self)
             if deadline.when() is not None and not deadline.expired():
                 deadline.reschedule(None)
             await send(message)
 
+        self._under_way.add(self)
         try:
-            async with deadline:
-                await self._app(scope, receive, noting)
+            try:
+                async with deadline:
+                    await self._app(scope, receive, noting)
+            finally:
+                self._under_way.discard(self)
         except TimeoutError as error:
             if not deadline.expired():
                 await self._fail(error, scope, receive, send)

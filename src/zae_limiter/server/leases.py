@@ -38,7 +38,9 @@ SWEEP_LEASES_MAX = 64
 SWEEP_SECONDS = 0.5
 """How often a worker looks for leases that are due."""
 
-GIVEN_MAX = 4096
+GIVEN_MAX, GIVEN_LETTERS_MAX = 4096, 1024
+"""How many leases a worker remembers as it gave them, and how long each may be as text: 32 MB in all."""
+
 RESENT_MAX = 2
 """How often a record is looked for that was there a moment ago."""
 
@@ -87,6 +89,7 @@ class _LeaseReceipt:
     def __init__(self, leases: StoredLeases, asked: AskedLease, lease_id: str) -> None:
         self._leases, self._asked, self._id = leases, asked, lease_id
         self.is_written = False
+        self.is_small = False
         self.row: LeaseRow | None = None
 
     def write(self, takes: Sequence[Take]) -> Write:
@@ -109,7 +112,9 @@ class _LeaseReceipt:
             noted=tuple({} for _ in parts),
             mark=self._leases.ends.new_mark(),
         )
-        return made(self._leases.ends.scope.namespace_id, self.row)
+        put = made(self._leases.ends.scope.namespace_id, self.row)
+        self.is_small = len(str(put.item["parts"])) <= GIVEN_LETTERS_MAX
+        return put
 
     async def check_new(self) -> None:
         if self._asked.key is None:
@@ -234,10 +239,10 @@ class StoredLeases:
             return Granted(row=None, lease=lease)
         if not receipt.is_written:  # it had to wait, or nobody is charged
             await self._record(lease, receipt)
-        if receipt.row is not None and receipt.row.state is LeaseState.HELD:
+        if (row := receipt.row) is not None and row.state is LeaseState.HELD and receipt.is_small:
             while len(self._given) >= GIVEN_MAX:
                 del self._given[next(iter(self._given))]
-            self._given[lease_id] = receipt.row
+            self._given[lease_id] = row
         return Granted(row=receipt.row, lease=lease)
 
     async def _record(self, lease: Lease, receipt: _LeaseReceipt) -> None:
@@ -300,7 +305,9 @@ class StoredLeases:
 
     async def held(self, lease_id: str, owner: str) -> LeaseRow:
         """A lease of somebody; one whose time is over is ended first."""
-        row = self._given.pop(lease_id, None) or await get_lease(self.ends.scope, lease_id)
+        row = self._given.pop(lease_id, None)
+        if row is None or row.expires_ms <= self.now_ms():  # somebody may have ended or renewed it
+            row = await get_lease(self.ends.scope, lease_id)
         if row is None or row.owner != owner:
             raise RequestRefused(404, "there is no such lease; it may have ended more than a day ago")
         if row.state is LeaseState.HELD and row.expires_ms <= self.now_ms():
@@ -335,6 +342,8 @@ class StoredLeases:
         It goes on where it was left: those about which nothing can be done keep nobody from the next ones.
         """
         scope, done, place = self.ends.scope, 0, place % PLACES
+        if not place:
+            self._given = {known: row for known, row in self._given.items() if row.expires_ms > self.now_ms()}
         after = self._after.pop(place, None)
         due, more = await due_leases(scope, place, self.now_ms(), SWEEP_LEASES_MAX, after)
         if more is not None:
