@@ -24,7 +24,7 @@ from .models import Availability, Limit, LimiterInfo, OnUnavailable, check_limit
 from .models.checks import needs_milli, wait_ms
 from .models.demand import Demand, check_demands
 from .models.leases import OnError
-from .naming import validate_entity_id, validate_resource
+from .naming import plain, validate_entity_id, validate_resource
 from .repository import Repository
 from .runtime.colour import Method
 from .runtime.unentered import Unentered
@@ -190,8 +190,8 @@ class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):
         """
         if use_stored_limits is not None:
             deprecated("use_stored_limits", STORED_LIMITS)
-        who: Any = entity_id
-        what: Any = resource
+        who: Any = entity_id if type(entity_id) is str else plain(entity_id)  # type: ignore[arg-type]
+        what: Any = resource if type(resource) is str else plain(resource)  # type: ignore[arg-type]
         amounts: Any = consume
         try:
             is_known = (who, what) in self._repository.plans

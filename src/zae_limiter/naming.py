@@ -47,6 +47,11 @@ _NAMESPACE = (r"[A-Za-z0-9][A-Za-z0-9_.\-]*", _NAMESPACE_RULE, 64)
 _NAMESPACE_ID = (r"(?!_\Z)[A-Za-z0-9_.\-]+", "pass the namespace_id of a namespace", 64)
 
 
+def plain(name: str) -> str:
+    """A name without what else it may be: a member of an enumeration is formatted by its class."""
+    return str.__str__(name) if isinstance(name, str) else name
+
+
 def _remembered(validate: Callable[[str], str]) -> Callable[[str], str]:
     """Valid names recur on every request, so their verdict is kept; errors are not."""
     known = lru_cache(4096)(validate)
@@ -67,7 +72,7 @@ def validate_entity_id(entity_id: str) -> str:
 
 
 def validate_parent_id(parent_id: str) -> str:
-    return _checked_entity("parent_id", parent_id)
+    return plain(_checked_entity("parent_id", parent_id))
 
 
 def validate_key(key: str) -> str:

@@ -36,20 +36,20 @@ def pk_system(namespace_id: str) -> str:
 
 
 def pk_resource(namespace_id: str, resource: str) -> str:
-    return f"{namespace_id}/RESOURCE#{resource}"
+    return namespace_id + "/RESOURCE#" + resource
 
 
 @lru_cache(64)  # so that all that is remembered of an entity has one text
 def pk_entity(namespace_id: str, entity_id: str) -> str:
-    return f"{namespace_id}/ENTITY#{entity_id}"
+    return namespace_id + "/ENTITY#" + entity_id
 
 
 def pk_bucket(namespace_id: str, entity_id: str, resource: str, shard_id: int = 0) -> str:
-    return f"{namespace_id}/BUCKET#{entity_id}#{resource}#{shard_id}"
+    return namespace_id + "/BUCKET#" + entity_id + "#" + resource + f"#{shard_id}"
 
 
 def pk_audit(namespace_id: str, entity_id: str) -> str:
-    return f"{namespace_id}/AUDIT#{entity_id}"
+    return namespace_id + "/AUDIT#" + entity_id
 
 
 def sk_meta() -> str:
@@ -62,7 +62,7 @@ def sk_state() -> str:
 
 def sk_config(resource: str | None = None) -> str:
     """``#CONFIG`` for the system and a resource, ``#CONFIG#{resource}`` for an entity."""
-    return "#CONFIG" if resource is None else f"#CONFIG#{resource}"
+    return "#CONFIG" if resource is None else "#CONFIG#" + resource
 
 
 def sk_entity_configs() -> str:
@@ -70,7 +70,7 @@ def sk_entity_configs() -> str:
 
 
 def sk_usage(resource: str, window_key: str) -> str:
-    return f"#USAGE#{resource}#{window_key}"
+    return "#USAGE#" + resource + "#" + window_key
 
 
 def sk_audit(event_id: str) -> str:
@@ -95,11 +95,11 @@ def sk_claim(*place: str) -> str:
 
 
 def gsi1_pk_parent(namespace_id: str, parent_id: str) -> str:
-    return f"{namespace_id}/PARENT#{parent_id}"
+    return namespace_id + "/PARENT#" + parent_id
 
 
 def gsi1_sk_child(entity_id: str) -> str:
-    return f"CHILD#{entity_id}"
+    return "CHILD#" + entity_id
 
 
 gsi2_pk_resource: Final = pk_resource
@@ -107,19 +107,19 @@ gsi3_pk_entity: Final = pk_entity
 
 
 def gsi2_sk_bucket(entity_id: str, shard_id: int) -> str:
-    return f"BUCKET#{entity_id}#{shard_id}"
+    return "BUCKET#" + entity_id + f"#{shard_id}"
 
 
 def gsi2_sk_usage(window: str, window_key: str, entity_id: str) -> str:
-    return f"USAGE#{window}#{window_key}#{entity_id}"
+    return "USAGE#" + window + "#" + window_key + "#" + entity_id
 
 
 def gsi3_pk_entity_config(namespace_id: str, resource: str) -> str:
-    return f"{namespace_id}/ENTITY_CONFIG#{resource}"
+    return namespace_id + "/ENTITY_CONFIG#" + resource
 
 
 def gsi3_sk_bucket(resource: str, shard_id: int) -> str:
-    return f"BUCKET#{resource}#{shard_id}"
+    return "BUCKET#" + resource + f"#{shard_id}"
 
 
 def gsi3_pk_entities(namespace_id: str) -> str:
@@ -214,7 +214,7 @@ def claim_key(namespace_id: str, *place: str) -> Key:
 
 def once_key(namespace_id: str, key: str) -> Key:
     """Where it is noted that a change was made under an idempotency key, and what was answered."""
-    return Key(pk_system(namespace_id), f"#ONCE#{key}")
+    return Key(pk_system(namespace_id), "#ONCE#" + key)
 
 
 def within_namespace(namespace_id: str, key: Key) -> dict[str, Value]:
@@ -240,7 +240,7 @@ def starting(partition: str, prefix: str, index: str | None = None) -> Query:
 
 def buckets_of_entity(namespace_id: str, entity_id: str, resource: str | None = None) -> Query:
     """The bucket shards of an entity, of all resources or of one."""
-    prefix = "BUCKET#" if resource is None else f"BUCKET#{resource}#"
+    prefix = "BUCKET#" if resource is None else "BUCKET#" + resource + "#"
     return starting(gsi3_pk_entity(namespace_id, entity_id), prefix, GSI3)
 
 
@@ -363,7 +363,13 @@ class LimitAttributes(NamedTuple):
 
 @lru_cache(4096)
 def limit_attributes(name: str) -> LimitAttributes:
-    return LimitAttributes(f"b_{name}_tk", f"b_{name}_cp", f"b_{name}_ra", f"b_{name}_rp", f"b_{name}_tc")
+    return LimitAttributes(
+        "b_" + name + "_tk",
+        "b_" + name + "_cp",
+        "b_" + name + "_ra",
+        "b_" + name + "_rp",
+        "b_" + name + "_tc",
+    )
 
 
 class KindAttributes(NamedTuple):
@@ -379,7 +385,7 @@ class KindAttributes(NamedTuple):
 
 @lru_cache(4096)
 def kind_attributes(name: str) -> KindAttributes:
-    return KindAttributes(f"b_{name}_ac", f"b_{name}_ws", f"b_{name}_sd")
+    return KindAttributes("b_" + name + "_ac", "b_" + name + "_ws", "b_" + name + "_sd")
 
 
 def rate_attributes(name: str, rate: Rate) -> dict[str, Value]:
@@ -438,7 +444,7 @@ class BookingAttributes(NamedTuple):
 
 @lru_cache(4096)
 def booking_attributes(name: str) -> BookingAttributes:
-    return BookingAttributes(f"b_{name}_bb", f"b_{name}_bh", f"b_{name}_bg")
+    return BookingAttributes("b_" + name + "_bb", "b_" + name + "_bh", "b_" + name + "_bg")
 
 
 def is_booking(attribute: str) -> bool:
@@ -463,7 +469,7 @@ class ShardAttributes(NamedTuple):
 
 @lru_cache(4096)
 def shard_attributes(name: str) -> ShardAttributes:
-    return ShardAttributes(f"b_{name}_sc", f"b_{name}_mx")
+    return ShardAttributes("b_" + name + "_sc", "b_" + name + "_mx")
 
 
 def bucket_limit_names(image: Item) -> list[str]:

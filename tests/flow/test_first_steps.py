@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import pickle
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from zae_limiter import (
     Limit,
     RateLimiter,
+    RateLimitExceeded,
     Repository,
     SyncRateLimiter,
     SyncRepository,
@@ -29,6 +31,33 @@ def test_help_of_acquire_tells_the_parameters_and_what_comes_of_it() -> None:
     for method in (RateLimiter.acquire, SyncRateLimiter.acquire):
         for name in set(signature.parameters) - {"self"}:
             assert f"- ``{name}``: " in (method.__doc__ or "")
+
+
+class Name(str, Enum):  # noqa: UP042 - as many programs have it
+    """Names as programs keep them; how such a member is formatted depends on the version of Python."""
+
+    KEY = "key-1"
+    TEAM = "team"
+    MODEL = "gpt-4"
+    LIMIT = "rpm"
+
+
+@pytest.mark.parametrize("plain_first", [True, False])
+def test_members_of_an_enumeration_are_the_names_that_they_are(
+    plain_first: bool, sync_limiter: SyncRateLimiter
+) -> None:
+    """Whichever of a process comes first, a member is charged to the bucket of its text."""
+    key, team, model, limit = (str.__str__(name) if plain_first else name for name in Name)
+    sync_limiter.create_entity(team)
+    sync_limiter.create_entity(key, parent_id=team, cascade=True)
+    sync_limiter.set_resource_defaults(model, [Limit.per_hour(limit, 10)])
+    for names in ((Name.KEY, Name.MODEL, Name.LIMIT), ("key-1", "gpt-4", "rpm")):
+        with sync_limiter.acquire(names[0], names[1], {names[2]: 4}):
+            pass
+        assert sync_limiter.get_entity(names[0]) is not None
+    with pytest.raises(RateLimitExceeded), sync_limiter.acquire("key-1", "gpt-4", {"rpm": 4}):
+        pass
+    assert sync_limiter.available("team", "gpt-4") == {"rpm": 2}
 
 
 def test_an_acquire_that_was_not_entered_says_so() -> None:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from ..exceptions import ValidationError, shown
+from ..naming import plain
 
 TOKENS_MAX = 10**12
 """The largest capacity, refill or amount: in millitokens still far from 64 bits, so sums stay exact."""
@@ -72,7 +73,7 @@ def needs_milli(amounts: Mapping[str, int]) -> dict[str, int]:
         if type(amount) is not int or not 0 < amount <= TOKENS_MAX:
             check_count(f"amount of {shown(name)}", amount, TOKENS_MAX, 0)
         if amount:
-            needs[name] = amount * 1000
+            needs[name if type(name) is str else plain(name)] = amount * 1000
     return needs
 
 

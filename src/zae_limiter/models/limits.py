@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self
 
 from ..exceptions import ValidationError, shown
-from ..naming import validate_limit_name
+from ..naming import plain, validate_limit_name
 from . import accruals
 from .accruals import CONCURRENT, check_zone
 from .checks import (
@@ -70,7 +70,7 @@ class Limit:
     """When other numbers count, as text; ``None`` if these always do. See ``during``."""
 
     def __post_init__(self) -> None:
-        validate_limit_name(self.name)
+        object.__setattr__(self, "name", plain(validate_limit_name(self.name)))
         check_count(f"capacity of {self.name!r}", self.capacity, TOKENS_MAX)
         check_count(f"refill_amount of {self.name!r}", self.refill_amount, TOKENS_MAX)
         check_count(f"refill_period_seconds of {self.name!r}", self.refill_period_seconds, PERIOD_SECONDS_MAX)

@@ -79,7 +79,7 @@ async def create_entity(
 ) -> Entity:
     """Record a new entity. Its parent must exist."""
     key = entity_key(scope.namespace_id, validate_entity_id(entity_id))
-    if parent_id is not None and validate_parent_id(parent_id) == entity_id:
+    if parent_id is not None and (parent_id := validate_parent_id(parent_id)) == entity_id:
         raise ValidationError("parent_id", parent_id, "an entity cannot be its own parent")
     said = check_name(name), parent_id, check_flag("cascade", cascade), check_metadata(metadata)
     entity = Entity(entity_id, *said, created_at=iso_time(scope.world.now_ms()))
