@@ -14,6 +14,8 @@ NOT_RUN = {
     'pip install ".[cli,dynamodb]"': INSTALLS,
     'pip install ".[cli,server]"': INSTALLS,
     "zae-limiter demo --ui": SERVES,
+    "git clone REPOSITORY_URL zae-limiter": CHECKOUT,
+    "cd zae-limiter": CHECKOUT,
     "make demo": CHECKOUT,
     "make test": CHECKOUT,
     'pip install ".[cli]"': INSTALLS,

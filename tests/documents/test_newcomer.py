@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents.blocks import Step, steps_of
-from tests.documents.newcomer import NOT_HERE, ROOT, environment, follow
+from tests.documents.blocks import Step
+from tests.documents.newcomer import ROOT, environment, follow, walk
 
 REFUSED = Step(3, "echo request 3 is refused", "request 3 is refused\n")
 
@@ -35,9 +35,12 @@ def test_a_walk_that_leads_nowhere_is_seen(steps: list[Step], tmp_path: Path) ->
 
 
 def test_the_readme_has_such_a_walk() -> None:
-    """With the demo before it, in an environment without our variables."""
-    steps = steps_of((ROOT / "README.md").read_text(encoding="utf-8"), NOT_HERE)
-    assert [step.command.splitlines()[0] for step in steps] == [
+    """From the clone on, with the demo before it, in an environment without our variables."""
+    steps = walk((ROOT / "README.md").read_text(encoding="utf-8"), Path("there"))
+    walked = [step.command.splitlines()[0] for step in steps]
+    assert walked[: walked.index("python first.py") + 1] == [
+        "git clone there zae-limiter",
+        "cd zae-limiter",
         "make demo",
         "python3 -m venv venv",
         ". venv/bin/activate",
