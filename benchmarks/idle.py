@@ -1,12 +1,13 @@
-"""How much memory a process keeps of entities that came once: ``python -m benchmarks.idle COUNT``.
+"""How much memory a process keeps of entities that came once: ``python -m benchmarks.idle COUNT [ENDPOINT]``.
 
 What is looked at are the caches, so the store under them forgets: after each thousand entities their
 buckets are deleted from the memory store behind the limiter's back. What the process grows by is what the
-limiter itself remembers.
+limiter itself remembers. With an endpoint the store is DynamoDB, whose replies bring texts of their own.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import os
@@ -19,7 +20,8 @@ from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.repository_protocol import Delete, Key, Outcome, Write
 from zae_limiter.testing.stores import Wrapper
 
-from .cases import LIMIT, PLENTY, RESOURCE
+from .cases import LIMIT, OURS, PLENTY, RESOURCE
+from .tables import address, make_table, table_name
 
 SAMPLES = 20
 KEPT_MAX = 1_000
@@ -48,8 +50,16 @@ def resident_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def main(entities: int) -> None:
-    repository = SyncRepository.over(ForgetfulBackend())
+def opened(endpoint: str | None) -> SyncRepository:
+    if endpoint is None:
+        return SyncRepository.over(ForgetfulBackend())
+    table = table_name(OURS, "idle")
+    asyncio.run(make_table(OURS, endpoint, table))
+    return SyncRepository.open(**address(OURS, endpoint, table))
+
+
+def main(entities: int, endpoint: str | None = None) -> None:
+    repository = opened(endpoint)
     repository.set_resource_defaults(RESOURCE, [Limit.per_second(LIMIT, PLENTY)])
     limiter = SyncRateLimiter(repository)
     gc.collect()
@@ -64,4 +74,4 @@ def main(entities: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), *sys.argv[2:])

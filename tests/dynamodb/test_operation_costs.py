@@ -128,7 +128,7 @@ def cost_of(name: str, client: Client, round_trips: int) -> Cost:
 
 
 def starting_cost(name: str, client: Client, entity_id: str) -> Cost:
-    """Opening and a first acquire, by a client that has only just been made: each request waits for another."""
+    """Opening and a first acquire, by a client that has only just been made; each request waits for one."""
     client.take(entity_id)
     return cost_of(name, client, client.wire.calls.total())
 
