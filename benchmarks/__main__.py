@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from . import telemetry
-from .cases import CASES, FULL_SCALE, GROUPS, QUICK, SERVED, WEB
+from .cases import CASES, FULL_SCALE, PARTS, QUICK
 from .engine import ROOT, EngineMissing
 from .process import WorkerFailed
 from .report import CHARTS, charts, comparison_tables, page, terminal
@@ -21,9 +21,14 @@ DOCS = ROOT / "docs"
 COMPARISON = DOCS / "comparison.md"
 PUBLISHED = DOCS / CHARTS / "results.json"
 LATEST = ROOT / "build" / "bench"
-OTHER_PARTS = ("cold", "config", "idle")
-APART = (frozenset(SERVED), frozenset({WEB}), frozenset({*SERVED, WEB}))
-"""What may be published beside what another run found: these parts have a date of their own."""
+QUICK_SECONDS_MAX = 300
+MEASURED_BY = {
+    "dynamodb": ("cases",),
+    "redis": ("servers",),
+    "postgres": ("servers",),
+    "cold": ("cold", "cold_bills"),
+}
+"""Where a result keeps a part that is not kept under its own name."""
 
 
 def arguments() -> argparse.Namespace:
@@ -33,8 +38,7 @@ def arguments() -> argparse.Namespace:
         "only",
         nargs="*",
         metavar="CASE",
-        help=f"measure only these: {', '.join([*names, *GROUPS, *SERVED, *OTHER_PARTS])}; "
-        "or serve, telemetry or crowd, each alone",
+        help=f"measure only these: {', '.join([*names, *PARTS])}; or serve or telemetry, each alone",
     )
     parser.add_argument("--quick", action="store_true", help="shorter rounds, for a first look")
     parser.add_argument(
@@ -42,10 +46,10 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--report", type=Path, metavar="JSON", help="measure nothing, show this result")
     asked = parser.parse_args()
-    if unknown := set(asked.only) - {*names, *GROUPS, *SERVED, *OTHER_PARTS}:
+    if unknown := set(asked.only) - {*names, *PARTS}:
         parser.error(f"no case is called {', '.join(sorted(unknown))}")
-    if asked.publish and asked.only and frozenset(asked.only) not in APART:
-        parser.error(f"only {' and '.join(SERVED)}, or {WEB}, can be published apart from the others")
+    if asked.publish and not {*asked.only} <= PARTS.keys():
+        parser.error(f"only whole parts can be published: {', '.join(PARTS)}")
     return asked
 
 
@@ -61,16 +65,29 @@ def write_report(result: dict[str, Any], stored: Path, shown: Path) -> None:
 
 
 def beside(stored: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
-    """What another run found, but what this one has measured."""
-    measured = {part: result[part] for part in ("servers", "web") if part in result}
-    return stored | measured | {"embedded": stored["embedded"] | result["embedded"]}
+    """What other runs found, but what this one has measured, which is no longer theirs."""
+    (sitting,) = result["sittings"]
+    older = [
+        it | {"parts": {part: took for part, took in it["parts"].items() if part not in sitting["parts"]}}
+        for it in stored["sittings"]
+    ]
+    merged = stored | {"sittings": [*(it for it in older if it["parts"]), sitting]}
+    for part in sitting["parts"]:
+        for name in MEASURED_BY.get(part, (part,)):
+            if name in result:
+                of_several = name == "servers"
+                merged[name] = (
+                    {**merged.get(name, {}), part: result[name][part]} if of_several else result[name]
+                )
+    embedded = {group: rounds for group, rounds in result["embedded"].items() if group in sitting["parts"]}
+    return merged | {"embedded": merged["embedded"] | embedded}
 
 
 def update_comparison(result: dict[str, Any]) -> None:
     """Put the result's tables where the comparison has them."""
     text = COMPARISON.read_text(encoding="utf-8")
     shown, count = re.subn(
-        r"^Taken on .*\n\n(?:\|.*\n)+\n(?:\|.*\n)+",
+        r"(?:^Taken on .*\n\n)+(?:\|.*\n)+\n(?:\|.*\n)+",
         lambda _: comparison_tables(result),
         text,
         flags=re.MULTILINE,
@@ -83,6 +100,14 @@ def progress(started: float, line: str) -> None:
     print(f"[{time.monotonic() - started:4.0f} s] {line}", file=sys.stderr, flush=True)
 
 
+def told_time(seconds: float, mode: str) -> str:
+    """How long a run took; a quick one that was not is told so that nobody overlooks it."""
+    told = f"the run took {seconds:.0f} s"
+    if mode == "quick" and seconds > QUICK_SECONDS_MAX:
+        return f"{'!' * 80}\n{told}, AND A QUICK ONE IS TO END WITHIN {QUICK_SECONDS_MAX} s\n{'!' * 80}"
+    return told
+
+
 def main() -> int:
     if sys.argv[1:2] == ["serve"]:  # which kills what it measures, and has options of its own
         from .serve import main as serve
@@ -90,14 +115,10 @@ def main() -> int:
         del sys.argv[1]
         serve()
         return 0
-    if "crowd" in sys.argv[1:]:  # its contestants are processes, several each
-        from . import crowd
-
-        rounds = ["--rounds", "2", "--seconds", "0.5"] if "--quick" in sys.argv else []
-        return crowd.main(rounds)
     if "telemetry" in sys.argv[1:]:  # it compares us with ourselves, in a run of its own
         return telemetry.main(telemetry.ROUNDS // 10 if "--quick" in sys.argv else telemetry.ROUNDS)
     asked = arguments()
+    took = ""
     if asked.report:
         result = json.loads(asked.report.read_text(encoding="utf-8"))
     else:
@@ -110,15 +131,15 @@ def main() -> int:
             return 1
         except KeyboardInterrupt:
             return 130
-        progress(started, "done")
+        took = told_time(time.monotonic() - started, mode)
         write_report(result, LATEST / "results.json", LATEST / "benchmarks.md")
-    if asked.publish and asked.only:
-        stored = json.loads(PUBLISHED.read_text(encoding="utf-8"))
-        write_report(beside(stored, result), PUBLISHED, DOCS / "benchmarks.md")
-    elif asked.publish:
+    if asked.publish:
+        if asked.only:
+            result = beside(json.loads(PUBLISHED.read_text(encoding="utf-8")), result)
         write_report(result, PUBLISHED, DOCS / "benchmarks.md")
         update_comparison(result)
     print(terminal(result))
+    print(took, end="\n" if took else "")
     return 0
 
 

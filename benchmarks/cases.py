@@ -10,6 +10,7 @@ from dataclasses import dataclass
 OURS = "this"
 REFERENCE = "zae-limiter 0.17.0"
 BARE = "bare request"
+TLS = ", TLS"
 CEILING = "bare client"
 
 RESOURCE = "api"
@@ -156,6 +157,23 @@ BARE_COMMANDS = frozenset({BARE_CONNECTION, BARE_REDIS_PY, BARE_PSYCOPG})
 OUR_ENVIRONMENT = frozenset({OURS, BARE, CEILING, BARE_UPDATE, BARE_APP, *BARE_COMMANDS})
 
 
+BARE_START, ASYNCIO_START = "a bare interpreter", "import asyncio"
+IMPORT_START, HELP_START = "import zae_limiter", "zae-limiter --help"
+
+DYNAMODB = "dynamodb"
+CONFIG, COLD_PART, IDLE, LONE_PART, STARTING, CROWD = "config", "cold", "idle", "lone", "starting", "crowd"
+OTHER_PARTS = {
+    CONFIG: "looking up limits",
+    COLD_PART: "importing and opening",
+    IDLE: "memory of idle entities",
+    LONE_PART: "a lone acquire beside a bare request",
+    STARTING: "programs that have just started",
+    CROWD: "processes on one SQLite file",
+}
+PARTS = {DYNAMODB: "on DynamoDB", **GROUPS, **SERVED, **OTHER_PARTS}
+"""What a run consists of. Each may be measured and published by itself, and has a date of its own."""
+
+
 @dataclass(frozen=True)
 class Scale:
     """How long everything takes."""
@@ -170,6 +188,13 @@ class Scale:
     openings: int
     """How often a process is started to see how long importing and opening takes."""
     idle_entities: int
+    idle_on_dynamodb: int
+    lone_windows: int
+    """Short windows of each step, in turn; ten in a row are a round."""
+    startings: int
+    """How often each program is started to see what it costs."""
+    crowd: tuple[int, float]
+    """Rounds of the processes on one file, and their seconds."""
     users: int
     """Users of the sparse traffic, each of whom makes one request on average."""
     readings: int
@@ -178,9 +203,10 @@ class Scale:
     """The cases whose requests and capacity units are counted."""
     unasked: tuple[str, ...] = tuple(case.name for case in CASES)
     """The cases on DynamoDB that run if nothing is named; each needs three tables more."""
+    others: tuple[str, ...] = tuple(OTHER_PARTS)
+    """Those of the other parts that run if nothing is named."""
     is_whole: bool = True
-    """Whether the parts that take minutes run without being named, and pyrate-limiter on PostgreSQL, which
-    makes a table for each of a thousand keys."""
+    """Whether pyrate-limiter takes part on PostgreSQL, where it makes a table for each of a thousand keys."""
 
 
 QUICK = Scale(
@@ -192,10 +218,15 @@ QUICK = Scale(
     embedded_seconds=0.1,
     openings=1,
     idle_entities=140_000,
+    idle_on_dynamodb=2_000,
+    lone_windows=20,
+    startings=2,
+    crowd=(2, 0.3),
     users=200,
     readings=30,
     counted=("hot-100", "first"),
     unasked=("hot-1", "hot-100", "keys-1000", "first", "cascade", "sync-1"),
+    others=(LONE_PART, STARTING, CROWD),
     is_whole=False,
 )
 FULL_SCALE = Scale(
@@ -206,7 +237,11 @@ FULL_SCALE = Scale(
     counting_seconds=0.5,
     embedded_seconds=0.5,
     openings=5,
-    idle_entities=1_000_000,
-    users=20_000,
+    idle_entities=400_000,
+    idle_on_dynamodb=10_000,
+    lone_windows=200,
+    startings=20,
+    crowd=(5, 2.0),
+    users=5_000,
     readings=300,
 )

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.crowd``: processes on one SQLite file, beside others and beside SQLite itself.
+"""``make bench CASES=crowd``: processes on one SQLite file, beside others and beside SQLite itself.
 
 Each contestant has a file of its own, and some processes that take one token of one bucket again and again
 until the time is over. Contestants take turns, round by round, so that whatever else the machine does hits
@@ -9,7 +9,6 @@ A bare process waits for the file as SQLite does, by asking again (``busy_timeou
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sqlite3
@@ -23,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from .cases import BARE_UPDATE, OURS, PLENTY, PYRATE_SQLITE
-from .engine import ROOT, environment
+from .engine import ROOT
 from .figures import compact
 from .loops import Tally, sync_loop
-from .process import interpreter
-from .report import table
+from .process import environment_of, interpreter
+from .tabular import table
 
-PROCESSES, ROUNDS, SECONDS = 4, 5, 2.0
+PROCESSES = 4
 BUSY_MS = 60_000
 CONTESTANTS = (OURS, PYRATE_SQLITE, BARE_UPDATE)
 Step = Callable[[], object]
@@ -83,13 +82,13 @@ class Crowd:
     """The processes of one contestant."""
 
     def __init__(self, contestant: str, file: Path, processes: int) -> None:
-        command = [interpreter(contestant), "-m", "benchmarks.crowd", "--work", contestant, str(file)]
+        command = [interpreter(contestant), "-m", "benchmarks.crowd", contestant, str(file)]
         self._crew = []
         for _ in range(processes):  # one after the other: only the first makes the file
             process = subprocess.Popen(
                 command,
                 cwd=ROOT,
-                env=environment(),
+                env=environment_of(contestant),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -157,22 +156,5 @@ def crowd_table(found: dict[str, list[list[dict[str, Any]]]]) -> str:
     return table([*header, "ours is"], rows)
 
 
-def main(arguments: Sequence[str]) -> int:
-    if arguments[:1] == ["--work"]:
-        work(arguments[1], Path(arguments[2]))
-        return 0
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.crowd", description=__doc__)
-    parser.add_argument("--processes", type=int, default=PROCESSES)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of each round")
-    asked = parser.parse_args(arguments)
-    load = os.getloadavg()[0]
-    found = measured(CONTESTANTS, asked.processes, asked.rounds, asked.seconds)
-    rounds = f"{asked.rounds} rounds of {asked.seconds:g} s"
-    print(f"{asked.processes} processes, {rounds}, load {load:.1f} at the start\n")
-    print(crowd_table(found))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    work(sys.argv[1], Path(sys.argv[2]))

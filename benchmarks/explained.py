@@ -1,78 +1,266 @@
-"""Why a target is missed, by what was measured: the page shows it wherever a run misses one."""
+"""Why a target is missed, by what was measured: the page shows it wherever a run misses one.
+
+Figures of a run are those of the result that is shown, so they are true of every run. What was counted in
+instructions, or by a tool of its own, has its date.
+"""
 
 from __future__ import annotations
 
-EXPLAINED = {
-    "1,000 keys, 50 tasks: throughput": (
-        "the engine is the limit, not the client. A quick run on 2026-11-19 got 523 a second where a "
-        "bare client got 715 from the same engine and theirs 241: 2.5 times as much as theirs is 84 % of"
-        " all that the engine takes."
-    ),
+from collections.abc import Callable
+
+from .cases import (
+    BARE,
+    BARE_APP,
+    BARE_CONNECTION,
+    BARE_REDIS_PY,
+    CEILING,
+    HOT,
+    KEYS,
+    LIMITS_FIXED,
+    LONE,
+    MEMORY_SYNC,
+    OURS,
+    POSTGRES,
+    PYRATE_POSTGRES,
+    REDIS,
+    REFERENCE,
+    THROTTLED,
+    TLS,
+    WEB,
+)
+from .figures import Measured, compact, figure
+from .summary import Result, added_us, cold_bill, lone_rounds, of_case, of_embedded, of_server, remembered_kib
+
+Explanation = str | Callable[[Result], str]
+TRIED = "[what was tried](adr/0160-a-reply-is-asked-for-whole.md)"
+WHY_WHOLE = "([why](adr/0160-a-reply-is-asked-for-whole.md))"
+
+
+def rate(figures: Measured | None) -> str:
+    return "–" if figures is None else compact(figures.throughput.median)
+
+
+def cpu(figures: Measured | None) -> str:
+    return "–" if figures is None else compact(figures.cpu_us.median)
+
+
+def cores(figures: Measured | None) -> str:
+    """Which part of the time a client was busy."""
+    return (
+        "–" if figures is None else f"{figures.throughput.median * figures.cpu_us.median / 1e6 * 100:.0f} %"
+    )
+
+
+def share(mine: Measured | None, most: Measured | None) -> str:
+    if mine is None or most is None:
+        return "a part that this run did not measure"
+    return f"{mine.throughput.median / most.throughput.median * 100:.0f} %"
+
+
+def engine_limits(case: str) -> Callable[[Result], str]:
+    """The engine takes no more of these requests: a bare client says how many it takes."""
+
+    def explained(result: Result) -> str:
+        mine, theirs, most = (of_case(result, case, name) for name in (OURS, REFERENCE, CEILING))
+        if most is None:
+            return "the engine is the limit, not the client; this run did not measure what it takes."
+        return (
+            f"the engine is the limit: a bare client got {rate(most)} a second from it in the same run, "
+            f"ours "
+            f"{rate(mine)}, which is {share(mine, most)} of that, and theirs {rate(theirs)}."
+        )
+
+    return explained
+
+
+def shared_cores(case: str) -> Callable[[Result], str]:
+    def explained(result: Result) -> str:
+        mine, most = of_case(result, case, OURS), of_case(result, case, CEILING)
+        return (
+            f"client and engine share the cores, and ours takes more of them than a bare client: "
+            f"{cpu(mine)} µs of "
+            f"CPU an acquire, and it {cpu(most)}."
+        )
+
+    return explained
+
+
+def refill(result: Result) -> str:
+    return (
+        f"it is one call against four, and as fast as a lone call: {rate(of_case(result, 'refill', OURS))} "
+        f"a second,"
+        f" where the same run made {rate(of_case(result, 'sync-1', OURS))} warm acquires of one thread."
+    )
+
+
+def remembered_refusal(result: Result) -> str:
+    ours, theirs = (of_case(result, "refusal-remembered", name) for name in (OURS, REFERENCE))
+    return (
+        f"{cpu(ours)} µs of CPU, and theirs {cpu(theirs)}. From the image that is remembered it is worked "
+        "out anew each time who refuses and how long each limit would take: some 500 calls (counted on "
+        "2026-11-19)."
+    )
+
+
+def pure_asgi(result: Result) -> str:
+    added, alone = added_us(result, OURS, "p50_us"), of_embedded(result, MEMORY_SYNC, OURS)
+    bare = of_embedded(result, WEB, BARE_APP)
+    return (
+        "theirs counts a hit, ours takes a lease and settles it when the response has ended: "
+        f"{'–' if alone is None else compact(alone.cpu_us.median)} of the {compact(added or 0)} µs that "
+        f"ours adds are "
+        f"an acquire alone. The application itself takes "
+        f"{'–' if bare is None else compact(bare.p50_us.median)}."
+    )
+
+
+def redis_keys(peer: str, driver: str) -> Callable[[Result], str]:
+    def explained(result: Result) -> str:
+        ours, theirs = (of_server(result, REDIS, KEYS, name) for name in (OURS, peer))
+        return (
+            f"the client is the limit: an acquire takes {cpu(ours)} µs of it, theirs {cpu(theirs)}. Alone, "
+            f"a bare "
+            f"`PING` by {driver} takes {cpu(of_server(result, REDIS, LONE, BARE_PINGS[driver]))}."
+        )
+
+    return explained
+
+
+BARE_PINGS = {"our connection": BARE_CONNECTION, "the driver that they use": BARE_REDIS_PY}
+
+
+def hot_key(group: str, peer: str) -> Callable[[Result], str]:
+    """How busy the client is, and how little an acquire could take for ten times theirs."""
+
+    def explained(result: Result) -> str:
+        ours, theirs = (of_server(result, group, HOT, name) for name in (OURS, peer))
+        allowed = "–" if theirs is None else compact(1e6 / (10 * theirs.throughput.median))
+        return (
+            f"one event loop was busy for {cores(ours)} of the time with {cpu(ours)} µs an acquire; ten "
+            f"times "
+            f"theirs would be one every {allowed} µs."
+        )
+
+    return explained
+
+
+def postgres_keys(result: Result) -> str:
+    ours, theirs = (of_server(result, POSTGRES, KEYS, name) for name in (OURS, PYRATE_POSTGRES))
+    return (
+        f"our client was busy for {cores(ours)} of the time with {cpu(ours)} µs an acquire, theirs takes "
+        f"{cpu(theirs)}. "
+        "Since one statement decides a batch the client is the limit where its time is nearly all, and "
+        "before that "
+        "the server was ([how](adr/0162-one-statement-decides-a-batch.md))."
+    )
+
+
+def fresh_bill(what: str, why: str) -> Callable[[Result], str]:
+    def explained(result: Result) -> str:
+        ours, theirs = (cold_bill(result, name, what) or 0 for name in (OURS, REFERENCE))
+        return f"{compact(ours)} here, and {compact(theirs)} for theirs. {why}"
+
+    return explained
+
+
+def remembered(where: str, parts: str) -> Callable[[Result], str]:
+    def explained(result: Result) -> str:
+        return f"{remembered_kib(result, where) or 0:.1f} KB. {parts}"
+
+    return explained
+
+
+def lone_step(step: str) -> Callable[[Result], str]:
+    def explained(result: Result) -> str:
+        kind = TLS if step.endswith(TLS) else ""
+        ours, bare = (
+            compact(figure(rounds).median) if rounds else "–"
+            for rounds in (lone_rounds(result, step), lone_rounds(result, BARE + kind))
+        )
+        return (
+            f"{ours} µs of CPU, where a bare request takes {bare}. An acquire is the sum of some sixty "
+            "calls of which none has more than 8 %, and with seventeen modules compiled to machine code it "
+            f"takes 4 % less ({TRIED})."
+        )
+
+    return explained
+
+
+EXPLAINED: dict[str, Explanation] = {
+    "1,000 keys, 50 tasks: throughput": engine_limits("keys-1000"),
     "1,000 keys, 50 tasks: client CPU": (
-        "an acquire of 1,000 keys takes as much as a lone one, in instructions 553,000 and 565,000 "
-        "(callgrind, 2026-11-19), for every key has a write of its own. Less would be the same as less "
-        "for a lone acquire ([why](adr/0160-a-reply-is-asked-for-whole.md))."
+        "every key has a write of its own: an acquire takes 553,000 instructions here and a lone one 525,000 "
+        f"(callgrind, 2026-11-19). Less would be the same as less for a lone acquire {WHY_WHOLE}."
     ),
-    "1,000 keys, 50 tasks: share of what the engine takes": (
-        "client and engine share two cores, and ours takes more of them than a bare client. On "
-        "2026-11-19 it was 73 %, on a machine that much else kept busy."
-    ),
-    "cascade: throughput": (
-        "child and parent are two updates, and the engine takes no more of them: it took 771 calls a "
-        "second for these acquires, and 712 for 1,000 keys in the same run."
-    ),
-    "refill on each acquire: throughput": (
-        "it is one call against four, and as fast as a lone call: 674 a second, where the same run made "
-        "653 warm acquires of one thread."
-    ),
+    "1,000 keys, 50 tasks: share of what the engine takes": shared_cores("keys-1000"),
+    "first acquire: throughput": engine_limits("first"),
+    "cascade: throughput": engine_limits("cascade"),
+    "cascade: share of what the engine takes": shared_cores("cascade"),
+    "refill on each acquire: throughput": refill,
+    "refusal, remembered: client CPU": remembered_refusal,
     "lone acquire: client CPU against a bare request": (
-        "in instructions (callgrind, sync, 2026-11-19) a bare request is 90,000 and an acquire 515,000. "
-        "Of these are 61,000 for reading JSON, 45,000 for signing, and about a sixth of all steps of "
-        "Python makes the image out of it; the rest is some sixty calls of which none has more than 8 % "
-        "([what was tried](adr/0160-a-reply-is-asked-for-whole.md))."
+        "in instructions (callgrind, sync, 2026-11-19) a bare request is 90,000 and an acquire 525,000. Of "
+        "these are 61,000 for reading JSON, 45,000 for signing, and about a sixth of all steps of Python "
+        f"makes the image out of it; the rest is some sixty calls of which none has more than 8 % ({TRIED})."
     ),
+    "lone acquire, sync: CPU against a bare request": lone_step("sync"),
+    "lone acquire, async: CPU against a bare request": lone_step("async"),
+    "lone acquire, sync, TLS: CPU against a bare request": lone_step("sync, TLS"),
+    "lone acquire, async, TLS: CPU against a bare request": lone_step("async, TLS"),
     "memory, sync: throughput against the fastest token bucket": (
-        "a lease has to be entered, left and accounted for if it is forgotten. In instructions an "
-        "acquire is 55,800 and theirs 44,700; the bucket itself is about half of ours "
+        "a lease has to be entered, left and accounted for if it is forgotten. In instructions an acquire "
+        "is 55,800 "
+        "and theirs 44,700 (2026-11-19); the bucket itself is about half of ours "
         "([why](adr/0163-what-entities-have-in-common-is-kept-once.md))."
     ),
     "memory, async: throughput against the fastest token bucket": (
-        "as for sync; in instructions it is 51,700 and theirs 52,900."
+        "as for sync; in instructions it is 51,700 and theirs 52,900 (2026-11-19)."
     ),
-    "middleware: p50 against slowapi, pure ASGI": (
-        "theirs counts a hit, ours takes a lease and settles it when the response has ended: 5.9 of the "
-        "25 µs are the acquire alone, and twelve would be allowed."
-    ),
-    "middleware: p99 against slowapi, pure ASGI": ("as at the median."),
-    "Redis, 1,000 keys: throughput against throttled-py": (
-        "the client is the limit. A bare `PING` takes 45 µs of it over our connection and an acquire 85,"
-        " theirs 142."
-    ),
-    "Redis, 1,000 keys: throughput against limits": (
-        "the same: 85 µs of the client, theirs 118; a bare `PING` by the driver that they use takes 60."
-    ),
-    "Redis, hot key: throughput against throttled-py": (
-        "one event loop was busy for 95 % of the time with 45 µs an acquire; ten times theirs would be 17."
-    ),
-    "Redis, hot key: throughput against limits": ("the same: ten times theirs would be 14 µs."),
-    "PostgreSQL, 1,000 keys: throughput against pyrate-limiter": (
-        "the server is the limit: our client was busy for 35 % of the time, with a quarter of their CPU "
-        "for each acquire."
-    ),
+    "middleware: p50 against slowapi, pure ASGI": pure_asgi,
+    "middleware: p99 against slowapi, pure ASGI": "as at the median.",
+    "Redis, 1,000 keys: throughput against throttled-py": redis_keys(THROTTLED, "our connection"),
+    "Redis, 1,000 keys: throughput against limits": redis_keys(LIMITS_FIXED, "the driver that they use"),
+    "Redis, hot key: throughput against throttled-py": hot_key(REDIS, THROTTLED),
+    "Redis, hot key: throughput against limits": hot_key(REDIS, LIMITS_FIXED),
+    "PostgreSQL, 1,000 keys: throughput against pyrate-limiter": postgres_keys,
+    "PostgreSQL, hot key: throughput against pyrate-limiter": hot_key(POSTGRES, PYRATE_POSTGRES),
     "acquire, config not cached: RCU": (
         "five records, also those that are missing, at a unit each, because they are read strongly "
         "consistent in one request. Half a unit each would do for limits, whose version the write "
-        "pins; who the parent is it does not pin ([why](adr/0160-a-reply-is-asked-for-whole.md)), and "
-        "the first write to a bucket pins nothing."
+        "pins; who the parent is it does not pin "
+        + WHY_WHOLE
+        + ", and the first write to a bucket pins nothing."
     ),
-    "import": (
-        "met since 2026-11-18, when names began to be loaded as they are asked for: 21.6 ms by "
-        "`python -m benchmarks.starting` ([how](adr/0150-names-are-loaded-when-they-are-asked-for.md))."
+    "fresh process, first lease: round trips": fresh_bill(
+        "calls",
+        "The table is described, then the namespace is read and the versions are, before an acquire reads "
+        "what it is about and writes: a process that takes part without having read its versions could "
+        "write "
+        "in a way that others have given up.",
     ),
-    "idle entities: remembered of one": (
-        "2.6 KB since 2026-11-19 (251 MiB for 100,000): 1.1 of it is the image of the bucket and its "
-        "key, 0.7 are three records that are known to be missing, 0.6 is the plan ([why "
-        "so](adr/0163-what-entities-have-in-common-is-kept-once.md))."
+    "fresh process, first lease: RCU": fresh_bill(
+        "rcu",
+        "Three are for the namespace and the versions, the others for the records of an acquire, also "
+        "those that "
+        "are missing, at a unit each ([what each costs](costs.md)).",
+    ),
+    "idle entities: remembered of one": remembered(
+        "memory",
+        "By allocations (2026-11-19) 1.1 is the image of the bucket and its key, 0.7 are three records "
+        "that are known "
+        "to be missing, 0.6 is the plan ([why so](adr/0163-what-entities-have-in-common-is-kept-once.md)).",
+    ),
+    "idle entities on DynamoDB: remembered of one": remembered(
+        "dynamodb",
+        "Beside what is remembered in memory it has names and texts of its own, which every reply brings "
+        "anew. To have them once took 1.2 less, and 2 % more instructions for every acquire "
+        "([why not](adr/0163-what-entities-have-in-common-is-kept-once.md)).",
     ),
 }
-"""By target. What stands here was measured once, and says when or in which run."""
+"""By target."""
+
+
+def explanation(target: str, result: Result) -> str:
+    """Why a result misses a target."""
+    why = EXPLAINED[target]
+    return why if isinstance(why, str) else why(result)

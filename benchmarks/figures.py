@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 Sample = Mapping[str, Any]
 """One round as a worker reports it: operations, seconds, cpu_seconds, p50_us, p99_us."""
+Combine = Callable[..., float | None]
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,32 @@ class Measured:
         return found
 
 
-METRICS = ("throughput", "p50_us", "p99_us", "cpu_us")
-
-
 def figure(values: Sequence[float]) -> Figure:
     return Figure(statistics.median(values), min(values), max(values))
+
+
+VALUES: dict[str, Callable[[Sample], float]] = {
+    "throughput": lambda it: it["operations"] / it["seconds"],
+    "p50_us": lambda it: it["p50_us"],
+    "p99_us": lambda it: it["p99_us"],
+    "cpu_us": lambda it: it["cpu_seconds"] / it["operations"] * 1e6,
+}
+"""What a round says of each metric, if anything succeeded in it."""
+
+
+def combined(parts: Sequence[Sequence[Sample]], metric: str, work: Combine) -> Figure | None:
+    """What is worked out from the medians of some contestants, and the range of the same round by round.
+
+    They take turns, so rounds of one number are neighbours; one in which nothing succeeded is left out.
+    """
+    read = VALUES[metric]
+    told = [[read(it) for it in samples if it["operations"]] for samples in parts]
+    if not all(told):
+        return None
+    value = work(*map(statistics.median, told))
+    rounds = [each for each in zip(*parts, strict=False) if all(it["operations"] for it in each)]
+    each = [found for one in rounds if (found := work(*map(read, one))) is not None]
+    return None if value is None else Figure(value, min([value, *each]), max([value, *each]))
 
 
 def percentile(ordered: Sequence[float], part: float) -> float:
@@ -60,10 +82,7 @@ def measured(samples: Sequence[Sample]) -> Measured:
     if not told:
         raise ValueError("no round has an operation that succeeded")
     return Measured(
-        throughput=figure([sample["operations"] / sample["seconds"] for sample in told]),
-        p50_us=figure([sample["p50_us"] for sample in told]),
-        p99_us=figure([sample["p99_us"] for sample in told]),
-        cpu_us=figure([sample["cpu_seconds"] / sample["operations"] * 1e6 for sample in told]),
+        **{metric: figure([read(sample) for sample in told]) for metric, read in VALUES.items()},
     )
 
 

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .cases import LIMIT, PLENTY, POSTGRES, RESOURCE, SECOND_LIMIT
-from .report import table
 from .server import server
+from .tabular import table
 
 BUCKETS, TASKS, UPDATES = 1_000, 50, 8_000
 APART, TOGETHER = 7, 1

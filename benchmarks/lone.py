@@ -1,18 +1,19 @@
 """What a lone acquire costs beside a bare request, in CPU of this process: sync, async, with TLS, without.
 
-``python -m benchmarks.lone``. DynamoDB Local speaks no TLS, so a proxy in a process of its own does, with a
-certificate made for the run. All cases take turns in short windows, and the least and the tenth part of them
-count: whatever else a machine does only adds to a window.
+``make bench CASES=lone``. DynamoDB Local speaks no TLS, so a proxy in a process of its own does, with a
+certificate made for the run. All cases take turns in short windows, of which some in a row are a round. The
+least of a round counts: whatever else a machine does only adds to a window.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
+import json
 import multiprocessing
 import os
 import ssl
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -25,9 +26,10 @@ from zae_limiter import Limit, RateLimiter, SyncRateLimiter
 from zae_limiter.backends.dynamodb import open_backend
 
 from . import engine
+from .cases import BARE, TLS
 from .floors import BareBench, Requests
 
-WINDOWS, ACQUIRES, WARM_UP = 200, 20, 5
+WINDOWS_OF_ROUND, ACQUIRES, WARM_UP = 10, 20, 5
 URL = "dynamodb://bench-lone?region=eu-west-1&timeout_ms=60000&endpoint_url="
 NEEDS, LIMITS = {"rpm": 1}, [Limit.per_minute("rpm", 10**9)]
 
@@ -93,6 +95,7 @@ class Bare(BareBench):
     def __init__(self, endpoint: str, url: str) -> None:
         super().__init__(endpoint)
         if url.startswith("https"):
+            self._requests.close()
             requests, context = Requests(url.replace("https", "http")), ssl.create_default_context()
             context.load_verify_locations(os.environ["AWS_CA_BUNDLE"])
             requests._socket = context.wrap_socket(requests._socket, server_hostname="127.0.0.1")
@@ -129,7 +132,7 @@ async def measure(endpoints: dict[str, str], plain: str, windows: int) -> dict[s
                 bare.found()
             limiter = await RateLimiter.open(URL + endpoint)._open()
             await limiter.set_system_defaults(LIMITS)
-            named = {"bare request": bare.step, **steps_of(URL + endpoint, limiter, stack)}
+            named = {BARE: bare.step, **steps_of(URL + endpoint, limiter, stack)}
             steps |= {f"{name}{kind}": step for name, step in named.items()}
         for _ in range(windows):
             for name, step in steps.items():
@@ -148,22 +151,18 @@ async def make_table(endpoint: str) -> None:
     await backend.close()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--windows", type=int, default=WINDOWS)
-    windows = parser.parse_args().windows
-    os.environ.update(engine.AWS_ENVIRONMENT)
+def rounds_of(windows: list[float]) -> list[float]:
+    """The least of each round."""
+    starts = range(0, len(windows), WINDOWS_OF_ROUND)
+    return [round(min(windows[start : start + WINDOWS_OF_ROUND]), 1) for start in starts]
+
+
+def main(windows: str) -> None:
     with engine.running() as plain, in_tls(plain) as secured:
         asyncio.run(make_table(plain))
-        spent = asyncio.run(measure({"": plain, ", TLS": secured}, plain, windows))
-    print(f"{'':20}{'least, µs':>11}{'10 %, µs':>10}{'× bare':>8}{'× bare':>8}")
-    for name, each in spent.items():
-        floor = sorted(spent["bare request" + ("" if ", " not in name else ", TLS")])
-        each.sort()
-        tenth = len(each) // 10
-        ratios = each[0] / floor[0], each[tenth] / floor[tenth]
-        print(f"{name:20}{each[0]:11.1f}{each[tenth]:10.1f}{ratios[0]:8.2f}{ratios[1]:8.2f}")
+        spent = asyncio.run(measure({"": plain, TLS: secured}, plain, int(windows)))
+    print(json.dumps({name: rounds_of(each) for name, each in spent.items()}))
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

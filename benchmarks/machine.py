@@ -13,7 +13,7 @@ from typing import Any
 
 from .cases import OURS, REFERENCE
 from .engine import ROOT, jar
-from .process import interpreter
+from .process import environment_of, interpreter
 
 LIBRARIES = (
     "aiolimiter",
@@ -53,7 +53,9 @@ def described() -> dict[str, Any]:
 
 def installed(contestant: str, *names: str) -> dict[str, str]:
     asked = [interpreter(contestant), "-c", ASK, *names]
-    found: dict[str, str] = json.loads(subprocess.run(asked, check=True, capture_output=True).stdout)
+    found: dict[str, str] = json.loads(
+        subprocess.run(asked, check=True, capture_output=True, env=environment_of(contestant)).stdout
+    )
     return found
 
 

@@ -32,6 +32,14 @@ def interpreter(contestant: str) -> str:
     return str(python)
 
 
+def environment_of(contestant: str) -> dict[str, str]:
+    """Of a contestant's process: a path to our own package must not hide theirs, which has its name."""
+    variables = environment()
+    if contestant not in OUR_ENVIRONMENT:
+        variables.pop("PYTHONPATH", None)
+    return variables
+
+
 class Worker:
     def __init__(self, contestant: str, **asked: Any) -> None:
         self.contestant = contestant
@@ -39,7 +47,7 @@ class Worker:
         self._process = subprocess.Popen(
             [interpreter(contestant), "-m", "benchmarks.worker", argument],
             cwd=ROOT,
-            env=environment(),
+            env=environment_of(contestant),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -93,7 +101,7 @@ def output(contestant: str, module: str, *arguments: str) -> Any:
     ran = subprocess.run(
         [interpreter(contestant), "-m", module, *arguments],
         cwd=ROOT,
-        env=environment(),
+        env=environment_of(contestant),
         capture_output=True,
         text=True,
         check=False,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from .cases import (
     CASES,
     CEILING,
+    DYNAMODB,
     EMBEDDED,
     GROUPS,
     MEMORY_ASYNC,
@@ -23,45 +24,43 @@ from .cases import (
 )
 from .chart import Bar, Group, chart
 from .config_report import config_section
-from .explained import EXPLAINED
-from .figures import Figure, Measured, compact, ratio, times
+from .explained import EXPLAINED, explanation
+from .figures import Measured, compact, ratio, times
+from .sections import cold_section, crowd_section, idle_section, lone_table, sittings_table
 from .summary import (
     Result,
     added_us,
-    cold_median,
     compared,
     fastest_token_bucket,
-    late_growth,
     of_case,
     of_embedded,
     of_server,
     per_acquire,
     unwanted,
 )
+from .tabular import ranged, table
 from .targets import verdicts
 from .texts import (
     CEILING_TEXT,
     CHART_TEXTS,
     COLD_TEXT,
     CONFIG_TEXT,
+    CROWD_TEXT,
     EMBEDDED_TEXT,
     IDLE_TEXT,
+    LONE_TEXT,
     METHOD,
     NUMBERS,
     PREFACE,
     QUICK_TEXT,
     RATIOS,
     SERVED_TEXT,
+    SITTINGS_TEXT,
     WEB_TEXT,
 )
 
 CHARTS = "benchmarks"
 COMPARED_CASES = ("hot-1", "hot-100", "keys-1000", "first", "cascade", "refill", "adjust-10", "sync-8")
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---", *("---:" for _ in header[1:])], *rows]
-    return "\n".join("| " + " | ".join(row) + " |" for row in lines) + "\n"
 
 
 def measured_cases(result: Result) -> list[tuple[Case, Measured, Measured]]:
@@ -72,12 +71,6 @@ def measured_cases(result: Result) -> list[tuple[Case, Measured, Measured]]:
         if mine is not None and theirs is not None:
             found.append((case, mine, theirs))
     return found
-
-
-def ranged(figure: Figure, unit: float = 1) -> str:
-    """A median with the range of its rounds."""
-    low, high = compact(figure.low / unit), compact(figure.high / unit)
-    return f"{compact(figure.median / unit)} ({low}–{high})"
 
 
 def improvement(value: float | None) -> str:
@@ -189,17 +182,6 @@ def web_table(result: Result) -> str:
     return table([GROUPS[WEB], "p50, µs", "p99, µs", *added_columns, "CPU, µs"], rows)
 
 
-def web_section(result: Result) -> str:
-    taken = result.get("web")
-    against = f", against slowapi {taken['slowapi']}" if taken else ""
-    return f"{when_taken(taken)}{against}.\n\n{web_table(result)}" if taken else web_table(result)
-
-
-def when_taken(part: Result) -> str:
-    """The date of a part that may be measured by itself."""
-    return f"Taken on {part['taken']} ({part['mode']} run), load {part['load']} at the start"
-
-
 def served_section(result: Result) -> str:
     """A table for each workload of each server."""
     tables = []
@@ -223,51 +205,19 @@ def served_section(result: Result) -> str:
                     "cores",
                 ]
                 tables.append(table([*header, "ours is"], rows))
-    if not tables:
-        return ""
-    return "\n".join([f"{when_taken(result['servers'])}.\n", *tables])
+    return "\n".join(tables)
 
 
 def targets_table(result: Result) -> str:
-    rows = [[v.target.what, v.target.bound, v.reached, v.word] for v in verdicts(result)]
-    return table(["target", "wanted", "reached", ""], rows)
+    rows = [[v.target.what, v.target.bound, v.reached, v.spread, v.word] for v in verdicts(result)]
+    return table(["target", "wanted", "reached", "over the rounds", ""], rows)
 
 
 def missed(result: Result) -> str:
     """What is known of the targets that this result misses."""
     names = [v.target.what for v in verdicts(result) if v.word == "missed" and v.target.what in EXPLAINED]
-    lines = "".join(f"- *{name}*: {EXPLAINED[name]}\n" for name in names)
+    lines = "".join(f"- *{name}*: {explanation(name, result)}\n" for name in names)
     return f"\nWhy some are missed, as far as it was measured:\n\n{lines}" if lines else ""
-
-
-def cold_table(result: Result) -> str:
-    rows = []
-    for name, samples in result.get("cold", {}).items():
-        cells = []
-        for unit in ("_ms", "_cpu_ms"):
-            imported, opened = (cold_median(result, name, what + unit) for what in ("import", "open"))
-            total = imported + opened if imported is not None and opened is not None else None
-            cells += ["–" if value is None else compact(value) for value in (imported, opened, total)]
-        rows.append([f"{name} ({len(samples)} times)", *cells])
-    header = [
-        "library",
-        "import, ms",
-        "open, ms",
-        "both, ms",
-        "import, CPU ms",
-        "open, CPU ms",
-        "both, CPU ms",
-    ]
-    return table(header, rows)
-
-
-def idle_table(result: Result) -> str:
-    samples = result["idle"]
-    start = samples[0]["rss_bytes"]
-    rows = [
-        [f"{sample['entities']:,}", compact((sample["rss_bytes"] - start) / 2**20)] for sample in samples[1:]
-    ]
-    return table(["entities met", "growth, MiB"], rows)
 
 
 def grouped_chart(result: Result, title: str, metric: str, unit: float, suffix: str) -> str:
@@ -312,8 +262,19 @@ def charts(result: Result) -> dict[str, str]:
 
 
 def conditions(result: Result) -> str:
-    """Where and when a result was taken."""
-    machine, versions = result["machine"], result["versions"]
+    """Where and when a result was taken: a line for each time that somebody sat down to it."""
+    return "\n\n".join(described(it, result["sittings"]) for it in result["sittings"])
+
+
+def compared_conditions(result: Result) -> str:
+    """The same of the times when others were measured that the comparison is about."""
+    shown = {DYNAMODB, MEMORY_SYNC, MEMORY_ASYNC, SQLITE, *SERVED}
+    sittings = [it for it in result["sittings"] if shown & it["parts"].keys()]
+    return conditions({"sittings": sittings})
+
+
+def described(sitting: Result, sittings: Sequence[Result]) -> str:
+    machine, versions = sitting["machine"], sitting["versions"]
     others = [name for name in versions if name[0].islower() and name not in (OURS, "zae-limiter")]
     facts = [
         f"{machine['cores']} cores of {machine['architecture']}",
@@ -323,9 +284,10 @@ def conditions(result: Result) -> str:
         *(f"{name} {versions[name]}" for name in ("Python", "DynamoDB Local", "Java", "SQLite")),
     ]
     libraries = [f"zae-limiter {versions['zae-limiter']}", *(f"{name} {versions[name]}" for name in others)]
+    parts = f" Measured then: {', '.join(sitting['parts'])}." if len(sittings) > 1 else ""
     return (
-        f"Taken on {result['taken']} ({result['mode']} run): {', '.join(facts)}. "
-        f"This, version {versions[OURS]}, against {', '.join(libraries)}."
+        f"Taken on {sitting['taken']} ({sitting['mode']} run): {', '.join(facts)}. "
+        f"This, version {versions[OURS]}, against {', '.join(libraries)}.{parts}"
     )
 
 
@@ -341,13 +303,6 @@ def embedded_section(result: Result) -> str:
     fastest = fastest_token_bucket(result)
     note = f"The fastest other token bucket in memory is {fastest[0]}.\n" if fastest else ""
     return "\n".join([*tables, note]) if tables else ""
-
-
-def idle_section(result: Result) -> str:
-    growth = late_growth(result)
-    if growth is None:
-        return ""
-    return idle_table(result) + f"\nOver the last quarter the process grew by {growth * 100:.1f} %.\n"
 
 
 def troubles(result: Result) -> str:
@@ -372,17 +327,20 @@ def page(result: Result) -> str:
         for part in (
             PREFACE,
             conditions(result) + "\n",
+            SITTINGS_TEXT + "\n\n" + sittings_table(result),
             f"## Targets\n\n{targets_table(result)}{missed(result)}",
             section("On DynamoDB", RATIOS, lambda: ratio_table(result)),
             section("What the engine takes", CEILING_TEXT, lambda: ceiling_table(result)),
             "".join(f"![{alt}]({CHARTS}/{name})\n\n" for name, alt in CHART_TEXTS.items()),
             section("The same in numbers", NUMBERS, lambda: absolute_table(result)),
+            section("A lone acquire", LONE_TEXT, lambda: lone_table(result)),
             section("Embedded", EMBEDDED_TEXT, lambda: embedded_section(result)),
             f"![CPU of one acquire, embedded]({CHARTS}/embedded.svg)\n" if result.get("embedded") else "",
+            section("Processes on one SQLite file", CROWD_TEXT, lambda: crowd_section(result)),
             section("On Redis and PostgreSQL", SERVED_TEXT, lambda: served_section(result)),
-            section("In front of an application", WEB_TEXT, lambda: web_section(result)),
+            section("In front of an application", WEB_TEXT, lambda: web_table(result)),
             section("Looking up limits", CONFIG_TEXT, lambda: config_section(result)),
-            section("Starting cold", COLD_TEXT, lambda: cold_table(result)),
+            section("Starting cold", COLD_TEXT, lambda: cold_section(result)),
             section("Idle entities", IDLE_TEXT, lambda: idle_section(result)),
             f"## How it is measured\n\n{METHOD}\n",
             troubles(result),
@@ -393,7 +351,7 @@ def page(result: Result) -> str:
 
 def comparison_tables(result: Result) -> str:
     """What the comparison shows: when and where, then ratios only."""
-    return f"{conditions(result)}\n\n{ratio_table(result, COMPARED_CASES)}\n{others_table(result)}"
+    return f"{compared_conditions(result)}\n\n{ratio_table(result, COMPARED_CASES)}\n{others_table(result)}"
 
 
 def others_table(result: Result) -> str:
@@ -416,10 +374,10 @@ def others_table(result: Result) -> str:
 
 def terminal(result: Result) -> str:
     """What the run prints in the end."""
-    parts = [QUICK_TEXT + "\n"] if result["mode"] == "quick" else []
+    parts = [QUICK_TEXT + "\n"] if any(it["mode"] == "quick" for it in result["sittings"]) else []
     parts += [conditions(result), ratio_table(result), ceiling_table(result)]
     groups = list(result.get("embedded", {}))
     parts += [web_table(result) if group == WEB else embedded_table(result, group) for group in groups]
-    parts += [served_section(result)]
+    parts += [lone_table(result), crowd_section(result), served_section(result), cold_section(result)]
     parts += [targets_table(result), troubles(result)]
     return "\n".join(parts)

@@ -13,27 +13,35 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
-from . import engine
+from . import crowd, engine, starting
 from .cases import (
     BARE,
     BARE_COMMANDS,
     CASES,
     CEILING,
     COLD,
+    COLD_PART,
+    CONFIG,
+    CROWD,
+    DYNAMODB,
     EMBEDDED,
     GROUPS,
+    IDLE,
+    LONE_PART,
     ON_SERVERS,
+    OTHER_PARTS,
     OURS,
     PYRATE_POSTGRES,
     REFERENCE,
     SERVED,
+    STARTING,
     WARM_UP,
-    WEB,
     WORKLOADS,
     Case,
     Scale,
@@ -46,7 +54,7 @@ from .server import server
 from .tables import table_name
 
 AT_ONCE_MAX = 2
-FORMAT = 1
+FORMAT = 2
 IMPORTS = ("limits", "pyrate_limiter", "throttled", "aiolimiter")
 Say = Callable[[str], None]
 T = TypeVar("T")
@@ -54,42 +62,74 @@ T = TypeVar("T")
 
 def run(scale: Scale, mode: str, wanted: Sequence[str], say: Say) -> dict[str, Any]:
     """Everything that was asked for, as it is stored."""
-    result: dict[str, Any] = {"format": FORMAT, "mode": mode, **described(), "cases": {}}
-    chosen = [case for case in CASES if case.name in (wanted or scale.unasked)]
-    result["embedded"] = {
-        group: timed_embedded(group, scale, say) for group in GROUPS if not wanted or group in wanted
+    asked = AskedFor(scale, wanted)
+    timer = Timer()
+    sitting = {"mode": mode, **described(), "parts": timer.seconds}
+    result: dict[str, Any] = {"format": FORMAT, "sittings": [sitting], "cases": {}, "embedded": {}}
+    for group in GROUPS:
+        if asked.has(group):
+            with timer(group):
+                result["embedded"][group] = timed_embedded(group, scale, say)
+    for group in SERVED:
+        if asked.has(group):
+            with timer(group):
+                result.setdefault("servers", {})[group] = timed_served(group, scale, say)
+    alone: dict[str, Callable[[], Any]] = {
+        STARTING: lambda: starting.measured(scale.startings),
+        CROWD: lambda: crowd.measured(crowd.CONTESTANTS, crowd.PROCESSES, *scale.crowd),
+        LONE_PART: lambda: output(OURS, "benchmarks.lone", str(scale.lone_windows)),
     }
-    taken = {"taken": result["taken"], "mode": mode, "load": result["machine"]["load"]}
-    if WEB in result["embedded"]:
-        result["web"] = taken | {"slowapi": result["versions"]["slowapi"]}
-    served = [group for group in SERVED if not wanted or group in wanted]
-    if served:
-        result["servers"] = taken | {group: timed_served(group, scale, say) for group in served}
-    others = [part for part in ("config", "cold") if is_run(part, wanted, scale)]
-    if chosen or others:
-        result |= on_warm_engine(chosen, others, scale, say)
+    for part, measure in alone.items():
+        if asked.has(part):
+            say(f"{part}: {OTHER_PARTS[part]}")
+            with timer(part):
+                result[part] = measure()
+    if asked.cases or asked.has(CONFIG) or asked.has(COLD_PART):
+        result |= on_warm_engine(asked, scale, say, timer)
     with ExitStack() as stack:
-        idle = None
-        if is_run("idle", wanted, scale):
-            idle = stack.enter_context(idle_entities(scale.idle_entities))
-        for name, counts in counted_cases([c for c in chosen if c.name in scale.counted], scale, say).items():
-            result["cases"][name]["counts"] = counts
+        idle = stack.enter_context(idle_entities(scale)) if asked.has(IDLE) else None
+        if counted := [case for case in asked.cases if case.name in scale.counted]:
+            with timer(DYNAMODB):
+                for name, counts in counted_cases(counted, scale, say).items():
+                    result["cases"][name]["counts"] = counts
         if idle is not None:
-            say(f"idle: {scale.idle_entities:,} entities")
-            result["idle"] = json.loads(idle.communicate()[0])
+            say(f"{IDLE}: {scale.idle_entities:,} entities, and {scale.idle_on_dynamodb:,} on DynamoDB")
+            with timer(IDLE):
+                result[IDLE] = {where: json.loads(it.communicate()[0]) for where, it in idle.items()}
     return result
 
 
-def is_run(part: str, wanted: Sequence[str], scale: Scale) -> bool:
-    """A part that takes minutes by itself: whoever is in a hurry has to name it."""
-    return part in wanted or (not wanted and scale.is_whole)
+class AskedFor:
+    """Which cases and parts a run is to measure."""
+
+    def __init__(self, scale: Scale, wanted: Sequence[str]) -> None:
+        self._scale, self._wanted = scale, wanted
+        names = wanted or scale.unasked
+        self.cases = [case for case in CASES if case.name in names or DYNAMODB in names]
+
+    def has(self, part: str) -> bool:
+        """What takes minutes by itself runs in a hurry only if it is named."""
+        if self._wanted:
+            return part in self._wanted
+        return part not in OTHER_PARTS or part in self._scale.others
 
 
-def on_warm_engine(
-    cases: Sequence[Case], others: Sequence[str], scale: Scale, say: Say
-) -> dict[str, dict[str, Any]]:
+class Timer:
+    """How long each part takes."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, int] = {}
+
+    @contextmanager
+    def __call__(self, part: str) -> Iterator[None]:
+        started = time.monotonic()
+        yield
+        self.seconds[part] = self.seconds.get(part, 0) + round(time.monotonic() - started)
+
+
+def on_warm_engine(asked: AskedFor, scale: Scale, say: Say, timer: Timer) -> dict[str, dict[str, Any]]:
     """What is timed on DynamoDB, on an engine whose virtual machine has compiled what it will need."""
-    result: dict[str, dict[str, Any]] = {"cases": {}}
+    cases, result = asked.cases, dict[str, dict[str, Any]](cases={})
     with engine.running() as endpoint, ExitStack() as stack:
         workers = {
             name: stack.enter_context(Worker(name, bench="cases", endpoint=endpoint))
@@ -97,30 +137,37 @@ def on_warm_engine(
         }
         students = [
             stack.enter_context(Worker(name, bench="config", endpoint=endpoint, users=scale.users))
-            for name in ((OURS, REFERENCE) if "config" in others else ())
+            for name in ((OURS, REFERENCE) if asked.has(CONFIG) else ())
         ]
         say("making tables")
-        opened = [COLD] if "cold" in others else []
-        founded = [
-            (worker, [case.name for case in (WARM_UP, *cases, *opened) if name in case.contestants])
-            for name, worker in workers.items()
-        ]
-        at_once(lambda it: it[0].ask("found", cases=it[1]), [it for it in founded if it[1]])
-        at_once(lambda student: student.ask("found"), students)
-        say("warming the engine up")
-        limiters = [workers[OURS], workers[REFERENCE]]
-        at_once(lambda worker: worker.ask("prepare", case=WARM_UP.name), limiters)
-        at_once(lambda worker: worker.ask("round", case=WARM_UP.name, seconds=scale.engine_seconds), limiters)
+        opened = [COLD] if asked.has(COLD_PART) else []
+        with timer(DYNAMODB if cases else CONFIG if students else COLD_PART):
+            founded = [
+                (worker, [case.name for case in (WARM_UP, *cases, *opened) if name in case.contestants])
+                for name, worker in workers.items()
+            ]
+            at_once(lambda it: it[0].ask("found", cases=it[1]), [it for it in founded if it[1]])
+            at_once(lambda student: student.ask("found"), students)
+            say("warming the engine up")
+            limiters, warm = [workers[OURS], workers[REFERENCE]], {"case": WARM_UP.name}
+            at_once(lambda worker: worker.ask("prepare", **warm), limiters)
+            at_once(lambda worker: worker.ask("round", seconds=scale.engine_seconds, **warm), limiters)
         for case in cases:
             say(f"{case.name}: {case.title}")
             entrants = [workers[name] for name in case.contestants]
-            result["cases"][case.name] = {"rounds": timed_rounds(case.name, case.stretch, entrants, scale)}
+            with timer(DYNAMODB):
+                result["cases"][case.name] = {
+                    "rounds": timed_rounds(case.name, case.stretch, entrants, scale)
+                }
         if students:
-            say("config: reads, cache hits, sparse traffic, negative caching")
-            result["config"] = {it.contestant: studied(it, endpoint, scale) for it in students}
-        if "cold" in others:
-            say("cold: import and open")
-            result["cold"] = cold_starts(endpoint, scale)
+            say(f"{CONFIG}: reads, cache hits, sparse traffic, negative caching")
+            with timer(CONFIG):
+                result[CONFIG] = {it.contestant: studied(it, endpoint, scale) for it in students}
+        if opened:
+            say(f"{COLD_PART}: import and open")
+            with timer(COLD_PART):
+                result["cold"] = cold_starts(endpoint, scale)
+                result["cold_bills"] = {name: cold_bill(name, endpoint) for name in COLD.contestants}
     return result
 
 
@@ -228,19 +275,31 @@ def cold_starts(endpoint: str, scale: Scale) -> dict[str, list[Any]]:
     return samples
 
 
+def cold_bill(contestant: str, endpoint: str) -> dict[str, Any]:
+    """Requests and capacity units of a process that has just started, up to its first lease."""
+    meter = Meter(endpoint)
+    with meter.running() as address:
+        output(contestant, "benchmarks.cold", "open", contestant, address, table_name(contestant, COLD.name))
+        return meter.reading()
+
+
 @contextmanager
-def idle_entities(entities: int) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.idle", str(entities)],
-        cwd=engine.ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+def idle_entities(scale: Scale) -> Iterator[dict[str, subprocess.Popen[str]]]:
+    """Processes that meet many entities once, one on a memory store and one on an engine of its own."""
+    with engine.running() as endpoint, ExitStack() as stack:
+        asked = {"memory": (scale.idle_entities,), DYNAMODB: (scale.idle_on_dynamodb, endpoint)}
+        processes = {}
+        for where, words in asked.items():
+            processes[where] = process = subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.idle", *map(str, words)],
+                cwd=engine.ROOT,
+                env=engine.environment(),
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+        yield processes
 
 
 def studied(student: Worker, endpoint: str, scale: Scale) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import math
 import sys
 from dataclasses import dataclass, replace
 
-from .report import table
+from .tabular import table
 
 MONTH_S, HOUR_S = 730 * 3600, 3600
 GB = 1e9

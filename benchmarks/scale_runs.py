@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 
 from .cases import LIMIT, PLENTY, RESOURCE, SECOND_LIMIT
 from .meter import Meter
-from .report import table
 from .scale import Constants, Traffic, acquires_per_write, postgres, redis
+from .tabular import table
 
 TASKS = 10
 SIZES = (40, 100, 250)

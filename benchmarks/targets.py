@@ -9,7 +9,10 @@ from .cases import (
     BARE,
     BARE_UPDATE,
     CEILING,
+    DYNAMODB,
+    HELP_START,
     HOT,
+    IMPORT_START,
     KEYS,
     LIMITS_FIXED,
     MEMORY_ASYNC,
@@ -24,26 +27,28 @@ from .cases import (
     SLOWAPI_ASGI,
     SQLITE,
     THROTTLED,
+    TLS,
 )
-from .figures import ratio
+from .figures import Figure, combined, ratio
 from .summary import (
     Result,
-    added_us,
-    cold_median,
-    compared,
+    Rounds,
+    added,
+    added_against,
+    case_rounds,
+    cold_bill,
     config_bill,
+    embedded_rounds,
     fastest_token_bucket,
     late_growth,
-    of_case,
-    of_embedded,
-    of_server,
+    lone_against_bare,
     per_acquire,
+    remembered_kib,
+    server_rounds,
+    starting_least,
 )
 
-REMEMBERED = 100_000
-"""How many a limiter remembers of everything, unless it is told otherwise."""
-
-Reading = Callable[[Result], float | None]
+Reading = Callable[[Result], Figure | None]
 
 
 @dataclass(frozen=True)
@@ -73,8 +78,22 @@ class Target:
         return f"≤ 1/{inverse:.0f}" if is_fraction else f"≤ {self.at_most:g}{self.unit}"
 
 
+def ratios(ours: Rounds, theirs: Rounds, metric: str) -> Figure | None:
+    return combined((ours, theirs), metric, ratio) if ours and theirs else None
+
+
 def on_table(case: str, metric: str, against: str = REFERENCE) -> Reading:
-    return lambda result: compared(of_case(result, case, OURS), of_case(result, case, against), metric)
+    return lambda it: ratios(case_rounds(it, case, OURS), case_rounds(it, case, against), metric)
+
+
+def single(read: Callable[[Result], float | None]) -> Reading:
+    """What is counted, or measured once: it has no range."""
+
+    def figure(result: Result) -> Figure | None:
+        value = read(result)
+        return None if value is None else Figure(value, value, value)
+
+    return figure
 
 
 def counted(case: str, what: str) -> Reading:
@@ -84,26 +103,24 @@ def counted(case: str, what: str) -> Reading:
         value = per_acquire(result, case, OURS, what)
         return None if value is None else round(value, 2)
 
-    return read
+    return single(read)
 
 
-def on_sqlite(metric: str, against: str) -> Reading:
-    return lambda result: compared(
-        of_embedded(result, SQLITE, OURS), of_embedded(result, SQLITE, against), metric
-    )
+def embedded(group: str, metric: str, against: str) -> Reading:
+    return lambda it: ratios(embedded_rounds(it, group, OURS), embedded_rounds(it, group, against), metric)
 
 
 def in_memory(group: str) -> Reading:
-    def read(result: Result) -> float | None:
+    def read(result: Result) -> Figure | None:
         fastest = fastest_token_bucket(result, group)
-        return fastest and compared(of_embedded(result, group, OURS), fastest[1], "throughput")
+        return fastest and embedded(group, "throughput", fastest[0])(result)
 
     return read
 
 
 def on_server(group: str, work: str, against: str, metric: str = "throughput") -> Reading:
-    return lambda result: compared(
-        of_server(result, group, work, OURS), of_server(result, group, work, against), metric
+    return lambda it: ratios(
+        server_rounds(it, group, work, OURS), server_rounds(it, group, work, against), metric
     )
 
 
@@ -112,27 +129,16 @@ def late_growth_percent(result: Result) -> float | None:
     return None if growth is None else growth * 100
 
 
-def remembered_kib(result: Result) -> float | None:
-    """What a process grew by for each entity, as long as it remembered all of them."""
-    samples = [sample for sample in result.get("idle") or () if sample["entities"] <= REMEMBERED]
-    if len(samples) < 2:
-        return None
-    grown, met = (samples[-1][what] - samples[0][what] for what in ("rss_bytes", "entities"))
-    return float(grown / met / 1024)
-
-
-def cold_rcu(result: Result) -> float | None:
-    return config_bill(result, OURS, "acquire-cold", "rcu")
-
-
 def middleware_against(peer: str, metric: str) -> Reading:
-    """What our middleware adds, as a part of what another adds."""
+    return lambda result: added_against(result, peer, metric)
 
-    def read(result: Result) -> float | None:
-        ours, theirs = added_us(result, OURS, metric), added_us(result, peer, metric)
-        return None if ours is None or theirs is None else ratio(ours, theirs)
 
-    return read
+def lone(step: str) -> Target:
+    return Target(
+        f"lone acquire, {step}: CPU against a bare request",
+        lambda it: lone_against_bare(it, step),
+        at_most=2.5,
+    )
 
 
 TARGETS = (
@@ -160,15 +166,18 @@ TARGETS = (
     Target(
         "lone acquire: client CPU against a bare request", on_table("sync-1", "cpu_us", BARE), at_most=2.5
     ),
-    Target("SQLite: throughput against pyrate-limiter", on_sqlite("throughput", PYRATE_SQLITE), at_least=10),
-    Target("SQLite: CPU against a bare UPDATE", on_sqlite("cpu_us", BARE_UPDATE), at_most=3),
+    *(lone(step) for step in ("sync", "async", f"sync{TLS}", f"async{TLS}")),
+    Target(
+        "SQLite: throughput against pyrate-limiter",
+        embedded(SQLITE, "throughput", PYRATE_SQLITE),
+        at_least=10,
+    ),
+    Target("SQLite: CPU against a bare UPDATE", embedded(SQLITE, "cpu_us", BARE_UPDATE), at_most=3),
     Target("memory, sync: throughput against the fastest token bucket", in_memory(MEMORY_SYNC), at_least=1.2),
     Target(
         "memory, async: throughput against the fastest token bucket", in_memory(MEMORY_ASYNC), at_least=1.2
     ),
-    Target(
-        "middleware: what it adds to p99", lambda it: added_us(it, OURS, "p99_us"), at_most=150, unit=" µs"
-    ),
+    Target("middleware: what it adds to p99", lambda it: added(it, OURS, "p99_us"), at_most=150, unit=" µs"),
     Target("middleware: p99 against slowapi", middleware_against(SLOWAPI, "p99_us"), at_most=1 / 3),
     Target("middleware: p50 against slowapi", middleware_against(SLOWAPI, "p50_us"), at_most=1 / 3),
     Target(
@@ -197,33 +206,67 @@ TARGETS = (
         on_server(POSTGRES, HOT, PYRATE_POSTGRES),
         at_least=10,
     ),
-    Target("acquire, config not cached: RCU", cold_rcu, at_most=2.5, unit=""),
-    Target("import", lambda it: cold_median(it, OURS, "import_cpu_ms"), at_most=50, unit=" ms"),
-    Target("idle entities: growth over the last quarter", late_growth_percent, at_most=5, unit=" %"),
-    Target("idle entities: remembered of one", remembered_kib, at_most=1.5, unit=" KB"),
+    Target(
+        "acquire, config not cached: RCU",
+        single(lambda it: config_bill(it, OURS, "acquire-cold", "rcu")),
+        at_most=2.5,
+        unit="",
+    ),
+    Target(
+        "fresh process, first lease: round trips",
+        single(lambda it: cold_bill(it, OURS, "calls")),
+        at_most=2,
+        unit="",
+    ),
+    Target(
+        "fresh process, first lease: RCU", single(lambda it: cold_bill(it, OURS, "rcu")), at_most=2.5, unit=""
+    ),
+    Target("import: CPU of the process", lambda it: starting_least(it, IMPORT_START), at_most=50, unit=" ms"),
+    Target("--help: CPU of the process", lambda it: starting_least(it, HELP_START), at_most=150, unit=" ms"),
+    Target("idle entities: growth over the last quarter", single(late_growth_percent), at_most=5, unit=" %"),
+    Target(
+        "idle entities: remembered of one",
+        single(lambda it: remembered_kib(it, "memory")),
+        at_most=1.5,
+        unit=" KB",
+    ),
+    Target(
+        "idle entities on DynamoDB: remembered of one",
+        single(lambda it: remembered_kib(it, DYNAMODB)),
+        at_most=1.5,
+        unit=" KB",
+    ),
 )
 
 
 @dataclass(frozen=True)
 class Verdict:
     target: Target
-    value: float | None
+    figure: Figure | None
 
     @property
     def word(self) -> str:
-        if self.value is None:
+        if self.figure is None:
             return "not measured"
-        return "met" if self.target.is_met(self.value) else "missed"
+        return "met" if self.target.is_met(self.figure.median) else "missed"
 
     @property
     def reached(self) -> str:
-        if self.value is None:
+        return "–" if self.figure is None else self.shown(self.figure.median)
+
+    @property
+    def spread(self) -> str:
+        """The least and the most over the rounds, where there are rounds."""
+        if self.figure is None or self.figure.low == self.figure.high:
             return "–"
+        return f"{self.shown(self.figure.low)} to {self.shown(self.figure.high)}"
+
+    def shown(self, value: float) -> str:
         unit = self.target.unit
         # Small ratios show what a target as a fraction asks for.
-        if unit == "×" and 0 < self.value < 0.5:
-            return f"1/{1 / self.value:.3g}"
-        return f"{self.value:.3g}{unit}" if abs(self.value) < 1000 else f"{self.value:,.0f}{unit}"
+        if unit == "×" and 0 < value < 0.5:
+            return f"1/{1 / value:.3g}"
+        return f"{value:.3g}{unit}" if abs(value) < 1000 else f"{value:,.0f}{unit}"
 
 
 def verdicts(result: Result) -> list[Verdict]:

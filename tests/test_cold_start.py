@@ -1,7 +1,7 @@
 """What starting costs, counted in modules: a test that times would fail on a busy machine.
 
 The tables say what is loaded, and what must not be although it would do no harm but for the time it takes.
-`python -m benchmarks.starting` measures what that comes to.
+`make bench CASES=starting` measures what that comes to.
 """
 
 import ast

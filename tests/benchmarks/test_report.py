@@ -7,21 +7,25 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.__main__ import DOCS, PUBLISHED, beside
+from benchmarks.__main__ import DOCS, PUBLISHED, beside, told_time
 from benchmarks.cases import (
     BARE_APP,
     BARE_APP_PEERS,
     CASES,
     EMBEDDED,
     FULL_SCALE,
+    GROUPS,
     HOT,
     LIMITS_FIXED,
     ON_SERVERS,
     OURS,
+    PARTS,
+    POSTGRES,
     PYRATE,
     QUICK,
     REDIS,
     REFERENCE,
+    SERVED,
     SLOWAPI,
     SLOWAPI_ASGI,
     THROTTLED,
@@ -30,13 +34,15 @@ from benchmarks.cases import (
 from benchmarks.chart import Bar, Group, chart
 from benchmarks.config_report import rows
 from benchmarks.embedded import ASYNC_STEPS, SYNC_STEPS
-from benchmarks.explained import EXPLAINED
+from benchmarks.explained import EXPLAINED, explanation
 from benchmarks.report import charts, comparison_tables, page, ratio_table, terminal
-from benchmarks.run import is_run
+from benchmarks.run import AskedFor
 from benchmarks.served import TAKES
 from benchmarks.summary import added_us, late_growth
 from benchmarks.targets import TARGETS, Target, verdicts
-from tests.benchmarks.stored import result, sample
+from benchmarks.texts import SERVED_TEXT
+from tests.benchmarks.stored import result, sample, sitting
+from tests.engines.postgres import IN_A_HURRY
 
 
 def words_of(stored: dict[str, object]) -> dict[str, str]:
@@ -69,7 +75,8 @@ def test_what_was_not_measured_is_neither_met_nor_missed() -> None:
     """A run of a few cases shows only what it knows."""
     stored = result()
     part = stored | {"cases": {"hot-1": stored["cases"]["hot-1"]}, "embedded": {}, "config": {}}
-    del part["idle"], part["cold"]
+    for name in ("idle", "cold", "cold_bills", "lone", "starting", "crowd"):
+        del part[name]
     assert set(words_of(part).values()) == {"not measured"}
     assert "hot key, 1 task" in page(part)
     assert "## Idle entities" not in page(part)
@@ -94,7 +101,8 @@ def test_a_bound_is_exact(target: Target, value: float, is_met: bool, bound: str
 def test_memory_that_keeps_growing_is_seen() -> None:
     """Bounded means that the last entities add next to nothing."""
     stored = result()
-    growing = stored | {"idle": [{"entities": n * 100, "rss_bytes": 10_000_000 * (n + 1)} for n in range(11)]}
+    samples = [{"entities": n * 100, "rss_bytes": 10_000_000 * (n + 1)} for n in range(11)]
+    growing = stored | {"idle": {"memory": samples}}
     growth = late_growth(growing)
     assert growth is not None
     assert growth > 0.2
@@ -183,46 +191,130 @@ def test_what_a_middleware_adds() -> None:
 
 
 def test_limiters_on_a_server_stand_beside_each_other() -> None:
-    """With a date of their own, and what went wrong there is told."""
+    """And what went wrong there is told."""
     rounds = {
         OURS: [sample(1000)] * 3,
         LIMITS_FIXED: [sample(100), sample(100) | {"unwanted": 2, "messages": ["no"]}],
     }
-    stored = result() | {
-        "servers": {"taken": "2026-01-02", "mode": "full", "load": 0.5, REDIS: {HOT: rounds}}
-    }
+    stored = result() | {"servers": {REDIS: {HOT: rounds}}}
     assert words_of(stored)["Redis, hot key: throughput against limits"] == "met"
     assert words_of(stored)["Redis, 1,000 keys: throughput against limits"] == "not measured"
-    shown = page(stored)
-    assert "Taken on 2026-01-02 (full run), load 0.5" in shown
-    assert "redis, hot, limits fixed window: 2 ended otherwise" in shown
+    assert "redis, hot, limits fixed window: 2 ended otherwise" in page(stored)
 
 
 def test_parts_are_published_beside_what_another_run_found() -> None:
-    """They have dates of their own; all else stays what it was."""
-    web = {"taken": "2026-01-03", "mode": "full", "load": 0.6, "slowapi": "0.1.10"}
+    """They have a date and a load of their own; all else stays what it was."""
+    machine = sitting()["machine"] | {"load": 0.6}
     rounds = {OURS: [sample(1_000, 60.0)], BARE_APP: [sample(1_000, 10.0)]}
-    stored = result()
-    shown = page(beside(stored, {"taken": "2026-01-03", "embedded": {WEB: rounds}, "web": web, "cases": {}}))
-    assert "Taken on 2026-01-03 (full run), load 0.6 at the start, against slowapi 0.1.10." in shown
+    old = {REDIS: {HOT: {OURS: [sample(1)]}}, POSTGRES: {HOT: {OURS: [sample(2)]}}}
+    stored = result() | {"servers": old}
+    new = {
+        "sittings": [sitting(taken="2026-01-03", mode="full", machine=machine, parts={WEB: 12, REDIS: 34})],
+        "cases": {},
+        "embedded": {WEB: rounds},
+        "servers": {REDIS: {HOT: {OURS: [sample(3)]}}},
+    }
+    merged = beside(stored, new)
+    shown = page(merged)
+    assert f"| {PARTS[WEB]} (`web`) | 2026-01-03 | full | 0.6 | 12 s |" in shown
+    assert f"| {PARTS['idle']} (`idle`) | 2026-01-01 | quick | 0.1 | 7 s |" in shown
+    assert shown.count("(`web`)") == shown.count("(`redis`)") == 1
+    assert "Taken on 2026-01-03 (full run)" in shown
     assert "| 50 | 500 |" in shown
-    others = page(stored).partition("## In front of an application")[0]
-    assert others.partition("## Targets")[0] == shown.partition("## Targets")[0]
     assert ratio_table(stored) in shown
-    assert "servers" not in beside(stored, {"embedded": {}})
+    assert merged["servers"] == {REDIS: new["servers"][REDIS], POSTGRES: old[POSTGRES]}
+    assert merged["cases"] == stored["cases"]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_part_can_be_published_apart(part: str) -> None:
+    """What a run found of it, and nothing else, takes the place of what was stored."""
+    stored, new = result(), result()
+    new["sittings"] = [sitting(taken="2026-01-03", parts={part: 1})]
+    for name in ("cases", "config", "cold", "cold_bills", "idle", "lone", "starting", "crowd"):
+        new[name] = {"new": name}
+    new["embedded"] = {name: {"new": name} for name in GROUPS}
+    new["servers"] = {name: {"new": name} for name in SERVED}
+    merged = beside(stored | {"servers": {name: {} for name in SERVED}}, new)
+    places = merged | merged["embedded"] | merged["servers"]
+    changed = {name for name, found in places.items() if found == {"new": name}}
+    also = {"cold": {"cold", "cold_bills"}, "dynamodb": {"cases"}}
+    assert changed == also.get(part, {part})
+    assert [it["parts"].keys() for it in merged["sittings"]] == [PARTS.keys() - {part}, {part}]
+
+
+def test_a_published_sitting_is_gone_when_all_of_it_was_measured_again() -> None:
+    """So a whole run in one go has one date."""
+    (only,) = beside(result(), result() | {"sittings": [sitting(taken="2026-02-02")]})["sittings"]
+    assert only["taken"] == "2026-02-02"
+
+
+def test_a_ratio_has_the_range_of_its_rounds() -> None:
+    """Round by round; what is counted has none."""
+    stored = result()
+    stored["cases"]["first"]["rounds"][OURS] = [sample(300), sample(600), sample(1200)]
+    stored["cases"]["first"]["rounds"][REFERENCE] = [sample(100), sample(50), sample(100)]
+    lines = page(stored).splitlines()
+    assert "| first acquire: throughput | ≥ 5× | 6× | 3× to 12× | met |" in lines
+    assert "| first acquire: calls | ≤ 2 | 0.05 | – | met |" in lines
+    assert "| lone acquire, sync: CPU against a bare request | ≤ 2.5× | 2× | 2× to 3× | met |" in lines
+
+
+def test_single_processes_are_judged() -> None:
+    """A lone acquire, a start, what is remembered: as they are in the result."""
+    found = {it.target.what: (it.reached, it.word) for it in verdicts(result())}
+    assert found["lone acquire, async, TLS: CPU against a bare request"] == ("1.5×", "met")
+    assert found["import: CPU of the process"] == ("20 ms", "met")
+    assert found["--help: CPU of the process"] == ("20 ms", "met")
+    assert found["fresh process, first lease: round trips"] == ("5", "missed")
+    assert found["fresh process, first lease: RCU"] == ("9", "missed")
+    assert found["idle entities on DynamoDB: remembered of one"] == ("2 KB", "missed")
+    shown = page(result())
+    assert "| sync | 20 (20–30) | 2 (2–3)× |" in shown
+    assert "| `import zae_limiter` | 20 | 40 | 1 | 1 |" in shown
+    assert f"| {OURS} | 5 | 9 | 1 |" in shown
+    assert f"| {OURS} | 1,500 | 0.2 | 0.50 | 0 | 1× |" in shown
+
+
+@pytest.mark.parametrize("name", EXPLAINED)
+def test_an_explanation_quotes_the_result_that_is_shown(name: str) -> None:
+    """Also a result of a run that measured little; none shows a hole where nothing is missing."""
+    told = explanation(name, result())
+    assert told.endswith((".", "median."))
+    assert explanation(name, {"sittings": []})
+    if "Redis" not in name and "PostgreSQL" not in name:
+        assert "–" not in told
+
+
+def test_the_page_says_what_the_servers_do_without() -> None:
+    """Whoever compares must know that nobody waited for a disk."""
+    said = {*re.findall(r"`([^`]+)`", SERVED_TEXT)}
+    assert {name for name in IN_A_HURRY if name.endswith("=off")} <= said
+    assert "neither snapshots nor an append-only file" in " ".join(SERVED_TEXT.split())
+
+
+def test_a_quick_run_that_was_slow_says_so_loudly() -> None:
+    """Five minutes are promised; a full run may take as long as it takes."""
+    assert told_time(299.6, "quick") == "the run took 300 s"
+    assert told_time(2_000, "full") == "the run took 2000 s"
+    loud = told_time(301, "quick")
+    assert "the run took 301 s" in loud
+    assert "!!!!!" in loud
 
 
 def test_a_quick_run_says_so_first() -> None:
     """Nobody takes its figures for more than a first look; a full run says nothing of that kind."""
     assert terminal(result()).startswith("QUICK: ")
-    assert not terminal(result() | {"mode": "full"}).startswith("QUICK")
+    assert not terminal(result() | {"sittings": [sitting(mode="full")]}).startswith("QUICK")
 
 
 def test_a_quick_run_leaves_out_what_takes_minutes() -> None:
     """Unless it is named; a full run leaves out nothing."""
     parts = ("config", "cold", "idle")
-    assert not any(is_run(part, (), QUICK) for part in parts)
-    assert all(is_run(part, (part,), QUICK) for part in parts)
-    assert all(is_run(part, (), FULL_SCALE) for part in parts)
-    assert not is_run("cold", ("idle",), FULL_SCALE)
+    assert not any(AskedFor(QUICK, ()).has(part) for part in parts)
+    assert all(AskedFor(QUICK, (part,)).has(part) for part in parts)
+    assert all(AskedFor(FULL_SCALE, ()).has(part) for part in PARTS if part != "dynamodb")
+    assert not AskedFor(FULL_SCALE, ("idle",)).has("cold")
+    assert AskedFor(FULL_SCALE, ("dynamodb",)).cases == AskedFor(FULL_SCALE, ()).cases == list(CASES)
+    assert AskedFor(FULL_SCALE, ("idle",)).cases == []
     assert set(QUICK.counted) <= set(QUICK.unasked) < set(FULL_SCALE.unasked)
