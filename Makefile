@@ -178,15 +178,17 @@ $(PYRIGHT):
 	npm install --prefix $(ENGINES) --no-package-lock --no-audit --no-fund --loglevel=error pyright@1.1.414
 	@touch $@
 
-# Servers and a browser that come as packages of Debian; those that are there already are taken as they are.
+# Servers and a browser that come as packages of Debian, which root installs, or who may become root without being
+# asked for a password; those that are there already are taken as they are.
 $(SERVERS):
 	@mkdir -p $(@D); PATH="$$PATH:/usr/sbin:$$(printf '%s:' /usr/lib/postgresql/*/bin)"; missing=""; \
 	for pair in redis-server:redis-server pgbouncer:pgbouncer initdb:postgresql nginx:nginx-light prometheus:prometheus chromium:chromium chromedriver:chromium-driver; do \
 		command -v "$${pair%:*}" >/dev/null || missing="$$missing $${pair#*:}"; \
 	done; \
 	if [ -n "$$missing" ]; then \
-		export DEBIAN_FRONTEND=noninteractive; \
-		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing >/dev/null; } || \
+		as_root="env DEBIAN_FRONTEND=noninteractive"; \
+		if [ "$$(id -u)" != 0 ] && command -v sudo >/dev/null; then as_root="sudo -n $$as_root"; fi; \
+		{ $$as_root apt-get update -qq && $$as_root apt-get install -y -qq --no-install-recommends $$missing >/dev/null; } || \
 			{ echo "error: the tests need these servers, install them:$$missing" >&2; exit 1; }; \
 	fi
 	@touch $@
