@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.documents import newcomer
 from tests.documents.blocks import Step, steps_of
-from tests.documents.newcomer import NOT_HERE, ROOT, environment, follow
+from tests.documents.newcomer import KEPT, NOT_HERE, ROOT, clone_of, environment, follow
 
 REFUSED = Step(3, "echo request 3 is refused", "request 3 is refused\n")
 
@@ -46,3 +49,19 @@ def test_the_readme_has_such_a_walk() -> None:
         "python first.py",
     ]
     assert "PYTHONPATH" not in environment(Path("home"))
+
+
+def test_a_checkout_of_somebody_else_is_cloned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container, where the checkout belongs to a user outside of it; git refuses it otherwise."""
+    home, theirs = tmp_path / "home", tmp_path / "theirs"
+    home.mkdir()
+    subprocess.run(["git", "init", "--quiet", str(theirs)], check=True, env=environment(home))
+    monkeypatch.setattr(newcomer, "KEPT", KEPT | {"GIT_TEST_ASSUME_DIFFERENT_OWNER"})
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    assert (clone_of(theirs, tmp_path, home) / ".git").is_dir()
+    assert list(home.iterdir()) == []
+
+
+def test_the_walk_needs_no_package() -> None:
+    """Python alone imports it: what is installed beside it is not looked at."""
+    subprocess.run([sys.executable, "-S", "-c", "import tests.documents.newcomer"], cwd=ROOT, check=True)
