@@ -31,7 +31,7 @@ define check_python
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ui test quick engines check fuzz sim reach exhaust mutate storm soak waiting copies nightly newcomer bench compare walk docs release-check format lock clean
+.PHONY: help demo demo-ui test quick engines check fuzz sim reach exhaust mutate storm soak waiting copies nightly newcomer bench compare walk docs release-check audit format lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -105,8 +105,9 @@ nightly: $(READY) engines ## Run the long instruments: 20,000 worlds, all orders
 	$(BIN)/python -m benchmarks serve --seconds 120
 	$(MAKE) newcomer
 
-newcomer: $(READY) ## Do what the README says in a fresh clone, with nothing else at hand, and time it
-	$(BIN)/python -m tests.documents.newcomer
+newcomer: ## Do what the README says in a fresh clone, with nothing else at hand, and time it
+	$(check_python)
+	$(PYTHON) -m tests.documents.newcomer
 
 bench: $(READY) $(DYNAMODB) $(SERVERS) $(PEERS) ## Measure speed beside other limiters (QUICK=1 is shorter, CASES=… chooses)
 	$(BIN)/python -m benchmarks $(CASES) $(if $(QUICK),--quick) $(if $(PUBLISH),--publish)
@@ -122,6 +123,9 @@ docs: $(READY) $(SITE) ## Build the site of these pages in site/, warnings are e
 
 release-check: $(READY) $(RELEASE) ## Build twice and compare, list the parts, check licences, ask for known vulnerabilities
 	$(BIN)/python -m tests.release.check
+
+audit: $(RELEASE) ## Ask for known vulnerabilities of everything that is locked
+	$(PYTHON) -m tests.release.audit
 
 format: $(READY) ## Format the code and apply safe fixes
 	$(BIN)/ruff check --fix-only --quiet .
