@@ -88,6 +88,9 @@ def test_only_what_can_be_shown_is_claimed() -> None:
     prefix = "Programming Language :: Python :: "
     claimed = {one.removeprefix(prefix) for one in project["classifiers"] if one.startswith(prefix)}
     assert claimed - {"3"} <= tested
+    page = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"\b3\.\d+\b(?!\.)", page.partition("| version | is shown by |")[2]))
+    assert told == {version.removesuffix("t") for version in tested}
     unreleased = "There is no release yet" in (ROOT / "README.md").read_text(encoding="utf-8")
     assert not (unreleased and any("Production/Stable" in one for one in project["classifiers"]))
     assert project["requires-python"] == f">={setup['with']['python-version']}"
