@@ -31,7 +31,7 @@ define check_python
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ui test quick engines check fuzz sim reach exhaust mutate storm soak waiting copies nightly newcomer bench compare walk docs release-check format lock clean
+.PHONY: help demo demo-ui test quick engines check fuzz sim reach exhaust mutate storm soak waiting copies nightly newcomer bench compare walk docs release-check audit format lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -105,8 +105,9 @@ nightly: $(READY) engines ## Run the long instruments: 20,000 worlds, all orders
 	$(BIN)/python -m benchmarks serve --seconds 120
 	$(MAKE) newcomer
 
-newcomer: $(READY) ## Do what the README says in a fresh clone, with nothing else at hand, and time it
-	$(BIN)/python -m tests.documents.newcomer
+newcomer: ## Do what the README says in a fresh clone, with nothing else at hand, and time it
+	$(check_python)
+	$(PYTHON) -m tests.documents.newcomer
 
 bench: $(READY) $(DYNAMODB) $(SERVERS) $(PEERS) ## Measure speed beside other limiters (QUICK=1 is shorter, CASES=… chooses)
 	$(BIN)/python -m benchmarks $(CASES) $(if $(QUICK),--quick) $(if $(PUBLISH),--publish)
@@ -122,6 +123,9 @@ docs: $(READY) $(SITE) ## Build the site of these pages in site/, warnings are e
 
 release-check: $(READY) $(RELEASE) ## Build twice and compare, list the parts, check licences, ask for known vulnerabilities
 	$(BIN)/python -m tests.release.check
+
+audit: $(RELEASE) ## Ask for known vulnerabilities of everything that is locked
+	$(PYTHON) -m tests.release.audit
 
 format: $(READY) ## Format the code and apply safe fixes
 	$(BIN)/ruff check --fix-only --quiet .
@@ -178,15 +182,17 @@ $(PYRIGHT):
 	npm install --prefix $(ENGINES) --no-package-lock --no-audit --no-fund --loglevel=error pyright@1.1.414
 	@touch $@
 
-# Servers and a browser that come as packages of Debian; those that are there already are taken as they are.
+# Servers and a browser that come as packages of Debian, which root installs, or who may become root without being
+# asked for a password; those that are there already are taken as they are.
 $(SERVERS):
 	@mkdir -p $(@D); PATH="$$PATH:/usr/sbin:$$(printf '%s:' /usr/lib/postgresql/*/bin)"; missing=""; \
 	for pair in redis-server:redis-server pgbouncer:pgbouncer initdb:postgresql nginx:nginx-light prometheus:prometheus chromium:chromium chromedriver:chromium-driver; do \
 		command -v "$${pair%:*}" >/dev/null || missing="$$missing $${pair#*:}"; \
 	done; \
 	if [ -n "$$missing" ]; then \
-		export DEBIAN_FRONTEND=noninteractive; \
-		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing >/dev/null; } || \
+		as_root="env DEBIAN_FRONTEND=noninteractive"; \
+		if [ "$$(id -u)" != 0 ] && command -v sudo >/dev/null; then as_root="sudo -n $$as_root"; fi; \
+		{ $$as_root apt-get update -qq && $$as_root apt-get install -y -qq --no-install-recommends $$missing >/dev/null; } || \
 			{ echo "error: the tests need these servers, install them:$$missing" >&2; exit 1; }; \
 	fi
 	@touch $@

@@ -134,9 +134,10 @@ class Lease(View, Current):
             await self._buckets.writer.colour.keep(self._abandon(), self._lost)
 
     def _is_over(self) -> bool:
-        if not self._ended:
-            self._check_open()  # in this process
-        return self._ended
+        with _noting.get():
+            if not self._ended:
+                self._check_open()  # in this process
+            return self._ended
 
     async def _end_well(self, state: str = "") -> None:
         """Store the net adjustment, and tell whoever did the work if that failed."""

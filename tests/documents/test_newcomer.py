@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.documents import newcomer
 from tests.documents.blocks import Step
-from tests.documents.newcomer import ROOT, environment, follow, walk
+from tests.documents.newcomer import KEPT, ROOT, environment, follow, home_in, walk
 
 REFUSED = Step(3, "echo request 3 is refused", "request 3 is refused\n")
 
@@ -49,3 +52,20 @@ def test_the_readme_has_such_a_walk() -> None:
         "python first.py",
     ]
     assert "PYTHONPATH" not in environment(Path("home"))
+
+
+def test_a_checkout_of_somebody_else_is_cloned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container, where the checkout belongs to a user outside of it; git refuses it otherwise."""
+    home, theirs = home_in(tmp_path), tmp_path / "theirs"
+    subprocess.run(["git", "init", "--quiet", str(theirs)], check=True, env=environment(home))
+    monkeypatch.setattr(newcomer, "KEPT", KEPT | {"GIT_TEST_ASSUME_DIFFERENT_OWNER"})
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    subprocess.run(
+        ["git", "clone", "--quiet", str(theirs), str(tmp_path / "clone")], check=True, env=environment(home)
+    )
+    assert (tmp_path / "clone" / ".git").is_dir()
+
+
+def test_the_walk_needs_no_package() -> None:
+    """Python alone imports it: what is installed beside it is not looked at."""
+    subprocess.run([sys.executable, "-S", "-c", "import tests.documents.newcomer"], cwd=ROOT, check=True)

@@ -162,6 +162,16 @@ def test_an_audit_that_finds_something(database: ThreadingHTTPServer, lock: Path
     assert "click 8.1.8: PLANTED-1" in told
 
 
+def test_every_lock_is_asked_about(database: ThreadingHTTPServer, capfd: pytest.CaptureFixture[str]) -> None:
+    """By itself, whichever is added; those that are left out are there, and have a reason."""
+    there = {path.name for path in audit.REQUIREMENTS.glob("*.lock")}
+    assert set(audit.LEFT_OUT) < there
+    assert all(audit.LEFT_OUT.values())
+    assert audit.main(["--service", url(database)]) == audit.CLEAN
+    told = capfd.readouterr().out
+    assert {line.partition(":")[0] for line in told.splitlines()} == there - set(audit.LEFT_OUT)
+
+
 def test_an_audit_that_nobody_answers(
     lock: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -339,7 +339,7 @@ def test_a_limiter_that_is_closed_can_be_read() -> None:
 
 
 def test_many_threads_lose_no_count() -> None:
-    """However often they take turns."""
+    """However often they take turns, where a GIL makes an addition one step."""
     each, interval = 400, sys.getswitchinterval()
     with SyncRateLimiter.open("memory://") as limiter, Telemetry(limiter) as telemetry:
         limits = [Limit.per_hour("rpm", 10**6)]

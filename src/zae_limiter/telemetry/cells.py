@@ -1,8 +1,7 @@
 """The integers that acquires are counted in: a cell for each resource, and numbers by limit within it.
 
 On the way of an acquire there is one look-up by the name of the resource and one addition for each number: no
-lock, no label, nothing made. An addition to an attribute or to an entry that is there already is one step
-that no other thread can come into, so what many threads count is exact.
+lock, no label, nothing made. With a GIL an addition is one step, so what many threads count is exact.
 
 Names of resources and limits are whatever programs send, entities are not even asked for. So there are at
 most ``RESOURCES_MAX`` cells, and ``LIMITS_MAX`` limits in all of them; later ones are counted as ``other``.
