@@ -102,6 +102,9 @@ nightly: $(READY) engines ## Run the long instruments: 20,000 worlds, all orders
 	WEB_STREAMS=500 $(BIN)/pytest --timeout 0 tests/web/test_servers.py
 	GATEWAY_STREAMS=500 $(BIN)/pytest --timeout 0 tests/examples/test_llm_gateway.py
 	$(BIN)/python -m benchmarks.outbound
+	$(BIN)/python -m benchmarks.hanging
+	$(BIN)/python -m tests.page.speed
+	$(BIN)/python -m benchmarks telemetry
 	$(BIN)/python -m benchmarks serve --seconds 120
 	$(MAKE) newcomer
 

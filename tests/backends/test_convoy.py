@@ -92,3 +92,21 @@ async def test_a_failure_is_told_to_all_who_travelled_and_nobody_else() -> None:
         with pytest.raises(ConnectionError):
             await one
     assert await after == 4
+
+
+async def test_who_is_too_late_is_told_before_the_others_arrive() -> None:
+    """It does not travel, so it does not wait for those who do."""
+    server, late = Server(), set[int]()
+    convoy = Convoy(server.send, ways=1, weight_max=100, refuse=lambda n: -n if n in late else None)
+    first = convoy.ride(1)
+    await asyncio.sleep(0)
+    second, third = convoy.ride(2), convoy.ride(3)
+    late.add(2)
+    server.gate.set()
+    assert await first == 2
+    server.gate.clear()
+    assert await second == -2
+    assert not third.done()
+    server.gate.set()
+    assert await third == 6
+    assert server.requests == [[1], [3]]

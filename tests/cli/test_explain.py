@@ -1,5 +1,8 @@
 """``explain``: which limit wins at which level and why, as a table and as JSON."""
 
+import re
+
+import pytest
 from click.testing import Result
 
 from tests.cli.conftest import Run
@@ -46,6 +49,17 @@ def test_the_table_says_who_wins_and_what_binds(run: Run, limiter: SyncRateLimit
         "if these limits are changed (the entity's own for all), "
         "'team' goes by the new ones at the next acquire\n"
     )
+
+
+def test_the_table_says_which_window_counts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of windows that hold in turn it is one of them; of one on leap days it is none, unless this is one."""
+    monkeypatch.setenv("COLUMNS", "200")
+    done(run, "resource", "set-defaults", "gpt-4", "-l", "rpm:60;600(1-59 * * * *);600(0 * * * *)")
+    assert re.search(
+        r" 600/min\((1-59|0) \* \* \* \*\) until \S+Z$", lines_of(run("explain", "a", "gpt-4"))[-1]
+    )
+    done(run, "resource", "set-defaults", "gpt-4", "-l", "rpm:60;60:61(0 0 29 2 *)")
+    assert re.search(r" 60/min(:61\(0 0 29 2 \*\))? until \S+Z$", lines_of(run("explain", "a", "gpt-4"))[-1])
 
 
 def test_the_table_keeps_the_order_of_the_chain(run: Run) -> None:

@@ -177,6 +177,7 @@ def costs() -> dict[str, Cost]:
     found += family_costs(table)
     found += joint_costs(fresh())
     found += waiting_costs(fresh())
+    found += kind_costs(table)
     found += seat_costs(fresh(), clock)
     limiter, repository = late.limiter, late.repository
     found.append(measured("available", late, lambda: limiter.available("user", RESOURCE)))
@@ -189,6 +190,8 @@ def costs() -> dict[str, Cost]:
     )
     found.append(measured("explain", late, lambda: repository.explain("user", RESOURCE)))
     found += operator_costs(late)
+    late.take("debtor", adjust=100_000)
+    found.append(measured("forgive", late, lambda: repository.forgive("debtor", RESOURCE)))
     found.append(
         measured("set_resource_defaults", late, lambda: repository.set_resource_defaults(RESOURCE, LIMITS))
     )
@@ -210,6 +213,7 @@ def operator_costs(client: Client) -> list[Cost]:
         measured("disable a resource", client, lambda: verbs.disable(resource=RESOURCE, reason="down")),
         measured("list_switches, of one", client, verbs.list_switches),
         measured("enable a resource", client, lambda: verbs.enable(resource=RESOURCE)),
+        measured("bypass a resource", client, lambda: verbs.bypass(resource="search")),
     ]
 
 
@@ -296,6 +300,30 @@ def seat_costs(client: Client, clock: ManualClock) -> list[Cost]:
     return found
 
 
+def kind_costs(table: str) -> list[Cost]:
+    """A limit of each kind beside the others, by a process with a clock of its own."""
+    clock = ManualClock(seed=int(table[-12:], 16) + 2)
+    client = Client(table, clock)
+    phased = Limit.per_minute("rps", 60).during(f"{(clock.now_ms // 60_000 + 1) % 60} * * * *", 30)
+
+    def take(limit: Limit) -> None:
+        limits, needs = [*LIMITS, limit], {"rpm": 1, "tpm": 100, limit.name: 5}
+        with client.limiter.acquire(limit.name, RESOURCE, needs, limits):
+            pass
+
+    def again(name: str, limit: Limit) -> Cost:
+        return measured(name, client, lambda: take(limit))
+
+    quota, soft = Limit.per_month("usd", 1_000, tz="Europe/Berlin"), Limit.per_day("words", 9).softly()
+    session = Limit.session("msgs", 50, "30s")
+    for limit in (quota, session, soft, phased):
+        take(limit)
+    found = [again("acquire of a quota, warm", quota), again("acquire beyond a soft limit, warm", soft)]
+    clock.advance(50)
+    found.append(again("acquire that begins a session window, warm", session))
+    return [*found, again("acquire with a schedule, the first of a phase, warm", phased)]
+
+
 def interrupted(seconds: float) -> None:
     raise KeyboardInterrupt(seconds)
 
@@ -349,6 +377,10 @@ BUDGET = [
     ("wait for one's turn", 1, "1 UpdateItem", 1.0),
     ("wait that would be too long, refused", 1, "1 UpdateItem", 1.0),
     ("wait that is given up", 2, "2 UpdateItem", 2.0),
+    ("acquire of a quota, warm", 1, "1 UpdateItem", 1.0),
+    ("acquire beyond a soft limit, warm", 1, "1 UpdateItem", 1.0),
+    ("acquire that begins a session window, warm", 1, "1 UpdateItem", 1.0),
+    ("acquire with a schedule, the first of a phase, warm", 1, "1 UpdateItem", 1.0),
     ("acquire with a seat, warm", 1, "1 UpdateItem", 1.0),
     ("no seat is free, refused", 1, "1 UpdateItem", 1.0),
     ("two leases that go on, renewed", 1, "1 UpdateItem", 1.0),
@@ -393,6 +425,8 @@ KINDS: dict[str, Callable[[str], Limit]] = {
     "limits": lambda name: Limit.per_minute(name, 10_000_000),
     "quotas": lambda name: Limit.per_month(name, 10_000_000, tz="Europe/Berlin", unit="usd_micro"),
     "windows": lambda name: Limit.session(name, 10_000_000, "5h"),
+    "soft limits": lambda name: Limit.per_minute(name, 10_000_000).softly(),
+    "schedules": lambda name: Limit.per_minute(name, 10_000_000).during("* 9-16 * * mon-fri", 600_000),
 }
 
 

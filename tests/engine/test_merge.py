@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.quotas import instant
 from zae_limiter.engine.account import WRITES, Account, Meter, Terms
 from zae_limiter.engine.bucket_view import shard_count
 from zae_limiter.engine.law import Rate, balance
@@ -104,6 +105,25 @@ def test_a_merge_is_a_split_undone() -> None:
             Equal("b_a_tk", 1_500),
         ),
     )
+
+
+@pytest.mark.parametrize("merged_after_ms", [-1, 0, 1, 86_400_000])
+def test_the_halves_of_a_quota_are_one_quota_again(merged_after_ms: int) -> None:
+    """On whichever side of its boundary they meet, and however unlike they were used, nothing is made."""
+    quota = Limit.per_month("a", 101, tz="Europe/Berlin")
+    april_ms, may_ms = instant("2026-03-31T22:00Z"), instant("2026-04-30T22:00Z")
+    store: Store = {KEYS[0]: bucket(quota, b_a_ac=quota.accrual, rf=april_ms - 86_400_000)}
+    assert perform(store, [*split(ACCOUNT, 0, store[KEYS[0]], {"a": 2}, april_ms - 3_600_000)])
+    store[KEYS[1]] = {**store[KEYS[1]], "b_a_tk": -20_000, "b_a_tc": 70_500}
+    at_ms = april_ms + merged_after_ms
+    before = held(store, "a", at_ms)
+    assert halved(store, at_ms) == 1
+    (image,) = store.values()
+    assert stored_rate(image, "a") == Rate.of(quota)
+    assert (held(store, "a", at_ms), image["b_a_tc"]) == (before, 70_500)
+    assert before == (50_500 - 20_000 if merged_after_ms < 0 else 50_500 + 30_500)
+    assert held(store, "a", may_ms - 1) == (101_000 if merged_after_ms < 0 else before)
+    assert held(store, "a", may_ms) == 101_000
 
 
 @pytest.mark.parametrize(

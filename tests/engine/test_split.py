@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.quotas import instant
 from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.engine.account import WRITES, Account, Meter, Terms
 from zae_limiter.engine.bucket_view import level, still_forgiven
@@ -60,12 +61,12 @@ def after(image: Item, target: dict[str, int], now_ms: int, shard_id: int = 0) -
     return kept.item, made.item
 
 
-def held(image: Item | None) -> int:
+def held(image: Item | None, at_ms: int = NOW) -> int:
     """What a shard holds of its one limit."""
     assert image is not None
     rate = stored_rate(image, "a")
     assert rate is not None
-    return balance(rate, number(image, "b_a_tk"), number(image, "rf"), NOW)
+    return balance(rate, number(image, "b_a_tk"), number(image, "rf"), at_ms)
 
 
 def test_a_split_gives_half_of_everything_to_a_new_shard() -> None:
@@ -204,6 +205,18 @@ def test_a_split_neither_makes_nor_loses_a_millitoken(
     ]
     assert sum(left) == balance(rate, number(image, "b_a_tk"), NOW, at_ms)
     assert all(tokens <= half.capacity_milli for tokens, half in zip(left, halves, strict=True))
+
+
+@pytest.mark.parametrize("split_after_ms", [-1, 0, 1, 86_400_000])
+def test_a_quota_that_is_split_is_one_quota(split_after_ms: int) -> None:
+    """On whichever side of its boundary that is: its halves hold what the whole would, ever after."""
+    rate = Rate.of(Limit.per_month("a", 101, tz="Europe/Berlin"))
+    used_ms, april_ms = instant("2026-03-20T00:00Z"), instant("2026-03-31T22:00Z")
+    image = shard(1, used_ms, a=(rate, 30_001)) | {"b_a_ac": rate.accrual}
+    halved = after(image, {"a": 2}, april_ms + split_after_ms)
+    assert [half["b_a_ac"] for half in halved] == ["month@Europe/Berlin"] * 2
+    for at_ms in (april_ms + split_after_ms, april_ms + 2 * 86_400_000, instant("2026-05-01T00:00Z")):
+        assert sum(held(half, at_ms) for half in halved) == balance(rate, 30_001, used_ms, at_ms)
 
 
 def test_each_half_makes_up_for_half_of_what_cuts_have_spared() -> None:

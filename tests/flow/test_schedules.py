@@ -9,7 +9,7 @@ import pytest
 
 from tests.flow.clients import RESOURCE, Client, Store
 from tests.quotas import instant
-from zae_limiter import Limit, RateLimitExceeded, SyncRateLimiter
+from zae_limiter import ExplainedPhase, Limit, RateLimitExceeded, SyncRateLimiter
 from zae_limiter.schema import bucket_key
 
 OFFICE = Limit.per_minute("rpm", 60).during("* 9-16 * * mon-fri", 600, tz="Europe/Berlin")
@@ -322,6 +322,27 @@ async def test_full_is_told_by_the_numbers_of_that_time(store: Store) -> None:
         store.clock.now_ms += round(full_seconds * 1000)
         limit = OFFICE.at(datetime.fromtimestamp(store.clock.now_ms / 1000, UTC))
         assert await client.limiter.available(entity_id, RESOURCE) == {"rpm": limit.capacity}
+
+
+async def test_which_window_won_is_explained(store: Store) -> None:
+    """What everybody is told of the numbers of an instant is the same, and the limit stays what was set."""
+    store.clock.now_ms = NINE
+    client = await with_limits(store, OFFICE)
+    for at_ms, window, until_ms in (
+        (NINE - 1, None, NINE),
+        (NINE, "* 9-16 * * mon-fri", FIVE),
+        (FIVE, None, NINE + 86_400_000),
+    ):
+        store.clock.now_ms = at_ms
+        numbers = OFFICE.at(datetime.fromtimestamp(at_ms / 1000, UTC))
+        (bucket,) = (await client.limiter.explain("user", RESOURCE)).buckets
+        assert bucket.phases == {"rpm": ExplainedPhase(numbers, window, until_ms)}
+        assert bucket.winner is not None
+        assert (
+            (await client.limiter.resolve_limits("user", RESOURCE))[0] == [OFFICE] == [*bucket.winner.limits]
+        )
+        async with client.limiter.acquire("user", RESOURCE, {"rpm": 1}) as lease:
+            assert lease.statuses[0].limit == numbers
 
 
 async def test_a_schedule_that_a_bucket_does_not_know_yet_is_told_by_too(store: Store) -> None:

@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import NamedTuple
 from tests.patience import PATIENCE_SECONDS, wait_until
 from zae_limiter import Limit, RateLimitExceeded, SyncRateLimiter
 from zae_limiter.server.tokens import token_of
+from zae_limiter.telemetry import Telemetry
 
 READER, CHANGER = "zae_" + "1" * 64, "zae_" + "2" * 64
 WHERE = re.compile(r"at (http://[^;]+);")
@@ -56,6 +59,39 @@ def serving(folder: Path, store: str, *options: str, tokens: bool = True) -> Ite
     finally:
         server.terminate()
         server.wait(PATIENCE_SECONDS)
+
+
+class Running:
+    """A program that asks all the time, in a thread of its own, with a limiter of its own."""
+
+    def __init__(self, store: str, entity: str, resource: str) -> None:
+        self._store, self._asked = store, (entity, resource)
+        self._is_over = threading.Event()
+        self.admitted = self.refused = 0
+        self.first_refused_s = 0.0
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        with SyncRateLimiter.open(self._store) as limiter, Telemetry(limiter) as telemetry:
+            telemetry.share()
+            while not self._is_over.wait(0.05):
+                try:
+                    with limiter.acquire(*self._asked, {"calls": 1}):
+                        self.admitted += 1
+                except RateLimitExceeded:
+                    self.refused += 1
+                    self.first_refused_s = self.first_refused_s or time.monotonic()
+
+    @classmethod
+    @contextmanager
+    def beside(cls, store: str, entity: str, resource: str) -> Iterator[Running]:
+        running = cls(store, entity, resource)
+        running._thread.start()
+        try:
+            yield running
+        finally:
+            running._is_over.set()
+            running._thread.join()
 
 
 def furnish(limiter: SyncRateLimiter) -> None:

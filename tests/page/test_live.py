@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.engines.dynamodb_local import free_port
 from tests.page.browser import Browser
-from tests.page.served import CHANGER, Served, serving
+from tests.page.served import CHANGER, Running, Served, serving
+from tests.page.speed import refused_beside
 from tests.patience import wait_until
 from zae_limiter import Limit, PermissionDenied, RateLimitExceeded, SyncRateLimiter
 from zae_limiter.telemetry import Telemetry
@@ -23,39 +20,6 @@ def looking(browser: Browser, served: Served) -> None:
     if not browser.run("return location.pathname").startswith("/ui"):
         browser.open(served.page(CHANGER))
     browser.settled()
-
-
-class Running:
-    """A program that asks all the time, in a thread of its own, with a limiter of its own."""
-
-    def __init__(self, store: str, entity: str, resource: str) -> None:
-        self._store, self._asked = store, (entity, resource)
-        self._is_over = threading.Event()
-        self.admitted = self.refused = 0
-        self.first_refused_s = 0.0
-        self._thread = threading.Thread(target=self._run)
-
-    def _run(self) -> None:
-        with SyncRateLimiter.open(self._store) as limiter, Telemetry(limiter) as telemetry:
-            telemetry.share()
-            while not self._is_over.wait(0.05):
-                try:
-                    with limiter.acquire(*self._asked, {"calls": 1}):
-                        self.admitted += 1
-                except RateLimitExceeded:
-                    self.refused += 1
-                    self.first_refused_s = self.first_refused_s or time.monotonic()
-
-    @classmethod
-    @contextmanager
-    def beside(cls, store: str, entity: str, resource: str) -> Iterator[Running]:
-        running = cls(store, entity, resource)
-        running._thread.start()
-        try:
-            yield running
-        finally:
-            running._is_over.set()
-            running._thread.join()
 
 
 def test_levels_move_between_two_looks(browser: Browser, served: Served) -> None:
@@ -107,19 +71,7 @@ def test_a_refusal_is_seen_as_it_happens(
     browser: Browser, served: Served, record_property: pytest.RecordProperty
 ) -> None:
     """Who was refused, on what and by which limit, in the list and for whoever listens, without a reload."""
-    with SyncRateLimiter.open(served.store) as limiter:
-        limiter.set_limits("eager", [Limit.per_day("calls", 1)], resource="api")
-    browser.go("overview")
-    browser.sees("Live", ".connection")
-    browser.run(  # the stream alone is to tell it
-        """const whole = window.fetch;
-        window.fetch = (where, ...more) =>
-            String(where).includes('view/overview') ? new Promise(() => {}) : whole(where, ...more)"""
-    )
-    with Running.beside(served.store, "eager", "api") as running:
-        browser.sees("eager", ".ticker")
-        seen_s = time.monotonic()
-        delay_s = seen_s - running.first_refused_s
+    with refused_beside(browser, served.store) as delay_s:
         record_property("refusal_seen_after_seconds", round(delay_s, 2))
         print(f"a refusal was seen {delay_s:.2f} s after it happened")
         browser.sees("calls said no to 1 calls", ".ticker")

@@ -60,6 +60,15 @@ def test_the_verdict_is_the_script() -> None:
     assert not may_pass_over(job)
 
 
+def test_the_pictures_of_the_page_are_kept() -> None:
+    """What the tests of the page have taken; its folder is hidden, and a run without it took none."""
+    steps = workflow("ci.yml")["jobs"]["verdict"]["steps"]
+    uploads = [one["with"] for one in steps if one.get("uses", "").startswith("actions/upload-artifact@")]
+    assert [(one["path"], one["include-hidden-files"], one["if-no-files-found"]) for one in uploads] == [
+        (".page-screenshots", True, "error")
+    ]
+
+
 def test_the_script_is_the_whole_verdict() -> None:
     """Lint, types and all tests, as `make test` runs them where nobody chooses some."""
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ import pytest
 from tests.patience import PATIENCE_SECONDS
 from tests.simulation.__main__ import Tally, simulate, simulate_range
 from tests.simulation.bugs import BUGS
-from tests.simulation.found_at import BUG_SEEDS, failing_seed
+from tests.simulation.found_at import BUG_SEEDS, FOUND_AT, failing_seed
 from tests.simulation.schedules import Schedules
 from tests.simulation.turns import Turns
 
@@ -106,6 +106,12 @@ def test_planted_bug_is_found(bug: str) -> None:
     """A core that is broken in one place does not survive two hundred seeds."""
     found = failing_seed(bug)
     assert found is not None, f"{bug} was not found in {BUG_SEEDS} seeds"
+
+
+def test_where_bugs_were_found_is_within_two_hundred_seeds() -> None:
+    """What is tried first claims no more than a search from the beginning would."""
+    assert FOUND_AT.keys() <= BUGS.keys()
+    assert max(FOUND_AT.values()) < BUG_SEEDS
 
 
 def test_planted_bug_leaves_no_trace() -> None:

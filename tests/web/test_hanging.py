@@ -2,6 +2,8 @@
 
 import asyncio
 import sqlite3
+import threading
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
@@ -14,8 +16,13 @@ from tests.web.calls import OK, call, get, http_scope
 from tests.web.servers import PATIENCE_S
 from zae_limiter import Limit, RateLimiter, Repository
 from zae_limiter.backends.memory import MemoryBackend
+from zae_limiter.backends.sqlite.backend import THREADS_MAX, SqliteBackend
+from zae_limiter.backends.sqlite.database import Busy, Database
+from zae_limiter.repository_protocol import Put
 from zae_limiter.runtime.colour import Colour
 from zae_limiter.runtime.loops import Asyncio
+from zae_limiter.runtime.world import World
+from zae_limiter.schema import bucket_key
 from zae_limiter.testing import ManualClock
 from zae_limiter.testing.stores import Wrapper
 from zae_limiter.web import RateLimitMiddleware, Rule
@@ -117,3 +124,65 @@ async def test_the_deadline_decides(tmp_path: Path) -> None:
         assert "ratelimit" not in replies["/allow"].headers
         assert min(turns.values()) > 10
         assert limiter.degraded == 1
+
+
+async def test_nobody_waits_on_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While somebody else holds the file its lock is only tried there; who waits and sleeps is a thread."""
+    path, loop = tmp_path / "limits.db", threading.get_ident()
+    tried, attempt, sleep = list[float | None](), Database.attempt, time.sleep
+    busy_ms = set[int]()
+
+    def attempted(self: Database, work: Any, argument: Any, wait_seconds: float | None = None) -> Any:
+        def looked_at(connection: sqlite3.Connection, argument: Any) -> Any:
+            busy_ms.update(*connection.execute("PRAGMA busy_timeout"))
+            return work(connection, argument)
+
+        if threading.get_ident() == loop:
+            tried.append(wait_seconds)
+        return attempt(self, looked_at, argument, wait_seconds)
+
+    def slept(seconds: float) -> None:
+        assert threading.get_ident() != loop, f"the loop sleeps for {seconds} s"
+        sleep(seconds)
+
+    async with RateLimiter.open(f"sqlite:///{path}?timeout_ms=60000") as limiter:
+        app = RateLimitMiddleware(OK, limiter=limiter, rules=RULES)
+        assert (await get(app, "/block")).status == 200
+        monkeypatch.setattr(Database, "attempt", attempted)
+        monkeypatch.setattr(time, "sleep", slept)
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            waiting = [asyncio.ensure_future(get(app, "/block")) for _ in range(20)]
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
+            assert not any(task.done() for task in waiting)
+            other.execute("ROLLBACK")
+        replies = await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE_S)
+    assert {reply.status for reply in replies} == {200}
+    assert (set(tried), busy_ms) == ({None}, {0})
+
+
+async def test_who_reads_does_not_stand_behind_writers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wait for the lock of the file, by which no reader is held up; so it is answered before them."""
+    path, attempt = tmp_path / "limits.db", Database.attempt
+
+    def not_at_once(self: Database, work: Any, argument: Any, wait_seconds: float | None = None) -> Any:
+        if wait_seconds is None:
+            raise Busy("as if another thread had the connection")
+        return attempt(self, work, argument, wait_seconds)
+
+    monkeypatch.setattr(Database, "attempt", not_at_once)
+    backend = SqliteBackend(path, sync=False, timeout_ms=20_000, world=World())
+    await backend.setup()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        writes = [Put(bucket_key("ns", f"key-{n}", "api"), {"n": n}) for n in range(THREADS_MAX)]
+        writers = [asyncio.ensure_future(backend.write_each([write])) for write in writes]
+        await asyncio.sleep(0)
+        assert await backend.batch_get([write.key for write in writes]) == [None] * THREADS_MAX
+        assert not any(writer.done() for writer in writers)
+        other.execute("ROLLBACK")
+    await asyncio.gather(*writers)
+    await backend.close()

@@ -29,9 +29,13 @@ class Convoy(Generic[P, A]):
     """Carries what is asked on one event loop to ``send``, which returns an answer for each or raises."""
 
     def __init__(
-        self, send: Callable[[Sequence[P]], Awaitable[Sequence[A]]], ways: int, weight_max: int
+        self,
+        send: Callable[[Sequence[P]], Awaitable[Sequence[A]]],
+        ways: int,
+        weight_max: int,
+        refuse: Callable[[P], A | None] = lambda _: None,  # answers who is too late to set out
     ) -> None:
-        self._send, self._ways, self._weight_max = send, ways, weight_max
+        self._send, self._ways, self._weight_max, self._refuse = send, ways, weight_max, refuse
         self._waiting: deque[Passenger[P, A]] = deque()
         self._under_way: set[asyncio.Task[None]] = set()
         self._leaving = False
@@ -57,9 +61,13 @@ class Convoy(Generic[P, A]):
             weight = 0
             while self._waiting and (not carried or weight + self._waiting[0].weight <= self._weight_max):
                 passenger = self._waiting.popleft()
-                if not passenger.answer.done():  # else it was cancelled, and asks for nothing
-                    carried.append(passenger)
-                    weight += passenger.weight
+                if passenger.answer.done():
+                    continue  # it was cancelled, and asks for nothing
+                if (refused := self._refuse(passenger.asked)) is not None:
+                    passenger.answer.set_result(refused)
+                    continue
+                carried.append(passenger)
+                weight += passenger.weight
             if carried:
                 task = asyncio.get_running_loop().create_task(self._carry(carried))
                 self._under_way.add(task)

@@ -112,7 +112,8 @@ def _applying(found: Explanation) -> RenderableType:
                 binds = f"{binds}, {held}" if binds else held
             if (phase := bucket.phases.get(limit.name)) is not None:
                 now = limit_texts([phase.limit]).removeprefix(f"{limit.name}:")
-                told = f"{now} until {iso_time(phase.until_ms).replace('.000Z', 'Z')}"
+                window = f"({phase.window})" if phase.window else ""
+                told = f"{now}{window} until {iso_time(phase.until_ms).replace('.000Z', 'Z')}"
                 binds = f"{binds}, {told}" if binds else told
             left = shown_amount(bucket.available[limit.name], limit.unit)
             rows.append((limit.name, bucket.entity_id, rate, left, binds))

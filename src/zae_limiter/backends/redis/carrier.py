@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncGenerator, Sequence
 from importlib.resources import files
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...exceptions import RateLimiterUnavailable
@@ -127,28 +128,24 @@ class Carrier:
             async def send(rides: Sequence[RedisRide]) -> list[list[Any] | RateLimiterUnavailable]:
                 return await self._carry(rides, is_write)
 
-            convoy = home.convoys[route] = Convoy(send, ways=self.options.ways, weight_max=WEIGHT_MAX)
+            def refuse(ride: RedisRide) -> RateLimiterUnavailable | None:
+                if ride.until_ms > self.world.ticks_ms() + self.options.timeout_ms * LEFT_SHARE_MIN:
+                    return None
+                late = not_sent("what came before it took all the time")
+                return late.as_failure(str(self.servers), is_write=is_write)
+
+            convoy = home.convoys[route] = Convoy(send, self.options.ways, WEIGHT_MAX, refuse)
         return convoy
 
     async def _carry(
         self, rides: Sequence[RedisRide], is_write: bool
     ) -> list[list[Any] | RateLimiterUnavailable]:
         """The answers to each ride, or why it has none."""
-        latest_ms = self.world.ticks_ms() + self.options.timeout_ms * LEFT_SHARE_MIN
-        in_time = [ride for ride in rides if ride.until_ms > latest_ms]
-        late, failure, answers = not_sent("what came before it took all the time"), None, []
-        if in_time:
-            try:
-                answers = await self._run(in_time, is_write)
-            except RedisTrouble as trouble:
-                failure = trouble
-        told, at = list[list[Any] | RateLimiterUnavailable](), 0
-        for ride in rides:
-            if (missed := late if ride.until_ms <= latest_ms else failure) is not None:
-                told.append(missed.as_failure(str(self.servers), is_write=is_write))
-            else:
-                told.append(answers[at : (at := at + len(ride.asked))])
-        return told
+        try:
+            answers = iter(await self._run(rides, is_write))
+        except RedisTrouble as trouble:
+            return [trouble.as_failure(str(self.servers), is_write=is_write) for _ in rides]
+        return [list(islice(answers, len(ride.asked))) for ride in rides]
 
     async def _run(self, rides: Sequence[RedisRide], is_write: bool) -> list[Any]:
         """The answers of the script to all that is asked."""

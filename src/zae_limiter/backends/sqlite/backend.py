@@ -63,7 +63,9 @@ class SqliteBackend:
         self._world = world
         # Absolute, so that the store stays the same when the process changes its directory.
         self._database = Database(Path(text).absolute(), world)
-        self._threads = ForkSafe(lambda: ThreadPoolExecutor(THREADS_MAX, "zae-limiter-sqlite"))
+        self._writers = ForkSafe(lambda: ThreadPoolExecutor(THREADS_MAX, "zae-limiter-sqlite"))
+        # Who only reads waits for no other process, and not behind those who do. It has no turn either.
+        self._readers = ForkSafe(lambda: ThreadPoolExecutor(1, "zae-limiter-sqlite-reads"))
         self._line = WaitingLine(self._database.path, world)
         self._writes = self._turn_writes = 0
         self._turn_since_ms = 0.0  # since when this process had waited for the turn it has
@@ -75,7 +77,7 @@ class SqliteBackend:
 
     async def setup(self) -> None:
         """Open the file, make it if it is missing, and drop some of what has expired."""
-        await self._run(statements.sweep, self._world.now_ms())
+        await self._run(statements.sweep, self._world.now_ms(), is_turn_over=False)
 
     async def batch_get(self, keys: Sequence[Key]) -> list[Item | None]:
         return await self.ask(statements.batch_get, keys)
@@ -129,7 +131,7 @@ class SqliteBackend:
         if self._sync:
             self._database.close()
         else:
-            await in_thread(self._threads.get(), self._database.close)
+            await in_thread(self._writers.get(), self._database.close)
 
     def change_log(self) -> SqliteLog:
         """What became of the buckets, read over a connection of its own: this one is busy."""
@@ -147,7 +149,7 @@ class SqliteBackend:
         self._count(len(writes))
         return outcomes
 
-    async def ask(self, work: Work[A, T], argument: A, *, is_turn_over: bool = False) -> T:
+    async def ask(self, work: Work[A, T], argument: A, *, is_turn_over: bool | None = None) -> T:
         """Run it for a caller who expects nothing but an answer or ``RateLimiterUnavailable``."""
         try:
             return await self._run(work, argument, is_turn_over=is_turn_over)
@@ -156,7 +158,7 @@ class SqliteBackend:
         except ZAELimiterError as error:
             raise RateLimiterUnavailable(str(error), misconfigured="file") from error
 
-    async def _run(self, work: Work[A, T], argument: A, *, is_turn_over: bool = False) -> T:
+    async def _run(self, work: Work[A, T], argument: A, *, is_turn_over: bool | None = None) -> T:
         if not is_turn_over:
             with contextlib.suppress(Busy):
                 return self._database.attempt(work, argument)
@@ -165,18 +167,16 @@ class SqliteBackend:
             self._turn_since_ms, self._turn_writes = since_ms, 0
         if self._sync:
             return self._wait(since_ms, work, argument, is_turn_over)
-        return await in_thread(self._threads.get(), self._wait, since_ms, work, argument, is_turn_over)
+        threads = self._readers if is_turn_over is None else self._writers
+        return await in_thread(threads.get(), self._wait, since_ms, work, argument, is_turn_over)
 
     def _is_turn_over(self) -> bool:
         """Whether this process has written some times in a row, and somebody waits."""
-        if self._turn_writes < TURN_WRITES:
-            return False
-        if self._line.is_anyone_waiting():
-            return True
-        self._turn_writes = 0
-        return False
+        if self._turn_writes >= TURN_WRITES and not self._line.is_anyone_waiting():
+            self._turn_writes = 0
+        return self._turn_writes >= TURN_WRITES
 
-    def _wait(self, since_ms: float, work: Work[A, T], argument: A, is_turn_over: bool) -> T:
+    def _wait(self, since_ms: float, work: Work[A, T], argument: A, is_turn_over: bool | None) -> T:
         """Try until it works or the time is over, and at least once."""
         place = self._line.stand(self._turn_since_ms) if is_turn_over else None
         slept_ms = polite_ms = 0.0
@@ -215,7 +215,7 @@ class SqliteBackend:
             if self._sync:
                 self._tidy()
             else:
-                self._threads.get().submit(self._tidy)
+                self._writers.get().submit(self._tidy)
 
     def _tidy(self) -> None:
         """A favour to later calls: nobody waits for it, and its failure is theirs to find."""

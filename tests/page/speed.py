@@ -1,0 +1,97 @@
+"""How fast the page is: ``python -m tests.page.speed``, and nothing else should run beside it.
+
+Of ten thousand entities the overview and their list are opened, several times; a program is refused while
+somebody looks. The best of each counts, for whatever else the machine does is in it too. It fails if the page
+takes a second to open, or two to tell of a refusal.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.page.browser import Browser, chromium
+from tests.page.served import CHANGER, Running, Served, serving
+from tests.patience import wait_until
+from zae_limiter import Limit, SyncRateLimiter
+
+ROUNDS = 3
+OPENED_MS_MAX, REFUSED_SECONDS_MAX = 1_000, 2.0
+ENTITIES, USED = 10_000, 2_000
+
+TIMED = """
+window.seen = {};
+new MutationObserver(() => {
+  for (const [name, selector] of [["overview", ".nearest tbody tr"], ["entities", ".card-foot .pager"]]) {
+    if (!(name in window.seen) && document.querySelector(selector)) window.seen[name] = performance.now();
+  }
+}).observe(document, {childList: true, subtree: true});
+"""
+
+
+def fill(store: str) -> None:
+    """Ten thousand entities, a fifth of them with a bucket that was used."""
+    with SyncRateLimiter.open(store) as limiter:
+        limiter.set_resource_defaults("gpt-4", [Limit.per_day("rpd", 100), Limit.per_day("tpd", 10_000)])
+        for number in range(ENTITIES):
+            limiter.repository.create_entity(f"key-{number:05}")
+        for number in range(USED):
+            with limiter.acquire(f"key-{number:05}", "gpt-4", {"rpd": 1 + number % 90, "tpd": 100}):
+                pass
+
+
+def opened(browser: Browser, served: Served) -> Iterator[tuple[str, int]]:
+    """The views that have most to show, and after how many milliseconds each was there."""
+    browser.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": TIMED})
+    browser.open("about:blank")  # another place of the same page is no visit
+    browser.open(served.page(CHANGER))
+    browser.settled()
+    browser.one(".nearest tbody tr")
+    for name in ("overview", "entities"):
+        browser.open("about:blank")
+        browser.open(f"{served.url}/ui/#/{name}")
+        wait_until(lambda name=name: bool(browser.run("return window.seen[arguments[0]]", name)))  # type: ignore[misc]
+        yield name, round(browser.run("return window.seen[arguments[0]]", name))
+
+
+@contextmanager
+def refused_beside(browser: Browser, store: str, entity: str = "eager") -> Iterator[float]:
+    """A program that is refused, and after how many seconds the overview told that, by its stream alone."""
+    with SyncRateLimiter.open(store) as limiter:
+        limiter.set_limits(entity, [Limit.per_day("calls", 1)], resource="api")
+    browser.go("overview")
+    browser.sees("Live", ".connection")
+    browser.run(
+        """const whole = window.fetch;
+        window.fetch = (where, ...more) =>
+            String(where).includes('view/overview') ? new Promise(() => {}) : whole(where, ...more)"""
+    )
+    with Running.beside(store, entity, "api") as running:
+        browser.sees(entity, ".ticker")
+        yield time.monotonic() - running.first_refused_s
+
+
+def main() -> int:
+    found: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
+        store = f"sqlite:///{folder}/limits.db"
+        fill(store)
+        with serving(Path(folder), store) as served:
+            for number in range(ROUNDS):
+                for name, took_ms in opened(browser, served):
+                    found.setdefault(name, []).append(took_ms / OPENED_MS_MAX)
+                    print(f"{name} of {ENTITIES} entities was there after {took_ms} ms")
+                with refused_beside(browser, store, f"eager-{number}") as delay_s:
+                    found.setdefault("refusal", []).append(delay_s / REFUSED_SECONDS_MAX)
+                    print(f"a refusal was seen {delay_s:.2f} s after it happened")
+                browser.driver.refresh()
+    slow = [name for name, shares in found.items() if min(shares) >= 1]
+    print(f"too slow: {', '.join(slow)}" if slow else "fast enough")
+    return 1 if slow else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
