@@ -24,6 +24,7 @@ from zae_limiter import (
     SyncRepository,
     ValidationError,
 )
+from zae_limiter.backends import DRIVERS
 from zae_limiter.settings import STACK_VARIABLE, STORE_VARIABLE
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
@@ -110,6 +111,14 @@ def test_the_page_has_every_setting() -> None:
     )
     assert STORE_VARIABLE in rows()["store"]
     assert STACK_VARIABLE in rows()["stack"]
+
+
+def test_the_page_tells_the_deadline_of_every_store() -> None:
+    """Each that waits for something, with its default and its range; memory does not."""
+    waiting = set(DRIVERS.values()) - {DRIVERS["memory"]}
+    assert {DRIVERS[name.lower()] for name in tables.TIMEOUTS_MS} == waiting
+    _, _, _, default, _, span, _, _ = rows()["timeout_ms"].split("|")
+    assert [one for one in tables.TIMEOUTS_MS if one not in default or one not in span] == []
 
 
 def test_a_table_that_drifted_is_seen() -> None:

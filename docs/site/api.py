@@ -6,19 +6,26 @@ Examples are those that `tests/documents/test_docstrings.py` runs.
 
 from __future__ import annotations
 
+import ast
+import enum
 import importlib
 import inspect
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Iterable
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 PACKAGE = "zae_limiter"
-SOMEBODY_ELSES = "established"
-"""The module of forms that programs for the established package have: the contract lists them."""
+SOMEBODY_ELSES = (".established", ".backends.around")
+"""Modules of forms that programs for the established package have, and of what every store has."""
 
 OBJECT = re.compile(r"<(?:class|enum|function) '?([\w.]+)'?[^>]*>")
 HOME = re.compile(r"\b(?:zae_limiter(?:_aggregator)?|typing|collections\.abc)\.(?:\w+\.)*(?=\w)")
+ASYNC = re.compile(r"\b(?:await|async) ")
+EXAMPLE = re.compile(r"^ *(?:>>>|\.\.\.) .*$", re.MULTILINE)
 FORWARD = re.compile(r"(?<=[ \[(|])'([^']*)'(?=[,\])| ]|$)")
 
 
@@ -114,7 +121,7 @@ def described(name: str, thing: Any) -> Iterable[str]:
         yield from described_class(name, thing)
     elif callable(thing):
         yield code(signature(name, thing))
-        yield prose(inspect.getdoc(thing) or "")
+        yield prose(doc_of_name(name, thing))
     else:
         yield f"Is `{thing!r}`." if len(repr(thing)) < 90 else f"A {type(thing).__name__}."
 
@@ -130,28 +137,59 @@ def described_class(name: str, kind: type) -> Iterable[str]:
         yield f"A kind of {', '.join(f'`{base}`' for base in own)}."
     if not (issubclass(kind, BaseException) or is_enum(kind) or is_typed_dict(kind)):
         yield code(signature(name, kind, "class "))
-    yield prose(own_doc(kind))
+    yield prose(doc_of_name(name, kind))
     if is_enum(kind):
         yield "\n".join(f"- `{one.name}` is `{one.value!r}`" for one in kind)  # type: ignore[attr-defined]
         return
     if is_typed_dict(kind):
         yield "\n".join(f"- `{key}`: `{plain(str(value))}`" for key, value in kind.__annotations__.items())
         return
-    for member, thing, owner in members(kind):
+    for member, thing in members(kind):
         yield f'### `{name}.{member}` {{ #{name}.{member} data-toc-label="{member}" }}'
         if isinstance(thing, property):
-            yield prose(inspect.getdoc(thing) or "")
+            yield prose(doc_of_member(kind, member))
             continue
         within = getattr(kind, member)
         before = "async def " if inspect.iscoroutinefunction(within) else "def "
         yield code(signature(member, within, before))
-        yield prose(inspect.getdoc(within) or "") or f"As in `{owner.__name__}`."
+        said = doc_of_member(kind, member)
+        yield prose(of_twin(said) if name.startswith("Sync") else said)
 
 
-def own_doc(kind: type) -> str:
-    """A docstring that somebody wrote, not one that a dataclass made."""
-    said = inspect.cleandoc(kind.__doc__ or "")
-    return "" if said.startswith(f"{kind.__name__}(") else said
+def doc_of_name(name: str, thing: Any) -> str:
+    """A docstring of ours, not one that a dataclass or an enumeration made, or that Python has of a type."""
+    if inspect.isclass(thing) or inspect.isfunction(thing):
+        said = inspect.cleandoc(thing.__doc__ or "")
+        return "" if said.startswith(f"{name}(") or said == (enum.Enum.__doc__ or "") else said
+    homes = [one for one in list(sys.modules.values()) if getattr(one, "__name__", "").startswith(PACKAGE)]
+    docs = (doc_of_alias(name, one.__file__ or "") for one in homes if vars(one).get(name) is thing)
+    return next((said for said in docs if said), "")
+
+
+def doc_of_alias(name: str, file: str) -> str:
+    """The string below the line that gives something its name."""
+    body = ast.parse(Path(file).read_text(encoding="utf-8")).body
+    for row, below in pairwise(body):
+        is_it = isinstance(row, ast.AnnAssign) and ast.unparse(row.target) == name
+        if is_it and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            return str(below.value.value)
+    return ""
+
+
+def doc_of_member(kind: type, member: str) -> str:
+    """What the class says of it, or the first above it that is ours and does."""
+    ours = (base for base in kind.__mro__ if base.__module__.startswith(PACKAGE) and member in vars(base))
+    docs = (vars(base)[member].__doc__ for base in ours)
+    return inspect.cleandoc(next((said for said in docs if said), ""))
+
+
+def of_twin(text: str) -> str:
+    """A docstring whose examples do not await."""
+    return EXAMPLE.sub(lambda row: without_await(row[0]), text)
+
+
+def without_await(source: str) -> str:
+    return ASYNC.sub("", source)
 
 
 def is_enum(kind: type) -> bool:
@@ -162,15 +200,15 @@ def is_typed_dict(kind: type) -> bool:
     return hasattr(kind, "__total__")
 
 
-def members(kind: type) -> Iterable[tuple[str, Any, type]]:
+def members(kind: type) -> Iterable[tuple[str, Any]]:
     """Public methods and properties of a class that are ours, in the order of their names."""
     for name, thing in inspect.getmembers_static(kind):
         owner = next(base for base in kind.__mro__ if name in vars(base))
         home = owner.__module__
-        if name.startswith("_") or not home.startswith(PACKAGE) or home.endswith(f".{SOMEBODY_ELSES}"):
+        if name.startswith("_") or not home.startswith(PACKAGE) or home.endswith(SOMEBODY_ELSES):
             continue
         if isinstance(thing, property | classmethod | staticmethod) or inspect.isfunction(thing):
-            yield name, thing, owner
+            yield name, thing
 
 
 def signature(name: str, thing: Callable[..., Any], before: str = "def ") -> str:
@@ -249,6 +287,8 @@ def index() -> str:
         "# The library",
         "Every public name, from its docstring. The examples in them are run by the tests. Sync twins have"
         " the same names and meanings as what they are twins of.",
+        "In the examples `limiter` is a fresh one in memory, and `gpt-4` has the limits `rpm:60` and"
+        " `tpm:10000`. What awaits runs in `python -m asyncio`.",
         "| page | names |\n|---|---|",
     ]
     table = [

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from docs.site import api, commands, contents
 from tests.documents.blocks import PIECE
-from tests.documents.not_run import CHECKOUT, INSTALLS, reason
+from tests.documents.not_run import reason
 
 ROOT = contents.ROOT
 LINK = re.compile(r"(?P<before>\]\()(?P<to>[^)\s]+)(?=\))|(?P<tag><img src=\")(?P<image>[^\"]+)(?=\")")
@@ -176,11 +176,12 @@ def with_film(page: str) -> str:
 
 
 def reasons_of(block: str) -> list[str]:
-    """Why commands are not run at all: one reason for all of a console block, or each with its command."""
+    """Why commands are not run: the reason that all of a console block have, or each with its command."""
     firsts = re.findall(r"^\$ (.*)$", block, re.MULTILINE)
-    found = [(one, why) for one in firsts if (why := reason(one)) not in ("", CHECKOUT, INSTALLS)]
-    if len(found) == len(firsts):
-        return list(dict.fromkeys(why for _, why in found))
+    found = [(one, why) for one in firsts if (why := reason(one))]
+    reasons = list(dict.fromkeys(why for _, why in found))
+    if len(found) == len(firsts) and len(reasons) == 1:
+        return reasons
     return [f"`{one}`, as {why}" for one, why in found]
 
 

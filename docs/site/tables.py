@@ -13,8 +13,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from docs.site.contents import ROOT
+from zae_limiter.backends import dynamodb, redis
 from zae_limiter.backends.dynamodb.boto import Access
-from zae_limiter.backends.sqlite.backend import TIMEOUT_MS
+from zae_limiter.backends.postgres import address
+from zae_limiter.backends.redis.carrier import RedisOptions
+from zae_limiter.backends.sqlite import backend as sqlite
 from zae_limiter.records.connection import Options
 from zae_limiter.settings import CACHE_TTL_SECONDS_MAX, COUNTS, STACK_VARIABLE, STORE_VARIABLE, Settings
 
@@ -24,12 +27,33 @@ SAID = re.compile(r"^ *``(\w+)``: (.*)$", re.MULTILINE)
 VARIABLE = re.compile(r"_?[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*")
 OURS = re.compile(r"_?(?:ZAE_LIMITER|ZAEL)_[A-Z_]+")
 
+TIMEOUTS_MS = {
+    "SQLite": (sqlite.TIMEOUT_MS, sqlite.TIMEOUT_MS_MAX),
+    "Redis": (RedisOptions("").timeout_ms, redis.TIMEOUT_MS_MAX),
+    "PostgreSQL": (address.TIMEOUT_MS, address.TIMEOUT_MS_MAX),
+    "DynamoDB": (Access().timeout_ms, dynamodb.TIMEOUT_MS_MAX),
+}
+"""The deadline of each store if nothing is said, and the longest; memory waits for nothing."""
+
+
+def by_value(values: dict[str, str]) -> str:
+    """Each value with the stores that have it: ``1 on A and B, 2 on C``."""
+    groups: dict[str, list[str]] = {}
+    for store, value in values.items():
+        groups.setdefault(value, []).append(store)
+    told = {
+        value: " and ".join(filter(None, (", ".join(stores[:-1]), stores[-1])))
+        for value, stores in groups.items()
+    }
+    return ", ".join(f"{value} on {stores}" for value, stores in told.items())
+
+
 NOT_SAID = {
     "store": "a SQLite file in your state directory",
     "stack": "none",
     "region": "what botocore finds",
     "endpoint_url": "AWS",
-    "timeout_ms": f"{TIMEOUT_MS:,} on SQLite, {Access().timeout_ms:,} on DynamoDB",
+    "timeout_ms": by_value({store: f"{least:,}" for store, (least, _) in TIMEOUTS_MS.items()}),
     "session": "one of its own",
     "config": "one of its own",
     "world": "the machine's",
@@ -92,6 +116,8 @@ def type_of(kind: object) -> str:
 def range_of(name: str) -> str:
     if name == "config_cache_ttl":
         return f"0 to {CACHE_TTL_SECONDS_MAX:,}"
+    if name == "timeout_ms":
+        return by_value({store: f"1 to {most:,}" for store, (_, most) in TIMEOUTS_MS.items()})
     least, most = COUNTS.get(name, (None, None))
     return "" if least is None else f"{least:,} to {most:,}"
 

@@ -77,7 +77,13 @@ class Lease(View, Current):
                 self._add(wanted)
 
     async def adjust(self, amounts: Mapping[str, int] | None = None, /, **named: int) -> None:
-        """Note what it cost more or less; stored when the lease ends. Never refused: there may be debt."""
+        """Note what it cost more or less; stored when the lease ends. Never refused: there may be debt.
+
+        >>> async with limiter.acquire("key-1", "gpt-4", {"tpm": 500}) as lease:
+        ...     await lease.adjust(tpm=10_000)
+        >>> await limiter.available("key-1", "gpt-4")
+        {'rpm': 60, 'tpm': -500}
+        """
         self._check_open()
         changes = named_amounts(amounts, named)
         for name, change in changes.items():
@@ -95,7 +101,13 @@ class Lease(View, Current):
             self._add(changes)
 
     async def settle(self, amounts: Mapping[str, int] | None = None, /, **named: int) -> None:
-        """Note the whole cost, by limit; stored when the lease ends. Never refused: there may be debt."""
+        """Note the whole cost, by limit; stored when the lease ends. Never refused: there may be debt.
+
+        >>> async with limiter.acquire("key-1", "gpt-4", {"tpm": 500}) as lease:
+        ...     await lease.settle(tpm=620)
+        >>> await limiter.available("key-1", "gpt-4")
+        {'rpm': 60, 'tpm': 9380}
+        """
         self._check_open()
         totals = named_amounts(amounts, named)
         for name, total in totals.items():
@@ -106,7 +118,13 @@ class Lease(View, Current):
             self._add({name: total - consumed.get(name, 0) for name, total in totals.items()})
 
     async def release(self, amounts: Mapping[str, int] | None = None, /, **named: int) -> None:
-        """Note that part of what the lease holds was not needed; it is given back when the lease ends."""
+        """Note that part of what the lease holds was not needed; it is given back when the lease ends.
+
+        >>> async with limiter.acquire("key-1", "gpt-4", {"tpm": 500}) as lease:
+        ...     await lease.release(tpm=200)
+        >>> lease.consumed
+        {'tpm': 300}
+        """
         returned = named_amounts(amounts, named)
         for name, amount in returned.items():
             check_count(f"amount of {shown(name)}", amount, TOKENS_MAX, 0)
@@ -122,6 +140,11 @@ class Lease(View, Current):
 
         What was committed before, or ended well with its block, is left alone. What was given back cannot be
         committed: ``LeaseExpiredError``.
+
+        >>> lease = await limiter.acquire("key-1", "gpt-4", {"tpm": 500}).open()
+        >>> await lease.commit()
+        >>> await limiter.available("key-1", "gpt-4")
+        {'rpm': 60, 'tpm': 9500}
         """
         if not self._is_over() and not self._is_even("committed"):
             await self._buckets.writer.colour.keep(self._end_well("committed"), self._lost)
@@ -129,7 +152,13 @@ class Lease(View, Current):
             raise LeaseExpiredError(self._entity_id, self._resource, "was given back; call acquire again")
 
     async def cancel(self) -> None:
-        """The work came to nothing: give everything back, and end the lease, unless it has ended before."""
+        """The work came to nothing: give everything back, and end the lease, unless it has ended before.
+
+        >>> lease = await limiter.acquire("key-1", "gpt-4", {"tpm": 500}).open()
+        >>> await lease.cancel()
+        >>> await limiter.available("key-1", "gpt-4")
+        {'rpm': 60, 'tpm': 10000}
+        """
         if not self._is_over():
             await self._buckets.writer.colour.keep(self._abandon(), self._lost)
 

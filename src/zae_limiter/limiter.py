@@ -181,6 +181,12 @@ class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):
           Whoever asked first begins first, in all processes. A wait that would be longer is refused: at once
           where one bucket is asked, else as soon as that is known.
 
+        >>> async with limiter.acquire("key-1", "gpt-4", {"rpm": 60, "tpm": 500}) as lease:
+        ...     await lease.settle(tpm=420)  # what the work really took
+        >>> async with limiter.acquire("key-1", "gpt-4", {"rpm": 1}, wait=30) as lease:
+        ...     lease.waited_ms
+        1000
+
         Nothing is taken before the block is entered. The lease corrects the cost while the work goes on; a
         block that raises gets everything back. For work that fits no block, ``lease = await
         limiter.acquire(…)`` is open until ``lease.commit()`` or ``lease.cancel()``.
@@ -229,6 +235,9 @@ class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):
         """What an acquire could take now, by limit; negative while in debt, or others wait. Consumes nothing.
 
         For an entity that cascades this is what both it and its parent can give.
+
+        >>> await limiter.available("key-1", "gpt-4")
+        {'rpm': 60, 'tpm': 10000}
         """
         if use_stored_limits is not None:
             deprecated("use_stored_limits", STORED_LIMITS)
@@ -242,7 +251,13 @@ class RateLimiter(LimiterForms, Limiting[AsyncDecorator]):
         limits: Sequence[Limit] | None = None,
         use_stored_limits: bool | None = None,
     ) -> float:
-        """Seconds until an acquire of ``needed`` passes if nobody else takes anything; ``inf`` for never."""
+        """Seconds until an acquire of ``needed`` passes if nobody else takes anything; ``inf`` for never.
+
+        >>> await limiter.time_until_available("key-1", "gpt-4", {"rpm": 60})
+        0.0
+        >>> await limiter.time_until_available("key-1", "gpt-4", {"rpm": 61})
+        inf
+        """
         if use_stored_limits is not None:
             deprecated("use_stored_limits", STORED_LIMITS)
         return (await self.check_availability(entity_id, resource, needed, limits)).retry_after_seconds

@@ -86,11 +86,13 @@ class Tally:
         return min((int(sequence or 0) for sequence in self.failed), default=None)
 
     def add(self, other: Tally) -> None:
+        """Count what became of another batch, too."""
         for name, count in other.counts().items():
             setattr(self, name, getattr(self, name) + count)
         self.failed |= other.failed
 
     def counts(self) -> dict[str, int]:
+        """All but why records failed, by name."""
         return {name: value for name, value in vars(self).items() if name != "failed"}
 
 

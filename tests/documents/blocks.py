@@ -10,9 +10,12 @@ with what the page says.
 - `<!-- not executed: reason -->` before a block says why nobody runs it; so does the site, below it
 - `<!-- before: … -->` holds commands that the reader is spared
 - `<!-- with: NAME -->` before a `python` block says that it needs another library; `test_peers` runs these
+- `<!-- varies: `zae_1f3a`, `4.2` -->` before a block: these words and numbers in it are others each time
+- `<!-- clock: 2026-10-05T09:30:00Z -->` lets the clock stand there from now on; without a time it goes on
 
-What is printed is standard output, alone or with standard error behind it. In it `…` stands for any letters,
-and on a line of its own for any lines. Where nothing is shown, nothing is printed, on neither.
+What is printed is standard output, alone or with standard error behind it. A `…` on a line of its own stands
+for lines that would bore a reader, so it is never all that is shown. Within a line it is a letter like
+others, unless it is said to vary. Where nothing is shown, nothing is printed, on neither.
 A command fails if and only if what it prints starts with `error:`.
 What cannot run here is in a table, `NOT_RUN`, with the reason.
 """
@@ -20,10 +23,13 @@ What cannot run here is in a table, `NOT_RUN`, with the reason.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 FENCE = re.compile(r"^```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
-COMMENT = re.compile(r"<!-- (?P<kind>file|before|with|checked|not executed): ?(?P<said>.*?)-->", re.DOTALL)
+COMMENT = re.compile(
+    r"<!-- (?P<kind>file|before|with|varies|clock|checked|not executed): ?(?P<said>.*?)-->", re.DOTALL
+)
 PIECE = re.compile(f"{FENCE.pattern}|{COMMENT.pattern}", re.MULTILINE | re.DOTALL)
 
 
@@ -36,6 +42,12 @@ class Step:
     printed: str | None = None
     library: str = ""
     """Somebody else's, that it needs."""
+    varies: tuple[str, ...] = ()
+    """Parts of what is printed that are others each time."""
+
+    @property
+    def first(self) -> str:
+        return self.command.partition("\n")[0]
 
     @property
     def fails(self) -> bool:
@@ -45,27 +57,35 @@ class Step:
 def steps_of(page: str, spared: frozenset[str]) -> list[Step]:
     """What a page does, in order; blocks and commands whose first line is spared are left out."""
     steps: list[Step] = []
-    file = skipped = library = ""
+    said: dict[str, str] = {}
     for piece in PIECE.finditer(page):
         line = page.count("\n", 0, piece.start()) + 1
-        if piece["kind"] is not None:
-            if piece["kind"] == "before":
-                steps += [Step(line, command) for command in piece["said"].strip().splitlines()]
-            file = piece["said"].strip() if piece["kind"] == "file" else file
-            skipped = piece["said"].strip() if piece["kind"] == "not executed" else skipped
-            library = piece["said"].strip() if piece["kind"] == "with" else library
-            continue
-        text, language = piece["text"], piece["language"]
-        if file:
-            steps.append(Step(line, f"cat > {file} <<'END_OF_FILE'\n{text}END_OF_FILE"))
-        elif language == "console":
-            steps += [one for one in _commands(text, line) if one.command.splitlines()[0] not in spared]
-        elif language == "python" and not skipped:
-            steps.append(Step(line, f"python - <<'END_OF_FILE'\n{text}END_OF_FILE", "", library))
-        elif language == "output":
-            steps[-1] = replace(steps[-1], printed=text)
-        file = skipped = library = ""
+        if piece["kind"] == "before":
+            steps += [Step(line, command) for command in piece["said"].strip().splitlines()]
+        elif piece["kind"] == "clock":
+            steps.append(Step(line, f"export CLOCK_STANDS_AT={piece['said'].strip()}"))
+        elif piece["kind"] is not None:
+            said[piece["kind"]] = piece["said"].strip()
+        else:
+            varies = tuple(re.findall("`([^`]+)`", said.get("varies", "")))
+            if piece["language"] == "output":
+                steps[-1] = replace(steps[-1], printed=piece["text"], varies=varies)
+            else:
+                found = _steps_of_block(piece["language"], piece["text"], line, said)
+                steps += [replace(one, varies=varies) for one in found if one.first not in spared]
+            said = {}
     return steps
+
+
+def _steps_of_block(language: str, text: str, line: int, said: dict[str, str]) -> list[Step]:
+    if "file" in said:
+        return [Step(line, f"cat > {said['file']} <<'END_OF_FILE'\n{text}END_OF_FILE")]
+    if language == "console":
+        return _commands(text, line)
+    if language == "python" and not said.get("not executed"):
+        program = f"python - <<'END_OF_FILE'\n{text}END_OF_FILE"
+        return [Step(line, program, "", said.get("with", ""))]
+    return []
 
 
 def _commands(text: str, line: int) -> list[Step]:
@@ -108,11 +128,24 @@ def checkers(page: str) -> list[str]:
     return [piece["said"].strip() for piece in PIECE.finditer(page) if piece["kind"] == "checked"]
 
 
-def agrees(said: str, printed: str) -> bool:
-    """Whether what was printed is what a page says."""
+def vague_blocks(page: str) -> list[str]:
+    """Commands and programs of which a reader is shown nothing but a lone `…`, the tests' wildcard."""
+    steps = steps_of(page, frozenset())
+    return [f"{one.line}: {one.first}" for one in steps if (one.printed or "").strip() == "…"]
+
+
+def agrees(said: str, printed: str, varies: Sequence[str] = ()) -> bool:
+    """Whether what was printed is what a page says, but for words within the parts that vary."""
     wanted = [line.rstrip() for line in said.strip("\n").splitlines()]
     got = "\n".join(line.rstrip() for line in printed.strip("\n").splitlines())
-    pattern = "\n".join(
-        "(?:.*)" if line == "…" else "[^\n]*".join(map(re.escape, line.split("…"))) for line in wanted
-    )
+    pattern = "\n".join("(?:.*)" if line == "…" else _pattern(line, varies) for line in wanted)
     return re.fullmatch(pattern, got, re.DOTALL) is not None
+
+
+def _pattern(line: str, varies: Sequence[str]) -> str:
+    """Digits of what varies may be other digits, words other words, and `…` any letters."""
+    found = re.escape(line)
+    for one in varies:
+        loose = re.sub(r"\d+", r"\\d+", re.escape(one)) if one[0].isdigit() else r"\S+"
+        found = found.replace(re.escape(one), "[^\n]*" if one == "…" else loose)
+    return found

@@ -19,6 +19,7 @@ from zae_limiter.cli.app import program
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```.*?^```[ \t]*$", re.MULTILINE | re.DOTALL)
+VARIES = re.compile(r"^<!-- varies: .* -->$", re.MULTILINE)
 SPAN = re.compile(r"`([^`\n]+)`")
 COMMAND = re.compile(rf"^(?:\$ )?{PROGRAM}((?: [^\s|;&>]+)*)", re.MULTILINE)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
@@ -79,7 +80,7 @@ def sources() -> frozenset[str]:
 
 def unknown(page: str) -> list[str]:
     """All that a page names and nobody finds."""
-    spans = SPAN.findall(BLOCK.sub("", page))
+    spans = SPAN.findall(VARIES.sub("", BLOCK.sub("", page)))
     consoles = "\n".join(re.findall(r"^```console\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
     wrong = [f"variable {name}" for name in VARIABLE.findall(page) if name not in tables.MEANINGS]
     for said in spans:

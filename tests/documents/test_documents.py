@@ -5,23 +5,23 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from docs.site import contents
 from tests.documents import wheel
-from tests.documents.blocks import Step, agrees, checkers, idle_blocks, steps_of
+from tests.documents.blocks import Step, agrees, checkers, idle_blocks, steps_of, vague_blocks
 from tests.documents.not_run import NOT_RUN, PREFIXES, reason
+from tests.documents.shell import disagreements, run, says_it
+from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
 OTHERS = [name for name in contents.written() if name not in PAGES and "/adr/" not in name]
 """Pages of the site that are about a checkout."""
 DECISIONS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "adr").glob("*.md"))
-
-MARK = "\x1e"
-"""Between what one command prints and the next."""
 
 
 @pytest.fixture(scope="session")
@@ -37,8 +37,10 @@ WEB = frozenset({"fastapi", "flask", "django"})
 CLIENTS = frozenset({"httpx", "httpx2", "requests", "uvicorn"})
 
 
-SERVER_PAGES = frozenset({"docs/envoy.md", "docs/server.md"})
+SERVER_PAGES = frozenset({"docs/envoy.md", "docs/server.md", "docs/page.md", "docs/watch.md"})
 """Pages for those who serve limits to others."""
+STORE_PAGES = frozenset({"docs/postgresql.md", "docs/local.md", "docs/telemetry.md"})
+"""Pages for those who have a driver, or a library for metrics."""
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +48,13 @@ def server_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same, with what the server needs."""
     place = tmp_path_factory.mktemp("server-installed")
     return wheel.environment(place / "venv", wheel.build(place), wheel.EXTRAS | {"server", "grpc"})
+
+
+@pytest.fixture(scope="session")
+def store_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, with what stores and metrics need."""
+    place = tmp_path_factory.mktemp("store-installed")
+    return wheel.environment(place / "venv", wheel.build(place), wheel.EXTRAS | {"postgres", "prometheus"})
 
 
 @pytest.fixture(scope="session")
@@ -63,62 +72,14 @@ def spared(page: str) -> frozenset[str]:
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_does_what_it_says(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """From top to bottom, in an empty directory, with the wheel and nothing of this checkout."""
-    kind = "server_programs" if name in SERVER_PAGES else "web_programs" if name in WEB_PAGES else "programs"
+    kinds = {"server_programs": SERVER_PAGES, "web_programs": WEB_PAGES, "store_programs": STORE_PAGES}
+    kind = next((kind for kind, pages in kinds.items() if name in pages), "programs")
     programs = request.getfixturevalue(kind)
     page = (ROOT / name).read_text(encoding="utf-8")
     steps = [step for step in steps_of(page, spared(page)) if not step.library]
     ran, answers = run(steps, programs, tmp_path)
     assert disagreements(name, steps, answers) == []
     assert len(answers) == 3 * len(steps) + 1, ran.stderr
-
-
-def run(
-    steps: list[Step], programs: Path, place: Path, **more: str
-) -> tuple[subprocess.CompletedProcess[str], list[str]]:
-    """Do what a page does in one shell; of each step what it prints, its exit code, and its notes."""
-    notes = place.parent / f"{place.name}-notes"
-    script = "".join(
-        f"{{ {step.command}\n}} 2> {notes}; printf '{MARK}%s{MARK}' $?; cat {notes}; printf '{MARK}'\n"
-        for step in steps
-    )
-    kept = {key: os.environ[key] for key in ("LANG", "LC_ALL", "TMPDIR") if key in os.environ}
-    ran = subprocess.run(
-        ["bash"],
-        input=script,
-        cwd=place,
-        env={
-            **kept,
-            **more,
-            "PATH": f"{programs}:/usr/bin:/bin",
-            "HOME": str(place),
-            "COLUMNS": "80",
-            "NO_COLOR": "1",
-            "PYTHONUTF8": "1",
-        },
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return ran, ran.stdout.split(MARK)
-
-
-def disagreements(name: str, steps: list[Step], answers: list[str]) -> list[str]:
-    """Where a page says something else than what happens."""
-    wrong = []
-    for step, data, code, notes in zip(steps, answers[::3], answers[1::3], answers[2::3], strict=False):
-        printed = data + notes
-        if (code != "0") != step.fails:
-            wrong.append(f"{name}:{step.line}: {step.command}\nended with {code}:\n{printed}")
-        elif not says_it(step, data, printed):
-            wrong.append(f"{name}:{step.line}: {step.command}\nsays\n{step.printed}\nand prints\n{printed}")
-    return wrong
-
-
-def says_it(step: Step, data: str, printed: str) -> bool:
-    """Notes may be left out behind what is shown; where nothing is shown, there are none."""
-    if step.printed is None:
-        return True
-    return agrees(step.printed, printed) or (step.printed != "" and agrees(step.printed, data))
 
 
 def unseen_blocks(page: str) -> list[str]:
@@ -150,6 +111,18 @@ def test_pages_that_are_not_run_have_commands_with_reasons(name: str) -> None:
     page = (ROOT / name).read_text(encoding="utf-8")
     assert "```python" not in page
     assert [one for one in re.findall(r"^\$ (.*)$", page, re.MULTILINE) if not reason(one)] == []
+
+
+@pytest.mark.parametrize("name", [*PAGES, *OTHERS])
+def test_what_is_printed_is_shown_to_readers(name: str) -> None:
+    """Not the wildcard of these tests alone; a comment says which parts vary, and they are shown."""
+    assert vague_blocks((ROOT / name).read_text(encoding="utf-8")) == []
+
+
+def test_a_vague_block_is_seen() -> None:
+    """Of a command and of a program; lines that are left out beside others are none."""
+    page = "```console\n$ a\n…\n$ b\nb\n…\n```\n```python\nx\n```\n```output\n…\n```\n"
+    assert vague_blocks(page) == ["2: a", "8: python - <<'END_OF_FILE'"]
 
 
 def test_an_idle_block_is_seen() -> None:
@@ -201,15 +174,49 @@ def test_nothing_of_this_checkout_is_found(programs: Path, tmp_path: Path) -> No
     [
         ("a\n", "a \n\n", True),
         ("a\n", "b\n", False),
-        ("took … ms\n", "took 12 ms\n", True),
-        ("took … ms\n", "took 12\n ms\n", False),
+        ("took … ms\n", "took 12 ms\n", False),
+        ("took … ms\n", "took … ms\n", True),
         ("a\n…\nz\n", "a\nb\nc\nz\n", True),
         ("a\n…\n", "b\nc\n", False),
     ],
 )
 def test_what_agrees(said: str, printed: str, is_so: bool) -> None:
-    """Letters, or lines, that are left open."""
+    """Lines that are left out; a `…` within a line is a letter."""
     assert agrees(said, printed) is is_so
+
+
+@pytest.mark.parametrize(
+    ("said", "printed", "varies", "is_so"),
+    [
+        ("took 7 ms", "took 12 ms", ["7"], True),
+        ("took 7 ms", "took x ms", ["7"], False),
+        ("took 7 ms", "took 12 s", ["7"], False),
+        ("at 2026-10-05T09:00Z", "at 2027-01-31T17:00Z", ["2026-10-05T09:00Z"], True),
+        ("token: zae_1f", "token: zae_9a-b", ["zae_1f"], True),
+        ("token: zae_1f", "token: zae_9a b", ["zae_1f"], False),
+        ("said …", "said anything at all", ["…"], True),
+        ("said …", "said anything\nat all", ["…"], False),
+    ],
+)
+def test_what_varies(said: str, printed: str, varies: list[str], is_so: bool) -> None:
+    """Digits may be other digits, a word another word; what stands beside them may not."""
+    assert agrees(said, printed, varies) is is_so
+
+
+def test_a_page_says_what_varies_and_when_it_is() -> None:
+    """The first for one block, the other from there on."""
+    page = (
+        "<!-- clock: 2026-10-05T09:30:00Z -->\n"
+        "<!-- varies: `a b`, `c` -->\n```console\n$ one\na b\n$ two\n```\n"
+        "```python\nx\n```\n<!-- varies: `d` -->\n```output\nd\n```\n<!-- clock: -->\n"
+    )
+    assert [(step.first, step.varies) for step in steps_of(page, frozenset())] == [
+        ("export CLOCK_STANDS_AT=2026-10-05T09:30:00Z", ()),
+        ("one", ("a b", "c")),
+        ("two", ("a b", "c")),
+        ("python - <<'END_OF_FILE'", ("d",)),
+        ("export CLOCK_STANDS_AT=", ()),
+    ]
 
 
 def test_what_a_page_does() -> None:
@@ -249,3 +256,45 @@ def test_what_a_page_does() -> None:
 def test_what_is_printed_is_shown(said: str | None, data: str, notes: str, is_so: bool) -> None:
     """A command below which nothing stands prints nothing; what the reader is spared may print."""
     assert says_it(Step(1, "command", said), data, data + notes) is is_so
+
+
+def test_a_clock_that_is_set_stands(programs: Path, tmp_path: Path) -> None:
+    """For all programs of a page from there on, until it goes on again."""
+    program = "python -c 'from zae_limiter.runtime.world import World; print(World().now_ms())'"
+    words = ("export CLOCK_STANDS_AT=2026-10-05T09:30:00Z", program, "export CLOCK_STANDS_AT=", program)
+    _, answers = run([Step(1, one) for one in words], programs, tmp_path)
+    standing, going = answers[3].strip(), answers[9].strip()
+    assert standing == "1791192600000"
+    assert abs(int(going) / 1000 - time.time()) < PATIENCE_SECONDS
+
+
+def test_what_goes_on_is_told_as_the_page_has_it(programs: Path, tmp_path: Path) -> None:
+    """It begins in the background on a port that is free, and is ended with the page."""
+    server = (
+        "import time, sys; print('serving x at http://127.0.0.1:12345; Ctrl-C ends it', flush=True);"
+        "open('port', 'w').write(' '.join(sys.argv[1:])); time.sleep(3600)"
+    )
+    (tmp_path / "zae-limiter").write_text(f"#!{programs / 'python'}\n{server}")
+    (tmp_path / "zae-limiter").chmod(0o755)
+    shown = "serving x at http://127.0.0.1:8400; Ctrl-C ends it\n"
+    steps = [
+        Step(1, "PATH=.:$PATH"),
+        Step(2, "zae-limiter serve --store x", shown),
+        Step(3, "kill -0 $RUNNING; echo $RUNNING", None),
+    ]
+    _, answers = run(steps, programs, tmp_path)
+    assert disagreements("a page", steps, answers) == []
+    assert (tmp_path / "port").read_text() == "serve --store x --port 0"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(answers[6]), 0)
+
+
+@pytest.mark.parametrize("ended", ["echo 'error: no' >&2; exit 1", "echo one"])
+def test_what_should_go_on_and_ends_is_seen(programs: Path, tmp_path: Path, ended: str) -> None:
+    """A server that does not begin fails its page, whether it says why or not."""
+    (tmp_path / "zae-limiter").write_text(f"#!/bin/sh\n{ended}\n")
+    (tmp_path / "zae-limiter").chmod(0o755)
+    steps = [Step(1, "PATH=.:$PATH"), Step(2, "zae-limiter serve --store x", "one\ntwo\n")]
+    _, answers = run(steps, programs, tmp_path)
+    (wrong,) = disagreements("a page", steps, answers)
+    assert "ended with 1" in wrong

@@ -15,7 +15,8 @@ from benchmarks.process import PEERS
 from tests.documents import wheel
 from tests.documents.blocks import Step, steps_of
 from tests.documents.peer_facts import table
-from tests.documents.test_documents import PAGES, ROOT, disagreements, run, spared
+from tests.documents.shell import disagreements, run
+from tests.documents.test_documents import PAGES, ROOT, spared
 from tests.documents.wheel import needed
 from tests.house_rules import SRC_LINES_MAX
 from zae_limiter import Limit, RateLimitExceeded, SyncLease, SyncRateLimiter

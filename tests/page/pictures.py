@@ -12,6 +12,7 @@ import threading
 import time
 from pathlib import Path
 
+from tests.page import taken
 from tests.page.browser import PHONE, ROOT, Browser, chromium
 from tests.page.served import CHANGER, MONEY, serving
 from zae_limiter import Limit, RateLimitExceeded, SyncRateLimiter
@@ -118,6 +119,7 @@ def main() -> None:
             finally:
                 is_over.set()
                 working.join()
+    taken.note("pictures")
 
 
 def look(browser: Browser) -> None:

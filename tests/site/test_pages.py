@@ -8,7 +8,7 @@ import pytest
 
 from docs.site import checks, contents, dialects, staging
 from docs.site.__main__ import build
-from tests.documents.not_run import AWS, ENGINE
+from tests.documents.not_run import AWS, CHECKOUT, INSTALLS, VERDICT
 
 GROUPS = {
     *("Start", "Guides", "Concepts", "Web and LLMs", "Stores", "Operating", "Reference"),
@@ -129,5 +129,10 @@ def test_why_a_block_is_not_run_is_said() -> None:
     assert "*Not run by the tests: no server.*" in staging.with_reasons(page)
     assert "Not run" not in staging.with_reasons("```python\nx\n```\n")
     assert staging.reasons_of("$ aws x\n$ aws y\n") == [AWS]
-    assert staging.reasons_of("$ ls\n$ zae-limiter local up\n") == [f"`zae-limiter local up`, as {ENGINE}"]
+    assert staging.reasons_of("$ ls\n$ aws x\n") == [f"`aws x`, as {AWS}"]
+    assert staging.reasons_of("$ make demo\n$ make test\n") == [
+        f"`make demo`, as {CHECKOUT}",
+        f"`make test`, as {VERDICT}",
+    ]
+    assert staging.reasons_of('$ . venv/bin/activate\n$ pip install ".[cli]"\n') == [INSTALLS]
     assert staging.reasons_of("$ ls\n") == []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 import click
@@ -11,6 +13,7 @@ import pytest
 import zae_limiter
 from docs.site import api, checks, commands, contents
 from zae_limiter.cli.app import program
+from zae_limiter.llm.amounts import Amounts
 
 
 def test_every_public_name_is_there(site: Path) -> None:
@@ -25,6 +28,44 @@ def test_every_public_name_is_there(site: Path) -> None:
         own = [name for name, one in vars(kind).items() if inspect.isfunction(one) and name[0] != "_"]
         assert len(own) > 40
         assert {f"{kind.__name__}.{name}" for name in own} <= limiters
+
+
+def documented() -> dict[str, str]:
+    """What the reference says of each public name and member."""
+    found = {}
+    for name, thing in (
+        (name, one) for chapter in api.CHAPTERS for name, one in api.names_of(chapter).items()
+    ):
+        found[name] = api.doc_of_name(name, thing)
+        if inspect.isclass(thing) and not (api.is_enum(thing) or api.is_typed_dict(thing)):
+            found |= {f"{name}.{one}": api.doc_of_member(thing, one) for one, _ in api.members(thing)}
+    return found
+
+
+def test_every_name_and_member_is_described() -> None:
+    """In words of ours: what Python says of a base class or a type is nothing."""
+    found = documented()
+    assert len(found) > 600
+    assert {name for name, said in found.items() if not said} == {"__version__"}
+
+
+def test_words_of_others_are_none() -> None:
+    """Those of Python, those that a dataclass or an enumeration makes; a type has a string below it."""
+
+    @dataclass
+    class Made:
+        field: int
+
+        def keys(self) -> list[str]:
+            return []
+
+    class Plain(Enum):
+        ONE = 1
+
+    assert [api.doc_of_name(one.__name__, one) for one in (Made, Plain)] == ["", ""]
+    assert api.doc_of_member(Made, "keys") == ""
+    assert api.doc_of_member(type("Ours", (dict,), {}), "keys") == ""
+    assert api.doc_of_name("Amounts", Amounts) == "What a usage costs, by limit."
 
 
 def test_every_module_of_public_names_has_a_chapter() -> None:
@@ -48,6 +89,20 @@ def test_every_module_of_public_names_has_a_chapter() -> None:
     }
     assert packages - set(inner) <= modules
     assert set(inner) <= packages
+
+
+def test_examples_of_a_twin_do_not_await() -> None:
+    """The async ones do; words around them stay as they are."""
+    text = (
+        "Awaits.\n\n>>> async with limiter.x() as lease:\n...     await lease.y()\n>>> await z\n1\n\nawait it"
+    )
+    twin = "Awaits.\n\n>>> with limiter.x() as lease:\n...     lease.y()\n>>> z\n1\n\nawait it"
+    assert api.of_twin(text) == twin
+    page = api.page(next(chapter for chapter in api.CHAPTERS if chapter.file == "limiters"))
+    former, latter = page.split("## `SyncRateLimiter`")
+    assert ">>> await limiter.available(" in former
+    assert ">>> limiter.available(" in latter
+    assert ">>> await" not in latter.partition("\n## ")[0]
 
 
 def test_examples_of_the_reference_are_blocks() -> None:

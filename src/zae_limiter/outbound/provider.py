@@ -129,6 +129,7 @@ class Provider:
         return PacedAdapter(self, **options)
 
     def check_colour(self, *, sync: bool) -> None:
+        """Refuse a client whose colour, async or sync, is not the limiter's."""
         if self.is_sync != sync:
             fits = "SyncRateLimiter" if sync else "RateLimiter"
             raise ValidationError("limiter", self, f"this client needs a provider with a {fits}")

@@ -232,6 +232,9 @@ class BucketRecords:
         """Which limits an acquire would go by, at which level, why, and which of them binds now.
 
         It is read from the store, not from memory. Nothing is consumed.
+
+        >>> (await limiter.explain("key-1", "gpt-4")).binding
+        {'rpm': 'key-1', 'tpm': 'key-1'}
         """
         validate_entity_id(entity_id)
         validate_resource(resource)

@@ -37,7 +37,12 @@ async def set_system_defaults(
     on_unavailable: OnUnavailable | str | None = None,
     principal: str | None = None,
 ) -> None:
-    """The limits of every entity and resource that has no others."""
+    """The limits of every entity and resource that has no others.
+
+    >>> await limiter.set_system_defaults([Limit.per_minute("rpm", 10)])
+    >>> await limiter.available("key-1", "a new resource")
+    {'rpm': 10}
+    """
     await _set_limits(scope, "system", limits, on_unavailable, principal)
 
 
@@ -59,7 +64,12 @@ async def set_resource_defaults(
     principal: str | None = None,
     on_unavailable: OnUnavailable | str | None = None,
 ) -> None:
-    """The limits of a resource for every entity that has none of its own."""
+    """The limits of a resource for every entity that has none of its own.
+
+    >>> await limiter.set_resource_defaults("search", [Limit.per_hour("calls", 100)])
+    >>> await limiter.available("anybody", "search")
+    {'calls': 100}
+    """
     await _set_limits(scope, "resource", limits, on_unavailable, principal, resource=resource)
 
 
@@ -87,7 +97,12 @@ async def set_limits(
     principal: str | None = None,
     on_unavailable: OnUnavailable | str | None = None,
 ) -> None:
-    """The entity's own limits, for one resource or for all."""
+    """The entity's own limits, for one resource or for all.
+
+    >>> await limiter.set_limits("key-1", [Limit.per_minute("rpm", 600)], resource="gpt-4")
+    >>> await limiter.available("key-1", "gpt-4")
+    {'rpm': 600}
+    """
     await _set_limits(scope, "entity", limits, on_unavailable, principal, entity_id, resource)
 
 

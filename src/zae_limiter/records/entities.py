@@ -77,7 +77,13 @@ async def create_entity(
     metadata: Mapping[str, Any] | None = None,
     principal: str | None = None,
 ) -> Entity:
-    """Record a new entity. Its parent must exist."""
+    """Record a new entity. Its parent must exist.
+
+    >>> team = await limiter.create_entity("team")
+    >>> key = await limiter.create_entity("team/key-1", parent_id="team", cascade=True)
+    >>> key.parent_id
+    'team'
+    """
     key = entity_key(scope.namespace_id, validate_entity_id(entity_id))
     if parent_id is not None and (parent_id := validate_parent_id(parent_id)) == entity_id:
         raise ValidationError("parent_id", parent_id, "an entity cannot be its own parent")

@@ -43,7 +43,12 @@ async def top_up(
     key: str | None = None,
     principal: str | None = None,
 ) -> BucketChange:
-    """Give tokens to a bucket, as far as there is room: ``top_up("key-1", "gpt-4", {"tpm": 500})``.
+    """Give tokens to a bucket, as far as there is room.
+
+    >>> async with limiter.acquire("key-1", "gpt-4", {"tpm": 2_000}):
+    ...     given = await limiter.top_up("key-1", "gpt-4", {"tpm": 500})
+    >>> given.after
+    {'tpm': 8500}
 
     Sent again with the same ``key`` within a day it counts once, and answers the same. Without a key it gets
     one of its own, by which it tries again itself if the reply is lost.

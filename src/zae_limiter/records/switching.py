@@ -34,6 +34,11 @@ async def disable(
 
     Whoever is refused is told the reason: ``ResourceDisabled``, or ``PermissionDenied`` for an entity's own.
     Nothing is taken from anybody, and limits stay as they are. A parent's refuses its children as well.
+
+    >>> await limiter.disable(resource="gpt-4", reason="maintenance")
+    >>> lease = await limiter.acquire("key-1", "gpt-4", {"rpm": 1}).open()
+    Traceback (most recent call last):
+    zae_limiter.exceptions.ResourceDisabled: 'gpt-4' is disabled at the level 'resource': maintenance
     """
     await _throw(scope, entity_id, resource, principal, disabled=check_reason(reason))
 

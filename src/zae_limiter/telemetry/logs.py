@@ -27,6 +27,7 @@ class JsonFormatter(logging.Formatter):
         self._with_entities = with_entities
 
     def format(self, record: logging.LogRecord) -> str:
+        """One line of JSON."""
         is_ours = record.name.partition(".")[0] == "zae_limiter"
         hides = is_ours and not self._with_entities
         # What an event says of itself names nobody unless it was asked to.

@@ -37,17 +37,21 @@ class RecordingBackend(Wrapper):
 
     @property
     def round_trips(self) -> int:
+        """How many calls there were."""
         return len(self.calls)
 
     @property
     def verbs(self) -> Counter[str]:
+        """How many there were of each verb."""
         return Counter(verb for verb, _ in self.calls)
 
     @property
     def writes(self) -> int:
+        """How many items were to be written, one by one or together."""
         return sum(len(given) for verb, given in self.calls if verb in ("write_each", "transact_write"))
 
     def forget(self) -> None:
+        """Begin to count anew."""
         self.calls.clear()
 
     async def _ask(self, verb: str, ask: Callable[[A], Awaitable[T]], given: Any) -> T:

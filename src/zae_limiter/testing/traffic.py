@@ -30,6 +30,7 @@ class ManualClock:
         self.world: Final = World(now, ticks, random.Random(seed), nap=self.advance)
 
     def advance(self, seconds: float) -> None:
+        """Let so many seconds pass."""
         self.now_ms += round(seconds * 1000)
 
 
