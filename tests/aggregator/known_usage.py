@@ -20,7 +20,6 @@ from zae_limiter.models import AuditEvent, UsageWindow
 from zae_limiter.records.items import audit_event_of, usage_snapshot_of, window_of
 from zae_limiter.repository_protocol import Backend, Item, Key
 from zae_limiter.runtime.colour import run_sync
-from zae_limiter.runtime.world import World
 from zae_limiter.schema import text, usage_of_entity
 from zae_limiter.testing import ManualClock
 from zae_limiter_aggregator.streams import stream_of
@@ -109,18 +108,16 @@ class Client:
 
 
 async def hours_of_work(
-    backend: Backend,
+    repository: Repository,
     clock: ManualClock,
-    world: World,
     entities: list[str],
     hours: list[int],
     times: int,
     *,
     seed: int = 1,
     after_hour: Callable[[int], object] = lambda _: None,
-) -> tuple[Client, str]:
-    """Work of many entities in some hours; the store is closed then. Tells the id of the namespace too."""
-    repository = await Repository.over(backend, world=world)
+) -> Client:
+    """Work of many entities in some hours; the store is closed then."""
     limiter = RateLimiter(repository)
     await repository.set_resource_defaults(
         RESOURCE, [Limit.per_minute("rpm", 40), Limit.per_minute("tpm", 100_000)]
@@ -131,7 +128,7 @@ async def hours_of_work(
         await asyncio.gather(*(client.act(entity_id) for entity_id in entities for _ in range(times)))
         await asyncio.to_thread(after_hour, clock.now_ms)
     await limiter.close()
-    return client, repository.namespace_id
+    return client
 
 
 async def days_of_work(
@@ -144,11 +141,11 @@ async def days_of_work(
     backend = open_backend(
         dynamodb_local.url(table, timeout_ms=20_000), sync=False, world=world, session=session(False)
     )
-    stream = Stream(table)
-    client, namespace_id = await hours_of_work(
-        backend, clock, world, entities, hours, times, seed=seed, after_hour=stream.drain
+    repository, stream = await Repository.over(backend, world=world), Stream(table)
+    client = await hours_of_work(
+        repository, clock, entities, hours, times, seed=seed, after_hour=stream.drain
     )
-    return client, stream, namespace_id
+    return client, stream, repository.namespace_id
 
 
 def usage_rows(backend: Backend, namespace_id: str, entities: list[str]) -> dict[Key, Item]:

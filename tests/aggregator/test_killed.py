@@ -8,10 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.aggregator.known_usage import START_MS, booked, days_of_work, gaps_of, hours_of_work, usage_rows
+from tests.aggregator.known_usage import (
+    START_MS,
+    Client,
+    booked,
+    days_of_work,
+    gaps_of,
+    hours_of_work,
+    usage_rows,
+)
 from tests.dynamodb.tables import driver, make_table
 from tests.engines import dynamodb_local
 from tests.stores import url_of
+from zae_limiter import Repository
 from zae_limiter.backends import open_backend as any_backend
 from zae_limiter.backends.dynamodb import open_backend
 from zae_limiter.records.items import usage_snapshot_of
@@ -67,8 +76,13 @@ def test_killed_at_random_points_and_restarted() -> None:
 def test_killed_where_a_store_keeps_a_log(kind: str, tmp_path: Path) -> None:
     """The same, to the hour: what was read and not counted is read again, what was counted counts once."""
     url, clock = url_of(kind, tmp_path), ManualClock(START_MS)
-    backend = any_backend(url, sync=False, world=World(clock.world.now_ms))
-    client, namespace_id = asyncio.run(hours_of_work(backend, clock, clock.world, ENTITIES, [0, 1, 2, 3], 4))
+
+    async def work() -> tuple[Client, str]:
+        backend = any_backend(url, sync=False, world=World(clock.world.now_ms))
+        repository = await Repository.over(backend, world=clock.world)
+        return await hours_of_work(repository, clock, ENTITIES, [0, 1, 2, 3], 4), repository.namespace_id
+
+    client, namespace_id = asyncio.run(work())
     killed_again_and_again(url)
     look = any_backend(url, sync=True, world=World())
     rows = usage_rows(look, namespace_id, ENTITIES)
