@@ -40,13 +40,14 @@ class Constants:
     partition_bytes: float = 10 * GB
     split_wcu: float = 800
     shards_max: int = 32
-    redis_bytes: float = 1_870
+    redis_bytes: float = 1_780
     """Of a bucket with its places in indexes, once its usage is counted."""
-    redis_mark_bytes: float = 1_400
+    redis_mark_bytes: float = 1_510
+    """Of a mark with the image of a bucket, which waits until its usage is counted."""
     redis_marks_max: float = 20_000
     redis_cpu_us: float = 25
     """Of the script for one acquire, by Redis's own clock on a busy machine."""
-    redis_wire_bytes: float = 736
+    redis_wire_bytes: float = 723
     postgres_bytes: float = 2_570
     """Of a bucket with its places in indexes, at a fill factor of 50."""
     postgres_fixed_bytes: float = 16_384

@@ -5,7 +5,7 @@ import gzip
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -107,27 +107,44 @@ class Client:
                 self.books[entity_id, name, key] += amount
 
 
+async def hours_of_work(
+    repository: Repository,
+    clock: ManualClock,
+    entities: list[str],
+    hours: list[int],
+    times: int,
+    *,
+    seed: int = 1,
+    after_hour: Callable[[int], object] = lambda _: None,
+) -> Client:
+    """Work of many entities in some hours; the store is closed then."""
+    limiter = RateLimiter(repository)
+    await repository.set_resource_defaults(
+        RESOURCE, [Limit.per_minute("rpm", 40), Limit.per_minute("tpm", 100_000)]
+    )
+    client = Client(limiter, clock, random.Random(seed))
+    for hour in hours:
+        clock.now_ms = START_MS + hour * HOUR_MS + 1234
+        await asyncio.gather(*(client.act(entity_id) for entity_id in entities for _ in range(times)))
+        await asyncio.to_thread(after_hour, clock.now_ms)
+    await limiter.close()
+    return client
+
+
 async def days_of_work(
     table: str, entities: list[str], hours: list[int], times: int, seed: int = 1
 ) -> tuple[Client, Stream, str]:
-    """Work of many entities in some hours; every record is stamped with the hour it happened in."""
+    """The same on a table; every record of its stream is stamped with the hour it happened in."""
     clock = ManualClock(START_MS)
     # The engine takes two transactions of one name for the same, whatever their tables.
     world = replace(clock.world, random=random.SystemRandom())
     backend = open_backend(
         dynamodb_local.url(table, timeout_ms=20_000), sync=False, world=world, session=session(False)
     )
-    repository = await Repository.over(backend, world=world)
-    limiter = RateLimiter(repository)
-    await repository.set_resource_defaults(
-        RESOURCE, [Limit.per_minute("rpm", 40), Limit.per_minute("tpm", 100_000)]
+    repository, stream = await Repository.over(backend, world=world), Stream(table)
+    client = await hours_of_work(
+        repository, clock, entities, hours, times, seed=seed, after_hour=stream.drain
     )
-    client, stream = Client(limiter, clock, random.Random(seed)), Stream(table)
-    for hour in hours:
-        clock.now_ms = START_MS + hour * HOUR_MS + 1234
-        await asyncio.gather(*(client.act(entity_id) for entity_id in entities for _ in range(times)))
-        await asyncio.to_thread(stream.drain, clock.now_ms)
-    await limiter.close()
     return client, stream, repository.namespace_id
 
 

@@ -1,4 +1,4 @@
-"""Usage without a server: the logs of SQLite and memory, and the program that follows them."""
+"""Usage from the change logs of stores that are no DynamoDB, and the program that follows them."""
 
 import os
 import signal
@@ -16,11 +16,17 @@ import pytest
 
 from tests.aggregator.known_usage import usage_rows
 from tests.patience import PATIENCE_SECONDS
+from tests.stores import url_of
 from zae_limiter import Limit, SyncRateLimiter
 from zae_limiter.backends import open_backend
 from zae_limiter.backends.change_log import LogEntry, log_of
 from zae_limiter.backends.sqlite import SqliteBackend
-from zae_limiter.exceptions import InfrastructureError, RateLimiterUnavailable, ValidationError
+from zae_limiter.exceptions import (
+    InfrastructureError,
+    RateLimiterUnavailable,
+    ValidationError,
+    without_secrets,
+)
 from zae_limiter.models import BackendCapabilities
 from zae_limiter.repository_protocol import Backend, Key, Put
 from zae_limiter.runtime.colour import run_sync
@@ -41,11 +47,9 @@ RPM = Limit.per_minute("rpm", 1_000)
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "redis", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'limits.db'}"
-    return f"memory://{tmp_path.name}"
+    return url_of(request.param, tmp_path)
 
 
 @pytest.fixture
@@ -56,9 +60,9 @@ def backend(url: str) -> Iterator[Backend]:
     run_sync(store.close())
 
 
-def use(url: str, times: int, entity_id: str = "user-1") -> None:
+def use(url: str, times: int, entity_id: str = "user-1", namespace: str = "default") -> None:
     """Take one, adjust by two and give every third back."""
-    with SyncRateLimiter.open(url, namespace="default") as limiter:
+    with SyncRateLimiter.open(url, namespace=namespace) as limiter:
         for n in range(times):
             try:
                 with limiter.acquire(entity_id, "api", {"rpm": 1}, limits=[RPM]) as lease:
@@ -73,8 +77,8 @@ def follow_once(source: Any) -> Tally:
     return follow(source, until_idle=True, stop=threading.Event(), tell=lambda *_: None)
 
 
-def totals(url: str) -> dict[str, dict[str, int]]:
-    with SyncRateLimiter.open(url, namespace="default") as limiter:
+def totals(url: str, namespace: str = "default") -> dict[str, dict[str, int]]:
+    with SyncRateLimiter.open(url, namespace=namespace) as limiter:
         snapshots, _ = limiter.repository.get_usage_snapshots(resource="api", window_type="daily")
     used: dict[str, dict[str, int]] = {}
     for snapshot in snapshots:
@@ -84,7 +88,7 @@ def totals(url: str) -> dict[str, dict[str, int]]:
     return used
 
 
-def test_usage_of_an_embedded_store(url: str, backend: Backend) -> None:
+def test_usage_of_a_store_with_a_log(url: str, backend: Backend) -> None:
     """Counted from the first acquire on, whenever somebody asks, and once."""
     use(url, 3)  # nobody follows yet
     source = source_of(backend, url, World(), AggregatorSettings())
@@ -301,9 +305,10 @@ def test_an_embedded_store_needs_no_driver() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_program_cleanly(tmp_path: Path, number: int) -> None:
+@pytest.mark.parametrize("kind", ["sqlite", "redis", "postgres"])
+def test_a_signal_ends_the_program_cleanly(tmp_path: Path, kind: str, number: int) -> None:
     """It says what it follows, finishes its step, says what it did; then everything is counted."""
-    url = f"sqlite:///{tmp_path / 'limits.db'}"
+    url = url_of(kind, tmp_path)
     aggregate(url, until_idle=True)
     use(url, 9)
     command = [sys.executable, "-m", "tests.aggregator.program", "--store", url, "--output", "json"]
@@ -315,5 +320,5 @@ def test_a_signal_ends_the_program_cleanly(tmp_path: Path, number: int) -> None:
         time.sleep(0.05)
     os.kill(program.pid, number)
     out, err = program.communicate(timeout=PATIENCE_SECONDS)
-    assert (program.returncode, err) == (0, f"following {url}; Ctrl-C ends it\n")
+    assert (program.returncode, err) == (0, f"following {without_secrets(url)}; Ctrl-C ends it\n")
     assert '"rows_written": 2' in out

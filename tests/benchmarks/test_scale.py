@@ -38,7 +38,8 @@ from benchmarks.scale_runs import (
 )
 from tests.engines import dynamodb_local
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "scale.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = DOCS / "scale.md"
 KNOWN, PRICES, ASKED = Constants(), Prices(), Traffic()
 
 
@@ -158,3 +159,13 @@ def test_the_page_shows_what_the_model_says() -> None:
     page = PAGE.read_text(encoding="utf-8")
     for part in shown(ASKED, KNOWN, PRICES).split("\n\n"):
         assert part.strip() in page
+
+
+def test_pages_say_the_same_of_a_bucket_on_redis() -> None:
+    """Its memory, and that of its mark, stand on two pages; and so do the bytes of a warm acquire."""
+    pages = [PAGE.read_text(encoding="utf-8"), (DOCS / "redis.md").read_text(encoding="utf-8")]
+    for size in (KNOWN.redis_bytes, KNOWN.redis_mark_bytes):
+        assert [f"{size / 1000:.1f} KB" in page for page in pages] == [True, True]
+    warm = next(line for line in pages[1].splitlines() if line.startswith("| acquire, warm |"))
+    sent, received = (int(cell.replace(",", "")) for cell in warm.split("|")[-3:-1])
+    assert sent + received == KNOWN.redis_wire_bytes

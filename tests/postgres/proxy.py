@@ -18,7 +18,7 @@ from tests.engines.postgres import HOST
 Fault = Literal["lose request", "lose reply", "half a reply", "no end", "reset", "silence"]
 REPLY_FAULTS: tuple[Fault, ...] = ("lose reply", "half a reply", "no end", "reset", "silence")
 READY_BYTES = 6
-_CALLED = re.compile(rb"SELECT \w+\.(\w+)\(")
+_CALLED = re.compile(rb"SELECT \w+\.(\w+)\(|^Q.{4}(BEGIN|COMMIT|DROP|--)", re.S)
 _ASKS = {80877103, 80877104}  # for TLS or GSSAPI, which are answered with one byte
 
 
@@ -37,7 +37,10 @@ class Proxy:
         self._open: list[socket.socket] = []
 
     def fault(self, function: str, *faults: Fault) -> None:
-        """Do these to the next calls of a function, one each."""
+        """Do these to the next calls of a function, one each.
+
+        What an owner says is BEGIN, DROP, COMMIT, or `--` if it makes something.
+        """
         self._faults[function].extend(faults)
 
     @contextmanager
@@ -80,7 +83,7 @@ class Proxy:
             while True:
                 request = _request(client)
                 found = _CALLED.search(request)
-                function = found[1].decode() if found else ""
+                function = (found[1] or found[2]).decode() if found else ""
                 self.calls[function] += 1
                 waiting = self._faults[function]
                 if not self._answer(

@@ -29,7 +29,12 @@ class DropReply:
 
 @dataclass(frozen=True)
 class CutReply:
-    """Pass the request on, send half of the reply, then break the connection off, as a crash would."""
+    """Pass the request on, send half of the reply, then break the connection off, as a crash would.
+
+    Of several that were asked for at once the first ones can be sent, and nothing of the others.
+    """
+
+    whole: int = 0
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,7 @@ class FaultyWire:
         return int(self._listener.getsockname()[1])
 
     def fault(self, command: str, *faults: Fault) -> None:
-        """Do these to the next requests that begin with a command, one each."""
+        """Do these to the next requests with a command, one each."""
         self._faults[command].extend(faults)
 
     def forget(self) -> None:
@@ -107,8 +112,8 @@ class FaultyWire:
         with self._lock:
             self.commands.update(words)
             self.bytes_out += len(request)
-            faults = self._faults[words[0]]
-            fault = faults.popleft() if faults else None
+            waiting = [self._faults[word] for word in words if self._faults[word]]
+            fault = waiting[0].popleft() if waiting else None
         if isinstance(fault, DropRequest):
             return False
         if isinstance(fault, Say):
@@ -119,7 +124,7 @@ class FaultyWire:
         if isinstance(fault, DropReply):
             return False
         if isinstance(fault, CutReply):
-            client.sendall(reply[: len(reply) // 2])
+            client.sendall(reply[: _end_of(reply, fault.whole) if fault.whole else len(reply) // 2])
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             os.close(client.detach())
             return False
@@ -147,6 +152,14 @@ def _whole(client: socket.socket) -> tuple[bytes, int] | None:
             return data, count
 
 
+def _end_of(data: bytes, count: int) -> int:
+    """Where so many replies end."""
+    at = 0
+    for _ in range(count):
+        _, at = _parse(data, at, 0)
+    return at
+
+
 def _replies(server: socket.socket, count: int) -> bytes:
     data = b""
     while True:
@@ -155,7 +168,5 @@ def _replies(server: socket.socket, count: int) -> bytes:
             raise ConnectionResetError
         data += piece
         with contextlib.suppress(_Incomplete):
-            at = 0
-            for _ in range(count):
-                _, at = _parse(data, at, 0)
+            _end_of(data, count)
             return data

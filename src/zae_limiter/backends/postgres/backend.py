@@ -29,7 +29,7 @@ from . import owner
 from .address import Address
 from .calls import FunctionCalls, Said
 from .encoding import batch_of, group_of, item_from, key_of, outcomes_of, page_of, question_of, text_from
-from .layout import LAYOUT_VERSION
+from .layout import LAYOUT_VERSION, drop_sql
 from .listening import Listening
 from .trouble import Trouble, failure
 
@@ -136,7 +136,7 @@ class PostgresBackend:
 
     async def delete_table(self) -> None:
         """Drop the schema with all that is in it."""
-        await owner.run_as_owner(self.address, self.colour, owner.drop(self.address))
+        await owner.run_as_owner(self.address, self.colour, drop_sql(self.address.schema))
 
     async def ping(self) -> None:
         """Return when the store has answered."""

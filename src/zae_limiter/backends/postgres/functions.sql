@@ -249,6 +249,7 @@ CREATE OR REPLACE FUNCTION @schema@.log_read(asked text) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = @schema@, pg_temp AS $$
 DECLARE
     most constant integer := (asked::jsonb ->> 'n')::integer;
+    positions constant text := pg_get_serial_sequence('changes', 'position');
     buckets text[];
     more boolean := false;
 BEGIN
@@ -260,6 +261,10 @@ BEGIN
                 SELECT pk FROM diary ORDER BY position LIMIT @marks_at_once@) AS oldest);
             PERFORM pg_advisory_xact_lock(lock) FROM (
                 SELECT DISTINCT lock_of(pk, '@state@') AS lock FROM unnest(buckets) AS pk ORDER BY 1) AS in_order;
+            -- Positions are never below the time in microseconds, for who counts goes on behind those it knows:
+            -- they begin anew with a table that is made again, or that a crash has emptied.
+            PERFORM setval(positions,
+                greatest(nextval(positions), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint));
             INSERT INTO changes (pk, old, new, at_ms)
                 SELECT pk, image, after, at_ms FROM became WHERE pk = ANY (buckets) ORDER BY position;
             DELETE FROM diary WHERE pk = ANY (buckets);

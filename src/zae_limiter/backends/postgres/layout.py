@@ -14,7 +14,7 @@ from ...exceptions import ValidationError
 from ...schema import sk_state
 from ..change_log import HOUR_MS
 
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = 3
 """Counts up with every change of tables or functions."""
 
 SCHEMA = "zae_limiter"

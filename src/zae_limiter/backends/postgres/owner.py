@@ -14,8 +14,8 @@ from ...exceptions import IncompatibleSchemaError
 from ...runtime.colour import Blocking, Colour, in_thread
 from .address import Address
 from .encoding import answer_from
-from .layout import LAYOUT_VERSION, create_sql, drop_sql
-from .trouble import MISSING, RolledBack, Trouble, discreet, failure, no_connection
+from .layout import LAYOUT_VERSION, create_sql
+from .trouble import MISSING, LostReply, RolledBack, Trouble, discreet, failure, no_connection
 
 CONNECT_SECONDS = 10
 
@@ -32,10 +32,8 @@ async def run_as_owner(address: Address, colour: Colour, sql: str) -> None:
 def layout_version(address: Address) -> int | None:
     """Which layout a store has; ``None`` if there is none."""
     try:
-        with psycopg.connect(
-            address.conninfo, autocommit=True, connect_timeout=CONNECT_SECONDS
-        ) as connection:
-            row = connection.execute(f"SELECT {address.schema}.look()".encode()).fetchone()
+        with psycopg.connect(address.conninfo, autocommit=True, connect_timeout=CONNECT_SECONDS) as server:
+            row = server.execute(f"SELECT {address.schema}.look()".encode()).fetchone()
     except psycopg.Error as error:
         if (error.sqlstate or "") in MISSING:
             return None
@@ -54,17 +52,18 @@ def create(address: Address, *, unlogged: bool = False) -> str:
     return create_sql(address.schema, unlogged=unlogged)
 
 
-def drop(address: Address) -> str:
-    return drop_sql(address.schema)
-
-
 def _run(address: Address, sql: str) -> None:
+    asked = False
     try:
         with psycopg.connect(address.conninfo, connect_timeout=CONNECT_SECONDS) as connection:
+            asked = True
             connection.execute(sql.encode())
     except psycopg.Error as error:
-        raise failure(_trouble(error), "table", address.place, ambiguous=False) from error
+        trouble = _trouble(error, asked=asked)
+        raise failure(trouble, "table", address.place, ambiguous=trouble.ambiguous) from error
 
 
-def _trouble(error: psycopg.Error) -> Trouble:
-    return RolledBack(error.sqlstate, discreet(str(error))) if error.sqlstate else no_connection(error)
+def _trouble(error: psycopg.Error, *, asked: bool = False) -> Trouble:
+    if error.sqlstate:
+        return RolledBack(error.sqlstate, discreet(str(error)))
+    return LostReply(discreet(str(error)), ambiguous=True) if asked else no_connection(error)

@@ -26,11 +26,6 @@ CREATE TABLE IF NOT EXISTS @schema@.items (
     PRIMARY KEY (pk, sk)
 ) @items@;
 @partitions@
-CREATE INDEX IF NOT EXISTS items_gsi1 ON @schema@.items (gsi1pk, gsi1sk, pk, sk) WHERE gsi1pk IS NOT NULL;
-CREATE INDEX IF NOT EXISTS items_gsi2 ON @schema@.items (gsi2pk, gsi2sk, pk, sk) WHERE gsi2pk IS NOT NULL;
-CREATE INDEX IF NOT EXISTS items_gsi3 ON @schema@.items (gsi3pk, gsi3sk, pk, sk) WHERE gsi3pk IS NOT NULL;
-CREATE INDEX IF NOT EXISTS items_gsi4 ON @schema@.items (gsi4pk, gsi4sk, pk, sk) WHERE gsi4pk IS NOT NULL;
-CREATE INDEX IF NOT EXISTS items_ttl ON @schema@.items (ttl) WHERE ttl IS NOT NULL;
 
 -- How often a record was changed on which many depend. One row.
 CREATE TABLE IF NOT EXISTS @schema@.news (
@@ -40,7 +35,6 @@ CREATE TABLE IF NOT EXISTS @schema@.news (
 INSERT INTO @schema@.news (counter) VALUES (1) ON CONFLICT DO NOTHING;
 
 -- The change log: what a bucket was before its first write of an hour, and what was worked out of that.
--- Positions begin at the time in microseconds: those of a table that was made again are larger.
 CREATE @unlogged@ TABLE IF NOT EXISTS @schema@.diary (
     position bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     pk text COLLATE "C" NOT NULL,
@@ -48,7 +42,6 @@ CREATE @unlogged@ TABLE IF NOT EXISTS @schema@.diary (
     at_ms bigint NOT NULL,
     gone boolean NOT NULL DEFAULT false
 );
-CREATE INDEX IF NOT EXISTS diary_of_bucket ON @schema@.diary (pk, position);
 CREATE @unlogged@ TABLE IF NOT EXISTS @schema@.changes (
     position bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     pk text COLLATE "C" NOT NULL,
@@ -56,11 +49,20 @@ CREATE @unlogged@ TABLE IF NOT EXISTS @schema@.changes (
     new jsonb NOT NULL,
     at_ms bigint NOT NULL
 );
-CREATE INDEX IF NOT EXISTS changes_of_bucket ON @schema@.changes (pk);
-SELECT setval(
-    pg_get_serial_sequence('@schema@.changes', 'position'),
-    greatest(
-        nextval(pg_get_serial_sequence('@schema@.changes', 'position')),
-        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
-    )
-);
+
+-- `CREATE INDEX IF NOT EXISTS` locks out who writes before it looks. Clients are at work while a store is renewed.
+DO $$ DECLARE
+    missing record;
+BEGIN
+    FOR missing IN SELECT name, place FROM (VALUES
+        ('items_gsi1', 'items (gsi1pk, gsi1sk, pk, sk) WHERE gsi1pk IS NOT NULL'),
+        ('items_gsi2', 'items (gsi2pk, gsi2sk, pk, sk) WHERE gsi2pk IS NOT NULL'),
+        ('items_gsi3', 'items (gsi3pk, gsi3sk, pk, sk) WHERE gsi3pk IS NOT NULL'),
+        ('items_gsi4', 'items (gsi4pk, gsi4sk, pk, sk) WHERE gsi4pk IS NOT NULL'),
+        ('items_ttl', 'items (ttl) WHERE ttl IS NOT NULL'),
+        ('diary_of_bucket', 'diary (pk, position)'),
+        ('changes_of_bucket', 'changes (pk)')
+    ) AS indexes (name, place) WHERE to_regclass('@schema@.' || name) IS NULL LOOP
+        EXECUTE format('CREATE INDEX %s ON @schema@.%s', missing.name, missing.place);
+    END LOOP;
+END $$;
