@@ -363,13 +363,7 @@ class LimitAttributes(NamedTuple):
 
 @lru_cache(4096)
 def limit_attributes(name: str) -> LimitAttributes:
-    return LimitAttributes(
-        "b_" + name + "_tk",
-        "b_" + name + "_cp",
-        "b_" + name + "_ra",
-        "b_" + name + "_rp",
-        "b_" + name + "_tc",
-    )
+    return LimitAttributes(*("b_" + name + end for end in ("_tk", "_cp", "_ra", "_rp", "_tc")))
 
 
 class KindAttributes(NamedTuple):

@@ -40,7 +40,9 @@ class Ticket(Call):
     """Part of the write that is in flight."""
 
     def __init__(self, order: Order, gone: Callable[[], bool], visit: Visit | None = None) -> None:
-        self.order, self.gone, self.visit = order, gone, visit
+        self.order: Order = order
+        self.gone: Callable[[], bool] = gone
+        self.visit: Visit | None = visit
 
     def wake(self) -> None:
         """Let the visitor see what is new."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from ..exceptions import RateLimitExceeded
 from ..models import LimitStatus
@@ -18,6 +19,9 @@ from .level import Level
 from .shares import Spread
 from .split import are_known, known_images, levels, shard_account, shard_keys
 
+DemandAndImages: TypeAlias = tuple[BucketDemand, Sequence[Item | None]]
+"""A demand, and the images of all shards of its bucket."""
+
 TOGETHER_MAX = 16
 """How often an instant is looked for at which all have enough, until somebody is told to ask again then."""
 
@@ -30,9 +34,8 @@ def remembered(writer: BucketWriter, demands: Sequence[BucketDemand]) -> RateLim
     if not lately:
         return None
     now_ms = writer.world.now_ms()
-    if refusal_of(writer, lately, now_ms) is None:
-        return None
-    return refusal_of(writer, demands, now_ms)
+    refusal = refusal_of(writer, lately, now_ms)
+    return refusal if refusal is None or len(lately) == len(demands) else refusal_of(writer, demands, now_ms)
 
 
 def _refused_lately(writer: BucketWriter, account: Account) -> bool:
@@ -58,20 +61,26 @@ def refusal_of(
     It tells of the demands that were ``given`` too, as their buckets were before this acquire took its part.
     """
     asked = [(demand, known_images(writer, demand.account)) for demand in owed]
-    if not any(s.exceeded for demand, images in asked for s in demand_statuses(demand, images, now_ms)):
+    statuses = [s for demand, images in asked for s in demand_statuses(demand, images, now_ms)]
+    if not any(s.exceeded for s in statuses):
         return None
     parts = {demand.account.key: demand.amounts for demand in taken}
     for demand in given:
         keys = shard_keys(demand.account, shard_count(writer.image(demand.account.key)))
         asked.append((demand, [put_back(writer.image(key), parts.get(key, {})) for key in keys]))
-    return RateLimitExceeded(all_statuses(asked, now_ms))
+        statuses += demand_statuses(*asked[-1], now_ms)
+    return RateLimitExceeded(_at_one_instant(statuses, asked, now_ms))
 
 
-def all_statuses(
-    asked: Sequence[tuple[BucketDemand, Sequence[Item | None]]], now_ms: int
-) -> list[LimitStatus]:
+def all_statuses(asked: Sequence[DemandAndImages], now_ms: int) -> list[LimitStatus]:
     """Every limit of some demands as it stands; the longest wait is for when all have enough at once."""
     statuses = [s for demand, images in asked for s in demand_statuses(demand, images, now_ms)]
+    return _at_one_instant(statuses, asked, now_ms)
+
+
+def _at_one_instant(
+    statuses: list[LimitStatus], asked: Sequence[DemandAndImages], now_ms: int
+) -> list[LimitStatus]:
     again = [
         (levels(demand.account, images, name, now_ms), need_milli)
         for demand, images in asked

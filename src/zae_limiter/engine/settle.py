@@ -88,7 +88,10 @@ def _seats_in(taken: Sequence[BucketDemand]) -> list[Seat]:
 
 async def rest(writer: BucketWriter, seats: Sequence[Seat]) -> BaseException | None:
     """Let nobody renew seats any more, and wait for whoever does just now; returns what came meanwhile."""
-    moving = [seat.moving for seat in seats if writer.renewals.end(seat) and seat.moving is not None]
+    ended = (seat for seat in seats if writer.renewals.end(seat))
+    moving = [
+        signal for seat in ended if (signal := seat.moving) is not None
+    ]  # a thread may end it meanwhile
     interruption: BaseException | None = None
     for signal in moving:
         wait = signal.wait(RENEWAL_CALLS * writer.backend.capabilities.timeout_ms / 1000)

@@ -43,7 +43,8 @@ class Visit:
     _slept_ms: float = 0.0  # which counts as waiting too, for a world whose clock stands still
 
     def __init__(self, writer: BucketWriter, orders: Sequence[Order], *, binding: bool) -> None:
-        self._writer, self.binding = writer, binding
+        self._writer = writer
+        self.binding: bool = binding
         self._call_ms, self._since_ms = writer.backend.capabilities.timeout_ms, writer.world.ticks_ms()
         # Who cannot be told no is not kept waiting either: not longer than a call takes.
         self._late_ms = self._call_ms if binding else None

@@ -52,7 +52,7 @@ def connections_max() -> int:
 class BoundedProtocol(H11Protocol):
     """One connection."""
 
-    is_agreed = False
+    is_agreed: bool = False
     """Whether there is a way to speak: with TLS not from the beginning."""
     _late: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
@@ -114,10 +114,10 @@ class TlsConnections:
     """All connections of a worker that speaks TLS; uvicorn asks it for a protocol when somebody has come."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
-        self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self.context: ssl.SSLContext = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self.context.load_cert_chain(certificate, key)
         self.open: set[_Tls] = set()
-        self.is_ending = False
+        self.is_ending: bool = False
 
     def __call__(self, **given: Any) -> asyncio.BaseProtocol:
         return _Tls(self, BoundedProtocol(**given))
