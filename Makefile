@@ -118,7 +118,7 @@ bench: $(READY) $(DYNAMODB) $(SERVERS) $(PEERS) ## Measure speed beside other li
 compare: $(READY) $(DYNAMODB) ## Compare the CPU of an acquire with that of another commit (BASE=commit)
 	$(BIN)/python -m benchmarks.compare --base $(or $(BASE),HEAD~1)
 
-walk: $(READY) $(DYNAMODB) ## Print every function that an acquire enters, on every store
+walk: $(READY) $(DYNAMODB) $(SERVERS) ## Print every function that an acquire enters, on every store
 	$(BIN)/python -m tests.walk
 
 docs: $(READY) $(SITE) ## Build the site of these pages in site/, warnings are errors

@@ -15,10 +15,18 @@ from types import FrameType
 from unittest import mock
 
 import zae_limiter
-from tests.dynamodb.tables import make_table
-from tests.engines import dynamodb_local
+from tests.engines import dynamodb_local, postgres, redis_server
+from tests.stores import url_of
 from zae_limiter import Limit, RateLimiter, SyncRateLimiter
 
+STORES = {
+    "memory": "memory",
+    "SQLite": "sqlite",
+    "DynamoDB": "dynamodb",
+    "Redis": "redis",
+    "PostgreSQL": "postgres",
+}
+"""Every store by its name, and its kind."""
 PACKAGE = str(Path(zae_limiter.__file__).parent)
 LIMITS = [Limit.per_minute("rpm", 100_000)]
 AMOUNTS = {"rpm": 1}
@@ -105,10 +113,9 @@ def main() -> None:
     engine = dynamodb_local.start()
     try:
         with tempfile.TemporaryDirectory() as place:
-            table = dynamodb_local.url(make_table(), timeout_ms=60_000)
-            stores = {"memory": "memory://", "SQLite": f"sqlite:///{place}/limits.db", "DynamoDB": table}
             counts = []
-            for store, url in stores.items():
+            for store, kind in STORES.items():
+                url = url_of(kind, Path(place))
                 for way, walk in WAYS.items():
                     names = walk(url)
                     counts.append(f"{store}, {way}: {len(names)} calls")
@@ -116,6 +123,8 @@ def main() -> None:
             print(*counts, sep="\n")
     finally:
         dynamodb_local.stop(engine)
+        redis_server.SERVER.stop()
+        postgres.SERVER.stop()
 
 
 if __name__ == "__main__":

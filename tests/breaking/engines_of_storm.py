@@ -1,9 +1,11 @@
 """The servers of a storm, each with a store of its own, which can be killed and started again.
 
 Each keeps what it has acknowledged when it is killed with SIGKILL. DynamoDB Local does (measured with eight
-writers, several times), because every write is a transaction of the SQLite file beneath it; Redis writes its
-log before it answers, and so does PostgreSQL, whose disk is not waited for. The files lie in memory where
-there is such a place: they have to survive the server, not the machine.
+writers, several times), because every write is a transaction of the SQLite file beneath it; Redis and
+PostgreSQL hand their log to the system before they answer. PostgreSQL does not wait for the disk (``fsync``
+is off): what a killed server has handed over the system keeps, and only a crash of the machine would lose it.
+For the same reason the files lie in memory where there is such a place. What is lost when a machine goes
+down is not tried here.
 
 What DynamoDB Local may forget are the tokens of transactions; so a server stays away for longer than any call
 waits, and nobody repeats a transaction across its death. Like the servers of all other tests they run under a
@@ -166,7 +168,7 @@ def plain_hash(fields: dict[bytes, bytes]) -> Bucket:
 
 
 class OwnPostgres:
-    """A cluster that writes its log before it answers."""
+    """A cluster that hands its log to the system before it answers, and does not wait for the disk."""
 
     SCHEMA = "storm"
 

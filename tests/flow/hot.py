@@ -1,14 +1,18 @@
-"""Limiters on a store that can be held up and on a table, and what they wrote to the buckets."""
+"""Limiters on a store that can be held up and on servers, and what they wrote to the buckets."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from tests.dynamodb.tables import opened
 from tests.odd_stores import HeldUp
+from tests.stores import url_of
 from zae_limiter import Limit, RateLimiter, Repository
+from zae_limiter.backends import open_backend
 from zae_limiter.backends.memory import MemoryBackend
-from zae_limiter.repository_protocol import Key, Write
+from zae_limiter.repository_protocol import Backend, Key, Write
+from zae_limiter.runtime.world import World
 from zae_limiter.schema import bucket_key, sk_state
 from zae_limiter.testing import ManualClock, RecordingBackend
 
@@ -28,10 +32,30 @@ async def held_up(timeout_ms: int = 60_000) -> AsyncIterator[tuple[RateLimiter, 
     yield RateLimiter(repository), store, record
 
 
+SERVERS = ("dynamodb", "redis", "postgres")
+
+
 @asynccontextmanager
-async def on_dynamodb(limits: Sequence[Limit] = SLOW) -> AsyncIterator[tuple[RateLimiter, RecordingBackend]]:
-    """A limiter on a fresh table of DynamoDB Local, and the record of its calls."""
-    async with opened(sync=False) as backend:
+async def opened_on(kind: str, *, sync: bool) -> AsyncIterator[Backend]:
+    """A fresh store on a server."""
+    if kind == "dynamodb":
+        async with opened(sync) as table:
+            yield table
+        return
+    backend = open_backend(url_of(kind, Path()), sync=sync, world=World())
+    await backend.setup()
+    try:
+        yield backend
+    finally:
+        await backend.close()
+
+
+@asynccontextmanager
+async def on_server(
+    kind: str, limits: Sequence[Limit] = SLOW
+) -> AsyncIterator[tuple[RateLimiter, RecordingBackend]]:
+    """A limiter on a fresh store on a server, and the record of its calls."""
+    async with opened_on(kind, sync=False) as backend:
         record = RecordingBackend(backend)
         repository = await Repository.over(record)
         await repository.set_resource_defaults(RESOURCE, list(limits))

@@ -13,10 +13,10 @@ from unittest import mock
 
 import pytest
 
-from tests.dynamodb.tables import make_table, open_table
+from tests.stores import STORES, url_of
 from zae_limiter import Limit, RateLimiter, RateLimiterUnavailable, Repository
+from zae_limiter.backends import open_backend
 from zae_limiter.backends.memory import MemoryBackend
-from zae_limiter.backends.sqlite import SqliteBackend
 from zae_limiter.engine.group_commit import BucketWriter
 from zae_limiter.models import BackendCapabilities
 from zae_limiter.repository_protocol import Backend, Item, Key, Outcome, Write
@@ -58,20 +58,11 @@ def opened(backend: Backend) -> Iterator[RateLimiter]:
     yield RateLimiter(asyncio.run(Repository.over(backend)))
 
 
-def sqlite(path: Path) -> Backend:
-    return SqliteBackend(path / "limits.db", sync=False, timeout_ms=30_000, world=World())
-
-
-def dynamodb(path: Path) -> Backend:
-    del path
-    return open_table(False, make_table(), World())
-
-
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("make", [sqlite, dynamodb])
-def test_two_loops_in_two_threads_share_a_limiter(make: Callable[[Path], Backend], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [kind for kind in STORES if kind != "memory"])
+def test_two_loops_in_two_threads_share_a_limiter(kind: str, tmp_path: Path) -> None:
     """On the same bucket and on others; every token is accounted for."""
-    with opened(make(tmp_path)) as limiter:
+    with opened(open_backend(url_of(kind, tmp_path), sync=False, world=World())) as limiter:
 
         async def work(entity_id: str) -> None:
             for _ in range(10):

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.flow.hot import RESOURCE, all_bucket_writes, key_of, on_dynamodb
+from tests.flow.hot import RESOURCE, all_bucket_writes, key_of, on_server
 from tests.odd_stores import HotMemory
 from zae_limiter import Demand, InvalidNameError, Limit, RateLimiter, RateLimitExceeded, Repository
 from zae_limiter.backends.memory import MemoryBackend
@@ -275,7 +275,7 @@ def test_a_bucket_splits_on_dynamodb_and_every_token_is_there() -> None:
 
     async def run() -> None:
         limit = Limit.custom("rpm", 10_000, 1, 86_400)
-        async with on_dynamodb([limit]) as (limiter, record):
+        async with on_server("dynamodb", [limit]) as (limiter, record):
             taken = await heat(limiter, record, 4, rpm=1)
             async with limiter.acquire("key", RESOURCE, {"rpm": 7_000}) as lease:
                 await lease.adjust(rpm=-2_000)

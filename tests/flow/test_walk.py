@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.dynamodb.tables import make_table
-from tests.engines import dynamodb_local
-from tests.walk import WAYS
+from tests.stores import url_of
+from tests.walk import STORES, WAYS
 
 CALLS_MAX = {
     ("memory", "async"): 15,
@@ -16,6 +15,10 @@ CALLS_MAX = {
     ("SQLite", "sync"): 30,
     ("DynamoDB", "async"): 60,
     ("DynamoDB", "sync"): 65,
+    ("Redis", "async"): 115,
+    ("Redis", "sync"): 110,
+    ("PostgreSQL", "async"): 130,
+    ("PostgreSQL", "sync"): 115,
 }
 ONCE = (
     "engine/acquire.py: acquire",
@@ -27,17 +30,11 @@ ONCE = (
 """Where each decision is made, by a write: whose bucket, as planned or not, cut off or not, and the write."""
 
 
-def url_of(store: str, place: Path) -> str:
-    if store == "DynamoDB":
-        return dynamodb_local.url(make_table(), timeout_ms=60_000)
-    return "memory://" if store == "memory" else f"sqlite:///{place}/limits.db"
-
-
 @pytest.mark.parametrize(("store", "way"), CALLS_MAX)
 def test_an_acquire_is_a_short_walk(store: str, way: str, tmp_path: Path) -> None:
-    names = WAYS[way](url_of(store, tmp_path))
+    names = WAYS[way](url_of(STORES[store], tmp_path))
     assert len(names) <= CALLS_MAX[store, way], "\n".join(names)
     assert names.count("engine/acquire.py: acquire") == 1
-    if store == "DynamoDB":
+    if store in ("DynamoDB", "Redis", "PostgreSQL"):
         entered = Counter(names)
         assert {name: entered[name] for name in ONCE} == dict.fromkeys(ONCE, 1)

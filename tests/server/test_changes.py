@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.server.looker import ALL, SECRETS, asking, mismatches
-from tests.stores import url_of
+from tests.stores import STORES, url_of
 from zae_limiter import Limit, RateLimiter, RateLimitExceeded, ResourceDisabled
 from zae_limiter.server import view_shapes as shapes
 from zae_limiter.server.access import PAGE_HEADER
@@ -18,7 +18,7 @@ RPM = Limit.per_minute("rpm", 10)
 BUCKET = {"entity": "key-1", "resource": "gpt-4"}
 
 
-@pytest.fixture(params=["memory", "sqlite", "dynamodb"])
+@pytest.fixture(params=list(STORES))
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return url_of(request.param, tmp_path)
 

@@ -5,16 +5,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from tests.dynamodb.tables import driver, make_table, open_table
+from tests.engines import redis_server
 from tests.fuzz.files import stored
 from tests.fuzz.tenants import ENTITIES, LIMITS, RESOURCES, furnish
+from tests.postgres.schemas import make_schema, open_schema, owner
 from tests.tenants.places import of_tenant, registered, view_of
 from zae_limiter import NamespaceStateError, SyncRateLimiter, SyncRepository
 from zae_limiter.backends.dynamodb.expressions import decode_key
 from zae_limiter.backends.memory import MemoryBackend
+from zae_limiter.backends.redis import open_backend as open_redis
+from zae_limiter.backends.redis.encoding import key_of
 from zae_limiter.backends.sqlite import SqliteBackend
-from zae_limiter.repository_protocol import Backend
+from zae_limiter.repository_protocol import Backend, Key
 from zae_limiter.runtime.colour import run_sync
 from zae_limiter.testing import ManualClock
 from zae_limiter_aggregator import AggregatorSettings, Change
@@ -40,10 +45,20 @@ class Shared:
             path = folder / "limits.db"
             self.backend = SqliteBackend(path, sync=True, timeout_ms=10_000, world=self.clock.world)
             self.contents = lambda: stored(path)
-        else:
+        elif kind == "dynamodb":
             table = make_table()
             self.backend = open_table(True, table, self.clock.world)
             self.contents = lambda: scanned(table)
+        elif kind == "postgres":
+            schema = make_schema()  # nobody else has used it: all that is in it is ours
+            self.backend = open_schema(True, schema, self.clock.world)
+            self.contents = lambda: in_schema(schema)
+        else:
+            prefix = redis_server.fresh_prefix()
+            self.backend = open_redis(
+                redis_server.url(prefix, timeout_ms=60_000), sync=True, world=self.clock.world
+            )
+            self.contents = lambda: under_prefix(prefix)
         run_sync(self.backend.setup())
         run_sync(self.backend.write_each(registered(self.ids)))
         self.registry = SyncRepository.over(self.backend, "first", world=self.clock.world)
@@ -57,7 +72,19 @@ def scanned(table: str) -> dict[Any, Any]:
     return {decode_key(item): item for page in pages for item in page["Items"]}
 
 
-@pytest.fixture(params=["memory", "sqlite", "dynamodb"])
+def in_schema(schema: str) -> dict[Any, Any]:
+    rows = owner().execute(f"SELECT pk, sk, body FROM {schema}.items".encode()).fetchall()
+    return {Key(pk, sk): body for pk, sk, body in rows}
+
+
+def under_prefix(prefix: str) -> dict[Any, Any]:
+    """Items, as the server has them; what it keeps beside them is its own."""
+    with redis.Redis(redis_server.HOST, redis_server.SERVER.port()) as client:
+        names = client.scan_iter(f"{{{prefix}:*}}i*", 1_000)
+        return {key_of(name.partition(b"}")[2]): client.hgetall(name) for name in names}
+
+
+@pytest.fixture(params=["memory", "sqlite", "dynamodb", "postgres", "redis"])
 def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shared]:
     it = Shared(request.param, tmp_path)
     yield it
