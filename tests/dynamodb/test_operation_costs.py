@@ -190,8 +190,6 @@ def costs() -> dict[str, Cost]:
     )
     found.append(measured("explain", late, lambda: repository.explain("user", RESOURCE)))
     found += operator_costs(late)
-    late.take("debtor", adjust=100_000)
-    found.append(measured("forgive", late, lambda: repository.forgive("debtor", RESOURCE)))
     found.append(
         measured("set_resource_defaults", late, lambda: repository.set_resource_defaults(RESOURCE, LIMITS))
     )
@@ -203,12 +201,14 @@ def operator_costs(client: Client) -> list[Cost]:
     """What operators do to a bucket that was used, and to one that was not; with a key somebody knows it."""
     verbs = client.repository
     client.take("user", 30)
+    client.take("debtor", adjust=100_000)
     return [
         measured("top_up", client, lambda: verbs.top_up("user", RESOURCE, {"rpm": 3})),
         measured("top_up with a key", client, lambda: verbs.top_up("user", RESOURCE, {"rpm": 3}, "k-1")),
         measured("top_up again", client, lambda: verbs.top_up("user", RESOURCE, {"rpm": 3}, "k-1")),
         measured("reset", client, lambda: verbs.reset("user", RESOURCE)),
         measured("reset of a full bucket", client, lambda: verbs.reset("nobody", RESOURCE)),
+        measured("forgive", client, lambda: verbs.forgive("debtor", RESOURCE)),
         measured("set_parent", client, lambda: verbs.set_parent("user", "parent")),
         measured("disable a resource", client, lambda: verbs.disable(resource=RESOURCE, reason="down")),
         measured("list_switches, of one", client, verbs.list_switches),
