@@ -101,11 +101,18 @@ def values_of(values: Mapping[str, Any]) -> Encoded:
 def item_from(body: Encoded) -> Item:
     """The item that stands on the server in this form."""
     return {
-        text_from(name): json.loads(value[""]) if type(value) is dict
+        text_from(name): _nested(value) if type(value) is dict
         else text_from(value) if type(value) is str
         else value
         for name, value in body.items()
     }  # fmt: skip
+
+
+def _nested(value: dict[str, Any]) -> Any:
+    try:
+        return json.loads(value[""])
+    except (KeyError, TypeError, ValueError):  # somebody else has put it there
+        return value
 
 
 class FunctionAnswer(NamedTuple):

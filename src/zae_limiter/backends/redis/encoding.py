@@ -74,22 +74,25 @@ def value_of(value: Value) -> bytes:
 
 
 def item_of(flat: Sequence[bytes]) -> dict[str, Any] | None:
-    """The item that the fields of a hash make up; there is none without any."""
-    if not flat:
+    """The item that a hash is; without a version it is none of ours. A foreign field is bytes."""
+    if VERSION not in flat:
         return None
     item: dict[str, Any] = {}
     fields = iter(flat)
     for name, value in zip(fields, fields, strict=True):
-        kind = value[0]
-        if kind < 58:  # a digit or a minus
-            if name[0] != _OWN:
-                item[plain(name)] = int(value)
-        elif kind == 115:
-            item[plain(name)] = plain(value[1:])
-        elif kind == 106:
-            item[plain(name)] = json.loads(value[1:])
-        else:
-            item[plain(name)] = kind == 116
+        kind = value[0] if value else 0
+        try:
+            if kind < 58:  # a digit or a minus
+                if name[0] != _OWN:
+                    item[plain(name)] = int(value)
+            elif kind == 115:
+                item[plain(name)] = plain(value[1:])
+            elif kind == 106:
+                item[plain(name)] = json.loads(value[1:])
+            else:
+                item[plain(name)] = value == b"t" if value in (b"t", b"f") else value
+        except ValueError:
+            item[plain(name)] = value
     return item
 
 

@@ -45,7 +45,7 @@ local function in_bytes(a, b)
 end
 
 local function is_integer(text)
-  local first = text:byte(1)
+  local first = text:byte(1) or 0
   return first == 45 or (first >= 48 and first <= 57)
 end
 
