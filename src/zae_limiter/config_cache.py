@@ -100,7 +100,9 @@ class ConfigCache:
             if known is not None:
                 self._withdraw(known)
         self._entries[key] = entry
-        if read <= self._invalidated:  # asked once more, for another thread may have looked for it before
+        if (
+            entry.read <= self._invalidated
+        ):  # asked once more, for another thread may have looked for it before
             self._withdraw(entry)
         if len(self._entries) > self._entries_max:
             with suppress(KeyError):  # another thread was faster

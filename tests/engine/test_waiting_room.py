@@ -9,6 +9,7 @@ import pytest
 from tests.patience import PATIENCE_SECONDS
 from zae_limiter import Limit, RateLimiter, RateLimiterUnavailable, Repository
 from zae_limiter.backends.memory import MemoryBackend
+from zae_limiter.engine import take as taking
 from zae_limiter.engine.waiting_room import Comer
 from zae_limiter.models import BackendCapabilities
 from zae_limiter.repository_protocol import Key, Outcome, Write
@@ -92,8 +93,9 @@ def test_who_disturbs_nobody_does_not_wait() -> None:
     asyncio.run(story())
 
 
-def test_who_was_refused_twice_is_sent_once_more() -> None:
+def test_who_has_lost_its_races_is_sent_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else all would be shaped for what the first has changed, and all but one sent again, and again."""
+    monkeypatch.setattr(taking, "RACES_MAX", 2)
 
     async def story() -> None:
         clock = ManualClock()
@@ -165,6 +167,48 @@ def test_who_is_woken_again_and_again_has_waited_all_the_same() -> None:
         first.leave()
 
     asyncio.run(story())
+
+
+def test_nobody_is_refused_by_what_was_there_before_its_turn() -> None:
+    """Who was overtaken after half a second in line is judged by the bucket of its turn, which was full."""
+
+    async def story() -> None:
+        clock = ManualClock()
+        store = Rivalled(clock)
+        limiter = await family(store, clock, [Limit("rpm", 1_000, 1_000, 1)])
+        clock.advance(5.0)
+        store.rival = RateLimiter(await Repository.over(store, world=clock.world))
+        first = comer(limiter)
+        asked = asyncio.create_task(acquired(limiter, 600))
+        for _ in range(4):
+            await turns()
+            clock.advance(0.5)
+            first, before = comer(limiter), first
+            before.leave()
+        store.rival = None
+        first.leave()
+        await asked
+
+    asyncio.run(story())
+
+
+class Rivalled(Slow):
+    """Somebody else is faster with each transaction."""
+
+    rival: RateLimiter | None = None
+
+    async def transact_write(self, writes: Sequence[Write]) -> list[Outcome]:
+        rival, self.rival = self.rival, None
+        if rival is not None:
+            self._clock.advance(0.002)
+            await take(rival, "ann")
+            self.rival = rival
+        return await super().transact_write(writes)
+
+
+async def acquired(limiter: RateLimiter, amount: int) -> None:
+    async with limiter.acquire("bob", "api", {"rpm": amount}):
+        pass
 
 
 def test_who_is_interrupted_while_it_is_told_that_it_failed_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ from .renewal import Renewals
 from .seen_buckets import SeenBuckets
 from .sending import MOOT, Sending, interrupted, outcome_of, unknown
 from .visit import Visit
-from .waiting_room import CLOSING_SECONDS, Comer, Turnstile, WaitingRoom
+from .waiting_room import CLOSING_SECONDS, Comer, Courtesy, Turnstile, WaitingRoom
 
 WRITE_ATTEMPTS_MAX = 16
 """How often a group is shaped anew for a bucket that changes under it."""
@@ -137,22 +137,22 @@ class BucketWriter(SeenBuckets):
     async def post_together(
         self,
         orders: Sequence[Order],
+        courtesy: Courtesy,
         beside: Beside = None,
         *,
         read_first: bool = False,
-        in_line: bool = False,
     ) -> tuple[list[Outcome], BaseException | None]:
         """Carry out orders all or none, from images read for the purpose if wanted; last, a record beside.
 
-        Who is to stand ``in_line``, and all who come meanwhile, go one at a time for each bucket: they would
+        Who is to stand in line, and all who come meanwhile, go one at a time for each bucket: they would
         most often be shaped for what another has changed.
         """
         call, count = Call(), len(orders) + (beside is not None)
         me = Comer(self._transactions, [order.account.key for order in orders], self.colour)
         try:
-            if in_line or me.is_expected:
+            if courtesy.in_line or me.is_expected:
                 me.join()
-                await self._turn_of(me)
+                await self._turn_of(me, courtesy)
             result = await self.colour.finish(self._transact(orders, call, beside, read_first=read_first))
             me.leave()
             return result
@@ -171,20 +171,22 @@ class BucketWriter(SeenBuckets):
             self.count_unsure([] if beside else orders, outcomes)
             return outcomes, error
 
-    async def _turn_of(self, me: Comer) -> None:
-        """Wait for those who came before to these buckets, for as long as a call may take, and then go.
+    async def _turn_of(self, me: Comer, courtesy: Courtesy) -> None:
+        """Wait for those who came before to these buckets, as long as there is time for that, and then go.
 
-        Who was first all the while does not come back, and nobody else has to wait for it.
+        Who was first for half the time of a call does not come back, and nobody else has to wait for it.
         """
-        call_ms, since_ms, slept_ms = self.backend.capabilities.timeout_ms, self.world.ticks_ms(), 0.0
+        ticks_ms, slept_ms, call_ms = self.world.ticks_ms, 0.0, self.backend.capabilities.timeout_ms
+        since_ms, until_ms = ticks_ms(), min(courtesy.until_ms, ticks_ms() + call_ms)
         while ahead := me.ahead:
-            left_ms = call_ms - max(self.world.ticks_ms() - since_ms, slept_ms)
+            left_ms = until_ms - max(ticks_ms(), since_ms + slept_ms)
             if left_ms <= 0:
-                return
+                break
             if not await me.wait(left_ms / 1000):
                 slept_ms += left_ms
-                for other in ahead:
+                for other in ahead if left_ms >= call_ms / 2 else ():
                     other.has_left = True
+        courtesy.over_ms = self.world.now_ms()
 
     async def _transact(
         self, orders: Sequence[Order], call: Call, beside: Beside = None, *, read_first: bool

@@ -23,10 +23,11 @@ from .receipts import Record, RecordedBefore
 from .refusal import refusal_of, waiting_statuses
 from .settle import Charge, answered_for, give_back
 from .split import gather, place, relieve
+from .waiting_room import Courtesy
 
-RACES_MAX = 2
-"""How often a transaction races others before it stands in line: the first time it may find a full bucket,
-whose origin moves under all but one, and the next time no more."""
+RACES_MAX = 8
+"""How often a transaction races others before it stands in line. Where the store is far away races are faster,
+but each sends all of it again, which a busy store cannot carry out in time."""
 
 ATTEMPTS_MAX = 64
 """How often a demand is tried anew, within the time of one call, because its bucket would not hold still."""
@@ -65,13 +66,13 @@ async def take(
     ``refused`` is the account of a lone demand that its bucket has just refused, ``booking`` says for when
     a lone one may be booked. The caller answers for what was taken, or a ``record`` that is written with it.
     """
-    taking = _Taking(writer, demands, renew, booking)
+    until_ms, looks = writer.world.ticks_ms() + writer.backend.capabilities.timeout_ms, 0
+    taking = _Taking(writer, demands, renew, booking, Courtesy(until_ms))
     taking.record, speculative = record, speculative and record is None
     taking.together = not speculative or taking.can_be_atomic
-    until_ms, looks = writer.world.ticks_ms() + writer.backend.capabilities.timeout_ms, 0
     try:
         for attempt in range(ATTEMPTS_MAX):
-            asked_ms, taking.in_line = writer.world.now_ms(), attempt >= RACES_MAX
+            asked_ms, taking.courtesy.in_line = writer.world.now_ms(), attempt >= RACES_MAX
             if refused is not None:
                 misled, refused = await taking.reconsider(0, refused), None
             else:
@@ -82,7 +83,9 @@ async def take(
             if not misled:
                 # Who is refused and fits by the time of the reply tries again, but does not race for ever.
                 refusal = taking.refusal(writer.world.now_ms())
-                refusal = refusal or (taking.lost_race(asked_ms) if attempt else None)
+                refusal = refusal or (
+                    taking.lost_race(max(asked_ms, taking.courtesy.over_ms)) if attempt else None
+                )
                 if refusal and await taking.outwait():
                     refusal = taking.refusal(writer.world.now_ms())
                 if refusal and not await taking.catch_up():
@@ -115,15 +118,16 @@ class _Taking:
         writer: BucketWriter,
         demands: Sequence[BucketDemand],
         renew: Renew,
-        booking: Booking | None = None,
+        booking: Booking | None,
+        courtesy: Courtesy,
     ) -> None:
-        self._writer, self._renew, self._booking = writer, renew, booking
+        self._writer, self._renew, self._booking, self.courtesy = writer, renew, booking, courtesy
         self._demands = list(demands)
         """All of them, under the newest terms that were seen."""
         self.owed = list(range(len(demands)))
         """The places of those that nobody has admitted yet."""
         self.taken = answered_for(writer)
-        self.together = self.is_recorded = self.in_line = False
+        self.together = self.is_recorded = False
         self.record: Record | None = None
         self._seen_gone: set[int] = set()
         self._held: list[Key] = []
@@ -254,7 +258,7 @@ class _Taking:
         if self.together:
             beside = self._beside(placed)
             outcomes, interruption = await writer.post_together(
-                orders, beside, read_first=read_first, in_line=self.in_line
+                orders, self.courtesy, beside, read_first=read_first
             )
             if self.record is not None:  # else no call, which a signal handler could come between
                 outcomes = self._recorded(outcomes)
@@ -367,7 +371,7 @@ class _Taking:
         hold = self._hold(held) if len(self._demands) > 1 and self.record is None else 0
         orders = [order_of(demand, Posting(hold=hold)) for _, demand in placed]
         beside = self._beside(placed)
-        outcomes, interruption = await self._writer.post_together(orders, beside, in_line=self.in_line)
+        outcomes, interruption = await self._writer.post_together(orders, self.courtesy, beside)
         if self.record is not None:
             outcomes = self._recorded(outcomes)
         try:

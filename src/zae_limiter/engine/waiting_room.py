@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from ..repository_protocol import Key
@@ -39,16 +41,29 @@ class Turnstile:
             return
         with self.lock.get():
             if key is not None:
-                here = (waiter for waiter in self.by_key.get(key, ()) if not waiter.is_gone)
+                here = (waiter for waiter in tuple(self.by_key.get(key, ())) if not waiter.is_gone)
                 for place, waiter in enumerate(here):
                     if not place or not waiter.is_aside:
                         waiter.signal.give()
                     if not waiter.is_aside:
                         return
                 return
-            for waiting in self.by_key.values():
-                for waiter in waiting:
-                    waiter.signal.give()
+            for waiter in itertools.chain(*map(tuple, self.by_key.values())):
+                waiter.signal.give()
+
+
+class Courtesy:
+    """How long somebody who takes from several buckets waits for others who do, and until when it did."""
+
+    __slots__ = ("in_line", "over_ms", "until_ms")
+
+    def __init__(self, until_ms: float) -> None:
+        self.until_ms: float = until_ms
+        """Until which tick it waits at most."""
+        self.in_line: bool = False
+        """Whether it stands in line although nobody else does."""
+        self.over_ms: int = 0
+        """When it went on, if it waited."""
 
 
 class Comer:
@@ -123,9 +138,12 @@ class Comer:
         with self._line.lock.get():
             for key in self._keys:
                 waiting = self._line.by_key.get(key, deque())
-                while waiting and waiting[0].is_gone:
-                    waiting.popleft()
-                if self in waiting:
+                for waiter in tuple(waiting):  # garbage that is collected meanwhile may leave, too
+                    if waiter is not self and not waiter.is_gone:
+                        break
+                    with suppress(ValueError):
+                        waiting.remove(waiter)
+                with suppress(ValueError):
                     waiting.remove(self)
                 if not waiting:
                     self._line.by_key.pop(key, None)

@@ -63,6 +63,6 @@ BEGIN
         ('diary_of_bucket', 'diary (pk, position)'),
         ('changes_of_bucket', 'changes (pk)')
     ) AS indexes (name, place) WHERE to_regclass('@schema@.' || name) IS NULL LOOP
-        EXECUTE format('CREATE INDEX %s ON @schema@.%s', missing.name, missing.place);
+        EXECUTE format('CREATE INDEX IF NOT EXISTS %s ON @schema@.%s', missing.name, missing.place);
     END LOOP;
 END $$;
