@@ -26,7 +26,7 @@ from .split import gather, place, relieve
 from .waiting_room import Courtesy
 
 RACES_MAX = 8
-"""How often a transaction races others before it stands in line. Races are faster where the store is far away,
+"""How often a transaction races others before it stands in line. Races are faster where a store is far away,
 but each sends all of it again, which a busy store cannot carry out in time."""
 
 ATTEMPTS_MAX = 64
