@@ -13,6 +13,7 @@ from tests.simulation.__main__ import Tally, simulate, simulate_range
 from tests.simulation.bugs import BUGS
 from tests.simulation.found_at import BUG_SEEDS, FOUND_AT, failing_seed
 from tests.simulation.schedules import Schedules
+from tests.simulation.theorem import Scenario
 from tests.simulation.turns import Turns
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* was forgotten:ResourceWarning")
@@ -67,10 +68,11 @@ def test_seed_that_found_a_bug(seed: int) -> None:
             Schedules,
             15194,
         ),  # limits had changed before a bucket was made, and its maker was refused by others
+        (Scenario, 1889),  # the judge forgot what one booking of a write holds up for the next
         (Turns, 15143),  # a seat was kept for somebody who slept, and others had their turns with the rest
     ],
 )
-def test_small_world_that_found_something(world: type[Schedules | Turns], seed: int) -> None:
+def test_world_that_found_something(world: type[Scenario | Schedules | Turns], seed: int) -> None:
     """What a seed once found of a bucket or of its judge stays mended."""
     with mock.patch("zae_limiter.runtime.colour.time.sleep"):
         world(seed).run()

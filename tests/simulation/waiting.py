@@ -18,18 +18,19 @@ from tests.engine.booking_worlds import Tin
 from tests.simulation.ideal import Intent
 from tests.simulation.simulation import Process, Simulation
 from zae_limiter.engine import wait
-from zae_limiter.engine.booking import slot_ms
-from zae_limiter.engine.bucket_view import ended_attribute, level, put_back, shard_count, stored_terms
+from zae_limiter.engine.booking import schedule
+from zae_limiter.engine.bucket_view import ended_attribute, level, shard_count, stored_terms
 from zae_limiter.engine.demand import BookedDemand, BucketDemand
 from zae_limiter.engine.group_commit import BucketWriter
 from zae_limiter.engine.law import Rate, accrued
-from zae_limiter.engine.posting import Posting
+from zae_limiter.engine.posting import Booking, Posting
 from zae_limiter.engine.settle import Charge
 from zae_limiter.repository_protocol import Item, Key
 from zae_limiter.runtime.colour import ForkSafe
 from zae_limiter.schema import MOVED, bucket_limit_names, number, stored_rate
 
 WAITS_SECONDS = (0.5, 30.0, 3_600.0, float("inf"))
+FOR_EVER_MS = 10**15
 LEAD_MS = wait.LEAD_MS
 CROWD_AMOUNTS = ({"fast": 1}, {"fast": 1, "slow": 1}, {"fast": 4}, {"fast": 2})
 
@@ -170,6 +171,22 @@ def ended_limits(before: Item, after: Item) -> list[str]:
     return [name for name, count in counts.items() if number(after, count) > number(before, count)]
 
 
+def booked_from(need: Mapping[str, int], earliest_ms: int = 0) -> Posting:
+    """A need that is booked, however long that takes."""
+    return Posting(need, booking=Booking(FOR_EVER_MS, earliest_ms))
+
+
+def alone_ms(need: Mapping[str, int], ahead: Sequence[Posting], image: Item, now_ms: int) -> int | None:
+    """How long a bucket takes to have a need behind who is booked by the same write; ``None`` if it changes.
+
+    Whoever is ahead takes at its slot, and what is full by then flows over: it keeps others waiting as long.
+    """
+    terms, postings = stored_terms(image), [*ahead, booked_from(need)]
+    if any(name not in terms.rates for posting in postings for name in posting.need):
+        return None
+    return schedule(postings, terms, image, now_ms)[-1].at_ms - now_ms
+
+
 class Asked(NamedTuple):
     """A need that was written for somebody who waits."""
 
@@ -177,6 +194,8 @@ class Asked(NamedTuple):
     place: float
     written_ms: int
     before: Item | None
+    ahead: Sequence[Posting]
+    """Who was booked before it by the same write."""
     epoch: int
     client_ms: int
     """When it was written by the clock of who asked."""
@@ -240,14 +259,15 @@ class Waiting:
             bucket.epoch += 1
             bucket.moves.append(Move(now_ms, self._writes, ended=ended))
         # What one write takes it takes before it gives back: first what was needed, then what is due.
-        found = before
+        ahead: list[Posting] = []
         in_turn = sorted(intent.postings, key=lambda p: 0 if p.need else 1 if p.debit else 2)
         for at, posting in enumerate(in_turn):
             if posting.need and posting.booking is not None:
                 place = self._writes + at / 1000
-                asked = Asked(posting.need, place, now_ms, found, bucket.epoch, intent.client_ms)
-                self._asked[id(posting.need)] = asked
-                found = put_back(found, {name: -need for name, need in posting.need.items()})
+                told = now_ms, before, tuple(ahead), bucket.epoch, intent.client_ms
+                self._asked[id(posting.need)] = Asked(posting.need, place, *told)
+                earliest_ms = self._told_ms(posting.booking.earliest_ms, intent.client_ms)
+                ahead.append(booked_from(posting.need, earliest_ms))
                 continue
             if posting.credit:
                 self._credited[key] = now_ms
@@ -332,7 +352,7 @@ class Waiting:
             bucket = self._buckets.get(demand.account.key)
             if not isinstance(demand, BookedDemand) or asked is None or bucket is None:
                 continue
-            _, place, written_ms, before, epoch, _ = asked
+            place, written_ms, epoch = asked.place, asked.written_ms, asked.epoch
             # Whoever is late begins where its turn was, bucket by bucket.
             late = together_ms <= process.world.now_ms()
             at_ms = demand.booking.latest_ms if late else together_ms
@@ -350,7 +370,7 @@ class Waiting:
             bucket.moves.append(move)
             self._noted.add(id(demand.amounts))
             self._begins[id(demand)] = demand, move
-            if len(booked) > 1 and before is not None and not credited:
+            if len(booked) > 1 and asked.before is not None and not credited:
                 self._check_untouched(demand, asked, true_ms, leads.get(id(demand.amounts), LEAD_MS))
 
     def _check_untouched(self, demand: BookedDemand, asked: Asked, at_ms: int, lead_ms: float) -> None:
@@ -359,14 +379,13 @@ class Waiting:
         It is booked about as long before as it takes to have what is needed, or seemed to when it was asked.
         """
         assert asked.before is not None
-        terms, now_ms, alone_ms = stored_terms(asked.before), asked.written_ms, 0.0
-        for name, need in demand.amounts.items():
-            if name not in terms.rates:
-                return
-            alone_ms = max(alone_ms, slot_ms(level(terms, name, asked.before, now_ms), need, now_ms) - now_ms)
-        longest_ms = max(lead_ms, alone_ms + LEAD_MS) + 2 * self._simulation.clock_error_ms
+        now_ms = asked.written_ms
+        waits_ms = alone_ms(demand.amounts, asked.ahead, asked.before, now_ms)
+        if waits_ms is None:
+            return
+        longest_ms = max(lead_ms, waits_ms + LEAD_MS) + 2 * self._simulation.clock_error_ms
         assert at_ms - now_ms <= longest_ms, (
-            f"{demand.account.key.partition} could give {dict(demand.amounts)} in {alone_ms} ms, "
+            f"{demand.account.key.partition} could give {dict(demand.amounts)} in {waits_ms} ms, "
             f"and was booked for {at_ms - now_ms} ms later"
         )
 
