@@ -231,14 +231,14 @@ def test_what_came_back_flows_over_when_the_numbers_change(capacity: int) -> Non
         image, now_ms = bucket.item or {}, NOW + randomness.randrange(30_000)
         aside = number(image, booking_attributes("fast").back)
         before = min(rate.capacity_milli, balance(rate, number(image, "b_fast_tk"), NOW, now_ms) + aside)
-        terms = replace(bucket.account.terms, rates=bucket.account.terms.rates | {"fast": later}, version=2)
+        terms = replace(bucket.account.terms, rates={**bucket.account.terms.rates, "fast": later}, version=2)
         taken = Posting({"fast": 1_000})
         write = rebase(bucket.account._replace(terms=terms), taken, image, now_ms)
         done = apply(write, image)
         if not done.applied or done.item is None or not aside:
             continue
         judged += 1
-        assert not apply(write, image | {"b_fast_bb": aside + 1}).applied, f"seed {seed}"
+        assert not apply(write, {**image, "b_fast_bb": aside + 1}).applied, f"seed {seed}"
         stored = balance(later, number(done.item, "b_fast_tk"), number(done.item, "rf"), now_ms)
         held = stored + number(done.item, booking_attributes("fast").back)
         most = min(capacity, before + capacity - rate.capacity_milli) - 1_000
