@@ -187,7 +187,7 @@ class OwnPostgres:
 
     def url(self, port: int, timeout_ms: int, transport: str = "") -> str:
         del transport
-        return postgres.url(self.SCHEMA, port, timeout_ms=timeout_ms, listen="off")
+        return postgres.url(self.SCHEMA, port, timeout_ms=timeout_ms)
 
     def buckets(self) -> list[Bucket]:
         with psycopg.connect(conninfo(self.port), autocommit=True) as connection:

@@ -62,8 +62,10 @@ class Dialect:
     async def greet(self, client: Streams, engine: Streams) -> None:
         """Let both sides say what comes before the first request."""
 
-    async def request(self, reader: asyncio.StreamReader) -> bytes:
-        return await self._message(reader)
+    async def request(self, client: Streams, engine: Streams) -> bytes:
+        """The next one; what the engine says unasked meanwhile is passed on."""
+        del engine
+        return await self._message(client[0])
 
     async def reply(self, reader: asyncio.StreamReader, request: bytes) -> bytes:
         del request
@@ -78,8 +80,9 @@ class Dialect:
 class Resp(Dialect):
     """Redis's: a request is all commands that arrived at once, and has as many replies."""
 
-    async def request(self, reader: asyncio.StreamReader) -> bytes:
-        return await self._values(reader, 1)
+    async def request(self, client: Streams, engine: Streams) -> bytes:
+        del engine
+        return await self._values(client[0], 1)
 
     async def reply(self, reader: asyncio.StreamReader, request: bytes) -> bytes:
         return await self._values(reader, values_in(request)[0])
@@ -119,8 +122,20 @@ class Frontend(Dialect):
             client[1].write(await engine[0].readexactly(1))
         client[1].write(await self.reply(engine[0], b""))
 
-    async def request(self, reader: asyncio.StreamReader) -> bytes:
-        return await self._until(reader, b"SQX")
+    async def request(self, client: Streams, engine: Streams) -> bytes:
+        hearing = asyncio.ensure_future(self._pass_on(engine[0], client[1]))
+        try:
+            return await self._until(client[0], b"SQX")
+        finally:
+            hearing.cancel()
+            await asyncio.wait([hearing])  # nobody else may read until it is over
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """What is told to who listens; it ends with the engine, and so does the connection."""
+        with suppress(OSError):
+            while told := await reader.read(2**16):
+                writer.write(told)
+        writer.close()
 
     async def reply(self, reader: asyncio.StreamReader, request: bytes) -> bytes:
         return b"" if request[:1] == b"X" else await self._until(reader, b"Z")
@@ -164,7 +179,8 @@ class FaultyProxy:
             engine = await asyncio.open_connection("127.0.0.1", self._engine_port)
             await self._dialect.greet((reader, writer), engine)
             while True:
-                request, fault = await self._dialect.request(reader), self._draw()
+                request = await self._dialect.request((reader, writer), engine)
+                fault = self._draw()
                 if fault == "lost request":
                     break
                 if fault in ("throttled", "broken"):

@@ -33,7 +33,9 @@ from tests.breaking.mixed_load import MixedLoad
 from tests.dynamodb.peer import Peer
 from tests.dynamodb.steps import StepLoop, cold, interrupted
 from tests.engines import dynamodb_local, postgres, redis_server
-from tests.postgres.schemas import make_schema, owner
+from tests.patience import wait_until
+from tests.postgres.schemas import owner
+from tests.stores import url_of
 from zae_limiter import RateLimiter, Repository
 from zae_limiter.backends import open_backend
 from zae_limiter.backends.dynamodb.http.blocking import THREADS_MAX as ASIDE_MAX
@@ -57,6 +59,9 @@ REMEMBERED_MAX = 60
 AT_ONCE = 8
 HOURS = 4
 """By how much the clock of an embedded store is ahead after each round."""
+
+LISTENS = "zae-limiter-listen"
+"""A thread of PostgreSQL's clients."""
 
 FOR_EVER_S = 30
 """How long a round may take before somebody in it waits for ever."""
@@ -287,9 +292,9 @@ def soak_dynamodb(name: str, seconds: float, operations: int, *, sync: bool) -> 
     return part
 
 
-def soak_openings(url: str, rounds: int) -> Part:
+def soak_openings(name: str, url: str, rounds: int) -> Part:
     """Limiters that are opened, used once and closed leave nothing behind."""
-    part, since = Part("openings", PROCESS + EMBEDDED), time.monotonic()
+    part, since = Part(name, PROCESS + EMBEDDED), time.monotonic()
 
     async def use() -> None:
         async with RateLimiter.open(url) as limiter:
@@ -299,6 +304,8 @@ def soak_openings(url: str, rounds: int) -> Part:
         for _ in range(5):
             asyncio.run(use())
         part.operations += 5
+        # Who listens is told that it is over, and nobody waits for it.
+        wait_until(lambda: LISTENS not in (thread.name for thread in threading.enumerate()))
         part.samples.append(sample())
     part.seconds = time.monotonic() - since
     return part
@@ -394,15 +401,13 @@ def parts(quick: bool, minutes: float, folder: Path) -> Iterator[Part]:
     yield soak_embedded("sqlite threads", f"sqlite:///{folder}/threads.db", rounds, operations, sync=True)
     yield soak_embedded("sqlite tasks", f"sqlite:///{folder}/tasks.db", rounds, operations, sync=False)
     yield soak_loops(f"sqlite:///{folder}/loops.db?timeout_ms=30000", rounds, operations)
-    yield soak_openings(f"sqlite:///{folder}/openings.db", 15 if quick else 200)
+    yield soak_openings("openings", f"sqlite:///{folder}/openings.db", 15 if quick else 200)
     yield soak_connects(10 if quick else 100)
     for kind, sync in itertools.product(("redis", "postgres"), (True, False)):
-        url = (
-            redis_server.url(redis_server.fresh_prefix(), timeout_ms=60_000)
-            if kind == "redis"
-            else postgres.url(make_schema(), timeout_ms=60_000, listen="off")
-        )
-        yield soak_server(f"{kind} {'threads' if sync else 'tasks'}", url, rounds, operations, sync=sync)
+        name = f"{kind} {'threads' if sync else 'tasks'}"
+        yield soak_server(name, url_of(kind, folder), rounds, operations, sync=sync)
+    for kind in ("redis", "postgres"):
+        yield soak_openings(f"{kind} openings", url_of(kind, folder), 15 if quick else 200)
     seconds = 2.0 if quick else minutes * 30
     yield soak_dynamodb("dynamodb threads", seconds, operations // 3, sync=True)
     yield soak_dynamodb("dynamodb tasks", seconds, operations // 3, sync=False)
