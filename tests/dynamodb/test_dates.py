@@ -2,9 +2,9 @@
 
 import pytest
 
+from tests.breaking.test_wrong_clocks import DAY_MS, wall_ms, wrong_by
 from tests.dynamodb.peer import Peer, answer
 from tests.dynamodb.tables import make_table, session
-from tests.dynamodb.test_clocks import DAY_MS, wall_ms, wrong_by
 from tests.engines import dynamodb_local
 from tests.stores import drive
 from zae_limiter.backends.dynamodb import open_backend
