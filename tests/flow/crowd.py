@@ -11,7 +11,7 @@ import time
 
 from zae_limiter import Limit, RateLimiter, RateLimitExceeded
 
-LIMITS = [Limit.per_second("rps", 20, burst=20_000)]
+RESOURCE, LIMIT = "gpt-4", Limit.per_second("rps", 20, burst=20_000)
 
 
 async def client(limiter: RateLimiter, key: str, until: float) -> tuple[int, int, int]:
@@ -19,7 +19,7 @@ async def client(limiter: RateLimiter, key: str, until: float) -> tuple[int, int
     while True:
         asked_ms = now_ms()
         try:
-            async with limiter.acquire(key, "gpt-4", {"rps": 1}, LIMITS):
+            async with limiter.acquire(key, RESOURCE, {"rps": 1}, [LIMIT]):
                 admitted += 1
         except RateLimitExceeded as refused:
             if time.monotonic() > until:
