@@ -109,9 +109,9 @@ def change(url: str, entity_id: str, capacity: str) -> None:
             limiter.set_resource_defaults(RESOURCE, limits)
 
 
-def ask(url: str) -> None:
+def ask(url: str, config_cache_ttl: str) -> None:
     """Acquire once for every line that comes, and say what became of it."""
-    with SyncRateLimiter.open(url) as limiter:
+    with SyncRateLimiter.open(url, config_cache_ttl=float(config_cache_ttl)) as limiter:
         for _ in sys.stdin:
             try:
                 with limiter.acquire("key", RESOURCE, {"rpm": 1}):
