@@ -9,10 +9,10 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 import pytest
 
@@ -21,7 +21,8 @@ from tests.postgres.proxy import Proxy
 from tests.postgres.schemas import lent_schema
 from tests.redis.faulty_wire import FaultyWire
 from tests.redis.fleet import OwnServer
-from zae_limiter import Demand, Limit, RateLimitExceeded, SyncRateLimiter, SyncRepository
+from tests.stores import drive
+from zae_limiter import Demand, Limit, RateLimiter, RateLimitExceeded, Repository
 from zae_limiter.backends import open_backend
 from zae_limiter.runtime.world import World
 from zae_limiter.testing import ManualClock
@@ -121,73 +122,77 @@ class Cost(NamedTuple):
 class Client:
     """One process that uses the store."""
 
-    def __init__(self, url: str, clock: ManualClock) -> None:
+    def __init__(self, repository: Repository) -> None:
+        self.repository, self.limiter = repository, RateLimiter(repository)
+
+    @classmethod
+    async def open(cls, url: str, clock: ManualClock, sync: bool) -> Self:
         # Deadlines are those of a real server.
-        backend = open_backend(url, sync=True, world=World(now_ms=clock.world.now_ms))
-        self.repository = SyncRepository.over(backend, world=clock.world)
-        self.limiter = SyncRateLimiter(self.repository)
+        backend = open_backend(url, sync=sync, world=World(now_ms=clock.world.now_ms))
+        return cls(await Repository.over(backend, world=clock.world))
 
-    def take(self, entity_id: str, amount: int = 1, adjust: int = 0) -> None:
-        with self.limiter.acquire(entity_id, RESOURCE, {"rpm": amount, "tpm": 100}) as lease:
-            lease.adjust(tpm=adjust)
+    async def take(self, entity_id: str, amount: int = 1, adjust: int = 0) -> None:
+        async with self.limiter.acquire(entity_id, RESOURCE, {"rpm": amount, "tpm": 100}) as lease:
+            await lease.adjust(tpm=adjust)
 
-    def take_all(self, demands: Sequence[Demand]) -> None:
-        with self.limiter.acquire(demands):
+    async def take_all(self, demands: Sequence[Demand]) -> None:
+        async with self.limiter.acquire(demands):
             pass
 
-    def refused(self, entity_id: str, amount: int = 61) -> None:
+    async def refused(self, entity_id: str, amount: int = 61) -> None:
         with pytest.raises(RateLimitExceeded):
-            self.take(entity_id, amount)
+            await self.take(entity_id, amount)
 
-    def failing(self, entity_id: str) -> None:
-        with pytest.raises(ZeroDivisionError), self.limiter.acquire(entity_id, RESOURCE, {"rpm": 1}):
-            raise ZeroDivisionError
+    async def failing(self, entity_id: str) -> None:
+        with pytest.raises(ZeroDivisionError):
+            async with self.limiter.acquire(entity_id, RESOURCE, {"rpm": 1}):
+                raise ZeroDivisionError
 
 
-def costs_of(kind: str) -> list[Cost]:
+async def costs_of(kind: str, sync: bool) -> list[Cost]:
     """Every operation once, in the order of the page."""
     clock, found = ManualClock(seed=1), list[Cost]()
     with metered(kind) as (meter, url):
 
-        def cost(operation: str, work: Callable[[], object]) -> None:
+        async def cost(operation: str, work: Awaitable[object]) -> None:
             meter.forget()
-            work()
+            await work
             found.append(as_cost(operation, meter.bill()))
 
-        admin = Client(url, clock)
-        admin.repository.set_resource_defaults(RESOURCE, LIMITS)
-        admin.repository.set_resource_defaults("seats", LIMITED)
-        admin.repository.create_entity("parent")
-        admin.repository.create_entity("child", parent_id="parent", cascade=True)
-        client = Client(url, clock)
-        cost("first acquire of an entity", lambda: client.take("user"))
-        cost("second one, the first write of an hour", lambda: client.take("user"))
-        cost("acquire, warm", lambda: client.take("user"))
-        client.take("user", 56)
-        cost("refusal", lambda: client.refused("user"))
-        cost("refusal again within a second", lambda: client.refused("user"))
+        admin = await Client.open(url, clock, sync)
+        await admin.repository.set_resource_defaults(RESOURCE, LIMITS)
+        await admin.repository.set_resource_defaults("seats", LIMITED)
+        await admin.repository.create_entity("parent")
+        await admin.repository.create_entity("child", parent_id="parent", cascade=True)
+        client = await Client.open(url, clock, sync)
+        await cost("first acquire of an entity", client.take("user"))
+        await cost("second one, the first write of an hour", client.take("user"))
+        await cost("acquire, warm", client.take("user"))
+        await client.take("user", 56)
+        await cost("refusal", client.refused("user"))
+        await cost("refusal again within a second", client.refused("user"))
         clock.advance(60)
-        cost("acquire, when the cache has expired", lambda: client.take("user"))
-        other = Client(url, clock)
-        cost("acquire, cold process", lambda: other.take("user"))
-        cost("acquire + adjust", lambda: other.take("user", adjust=7))
-        cost("acquire + refund", lambda: other.failing("user"))
+        await cost("acquire, when the cache has expired", client.take("user"))
+        other = await Client.open(url, clock, sync)
+        await cost("acquire, cold process", other.take("user"))
+        await cost("acquire + adjust", other.take("user", adjust=7))
+        await cost("acquire + refund", other.failing("user"))
         for _ in range(2):
-            other.take("child")
-        cost("cascade, warm", lambda: other.take("child"))
-        cost("cascade, warm, + adjust", lambda: other.take("child", adjust=7))
+            await other.take("child")
+        await cost("cascade, warm", other.take("child"))
+        await cost("cascade, warm, + adjust", other.take("child", adjust=7))
         demands = [Demand("user", RESOURCE, {"rpm": 1}), Demand("user", "seats", {"rpm": 1})]
         for _ in range(2):
-            other.take_all(demands)
-        cost("two resources at once, warm", lambda: other.take_all(demands))
+            await other.take_all(demands)
+        await cost("two resources at once, warm", other.take_all(demands))
         seated = [Demand("user", "seats", {"rpm": 1, "parallel": 1})]
-        other.take_all(seated)
-        cost("acquire with a seat, and its end", lambda: other.take_all(seated))
-        cost("available", lambda: other.limiter.available("user", RESOURCE))
-        cost("resolve_limits, cached", lambda: other.repository.resolve_limits("user", RESOURCE))
-        cost("set_limits", lambda: other.repository.set_limits("user", LIMITS, RESOURCE))
+        await other.take_all(seated)
+        await cost("acquire with a seat, and its end", other.take_all(seated))
+        await cost("available", other.limiter.available("user", RESOURCE))
+        await cost("resolve_limits, cached", other.repository.resolve_limits("user", RESOURCE))
+        await cost("set_limits", other.repository.set_limits("user", LIMITS, RESOURCE))
         for one in (admin, client, other):
-            one.limiter.close()
+            await one.limiter.close()
     return found
 
 
@@ -205,10 +210,11 @@ def header_of(kind: str) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
+@pytest.mark.parametrize("sync", [True, False], ids=["sync", "async"])
 @pytest.mark.parametrize("kind", PAGES)
-def test_costs_are_those_of_the_page(kind: str) -> None:
-    """A request too many, or a tenth more of bytes, fails here."""
-    costs, page = costs_of(kind), PAGES[kind].read_text(encoding="utf-8")
+def test_costs_are_those_of_the_page(kind: str, sync: bool) -> None:
+    """A request too many, or a tenth more of bytes, fails here: by threads and by tasks."""
+    costs, page = drive(sync, costs_of(kind, sync)), PAGES[kind].read_text(encoding="utf-8")
     before, begin, rest = page.partition(BEGIN)
     shown, end, after = rest.partition(END)
     assert begin, "the page has no table"
