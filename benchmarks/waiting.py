@@ -1,8 +1,8 @@
 """``make waiting``: eight processes of 50 waiters each share one bucket, and wait for their turns.
 
 The bucket is empty when they begin. Every waiter asks, waits for as long as it takes, notes when it began,
-and asks again. That is done on SQLite and on DynamoDB Local, and in three ways: plain; with every lease
-giving half of what it took back; with a tenth of the waits cancelled at some moment.
+and asks again. That is done on SQLite, DynamoDB Local, Redis and PostgreSQL, and in three ways: plain; with
+every lease giving half of what it took back; with a tenth of the waits cancelled at some moment.
 
 Attempts to book are writes that take, refused ones included, and are told for each waiter who booked: it has
 begun, was cancelled, or was still in line at the end. Those of one process may have booked with one write.
@@ -30,6 +30,7 @@ from .waiters import CANCELLED, COUNT, ENOUGH, ENTITY, GO, HALF_BACK, LIMIT, PLA
 PROCESSES, WAITERS = 8, 50
 CAPACITY, REFILL = 1_000, 100
 VARIANTS = (PLAIN, HALF_BACK, CANCELLED)
+STORES = ("sqlite", "dynamodb", "redis", "postgres")
 
 
 class Seen(NamedTuple):
@@ -238,29 +239,30 @@ def put_together(orders: Orders, began: tuple[int, int], told: Sequence[dict[str
 
 
 @contextlib.contextmanager
-def stores(chosen: Sequence[str]) -> Iterator[dict[str, str]]:
-    """A fresh store of each kind, by URL with a place for a name."""
-    with contextlib.ExitStack() as stack:
-        found = {}
-        if "sqlite" in chosen:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="zae-waiting-"))
-            found["sqlite"] = f"sqlite:///{Path(folder)}/{{}}.db"
-        if "dynamodb" in chosen:
-            from tests.engines import dynamodb_local
+def stores() -> Iterator[Path]:
+    """Where stores can be made; servers that are started for them end with it."""
+    from tests.engines import dynamodb_local, postgres, redis_server
+    from tests.postgres.schemas import owner
 
-            dynamodb_local.isolate_from_aws()
-            stack.callback(dynamodb_local.stop, dynamodb_local.start())
-            found["dynamodb"] = "dynamodb"
-        yield found
+    dynamodb_local.isolate_from_aws()
+    with tempfile.TemporaryDirectory(prefix="zae-waiting-") as folder:
+        try:
+            yield Path(folder)
+        finally:
+            dynamodb_local.stop(None)
+            redis_server.SERVER.stop()
+            if owner.cache_info().currsize:
+                owner().close()
+            postgres.SERVER.stop()
 
 
-def located(place: str, name: str) -> str:
-    if place != "dynamodb":
-        return place.format(name.replace(" ", "-"))
-    from tests.dynamodb.tables import make_table
-    from tests.engines import dynamodb_local
+def located(store: str, folder: Path, name: str) -> str:
+    """A fresh store of a kind, by its URL."""
+    from tests.stores import url_of
 
-    return dynamodb_local.url(make_table(), timeout_ms=60_000)
+    own = folder / name.replace(" ", "-")
+    own.mkdir()
+    return url_of(store, own)
 
 
 def shown(seen: Seen) -> bool:
@@ -287,17 +289,17 @@ def shown(seen: Seen) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.waiting", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="how long each of the runs lasts")
-    parser.add_argument("--stores", nargs="+", choices=["sqlite", "dynamodb"], default=["sqlite", "dynamodb"])
+    parser.add_argument("--stores", nargs="+", choices=STORES, default=STORES)
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS)
     parser.add_argument("--processes", type=int, default=PROCESSES)
     parser.add_argument("--waiters", type=int, default=WAITERS, help="in each process")
     parser.add_argument("--capacity", type=int, default=CAPACITY)
     parser.add_argument("--refill", type=int, default=REFILL, help="in a second")
     options, fine = parser.parse_args(), True
-    with stores(options.stores) as places:
-        for store, place in places.items():
+    with stores() as folder:
+        for store in options.stores:
             for variant in options.variants:
-                at = located(place, variant)
+                at = located(store, folder, f"{store} {variant}")
                 orders = Orders(at, variant, options.waiters, options.capacity, options.refill, seed=0)
                 crew = f"{options.processes} processes × {options.waiters} waiters"
                 print(f"{store}, {variant}: {crew}, {options.refill} a second, {options.seconds:g} s")
