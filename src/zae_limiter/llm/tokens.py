@@ -59,8 +59,7 @@ TOOL_INPUTS = frozenset({"input", "args", "arguments", "response", "json"})
 """What a tool was given or gave: as a mapping it is read with all names and numbers in it, too."""
 
 CAPS = ("max_completion_tokens", "max_output_tokens", "max_tokens", "maxOutputTokens", "maxTokens")
-ANSWERS = ("n", "best_of", "candidateCount", "candidate_count")
-"""How many answers are asked for; each of them may be as long as the cap."""
+ANSWERS = ("n", "best_of", "candidateCount", "candidate_count")  # each may be as long as the cap
 CAPS_WITHIN = ("generationConfig", "generation_config", "inferenceConfig")
 
 # Weights of a byte in twelfths of a token, by what o200k_base and cl100k_base make of prose, code and data.
@@ -119,20 +118,17 @@ def tokens_at_most(prompt: Prompt) -> int:
 
 
 def output_cap(body: Mapping[str, Any], default: int) -> int:
-    """How many tokens the body of a request allows its answers.
-
-    For each it is at most ``default``, and that if it is silent.
+    """How many tokens a request's body allows its answers; at most ``default`` each, and that if silent.
 
     >>> output_cap({"model": "gpt-4o", "max_completion_tokens": 800}, 4_096)
     800
     """
     check_count("default", default, TOKENS_MAX, 0)
-    caps, answers = list[int](), [1]
+    caps, answers = list[int](), [1]  # nobody knows which of several a provider goes by
     for part in (body, *(body.get(name) for name in CAPS_WITHIN)) if isinstance(body, Mapping) else ():
         if isinstance(part, Mapping):
             for names, said in ((CAPS, caps), (ANSWERS, answers)):
                 said += [count for name in names if (count := count_of(part.get(name))) is not None]
-    # Nobody knows which of several a provider goes by.
     return min(min(max(caps, default=default), default) * max(answers), TOKENS_MAX)
 
 
@@ -151,9 +147,7 @@ class _Messages:
 
     def texts(self, prompt: Prompt) -> Iterator[str]:
         if not _is_within(prompt):  # a text is a sequence, too
-            raise ValidationError(
-                "prompt", prompt, "pass a text, a list of messages or the body of a request"
-            )
+            raise ValidationError("prompt", prompt, "pass a text, messages or the body of a request")
         todo: list[tuple[object, int]] = [(prompt, 0)]
         while todo:
             part, depth = todo.pop()
