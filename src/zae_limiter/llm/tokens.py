@@ -41,8 +41,7 @@ EXACT_CHARACTERS_MAX = 32_768
 PARTS_MAX = 65_536
 """A prompt with more texts, lists and mappings is none, and is taken for as many tokens as there can be."""
 
-DEPTH_MAX = 64
-MODEL_LENGTH_MAX = 256
+DEPTH_MAX, MODEL_LENGTH_MAX = 64, 256
 
 MEDIA = frozenset(
     {"image_url", "input_audio", "audio", "file", "file_data", "source", "data", "url"}
