@@ -63,6 +63,6 @@ def test_an_answer_that_nobody_sent_can_be_read_like_any_other(is_streamed: bool
         with session.get(NOBODY, stream=is_streamed) as answer:
             assert (answer.status_code, answer.headers["x-zae-limiter"]) == (429, "refused")
             assert b"rate_limit_exceeded" in b"".join(answer.iter_content(16))
-        assert session.get(NOBODY, stream=is_streamed).json()["error"] == "rate_limit_exceeded"
+        assert session.get(NOBODY, stream=is_streamed).json()["error"]["type"] == "rate_limit_exceeded"
         with pytest.raises(requests.HTTPError, match="429 Client Error: Too Many Requests for url: http"):
             session.get(NOBODY, stream=is_streamed).raise_for_status()
