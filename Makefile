@@ -105,6 +105,7 @@ nightly: $(READY) engines ## Run the long instruments: 20,000 worlds, all orders
 	$(BIN)/python -m benchmarks.hanging
 	$(BIN)/python -m tests.page.speed
 	$(BIN)/python -m benchmarks telemetry
+	$(BIN)/python -m benchmarks web --judge
 	$(BIN)/python -m benchmarks serve --seconds 120
 	$(MAKE) newcomer
 

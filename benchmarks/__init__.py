@@ -7,5 +7,6 @@ measuring the others.
 
 Reading order: ``cases`` (what is measured), ``worker`` and ``loops`` (how a process measures itself),
 ``run`` (the order of things), ``figures`` and ``targets`` (what the samples say), ``report`` and ``chart``
-(how it is shown). Nothing here is a test: a missed target is printed and the run succeeds.
+(how it is shown). Nothing here is a test: a missed target is printed and the run succeeds, unless
+``--judge`` is to fail it for what the published run does not miss so.
 """

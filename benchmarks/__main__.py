@@ -16,6 +16,7 @@ from .engine import ROOT, EngineMissing
 from .process import WorkerFailed
 from .report import CHARTS, charts, comparison_tables, page, terminal
 from .run import run
+from .targets import new_misses
 
 DOCS = ROOT / "docs"
 COMPARISON = DOCS / "comparison.md"
@@ -41,8 +42,14 @@ def arguments() -> argparse.Namespace:
         help=f"measure only these: {', '.join([*names, *PARTS])}; or serve or telemetry, each alone",
     )
     parser.add_argument("--quick", action="store_true", help="shorter rounds, for a first look")
-    parser.add_argument(
+    ending = parser.add_mutually_exclusive_group()
+    ending.add_argument(
         "--publish", action="store_true", help="write the result into docs, its page and the comparison"
+    )
+    ending.add_argument(
+        "--judge",
+        action="store_true",
+        help="fail if a target is missed that the published run does not miss so",
     )
     parser.add_argument("--report", type=Path, metavar="JSON", help="measure nothing, show this result")
     asked = parser.parse_args()
@@ -108,6 +115,14 @@ def told_time(seconds: float, mode: str) -> str:
     return told
 
 
+def judged(result: dict[str, Any]) -> int:
+    """The status to end with: 1 if a target is missed that the published run does not miss so."""
+    missed = new_misses(result, json.loads(PUBLISHED.read_text(encoding="utf-8")))
+    for line in missed:
+        print(f"missed: {line}", file=sys.stderr)
+    return 1 if missed else 0
+
+
 def main() -> int:
     if sys.argv[1:2] == ["serve"]:  # which kills what it measures, and has options of its own
         from .serve import main as serve
@@ -140,7 +155,7 @@ def main() -> int:
         update_comparison(result)
     print(terminal(result))
     print(took, end="\n" if took else "")
-    return 0
+    return judged(result) if asked.judge else 0
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""What we want to reach, and whether a result reaches it. A miss is printed; it fails nothing."""
+"""What we want to reach, and whether a result reaches it. A miss is printed; ``--judge`` fails a new one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .cases import (
     BARE,
@@ -49,6 +49,8 @@ from .summary import (
 )
 
 Reading = Callable[[Result], Figure | None]
+WORSE_MAX = 1.5
+"""How many times as bad as the worst round of the published run a result may be, if it misses that too."""
 
 
 @dataclass(frozen=True)
@@ -261,6 +263,18 @@ class Verdict:
             return "–"
         return f"{self.shown(self.figure.low)} to {self.shown(self.figure.high)}"
 
+    def is_new_miss(self, published: Verdict) -> bool:
+        """Whether it is missed, and not as the published run misses it, which explains why."""
+        if self.figure is None or self.word != "missed":
+            return False
+        if published.figure is None or published.word != "missed":
+            return True
+        if self.target.at_least is None:
+            accepted = replace(self.target, at_most=published.figure.high * WORSE_MAX)
+        else:
+            accepted = replace(self.target, at_least=published.figure.low / WORSE_MAX)
+        return not accepted.is_met(self.figure.median)
+
     def shown(self, value: float) -> str:
         unit = self.target.unit
         # Small ratios show what a target as a fraction asks for.
@@ -271,3 +285,13 @@ class Verdict:
 
 def verdicts(result: Result) -> list[Verdict]:
     return [Verdict(target, target.reading(result)) for target in TARGETS]
+
+
+def new_misses(result: Result, published: Result) -> list[str]:
+    """A line for each target that is missed without an explanation, or by more than is explained."""
+    both = zip(verdicts(result), verdicts(published), strict=True)
+    return [
+        f"{now.target.what}: {now.reached}, wanted {now.target.bound}, published {known.reached}"
+        for now, known in both
+        if now.is_new_miss(known)
+    ]

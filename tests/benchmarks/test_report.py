@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.__main__ import DOCS, PUBLISHED, beside, told_time
+from benchmarks.__main__ import DOCS, PUBLISHED, beside, main, told_time
 from benchmarks.cases import (
     BARE_APP,
     BARE_APP_PEERS,
@@ -69,6 +69,35 @@ def test_what_the_published_run_misses_is_explained() -> None:
     assert [name for name in EXPLAINED if f"- *{name}*: " in page(stored)] == [
         name for name in EXPLAINED if name in missed
     ]
+
+
+@pytest.mark.parametrize(
+    ("metric", "times", "missed"),
+    [
+        ("p50_us", 1, []),
+        ("p99_us", 1.2, []),
+        ("p99_us", 2.5, ["p99 against slowapi", "p99 against slowapi, pure ASGI"]),
+        ("p99_us", 10, ["what it adds to p99", "p99 against slowapi", "p99 against slowapi, pure ASGI"]),
+        ("p50_us", 1.7, ["p50 against slowapi, pure ASGI"]),
+    ],
+)
+def test_a_judge_fails_new_misses(
+    metric: str,
+    times: float,
+    missed: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A middleware about as slow as published passes, where that is a miss too; a far slower one does not."""
+    stored = json.loads(PUBLISHED.read_text(encoding="utf-8"))
+    for taken in stored["embedded"][WEB][OURS]:
+        taken[metric] *= times
+    measured = tmp_path / "result.json"
+    measured.write_text(json.dumps(stored), encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["benchmarks", "--report", str(measured), "--judge"])
+    assert main() == bool(missed)
+    assert re.findall("^missed: middleware: (.*?): ", capsys.readouterr().err, re.MULTILINE) == missed
 
 
 def test_what_was_not_measured_is_neither_met_nor_missed() -> None:

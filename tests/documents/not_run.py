@@ -38,7 +38,8 @@ PREFIXES = {  # the same for all that start so
     "pip install . ./examples/store": INSTALLS,
     "zae-limiter system set-defaults -l rpm:60 --store journal:": JOURNAL,
     **dict.fromkeys(
-        ("OPENAI_API_KEY=", "ADMIN_TOKEN=", "uvicorn ", "pip install . httpx", "PROVIDER="), EXAMPLE
+        ("OPENAI_API_KEY=", "UPSTREAM=", "ADMIN_TOKEN=", "uvicorn ", "pip install . httpx", "PROVIDER="),
+        EXAMPLE,
     ),
 }
 

@@ -24,7 +24,9 @@ FORGOTTEN = "<Lease of"
 
 
 @contextmanager
-def serving(server: tuple[str, ...], app: str, folder: Path, **settings: str) -> Iterator[str]:
+def serving(
+    server: tuple[str, ...], app: str, folder: Path, *, within: Path = ROOT, **settings: str
+) -> Iterator[str]:
     """The address of an application in a process of its own; whoever comes early waits until it is there.
 
     It has nothing to say, unless something went wrong.
@@ -34,7 +36,7 @@ def serving(server: tuple[str, ...], app: str, folder: Path, **settings: str) ->
         command = [word.format(fd=listener.fileno()) for word in (*server, app)]
         process = subprocess.Popen(
             [sys.executable, "-W", f"always:{FORGOTTEN}:ResourceWarning", "-m", *command],
-            cwd=ROOT,
+            cwd=within,
             env={**os.environ, **settings},
             pass_fds=[listener.fileno()],
             stdout=said,

@@ -183,10 +183,17 @@ class TestMessages:
         ({"max_tokens": None, "generationConfig": []}, 4_096),
         ({}, 4_096),
         ([], 4_096),
+        ({"max_tokens": 100, "n": 7}, 700),
+        ({"max_tokens": 100, "n": 2, "best_of": 5}, 500),
+        ({"generationConfig": {"maxOutputTokens": 100, "candidateCount": 3}}, 300),
+        ({"n": 2}, 8_192),
+        ({"max_tokens": 100, "n": 0}, 100),
+        ({"max_tokens": 100, "n": -3, "best_of": "7"}, 100),
+        ({"max_tokens": 100, "n": 10**30}, TOKENS_MAX),
     ],
 )
-def test_how_long_an_answer_may_be(body: Any, cap: int) -> None:
-    """By whatever name it is said; what makes no sense is not said, and nobody gets beyond the default."""
+def test_how_long_answers_may_be(body: Any, cap: int) -> None:
+    """By whatever name it is said; what makes no sense is not said, and no answer gets beyond the default."""
     assert output_cap(body, 4_096) == cap
 
 

@@ -1,6 +1,7 @@
 """Usage is read from the bodies of every provider, and nothing in a body raises."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -53,6 +54,47 @@ def test_the_bodies_are_what_openai_and_anthropic_publish() -> None:
                     read = kinds[kind].model_validate(body)
                     assert read_usage(read.model_dump()) == read_usage(event)
     assert met == kinds.keys()
+
+
+class Wire:
+    """What botocore reads a stream from, in pieces that fit no frame."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def stream(self) -> Iterator[bytes]:
+        return (self._body[at : at + 7] for at in range(0, len(self._body), 7))
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def test_the_bodies_are_what_amazon_publishes() -> None:
+    """botocore knows every field and its type, checks every frame, and leaves the same numbers."""
+    from botocore.eventstream import EventStream
+    from botocore.loaders import Loader
+    from botocore.model import ServiceModel
+    from botocore.parsers import EventStreamJSONParser, create_parser
+    from botocore.validate import ParamValidator
+
+    service = ServiceModel(Loader().load_service_model("bedrock-runtime", "service-2"))
+    bodies = {one.name: one for one in RECORDED if one.name.startswith("bedrock")}
+    whole, lines, framed = (bodies[f"bedrock.{kind}"] for kind in ("json", "jsonl", "eventstream"))
+
+    shape = service.operation_model("Converse").output_shape
+    answer = {"body": whole.body, "headers": {}, "status_code": 200}
+    read = create_parser(service.metadata["protocol"]).parse(answer, shape)
+    del read["ResponseMetadata"]
+    assert read == json.loads(whole.body)
+    assert ParamValidator().validate(read, shape).generate_report() == ""
+    assert read_usage(read) == whole.usage
+
+    shape = service.operation_model("ConverseStream").output_shape.members["stream"]
+    events = list(EventStream(Wire(framed.body), shape, EventStreamJSONParser(), "ConverseStream"))
+    assert events == [json.loads(line) for line in lines.body.splitlines()]
+    reports = [ParamValidator().validate(event, shape).generate_report() for event in events]
+    assert "".join(reports) == ""
+    assert [usage for usage in map(read_usage, events) if usage] == [framed.usage] == [lines.usage]
 
 
 @pytest.mark.parametrize(

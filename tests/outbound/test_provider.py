@@ -166,7 +166,7 @@ def test_a_provider_that_says_nothing_is_tried_again_in_good_time(refusals: int,
 
 
 def test_who_would_wait_for_too_long_is_answered_at_once_or_told_so(store: str) -> None:
-    """Without a request; clients read the answer like one of the provider's."""
+    """Without a request; clients read the answer like one of the provider's, and say what it says."""
     mock = MockProvider(1000, 100, tells=False)
     hour = [Limit.per_hour("requests", 1)]
     with mock.serving() as url, SyncRateLimiter.open(store) as limiter:
@@ -177,8 +177,14 @@ def test_who_would_wait_for_too_long_is_answered_at_once_or_told_so(store: str) 
             assert (refused.status_code, refused.headers["x-zae-limiter"]) == (429, "refused")
             assert refused.headers["x-should-retry"] == "false"
             assert 3_590 <= int(refused.headers["retry-after"]) <= 3_600
-            assert refused.json()["error"] == "rate_limit_exceeded"
+            assert refused.json()["error"]["type"] == "rate_limit_exceeded"
             assert "vendor" not in refused.text
+        http_client = httpx2.Client(transport=provider.sync_httpx2_transport())
+        with (
+            openai.OpenAI(base_url=url, api_key="key", http_client=http_client) as sdk,
+            pytest.raises(openai.RateLimitError, match=r"429 - not sent: .*exceeded for api: \[requests\]"),
+        ):
+            sdk.models.list()
         raising = Provider(limiter, "vendor", hour, wait=0.5, raises=True)
         with (
             httpx.Client(transport=raising.sync_httpx_transport()) as client,

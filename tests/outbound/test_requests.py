@@ -53,7 +53,7 @@ def test_tries_of_its_own_are_refused() -> None:
 
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_an_answer_that_nobody_sent_can_be_read_like_any_other(is_streamed: bool) -> None:
-    """As a whole, in pieces, and closed."""
+    """As a whole, in pieces, and closed; who raises it is told what it is."""
     with SyncRateLimiter.open("memory://") as limiter, requests.Session() as session:
         session.mount(
             "http://", Provider(limiter, "vendor", DAY, cost={"requests": 10}, wait=0).requests_adapter()
@@ -63,4 +63,6 @@ def test_an_answer_that_nobody_sent_can_be_read_like_any_other(is_streamed: bool
         with session.get(NOBODY, stream=is_streamed) as answer:
             assert (answer.status_code, answer.headers["x-zae-limiter"]) == (429, "refused")
             assert b"rate_limit_exceeded" in b"".join(answer.iter_content(16))
-        assert session.get(NOBODY, stream=is_streamed).json()["error"] == "rate_limit_exceeded"
+        assert session.get(NOBODY, stream=is_streamed).json()["error"]["type"] == "rate_limit_exceeded"
+        with pytest.raises(requests.HTTPError, match="429 Client Error: Too Many Requests for url: http"):
+            session.get(NOBODY, stream=is_streamed).raise_for_status()

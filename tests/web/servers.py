@@ -1,7 +1,6 @@
 """Real servers on loopback: uvicorn and hypercorn in the loop of a test, gunicorn, and clients for them."""
 
 import asyncio
-import importlib.util
 import os
 import socket
 import subprocess
@@ -25,9 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENCE_S = 120
 """A guard against hanging; nothing is measured by it."""
 
-SERVERS = ["uvicorn h11", "hypercorn h1", "hypercorn h2"]
-if importlib.util.find_spec("httptools") is not None:
-    SERVERS.append("uvicorn httptools")
+SERVERS = ["uvicorn h11", "uvicorn httptools", "hypercorn h1", "hypercorn h2"]
 
 
 @asynccontextmanager

@@ -75,7 +75,10 @@ steps = st.tuples(
 @settings(max_examples=40)
 @given(sets_of_limits(), st.lists(steps, max_size=8))
 def test_headers_agree_with_the_bucket(limits: list[Limit], moves: list[tuple[Any, ...]]) -> None:
-    """After any history: every header parses, r within t is never more than q within w, and r is true."""
+    """After any history: every header parses, r within t is never more than q within w, and r is true.
+
+    A middleware asks for the headers of the lease, which has not worked out its statuses by then.
+    """
     clock = ManualClock()
     known = {limit.name: limit for limit in limits}
     limiter = SyncRateLimiter(SyncRepository.over(MemoryBackend(clock.world), world=clock.world))
@@ -86,6 +89,8 @@ def test_headers_agree_with_the_bucket(limits: list[Limit], moves: list[tuple[An
                 there = limiter.available("key", "api", limits)
                 assert {s.limit_name: s.remaining for s in lease.public_statuses}.items() <= there.items()
                 check_all(lease.public_statuses)
+                for answers in (ANSWERS, NEXT, ALL_STYLES):
+                    assert answers.of_lease(lease) == answers.headers(lease.public_statuses)
                 notes = {
                     name: amount
                     for name, amount in (used or {}).items()

@@ -21,6 +21,7 @@ from werkzeug.exceptions import HTTPException
 
 from tests.web.calls import call, get, http_scope
 from zae_limiter import Limit, RateLimiter, ValidationError
+from zae_limiter.llm import UsageMeter
 from zae_limiter.web import RateLimitMiddleware, Request, RequestRefused, Rule, Rules, SyncRequest, bearer
 
 COST = {"rpm": 1}
@@ -140,6 +141,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"path": "/x", "entity": 5}, "pass an id or a callable"),
     ({"path": "/x", "entity": "$x"}, "reserved"),
     ({"path": "/x", "usage": 5}, "makes a meter"),
+    ({"path": "/x", "usage": UsageMeter}, "such as UsageMeter.factory()"),
+    ({"path": "/x", "usage": UsageMeter.factory}, "such as UsageMeter.factory()"),
+    ({"path": "/x", "usage": lambda _: None}, "of a request, a status and headers"),
     ({"path": "/x", "methods": []}, "at least one"),
     ({"path": "/x", "methods": ["G T"]}, "pass a list such as"),
     ({"path": "/x", "wait": -1}, "0 or more"),
@@ -166,6 +170,13 @@ def test_rules_need_somebody() -> None:
         Rules(Rule("/x", "api", COST, entity="a"))  # type: ignore[arg-type]
     with pytest.raises(ValidationError, match="pass a list of Rule"):
         Rules(["/x"])  # type: ignore[list-item]
+    with pytest.raises(ValidationError, match=r"'rules\.yaml': pass a list of Rule, or Rules\.from_"):
+        Rules("rules.yaml")  # type: ignore[arg-type]
+
+
+def test_what_does_not_say_what_it_takes_may_make_meters() -> None:
+    """As what is compiled; whether it does is seen at the first response."""
+    assert Rule("/x", "api", COST, usage=max).usage is max
 
 
 def test_what_is_left_out() -> None:

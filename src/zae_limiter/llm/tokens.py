@@ -41,8 +41,7 @@ EXACT_CHARACTERS_MAX = 32_768
 PARTS_MAX = 65_536
 """A prompt with more texts, lists and mappings is none, and is taken for as many tokens as there can be."""
 
-DEPTH_MAX = 64
-MODEL_LENGTH_MAX = 256
+DEPTH_MAX, MODEL_LENGTH_MAX = 64, 256
 
 MEDIA = frozenset(
     {"image_url", "input_audio", "audio", "file", "file_data", "source", "data", "url"}
@@ -59,6 +58,7 @@ TOOL_INPUTS = frozenset({"input", "args", "arguments", "response", "json"})
 """What a tool was given or gave: as a mapping it is read with all names and numbers in it, too."""
 
 CAPS = ("max_completion_tokens", "max_output_tokens", "max_tokens", "maxOutputTokens", "maxTokens")
+ANSWERS = ("n", "best_of", "candidateCount", "candidate_count")  # each may be as long as the cap
 CAPS_WITHIN = ("generationConfig", "generation_config", "inferenceConfig")
 
 # Weights of a byte in twelfths of a token, by what o200k_base and cl100k_base make of prose, code and data.
@@ -117,17 +117,18 @@ def tokens_at_most(prompt: Prompt) -> int:
 
 
 def output_cap(body: Mapping[str, Any], default: int) -> int:
-    """How many tokens the body of a request allows its answer; at most ``default``, and that if it is silent.
+    """How many tokens a request's body allows its answers; at most ``default`` each, and that if silent.
 
     >>> output_cap({"model": "gpt-4o", "max_completion_tokens": 800}, 4_096)
     800
     """
     check_count("default", default, TOKENS_MAX, 0)
-    said = list[int]()
+    caps, answers = list[int](), [1]  # nobody knows which of several a provider goes by
     for part in (body, *(body.get(name) for name in CAPS_WITHIN)) if isinstance(body, Mapping) else ():
         if isinstance(part, Mapping):
-            said += [count for name in CAPS if (count := count_of(part.get(name))) is not None]
-    return min(max(said, default=default), default)  # nobody knows which of several a provider goes by
+            for names, said in ((CAPS, caps), (ANSWERS, answers)):
+                said += [count for name in names if (count := count_of(part.get(name))) is not None]
+    return min(min(max(caps, default=default), default) * max(answers), TOKENS_MAX)
 
 
 class _Messages:
@@ -145,9 +146,7 @@ class _Messages:
 
     def texts(self, prompt: Prompt) -> Iterator[str]:
         if not _is_within(prompt):  # a text is a sequence, too
-            raise ValidationError(
-                "prompt", prompt, "pass a text, a list of messages or the body of a request"
-            )
+            raise ValidationError("prompt", prompt, "pass a text, messages or the body of a request")
         todo: list[tuple[object, int]] = [(prompt, 0)]
         while todo:
             part, depth = todo.pop()

@@ -214,6 +214,6 @@ def _shown(declared: Mapping[str, Limit]) -> str:
 
 
 def _local(status: int, headers: dict[str, str], told: Mapping[str, Any]) -> LocalAnswer:
-    body = json.dumps(told).encode()
+    error = {"message": f"not sent: {told['message']}", "type": told["error"]}  # where SDKs look for it
     about = {"x-zae-limiter": "refused", "content-type": "application/json"}
-    return LocalAnswer(status, headers | about, body)
+    return LocalAnswer(status, headers | about, json.dumps({**told, "error": error}).encode())

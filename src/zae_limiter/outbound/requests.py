@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from http import HTTPStatus
 from io import BytesIO
 from typing import Any
 
@@ -54,6 +55,7 @@ class _Requests:
     def local(self, request: requests.PreparedRequest, answer: LocalAnswer) -> requests.Response:
         response = requests.Response()
         response.status_code, response.request, response.url = answer.status, request, request.url or ""
+        response.reason = HTTPStatus(answer.status).phrase  # `raise_for_status` says it
         response.headers.update(answer.headers)
         response.raw = BytesIO(answer.body)  # for whoever streams it
         return response

@@ -91,10 +91,8 @@ class Rule:
             raise ValidationError(
                 f"entity of {self.path!r}", self.entity, "pass an id or a callable, such as api_key()"
             )
-        if self.usage is not None and not callable(self.usage):
-            raise ValidationError(
-                f"usage of {self.path!r}", self.usage, "pass a callable that makes a meter for a response"
-            )
+        if self.usage is not None:
+            self._check_usage(self.usage)
         if self.wait is not None:
             wait_ms(self.wait)
         if self.on_unavailable is not None:
@@ -111,6 +109,15 @@ class Rule:
             told = f"nothing is charged there, so leave out {', '.join(given)}"
             raise ValidationError(f"exempt of {self.path!r}", True, told)
 
+    def _check_usage(self, usage: Callable[..., Any]) -> None:
+        try:
+            inspect.signature(usage).bind(None, 200, {})
+        except TypeError as error:
+            told = "pass what makes a meter of a request, a status and headers, such as UsageMeter.factory()"
+            raise ValidationError(f"usage of {self.path!r}", usage, told) from error
+        except ValueError:
+            pass  # it does not tell what it takes
+
     def _check_resource(self, names: set[str]) -> None:
         if self.resource is None:
             self._keep("resource", self.path.replace("{", "<").replace("}", ">"))
@@ -121,10 +128,8 @@ class Rule:
                 raise ValidationError("resource", self.resource, told)
         elif not callable(self.resource):
             raise ValidationError("resource", self.resource, "pass a name, or a callable of the request")
-        self._keep(
-            "is_resource_chosen",
-            not isinstance(self.resource, str) or bool(_SEGMENT_NAME.search(self.resource)),
-        )
+        is_chosen = not isinstance(self.resource, str) or bool(_SEGMENT_NAME.search(self.resource))
+        self._keep("is_resource_chosen", is_chosen)
 
     def _checked_cost(self) -> Cost:
         field_name = f"cost of {self.path!r}"
@@ -137,9 +142,8 @@ class Rule:
                 return {}
             raise ValidationError(field_name, None, _COST_HINT)
         if money := [limit.name for limit in self.limits if limit.unit is not None]:
-            raise ValidationError(
-                field_name, None, f"{money[0]!r} counts money: say how much a request costs"
-            )
+            told = f"{money[0]!r} counts money: say how much a request costs"
+            raise ValidationError(field_name, None, told)
         return {limit.name: 1 for limit in self.limits}
 
     def _checked_amounts(self, of: str, amounts: Any) -> dict[str, int]:
@@ -183,8 +187,8 @@ class Rules:
     """Rules in their order, made ready to be asked about many requests."""
 
     def __init__(self, rules: Iterable[Rule], *, entity: str | Identity | None = None) -> None:
-        if isinstance(rules, Rule):
-            raise ValidationError("rules", rules.path, "pass a list of Rule")
+        if isinstance(rules, Rule | str | Path):
+            raise ValidationError("rules", rules, "pass a list of Rule, or Rules.from_file(…)")
         self._rules = listed = tuple(rules)
         if len(listed) > RULES_MAX:
             raise ValidationError("rules", len(listed), f"use at most {RULES_MAX}")
@@ -195,9 +199,7 @@ class Rules:
                 told = "say whose requests they are: entity=api_key(), or entity=client_address()"
                 raise ValidationError(f"entity of {rule.path!r}", None, told)
         self.entity = entity
-        self._all = [
-            (rule, rule.methods, _literal(rule) if rule.exempt else _generous(rule)) for rule in listed
-        ]
+        self._all = [(rule, rule.methods, (_literal if rule.exempt else _generous)(rule)) for rule in listed]
         self._limiting = [one for one in self._all if not one[0].exempt]
 
     @classmethod
@@ -291,12 +293,10 @@ def _names_of(path: str) -> list[str]:
     if not isinstance(path, str) or not path.startswith("/"):
         raise ValidationError("path", path, f"begin with a slash; {_PATH_HINT}")
     if _UNCLEAN.search(path) or "?" in path or "#" in path:
-        raise ValidationError(
-            "path", path, f"leave out empty and dotted segments, and the query; {_PATH_HINT}"
-        )
+        told = f"leave out empty and dotted segments, and the query; {_PATH_HINT}"
+        raise ValidationError("path", path, told)
     names = list[str]()
-    segments = path.removesuffix("/*").split("/")
-    for segment in segments:
+    for segment in path.removesuffix("/*").split("/"):
         name = _SEGMENT_NAME.fullmatch(segment)
         if name is not None:
             names.append(name[1])
