@@ -138,7 +138,8 @@ lock: ## Lock the dependencies again (UPGRADE=1 takes newer versions)
 	$(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/pip install $(PIP_FLAGS) "uv>=0.6"
 	$(COMPILE) pyproject.toml --extra cli --extra dynamodb --extra redis --extra postgres --extra fastapi --extra flask --extra django --extra prometheus --extra opentelemetry --extra server --extra grpc --group dev --output-file requirements/dev.lock
-	$(COMPILE) pyproject.toml --extra cli --constraints requirements/dev.lock --output-file requirements/demo.lock
+	$(COMPILE) pyproject.toml --extra cli --extra server --constraints requirements/dev.lock --output-file requirements/demo.lock
+	$(COMPILE) requirements/interpreters.in --constraints requirements/dev.lock --output-file requirements/interpreters.lock
 	$(COMPILE) requirements/emulator.in --output-file requirements/emulator.lock
 	$(COMPILE) requirements/site.in --output-file requirements/site.lock
 	$(COMPILE) requirements/peers.in --output-file requirements/peers.lock
