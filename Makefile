@@ -39,8 +39,8 @@ help: ## Show this list
 demo: $(DEMO)/.ready ## Watch the limiter work on a fresh embedded store
 	PYTHONPATH=src $(DEMO)/bin/python -m zae_limiter.cli demo
 
-demo-ui: $(READY) ## Watch tenants of a gateway at work, on the page in your browser
-	PYTHONPATH=src $(BIN)/python -m zae_limiter.cli demo --ui
+demo-ui: $(DEMO)/.ready ## Watch tenants of a gateway at work, on the page in your browser
+	PYTHONPATH=src $(DEMO)/bin/python -m zae_limiter.cli demo --ui
 
 test: check engines ## Run lint, types and all tests (TESTS=path to choose)
 	$(BIN)/pytest -n auto $(TESTS)
@@ -161,7 +161,7 @@ $(READY): requirements/dev.lock pyproject.toml
 	$(BIN)/pip install $(PIP_FLAGS) --no-deps --no-build-isolation -e .
 	@touch $@
 
-# What the command line needs and nothing else, so that a fresh clone shows something within seconds.
+# What the command line and the page need and nothing else, so that a fresh clone shows something within seconds.
 $(DEMO)/.ready: requirements/demo.lock
 	$(check_python)
 	rm -rf $(DEMO)
