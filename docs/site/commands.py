@@ -70,8 +70,9 @@ def row(option: click.Option, context: click.Context) -> str:
     record = option.get_help_record(context)
     said = record[1] if record else option.help or ""
     names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
+    # A bar within code ends no cell, and would be shown with the backslash that spares others.
     value = "" if option.is_flag or option.count else f" `{option.make_metavar(context)}`"
-    return f"| {names}{cell(value)} | {cell(said)} |"
+    return f"| {names}{value} | {cell(said)} |"
 
 
 def cell(text: str) -> str:

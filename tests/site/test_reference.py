@@ -126,6 +126,8 @@ def test_every_command_is_there(site: Path) -> None:
         section = page.partition(f"`{words}` {{ #")[2].partition("\n#")[0]
         for option in (one for one in command.params if isinstance(one, click.Option) and not one.hidden):
             assert all(f"`{name}`" in section for name in option.opts), (words, option.opts)
+    shown = (site / "reference" / "commands.html").read_text(encoding="utf-8")
+    assert "<code>--window</code> <code>[hourly|daily|monthly]</code>" in shown
 
 
 def understood(line: str) -> bool:
