@@ -7,16 +7,18 @@ change that cannot needs another major version of the schema.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
-from tests.migrations.old_store import OldStore, old_store
-from tests.older.releases import RECORDED
 from zae_limiter import Limit, SyncLease, SyncRateLimiter, SyncRepository
+from zae_limiter.backends.memory import MemoryBackend
 from zae_limiter.models import UsageWindow
+from zae_limiter.operate.migrations import scan_of
 from zae_limiter.records.items import usage_counter, usage_row
-from zae_limiter.repository_protocol import Update
+from zae_limiter.repository_protocol import Item, Key, Row, Update
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.testing import ManualClock
 
-NAME = "1.0"
+RECORDED = Path(__file__).with_name("recorded") / "1.0.jsonl"
 AT_MS = 1_791_192_600_000
 """Monday, 2026-10-05T09:30:00Z."""
 RPM, TPD = Limit.per_minute("rpm", 100), Limit.per_day("tpd", 10_000)
@@ -26,9 +28,10 @@ OFFICE = Limit.per_minute("rpm", 60).during("* 9-16 * * mon-fri", 600, tz="Europ
 SEEN = Limit.per_day("seen", 5).softly()
 
 
-def limiter_of(store: OldStore) -> SyncRateLimiter:
-    """Opened as every client is, which looks at versions."""
-    return SyncRateLimiter(SyncRepository.over(store.backend, world=store.clock.world))
+def left() -> dict[Key, Item]:
+    """All records, as they were."""
+    rows = map(json.loads, RECORDED.read_text(encoding="utf-8").splitlines())
+    return {Key(*row.pop("key")): row for row in rows}
 
 
 def fill_all(limiter: SyncRateLimiter) -> SyncLease:
@@ -59,12 +62,17 @@ def fill_all(limiter: SyncRateLimiter) -> SyncLease:
     return limiter.acquire("lonely", "plans", {"parallel": 1}).open()
 
 
+async def _rows(backend: MemoryBackend) -> list[Row]:
+    return sorted([row async for row in scan_of(backend)()], key=lambda row: row.key)
+
+
 def record() -> None:
-    store = old_store("memory", RECORDED, ManualClock(AT_MS))
-    held = fill_all(limiter_of(store))
-    rows = [{"key": list(key), **item} for key, item in sorted(store.rows().items())]
+    world = ManualClock(AT_MS).world
+    backend = MemoryBackend(world)
+    held = fill_all(SyncRateLimiter(SyncRepository.over(backend, world=world)))
+    rows = [{"key": list(key), **item} for key, item in run_sync(_rows(backend))]
     lines = [json.dumps(row, sort_keys=True, ensure_ascii=False) for row in rows]
-    (RECORDED / f"{NAME}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    RECORDED.write_text("\n".join(lines) + "\n", encoding="utf-8")
     held.commit()
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from tests.older import fill_1_0
 from tests.older.fill_1_0 import MSGS, OFFICE, PARALLEL, RPM, SEEN, TPD, USD
-from tests.older.releases import recorded
 from tests.records.store import Store, take
 from zae_limiter import AuditAction, Limit, RateLimiter, RateLimitExceeded, Repository
 from zae_limiter.models import UsageWindow
@@ -18,8 +17,8 @@ async def opened(store: Store) -> Repository:
     store.clock.advance((fill_1_0.AT_MS - store.clock.now_ms) / 1000)
     backend = store.open_backend()
     await backend.setup()
-    left = recorded(fill_1_0.NAME)
-    assert all(one.applied for one in await backend.write_each([Put(*row) for row in left.items()]))
+    left = [Put(*row) for row in fill_1_0.left().items()]
+    assert all(one.applied for one in await backend.write_each(left))
     await backend.close()
     return await store.repository()
 
