@@ -39,8 +39,8 @@ help: ## Show this list
 demo: $(DEMO)/.ready ## Watch the limiter work on a fresh embedded store
 	PYTHONPATH=src $(DEMO)/bin/python -m zae_limiter.cli demo
 
-demo-ui: $(READY) ## Watch tenants of a gateway at work, on the page in your browser
-	PYTHONPATH=src $(BIN)/python -m zae_limiter.cli demo --ui
+demo-ui: $(DEMO)/.ready ## Watch tenants of a gateway at work, on the page in your browser
+	PYTHONPATH=src $(DEMO)/bin/python -m zae_limiter.cli demo --ui
 
 test: check engines ## Run lint, types and all tests (TESTS=path to choose)
 	$(BIN)/pytest -n auto $(TESTS)
@@ -139,7 +139,8 @@ lock: ## Lock the dependencies again (UPGRADE=1 takes newer versions)
 	$(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/pip install $(PIP_FLAGS) "uv>=0.6"
 	$(COMPILE) pyproject.toml --extra cli --extra dynamodb --extra redis --extra postgres --extra fastapi --extra flask --extra django --extra prometheus --extra opentelemetry --extra server --extra grpc --group dev --output-file requirements/dev.lock
-	$(COMPILE) pyproject.toml --extra cli --constraints requirements/dev.lock --output-file requirements/demo.lock
+	$(COMPILE) pyproject.toml --extra cli --extra server --constraints requirements/dev.lock --output-file requirements/demo.lock
+	$(COMPILE) requirements/interpreters.in --constraints requirements/dev.lock --output-file requirements/interpreters.lock
 	$(COMPILE) requirements/emulator.in --output-file requirements/emulator.lock
 	$(COMPILE) requirements/site.in --output-file requirements/site.lock
 	$(COMPILE) requirements/peers.in --output-file requirements/peers.lock
@@ -161,7 +162,7 @@ $(READY): requirements/dev.lock pyproject.toml
 	$(BIN)/pip install $(PIP_FLAGS) --no-deps --no-build-isolation -e .
 	@touch $@
 
-# What the command line needs and nothing else, so that a fresh clone shows something within seconds.
+# What the command line and the page need and nothing else, so that a fresh clone shows something within seconds.
 $(DEMO)/.ready: requirements/demo.lock
 	$(check_python)
 	rm -rf $(DEMO)

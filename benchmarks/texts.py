@@ -25,8 +25,8 @@ parts are short. The time that it takes to install engines and peers is not in i
 and for nothing that is published."""
 
 RATIOS = f"""This limiter against {REFERENCE}, both with the same limits on the same engine. Throughput:
-how many times theirs. Latency and client CPU: which part of theirs. Calls and write units for each
-acquire: ours / theirs."""
+how many times theirs. Latency and client CPU: 1/3 is a third of theirs, 3× three times as much as theirs.
+Calls and write units for each acquire: ours / theirs."""
 
 CEILING_TEXT = """What the engine takes from a client that only sends: the requests that ours made in this
 case, over the same transport, from as many tasks, about items as large and with conditions like these, in

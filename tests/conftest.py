@@ -53,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spare every later collection of garbage the thirteen thousand tests, which stay until the end."""
+    """Spare every later collection of garbage the tests, which stay until the end."""
     gc.collect()
     gc.freeze()
 

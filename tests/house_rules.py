@@ -229,5 +229,10 @@ BANNED_TEXT = (
     (re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME)\b"), "unfinished work belongs in the tracker"),
     (re.compile(r"(?<![\w.~])/(?:wo" + r"rk|ro" + r"ot|ho" + r"me)(?![\w.-])"), "a path of one machine"),
     (re.compile(r"pypi\." + r"org|registry\." + r"npmjs"), "a package registry's host"),
+    (re.compile(r"\.\./sha" + r"red\b"), "a path beside the repository"),
+    (
+        re.compile(r"\b[Ii]ssue #?\d{1,3}\b|(?<=[\s(])#\d{1,3}\b(?![\w-])"),
+        "a number that only a tracker knows",
+    ),
 )
 BANNER = re.compile(r"#+\s*([-=#*~_─═])\1{3,}")

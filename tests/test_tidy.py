@@ -426,6 +426,9 @@ def test_a_large_thing_is_seen() -> None:
         "cd /wo" + "rk",
         "sqlite:////ro" + "ot/x.db",
         "https://pypi." + "org/simple",
+        "see ../sha" + "red/notes.md",
+        "as issue " + "12 asks",
+        "closed (" + "#123)",
     ],
 )
 def test_banned_text_is_seen(text: str) -> None:
@@ -434,7 +437,8 @@ def test_banned_text_is_seen(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a to-do list", "https://example.com/work", "./root/x", "/homes/x", "/workers"]
+    "text",
+    ["a to-do list", "https://example.com/work", "./root/x", "/homes/x", "/workers", "issue 106905", "K#1#2"],
 )
 def test_ordinary_text_is_accepted(text: str) -> None:
     """The text check sees words, not parts of words."""

@@ -11,6 +11,7 @@ import click
 from zae_limiter.cli.app import program
 
 PROGRAM = "zae-limiter"
+CHECKED = "<!-- checked: tests/site/test_reference.py -->\n"
 
 
 def tree() -> Iterator[tuple[str, click.Command, click.Context]]:
@@ -54,7 +55,7 @@ def page() -> str:
 def described(words: str, command: click.Command, context: click.Context) -> Iterator[str]:
     yield f"{'#' * min(4, 1 + len(words.split()))} `{words}` {{ #{anchor(words)} }}"
     usage = " ".join([words, *command.collect_usage_pieces(context)])
-    yield f"```text\n{usage}\n```"
+    yield f"{CHECKED}```text\n{usage}\n```"
     yield prose(command.help or "")
     if isinstance(command, click.Group):
         found = [(name, command.get_command(context, name)) for name in command.list_commands(context)]
@@ -69,8 +70,9 @@ def row(option: click.Option, context: click.Context) -> str:
     record = option.get_help_record(context)
     said = record[1] if record else option.help or ""
     names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
+    # A bar within code ends no cell, and would be shown with the backslash that spares others.
     value = "" if option.is_flag or option.count else f" `{option.make_metavar(context)}`"
-    return f"| {names}{cell(value)} | {cell(said)} |"
+    return f"| {names}{value} | {cell(said)} |"
 
 
 def cell(text: str) -> str:
@@ -84,7 +86,7 @@ def prose(text: str) -> str:
     for piece in re.split(r"\n\s*\n", inspect.cleandoc(text)) if text else []:
         if piece.startswith("\b"):
             kept = piece.removeprefix("\b").strip("\n")
-            parts.append(f"```text\n{kept}\n```")
+            parts.append(f"{CHECKED}```text\n{kept}\n```")
         else:
-            parts.append(piece)
-    return "\n\n".join(parts).replace("<", "&lt;")
+            parts.append(piece.replace("<", "&lt;"))
+    return "\n\n".join(parts)

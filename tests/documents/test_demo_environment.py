@@ -1,7 +1,9 @@
-"""`make demo` needs little, so that a fresh clone shows something within seconds."""
+"""`make demo` and `make demo-ui` need little, so that a fresh clone shows something within seconds."""
 
 import re
 from pathlib import Path
+
+import pytest
 
 from tests.documents.wheel import needed
 
@@ -15,18 +17,19 @@ def pins(name: str) -> dict[str, str]:
     return dict(PIN.findall((ROOT / "requirements" / name).read_text(encoding="utf-8")))
 
 
-def test_the_demo_installs_what_the_command_line_needs_and_nothing_else() -> None:
+def test_the_demos_install_what_the_command_line_and_the_page_need_and_nothing_else() -> None:
     """The same versions as everybody else has."""
     demo, everything = pins("demo.lock"), pins("dev.lock")
-    wanted = set(needed(frozenset({"cli"})))
+    wanted = {name.replace("_", "-") for name in needed(frozenset({"cli", "server"}))}
     assert set(demo) - ELSEWHERE == wanted - ELSEWHERE
     assert demo == {name: everything[name] for name in demo}
 
 
-def test_the_demo_has_an_environment_of_its_own() -> None:
-    """It neither makes the environment of development nor builds the project."""
+@pytest.mark.parametrize("demo", ["demo", "demo-ui"])
+def test_the_demos_have_an_environment_of_their_own(demo: str) -> None:
+    """They neither make the environment of development nor build the project."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    (rule,) = re.findall(r"^demo: (.*?) ## .*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    (rule,) = re.findall(rf"^{demo}: (.*?) ## .*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
     assert rule[0] == "$(DEMO)/.ready"
     assert "$(BIN)" not in rule[1]
     (made,) = re.findall(r"^\$\(DEMO\)/\.ready: (.*)\n((?:\t.*\n)+)", makefile, re.MULTILINE)

@@ -36,7 +36,7 @@ limits = st.builds(
     st.sets(st.sampled_from(NAMES)),
 )
 policies = st.none() | st.sampled_from(OnUnavailable)
-reasons = st.sampled_from(("maintenance until 15:00", "false", "on", "no: #1", " spaced ", "\u00fc"))
+reasons = st.sampled_from(("maintenance until 15:00", "false", "on", "no: #one", " spaced ", "\u00fc"))
 switches = st.fixed_dictionaries({}) | st.one_of(
     st.fixed_dictionaries({"disabled": reasons | st.just(False)}),
     st.fixed_dictionaries({"bypass": st.sampled_from(Bypass)}),

@@ -1,12 +1,79 @@
 """The audit trail: one event for each change, newest first, kept as long as it was asked."""
 
+import inspect
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from tests.records.store import RPM, TPM, Store, everything
-from zae_limiter import AuditAction, Limit, LimiterConfig, OnUnavailable, ValidationError
+from zae_limiter import (
+    AuditAction,
+    Limit,
+    LimiterConfig,
+    OnUnavailable,
+    RateLimiter,
+    Repository,
+    ValidationError,
+)
 from zae_limiter.records.connection import Options
+
+CHANGES: dict[str, Callable[[Repository], Awaitable[object]]] = {
+    "create_entity": lambda it: it.create_entity("key-2", principal="ann"),
+    "update_entity": lambda it: it.update_entity("key-1", name="Two", principal="ann"),
+    "set_parent": lambda it: it.set_parent("key-1", "org", principal="ann"),
+    "delete_entity": lambda it: it.delete_entity("key-1", principal="ann"),
+    "set_system_defaults": lambda it: it.set_system_defaults([TPM], principal="ann"),
+    "delete_system_defaults": lambda it: it.delete_system_defaults(principal="ann"),
+    "set_resource_defaults": lambda it: it.set_resource_defaults("gpt-4", [TPM], principal="ann"),
+    "delete_resource_defaults": lambda it: it.delete_resource_defaults("gpt-4", principal="ann"),
+    "set_limits": lambda it: it.set_limits("key-1", [TPM], "gpt-4", principal="ann"),
+    "delete_limits": lambda it: it.delete_limits("key-1", "gpt-4", principal="ann"),
+    "set_config": lambda it: it.set_config("system", LimiterConfig((TPM,)), principal="ann"),
+    "disable": lambda it: it.disable(entity_id="key-1", reason="late", principal="ann"),
+    "enable": lambda it: it.enable(entity_id="key-1", overrule=True, principal="ann"),
+    "bypass": lambda it: it.bypass(resource="gpt-4", principal="ann"),
+    "set_entity_cascade": lambda it: it.set_entity_cascade("key-1", True, principal="ann"),
+    "set_resource_cascade": lambda it: it.set_resource_cascade("gpt-4", True, principal="ann"),
+    "top_up": lambda it: it.top_up("key-1", "gpt-4", {"rpm": 1}, principal="ann"),
+    "reset": lambda it: it.reset("key-1", "gpt-4", principal="ann"),
+    "forgive": lambda it: it.forgive("key-1", "gpt-4", principal="ann"),
+}
+"""Verbs that change whom limits bind, what they are or what is left of them, each with a call that does."""
+OTHERS = frozenset(
+    [
+        *("register_namespace", "register_namespaces", "delete_namespace", "recover_namespace"),
+        *("purge_namespace", "set_version_record", "transact_write", "write_each"),
+        *("create_table", "delete_table", "create_stack", "delete_stack"),
+        *("resolve_limits", "invalidate_config_cache", "ping", "close", "namespace"),
+    ]
+)
+"""Those about a namespace or a store as a whole, which has no trail, and those that change nothing."""
+
+
+def test_every_verb_is_known() -> None:
+    """A new one that changes something belongs among those that are tried below."""
+    verbs = {name for name, one in vars(Repository).items() if inspect.iscoroutinefunction(one)}
+    reads = {name for name in verbs if name.startswith(("_", "get_", "list_", "batch_get_"))}
+    assert verbs - reads - OTHERS == CHANGES.keys()
+
+
+@pytest.mark.parametrize("verb", CHANGES)
+async def test_a_change_has_one_event(store: Store, verb: str) -> None:
+    """Of whoever made it, among the records of its namespace when the call returns."""
+    repository = await store.repository()
+    await repository.create_entity("org")
+    await repository.create_entity("key-1")
+    await repository.set_system_defaults([RPM])
+    await repository.set_resource_defaults("gpt-4", [RPM])
+    await repository.set_limits("key-1", [RPM], "gpt-4")
+    async with RateLimiter(repository).acquire("key-1", "gpt-4", {"rpm": 100}) as lease:
+        await lease.adjust(rpm=50)
+    before = set(await everything(repository))
+    await CHANGES[verb](repository)
+    added = {key: item for key, item in (await everything(repository)).items() if key not in before}
+    events = [item for key, item in added.items() if "/AUDIT#" in key.partition]
+    assert [event["principal"] for event in events] == ["ann"]
 
 
 async def test_every_change_has_its_event(store: Store) -> None:

@@ -122,10 +122,15 @@ def test_the_list_of_parts(wheel: Path, tmp_path: Path) -> None:
     assert "pytest" not in names
 
 
-def test_licences_of_what_is_locked() -> None:
-    """Each is one that somebody has agreed to, and every exception is needed."""
-    assert licences.complaints() == []
-    pins = {name for name, _ in licences.locked()}
+@pytest.mark.parametrize("lock", sorted(audit.REQUIREMENTS.glob("*.lock")), ids=lambda lock: lock.stem)
+def test_licences_of_what_is_locked(lock: Path) -> None:
+    """Each is one that somebody has agreed to, as its own environment tells."""
+    assert licences.complaints(lock) == []
+
+
+def test_every_exception_is_needed() -> None:
+    """A licence is excepted while something of it is locked."""
+    pins = {name for lock in audit.REQUIREMENTS.glob("*.lock") for name, _ in licences.locked(lock)}
     assert set(licences.EXCEPTIONS) <= pins
 
 

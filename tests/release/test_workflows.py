@@ -15,6 +15,8 @@ from tests.release.distributions import ROOT
 from zae_limiter.version import CLIENT_VERSION
 
 FOLDER = ROOT / ".github" / "workflows"
+INSTALLS = re.compile(r"\b(?:pip|pipx|uv|uvx|poetry|conda)\b")
+LOCKED = re.compile(r"pip install --require-hashes -r requirements/[\w.-]+\.lock")
 PINNED = re.compile(r"^[\w.-]+/[\w.-]+@[0-9a-f]{40}$")
 
 
@@ -46,6 +48,12 @@ def unpinned(found: dict[str, Any]) -> list[str]:
     """Actions that somebody else could change without a change here; what is in this repository is ours."""
     used = [one["uses"] for job in found["jobs"].values() for one in (job, *steps(job)) if "uses" in one]
     return [one for one in used if not PINNED.match(one) and not one.startswith("./")]
+
+
+def loose(found: dict[str, Any]) -> list[str]:
+    """Commands by which a job would get packages of Python that no lock has with their hashes."""
+    said = [command for job in found["jobs"].values() for command in commands(job)]
+    return [one for one in said if INSTALLS.search(one) and not LOCKED.fullmatch(one)]
 
 
 def may_pass_over(job: dict[str, Any]) -> bool:
@@ -93,7 +101,7 @@ def test_only_what_can_be_shown_is_claimed() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     jobs = workflow("ci.yml")["jobs"]
     (setup,) = (step for step in jobs["verdict"]["steps"] if "setup-python" in step.get("uses", ""))
-    tested = {setup["with"]["python-version"], *jobs["quick"]["strategy"]["matrix"]["python"]}
+    tested = {setup["with"]["python-version"], *jobs["interpreters"]["strategy"]["matrix"]["python"]}
     prefix = "Programming Language :: Python :: "
     claimed = {one.removeprefix(prefix) for one in project["classifiers"] if one.startswith(prefix)}
     assert claimed - {"3"} <= tested
@@ -212,6 +220,29 @@ def test_actions_are_pinned_and_may_do_little(name: str) -> None:
     ]
     assert checkouts
     assert all(step["with"]["persist-credentials"] is False for step in checkouts)
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.glob("*.yml")))
+def test_what_is_installed_is_locked(name: str) -> None:
+    """A job that installs packages of Python does it from a lock that is there, by hashes."""
+    found = workflow(name)
+    assert loose(found) == []
+    said = "\n".join(command for job in found["jobs"].values() for command in commands(job))
+    assert [lock for lock in re.findall(r"requirements/\S+", said) if not (ROOT / lock).is_file()] == []
+
+
+def test_a_loose_package_is_seen() -> None:
+    """By its name, from a list without hashes, beside a lock, by another tool."""
+    wrong = [
+        "pip install click",
+        "python -m pip install -r requirements/dev.lock",
+        "pip install --require-hashes -r requirements/dev.lock\npip install click",
+        "uvx pytest",
+    ]
+    jobs = {"a": {"steps": [{"run": one} for one in (*wrong, "make test")]}}
+    assert loose({"jobs": jobs}) == wrong
+    right = "pip install --require-hashes -r requirements/dev.lock"
+    assert loose({"jobs": {"a": {"steps": [{"run": right}]}}}) == []
 
 
 def test_an_action_by_its_tag_is_seen() -> None:

@@ -24,6 +24,14 @@ LOOKS = [
     ("quotas.html", PHONE, "light"),
     ("reference/leases.html", WIDE, "light"),
     ("reference/leases.html", PHONE, "dark"),
+    ("start.html", WIDE, "dark"),
+    ("start.html", PHONE, "light"),
+    ("comparison.html", WIDE, "light"),
+    ("comparison.html", PHONE, "dark"),
+    ("settings.html", WIDE, "dark"),
+    ("settings.html", PHONE, "light"),
+    ("reference/commands.html", WIDE, "light"),
+    ("reference/commands.html", PHONE, "dark"),
 ]
 """Pages, on a desk or a phone, in the colours that somebody has chosen."""
 FILM_BYTES_MAX = 1_500_000

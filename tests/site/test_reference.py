@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import re
+import shlex
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 import zae_limiter
 from docs.site import api, checks, commands, contents
+from tests.documents.blocks import checkers, idle_blocks
 from zae_limiter.cli.app import program
 from zae_limiter.llm.amounts import Amounts
 
@@ -123,6 +126,52 @@ def test_every_command_is_there(site: Path) -> None:
         section = page.partition(f"`{words}` {{ #")[2].partition("\n#")[0]
         for option in (one for one in command.params if isinstance(one, click.Option) and not one.hidden):
             assert all(f"`{name}`" in section for name in option.opts), (words, option.opts)
+    shown = (site / "reference" / "commands.html").read_text(encoding="utf-8")
+    assert "<code>--window</code> <code>[hourly|daily|monthly]</code>" in shown
+
+
+def understood(line: str) -> bool:
+    """Whether our program takes a line of an example: its verbs, options, choices, arguments."""
+    said = re.search(rf"{commands.PROGRAM} ([^|>)]+?)(?=\)|  |$| [|>])", line)
+    words = shlex.split(said[1]) if said else []
+    command: click.Command = program
+    context = click.Context(program)
+    try:
+        while words and isinstance(command, click.Group):
+            _, found, words = command.resolve_command(context, words)
+            assert found is not None
+            command, context = found, click.Context(found, parent=context)
+        command.make_context(command.name, words, parent=context.parent)
+    except click.ClickException:
+        return False
+    return not isinstance(command, click.Group)
+
+
+def test_every_block_of_commands_md_is_looked_at() -> None:
+    """Usage is what the program says; lines of an example are commands that it understands."""
+    page = commands.page()
+    assert idle_blocks(page) == []
+    assert set(checkers(page)) == {Path(__file__).relative_to(contents.ROOT).as_posix()}
+    blocks = re.findall(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    usages = {" ".join([words, *one.collect_usage_pieces(of)]) for words, one, of in commands.tree()}
+    examples = [line for block in blocks if block.strip() not in usages for line in block.splitlines()]
+    assert len(examples) > 5
+    assert [line for line in examples if not understood(line)] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "zae-limiter fulfil bash",
+        'eval "$(zae-limiter completion tcsh)"  in ~/.tcshrc',
+        "zae-limiter local env --shell fish > .envrc",
+        "zae-limiter copy sqlite:///limits.db",
+        "limits copy",
+    ],
+)
+def test_an_example_that_is_not_understood_is_seen(line: str) -> None:
+    """A verb, a choice or an option that is not there, an argument that is missing, another program."""
+    assert not understood(line)
 
 
 def test_what_is_hidden_is_not_shown() -> None:

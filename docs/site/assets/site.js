@@ -17,8 +17,9 @@
   };
   give();
   addEventListener("resize", give);
-  // The theme takes it away again from what is not in sight.
-  new MutationObserver(give).observe(document.body, { attributeFilter: ["tabindex"], subtree: true });
+  document.fonts.ready.then(give);
+  // The theme takes it away again from what is not in sight, and wraps tables when it is ready.
+  new MutationObserver(give).observe(document.body, { attributeFilter: ["tabindex"], childList: true, subtree: true });
 
   for (const code of document.querySelectorAll(".highlight code:has(.gp)")) {
     const typed = code.cloneNode(true);

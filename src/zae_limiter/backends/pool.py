@@ -106,6 +106,8 @@ class Pool(Generic[C]):
                 return connection
             maker = _Maker()
             with self._lock:
+                if self._idle:  # another thread gave it back since we looked
+                    continue
                 if len(self._places) < self._size:
                     self._places.add(maker)
                 else:
