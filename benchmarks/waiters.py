@@ -131,6 +131,8 @@ class Start(NamedTuple):
     turn_ms: int
     """Its turn: the same, but not before it asked, by its own clock."""
     start_ms: int
+    process: int = 0
+    """Which of the processes it is in."""
 
 
 _booked: ContextVar[list[tuple[int, int, int, int]]] = ContextVar("booked")

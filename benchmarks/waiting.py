@@ -4,8 +4,13 @@ The bucket is empty when they begin. Every waiter asks, waits for as long as it 
 and asks again. That is done on SQLite and on DynamoDB Local, and in three ways: plain; with every lease
 giving half of what it took back; with a tenth of the waits cancelled at some moment.
 
+Work begins in the order of the bookings: of two whose turns differ, and who are in one process, the later one
+never begins first. Of two in different processes it may, where the machine lets the earlier one run late; by
+more than ``LATE_MS`` it may not.
+
 Attempts to book are writes that take, refused ones included, and are told for each waiter who booked: it has
 begun, was cancelled, or was still in line at the end. Those of one process may have booked with one write.
+All writes are more: what gives back is a write of its own.
 
 What must hold is in ``TARGETS``. A miss is printed with what the store refused, and the run ends with 1.
 """
@@ -21,6 +26,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +36,9 @@ from .waiters import CANCELLED, COUNT, ENOUGH, ENTITY, GO, HALF_BACK, LIMIT, PLA
 PROCESSES, WAITERS = 8, 50
 CAPACITY, REFILL = 1_000, 100
 VARIANTS = (PLAIN, HALF_BACK, CANCELLED)
+
+LATE_MS = 250
+"""How much later than in another process the operating system may let one run that has its turn."""
 
 
 class Seen(NamedTuple):
@@ -62,6 +71,26 @@ class Seen(NamedTuple):
             if last is None or start.free_ms > last.free_ms:
                 last = start
         return found
+
+    def inverted(self, *, within: bool) -> list[tuple[Start, Start]]:
+        """Who began before somebody with an earlier turn that had booked before, and who of those began last.
+
+        ``within`` compares each with those of its own process only.
+        """
+        found, last = list[tuple[Start, Start]](), dict[int, Start]()
+        for _, tied in groupby(self.starts, key=lambda start: start.turn_ms):
+            several = [(start.process if within else 0, start) for start in tied]
+            for group, start in several:
+                if group in last and start.start_ms < last[group].start_ms:
+                    found.append((last[group], start))
+            for group, start in several:
+                last[group] = max(last.get(group, start), start, key=lambda it: it.start_ms)
+        return found
+
+    @property
+    def inverted_ms(self) -> list[int]:
+        """By how much each of these began before the other one, in any process."""
+        return [before.start_ms - start.start_ms for before, start in self.inverted(within=False)]
 
     @property
     def lost_share(self) -> float:
@@ -112,6 +141,8 @@ class Target(NamedTuple):
 SHARE, TAKES = "share of the rate used since all had had a turn", "attempts to book, for each who booked"
 ALWAYS = (
     Target("turns earlier than that of somebody who booked before", most=0),
+    Target("began before somebody of its process who had booked before", most=0),
+    Target(f"began over {LATE_MS} ms before somebody who had booked before", most=0),
     Target("began before its turn", most=0),
     Target("tokens of work begun beyond what had accrued", most=0),
     Target("refunds lost", most=0),
@@ -121,7 +152,16 @@ TARGETS = (*ALWAYS, Target(SHARE, least=0.97), Target(TAKES, most=1.2))
 
 
 def figures(seen: Seen) -> dict[str, float]:
-    always = (len(seen.overtaken), seen.early, max(0.0, seen.excess), seen.lost, len(seen.failures))
+    inverted_ms = seen.inverted_ms
+    always = (
+        len(seen.overtaken),
+        len(seen.inverted(within=True)),
+        sum(ms > LATE_MS for ms in inverted_ms),
+        seen.early,
+        max(0.0, seen.excess),
+        seen.lost,
+        len(seen.failures),
+    )
     return {
         **{target.what: value for target, value in zip(ALWAYS, always, strict=True)},
         SHARE: seen.share_used,
@@ -132,6 +172,8 @@ def figures(seen: Seen) -> dict[str, float]:
         "share of what came back that found no room": seen.lost_share if seen.counts["returns"] else 0.0,
         "began": len(seen.starts),
         "cancelled": seen.cancelled,
+        "began before any who had booked before": len(inverted_ms),
+        "by so many ms at most": max(inverted_ms, default=0),
         "began late, ms, half of them up to": seen.late_ms(0.5),
         "began late, ms, 99 % of them up to": seen.late_ms(0.99),
     }
@@ -222,7 +264,7 @@ def run(orders: Orders, processes: int, seconds: float, starts_min: int = 0) -> 
 
 def put_together(orders: Orders, began: tuple[int, int], told: Sequence[dict[str, Any]]) -> Seen:
     """What several processes saw of a bucket that was empty at an instant."""
-    starts = [Start(*start) for each in told for start in each["starts"]]
+    starts = [Start(*at)._replace(process=n) for n, each in enumerate(told) for at in each["starts"]]
     return Seen(
         orders,
         len(told) * orders.waiters,
@@ -263,10 +305,9 @@ def located(place: str, name: str) -> str:
     return dynamodb_local.url(make_table(), timeout_ms=60_000)
 
 
-def shown(seen: Seen) -> bool:
-    """Print what was seen; whether all of it is as it must be."""
-    found, fine = figures(seen), True
-    bounds = {target.what: target for target in TARGETS}
+def judged(found: dict[str, float], targets: Sequence[Target]) -> bool:
+    """Print figures; whether all of them are as they must be."""
+    bounds, fine = {target.what: target for target in targets}, True
     for what, value in found.items():
         target, mark = bounds.get(what), ""
         if target is not None:
@@ -274,11 +315,19 @@ def shown(seen: Seen) -> bool:
             fine = fine and met
             bound = f"at least {target.least:g}" if target.least else f"at most {target.most:g}"
             mark = f"  {'ok' if met else 'MISSED'}, {bound}"
-        print(f"  {what:<55} {value:>9.4g}{mark}")
+        print(f"  {what:<64} {value:>9.4g}{mark}")
+    return fine
+
+
+def shown(seen: Seen) -> bool:
+    """Print what was seen; whether all of it is as it must be."""
+    fine = judged(figures(seen), TARGETS)
     for what, count in seen.blamed.most_common(8):
         print(f"    refused {count:>6} × {what}")
     for before, start in seen.overtaken[:3]:
         print(f"    booked after {before}: {start}; they began {seen.began_ms}")
+    for before, start in seen.inverted(within=True)[:3]:
+        print(f"    began before {before}: {start}")
     for failure in seen.failures[:3]:
         print(f"    failed: {failure}")
     return fine
