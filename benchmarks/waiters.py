@@ -41,6 +41,7 @@ GO, COUNT, ENOUGH = "go", "count", "enough"
 """What a process is told: to begin, to say how many have begun, and to end."""
 
 PLAIN, HALF_BACK, CANCELLED = "plain", "half back", "a tenth cancelled"
+SMALL, SECOND = "half back, small", "a second limit"
 CANCELLED_SHARE = 0.1
 
 
@@ -55,16 +56,23 @@ class Orders(NamedTuple):
     seed: int
 
     @property
-    def limit(self) -> Limit:
-        return Limit(LIMIT, self.capacity, self.refill, 1)
+    def limits(self) -> list[Limit]:
+        """What is waited for, and in one variant what is full again by every turn."""
+        capacity = self.capacity // (10 if self.variant == SMALL else 1)
+        first = Limit(LIMIT, capacity, self.refill, 1)
+        return [first, Limit("tokens", capacity, 10 * self.refill, 1)] if self.variant == SECOND else [first]
 
     @property
     def need(self) -> int:
-        return 2 if self.variant == HALF_BACK else 1
+        return 2 if self.variant in (HALF_BACK, SMALL) else 1
 
     @property
     def back(self) -> int:
-        return 1 if self.variant == HALF_BACK else 0
+        return self.need - 1
+
+    @property
+    def amounts(self) -> dict[str, int]:
+        return {limit.name: self.need for limit in self.limits}
 
 
 class Numbering(Wrapper):
@@ -162,7 +170,7 @@ class Process:
         backend = Numbering(open_backend(orders.url, sync=False, world=world, timeout_ms=60_000))
         repository = await Repository.over(backend, options=Options(bucket_ttl_multiplier=0), world=world)
         async with RateLimiter(repository) as limiter:
-            await limiter.available(ENTITY, RESOURCE, [orders.limit])
+            await limiter.available(ENTITY, RESOURCE, orders.limits)
             tell("ready")
             await asyncio.to_thread(sys.stdin.readline)
             waiting = [
@@ -205,9 +213,7 @@ class Process:
             patience = self.random.uniform(0, orders.waiters * 8 * orders.need / orders.refill)
         try:
             async with asyncio.timeout(patience) as timer:
-                wanted = limiter.acquire(
-                    ENTITY, RESOURCE, {LIMIT: orders.need}, [orders.limit], wait=math.inf
-                )
+                wanted = limiter.acquire(ENTITY, RESOURCE, orders.amounts, orders.limits, wait=math.inf)
                 async with wanted as lease:
                     timer.reschedule(None)
                     self.starts.append(Start(*booked[-1], world.now_ms()))

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import jobs
 from benchmarks.jobs import Done
 from benchmarks.waiters import PLAIN, Orders, Start
-from benchmarks.waiting import ALWAYS, LATE_MS, SHARE, TAKES, TARGETS, Seen, figures, judged, shown
+from benchmarks.waiting import ALWAYS, LATE_MS, SHARE, TAKES, Seen, figures, judged, shown, targets
 
 OVERTAKEN, BEFORE_OWN, BEFORE_ANY, EARLY, EXCESS, LOST, FAILED = (target.what for target in ALWAYS)
 BEGAN_MS, EVERY_MS, COUNT = 1_000_000, 10, 200
@@ -31,7 +31,7 @@ def seen(starts: list[Start] = DUE, **other: Any) -> Seen:
 def missed(of: Seen) -> set[str]:
     """What the judge finds wrong."""
     found = figures(of)
-    return {target.what for target in TARGETS if not target.is_met(found[target.what])}
+    return {target.what for target in targets(PLAIN) if not target.is_met(found[target.what])}
 
 
 def late(ms: int) -> list[Start]:
