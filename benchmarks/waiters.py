@@ -43,6 +43,7 @@ GO, COUNT, ENOUGH = "go", "count", "enough"
 PLAIN, HALF_BACK, CANCELLED = "plain", "half back", "a tenth cancelled"
 SMALL, SECOND = "half back, small", "a second limit"
 CANCELLED_SHARE = 0.1
+BEAT_SECONDS = 0.01
 
 
 class Orders(NamedTuple):
@@ -152,7 +153,7 @@ class Process:
     def __init__(self, orders: Orders) -> None:
         self.orders, self.random = orders, random.Random(orders.seed)
         self.starts: list[Start] = []
-        self.booked = self.cancelled = 0
+        self.booked = self.cancelled = self.overslept_ms = 0
 
     def noted(self, demand: BucketDemand, outcome: Outcome) -> BucketDemand:
         """Note how the waiter was booked in whose task this happens."""
@@ -176,6 +177,7 @@ class Process:
             waiting = [
                 asyncio.create_task(self._wait_again_and_again(limiter, world)) for _ in range(orders.waiters)
             ]
+            waiting.append(asyncio.create_task(self._watch_timers()))
             while await asyncio.to_thread(sys.stdin.readline) == f"{COUNT}\n":
                 tell(len(self.starts))
             counts = {**backend.counts, "booked": self.booked}
@@ -195,8 +197,17 @@ class Process:
                     "ended_ms": ended_ms,
                     "failures": [repr(failure) for failure in failures],
                     "lost": limiter.refunds_lost,
+                    "overslept_ms": self.overslept_ms,
                 }
             )
+
+    async def _watch_timers(self) -> None:
+        """See how late the machine lets this process run."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + BEAT_SECONDS
+            await asyncio.sleep(BEAT_SECONDS)
+            self.overslept_ms = max(self.overslept_ms, math.ceil(1000 * (loop.time() - due)))
 
     async def _wait_again_and_again(self, limiter: RateLimiter, world: World) -> None:
         # They come one by one: those of one process, if they had booked together, would go on to do so.
