@@ -24,7 +24,7 @@ DUE = [
 def seen(starts: list[Start] = DUE, **other: Any) -> Seen:
     orders = Orders("memory://", PLAIN, waiters=2, capacity=100, refill=100, seed=0)
     counts, ended_ms = Counter(takes=COUNT, booked=COUNT, writes=COUNT), BEGAN_MS + (COUNT + 1) * EVERY_MS
-    good = Seen(orders, 4, BEGAN_MS, 0, ended_ms, starts, 0, counts, Counter(), [], 0)
+    good = Seen(orders, 4, BEGAN_MS, 0, ended_ms, starts, 0, counts, Counter(), [], 0, 0)
     return good._replace(**other)
 
 
@@ -72,6 +72,8 @@ def test_who_begins_first_in_another_process_is_told() -> None:
     apart[50] = apart[50]._replace(start_ms=apart[50].start_ms + 1)
     assert max(seen(apart).inverted_ms) == LATE_MS + 1
     assert missed(seen(apart)) == {BEFORE_ANY}
+    assert missed(seen(apart, overslept_ms=LATE_MS)) == {BEFORE_ANY}
+    assert missed(seen(apart, overslept_ms=LATE_MS + 1)) == set()
 
 
 def test_ties_are_no_inversions() -> None:
