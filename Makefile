@@ -80,8 +80,10 @@ storm: $(READY) $(DYNAMODB) $(SERVERS) ## Break each server under load for MINUT
 soak: $(READY) $(DYNAMODB) $(SERVERS) ## Run a mixed load for long, MINUTES=n (2) of them on DynamoDB Local: nothing may grow
 	$(BIN)/python -X dev -W error -m tests.breaking.soak --minutes $(MINUTES)
 
-waiting: $(READY) $(DYNAMODB) $(SERVERS) ## Let 8 processes of 50 wait for one bucket, SECONDS=n (60) each way: order, rate, writes
+waiting: $(READY) $(DYNAMODB) $(SERVERS) ## Let 8 processes of 50 wait for one bucket, SECONDS=n (60) each way, 100 jobs, a family: order, rate, writes
 	$(BIN)/python -m benchmarks.waiting $(if $(SECONDS),--seconds $(SECONDS))
+	$(BIN)/python -m benchmarks.jobs
+	$(BIN)/python -m benchmarks.families
 
 copies: $(READY) engines ## Copy ENTITIES=n (100000) through all stores and back, killed twice on the way
 	$(BIN)/python -m tests.breaking.copies $(if $(ENTITIES),--entities $(ENTITIES))

@@ -41,7 +41,9 @@ GO, COUNT, ENOUGH = "go", "count", "enough"
 """What a process is told: to begin, to say how many have begun, and to end."""
 
 PLAIN, HALF_BACK, CANCELLED = "plain", "half back", "a tenth cancelled"
+SMALL, SECOND = "half back, small", "a second limit"
 CANCELLED_SHARE = 0.1
+BEAT_SECONDS = 0.01
 
 
 class Orders(NamedTuple):
@@ -55,16 +57,23 @@ class Orders(NamedTuple):
     seed: int
 
     @property
-    def limit(self) -> Limit:
-        return Limit(LIMIT, self.capacity, self.refill, 1)
+    def limits(self) -> list[Limit]:
+        """What is waited for, and in one variant what is full again by every turn."""
+        capacity = self.capacity // (10 if self.variant == SMALL else 1)
+        first = Limit(LIMIT, capacity, self.refill, 1)
+        return [first, Limit("tokens", capacity, 10 * self.refill, 1)] if self.variant == SECOND else [first]
 
     @property
     def need(self) -> int:
-        return 2 if self.variant == HALF_BACK else 1
+        return 2 if self.variant in (HALF_BACK, SMALL) else 1
 
     @property
     def back(self) -> int:
-        return 1 if self.variant == HALF_BACK else 0
+        return self.need - 1
+
+    @property
+    def amounts(self) -> dict[str, int]:
+        return {limit.name: self.need for limit in self.limits}
 
 
 class Numbering(Wrapper):
@@ -131,6 +140,8 @@ class Start(NamedTuple):
     turn_ms: int
     """Its turn: the same, but not before it asked, by its own clock."""
     start_ms: int
+    process: int = 0
+    """Which of the processes it is in."""
 
 
 _booked: ContextVar[list[tuple[int, int, int, int]]] = ContextVar("booked")
@@ -142,7 +153,7 @@ class Process:
     def __init__(self, orders: Orders) -> None:
         self.orders, self.random = orders, random.Random(orders.seed)
         self.starts: list[Start] = []
-        self.booked = self.cancelled = 0
+        self.booked = self.cancelled = self.overslept_ms = 0
 
     def noted(self, demand: BucketDemand, outcome: Outcome) -> BucketDemand:
         """Note how the waiter was booked in whose task this happens."""
@@ -160,12 +171,13 @@ class Process:
         backend = Numbering(open_backend(orders.url, sync=False, world=world, timeout_ms=60_000))
         repository = await Repository.over(backend, options=Options(bucket_ttl_multiplier=0), world=world)
         async with RateLimiter(repository) as limiter:
-            await limiter.available(ENTITY, RESOURCE, [orders.limit])
+            await limiter.available(ENTITY, RESOURCE, orders.limits)
             tell("ready")
             await asyncio.to_thread(sys.stdin.readline)
             waiting = [
                 asyncio.create_task(self._wait_again_and_again(limiter, world)) for _ in range(orders.waiters)
             ]
+            waiting.append(asyncio.create_task(self._watch_timers()))
             while await asyncio.to_thread(sys.stdin.readline) == f"{COUNT}\n":
                 tell(len(self.starts))
             counts = {**backend.counts, "booked": self.booked}
@@ -185,8 +197,17 @@ class Process:
                     "ended_ms": ended_ms,
                     "failures": [repr(failure) for failure in failures],
                     "lost": limiter.refunds_lost,
+                    "overslept_ms": self.overslept_ms,
                 }
             )
+
+    async def _watch_timers(self) -> None:
+        """See how late the machine lets this process run."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + BEAT_SECONDS
+            await asyncio.sleep(BEAT_SECONDS)
+            self.overslept_ms = max(self.overslept_ms, math.ceil(1000 * (loop.time() - due)))
 
     async def _wait_again_and_again(self, limiter: RateLimiter, world: World) -> None:
         # They come one by one: those of one process, if they had booked together, would go on to do so.
@@ -203,9 +224,7 @@ class Process:
             patience = self.random.uniform(0, orders.waiters * 8 * orders.need / orders.refill)
         try:
             async with asyncio.timeout(patience) as timer:
-                wanted = limiter.acquire(
-                    ENTITY, RESOURCE, {LIMIT: orders.need}, [orders.limit], wait=math.inf
-                )
+                wanted = limiter.acquire(ENTITY, RESOURCE, orders.amounts, orders.limits, wait=math.inf)
                 async with wanted as lease:
                     timer.reschedule(None)
                     self.starts.append(Start(*booked[-1], world.now_ms()))

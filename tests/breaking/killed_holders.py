@@ -2,8 +2,9 @@
 
 Workers take a seat, work with it for a moment or for longer than its ``hold``, and are killed at random with
 it; new ones take their place. Whoever is at work has a file locked, which no death can leave behind, so
-whoever begins can count all who are at work at that very instant. When everybody is dead, all seats have to
-be there an eighth of a ``hold`` after it. It prints what happened; whoever runs it judges.
+whoever begins can count all who are at work at that very instant. Several times everybody is killed at once,
+with seats in their hands, and others go on with a bucket of their own: all seats have to be there an eighth
+after a ``hold``. It prints what happened; whoever runs it judges.
 """
 
 import fcntl
@@ -12,26 +13,34 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 from unittest import mock
 
+from tests.patience import wait_until
 from zae_limiter import Limit, RateLimitExceeded, SyncRateLimiter
 
-RESOURCE, ENTITY = "api", "key"
+RESOURCE = "api"
 WORKERS, SEATS, HOLD_SECONDS = 7, 4, 4
 LIMITS = [Limit.concurrent("parallel", SEATS, hold=HOLD_SECONDS), Limit("rpm", 10**9, 1, 3600)]
 KILL_SECONDS = (0.1, 0.5)
+BRIEF_SECONDS, SECONDS_FOR_ONE = 1, 5
+"""How long most epochs last, and of how many seconds one is brief; the last one has what is left."""
 SHORT_SECONDS, LONG_SHARE = 0.1, 0.3
 SPARED = range(2)
-"""Workers who live until the end, and always work for long."""
+"""Workers who live until the end of an epoch, and always work for long."""
 SLACK_SECONDS = 0.1
 
 BUGS: dict[str, dict[str, Any]] = {
     "early": {
         "zae_limiter.engine.seats.Place.is_over": lambda place, now_ms: place.until * 125 < now_ms + 3500
+    },
+    "late": {
+        "zae_limiter.engine.seats.Place.is_over": lambda place, now_ms: place.until * 125 < now_ms - 1000
     },
     "unrenewed": {"zae_limiter.engine.renewal.Renewals.add": lambda *_: None},
 }
@@ -47,9 +56,11 @@ class Seen(NamedTuple):
     most: int
     """The most who were at work at once."""
     lost: int
-    """Seats that a living worker could not renew in time."""
+    """Seats that somebody else had got when the lease of a living worker ended."""
+    epochs: int
+    """How often everybody was killed at once."""
     free: int
-    """How many seats were there an eighth of a ``hold`` after everybody was dead."""
+    """How many seats at least were there an eighth after a ``hold`` later."""
 
 
 def lock_of(folder: Path, name: str) -> int:
@@ -81,62 +92,96 @@ def at_work(folder: Path) -> int:
     return count
 
 
+def somebody_works(folder: Path) -> bool:
+    with alone(folder):
+        return at_work(folder) > 0
+
+
 def work(url: str, folder: Path, number: int, rng: random.Random) -> None:
-    mine = lock_of(folder, f"worker-{number}")
+    mine, lost = lock_of(folder, f"worker-{number}"), 0
     with SyncRateLimiter.open(url) as limiter, open(folder / "book", "a") as book:
         while True:
+            amounts = {"parallel": 1, "rpm": 1}
             with (
                 suppress(RateLimitExceeded),
-                limiter.acquire(ENTITY, RESOURCE, {"parallel": 1, "rpm": 1}, LIMITS, wait=3 * HOLD_SECONDS),
+                limiter.acquire(folder.name, RESOURCE, amounts, LIMITS, wait=3 * HOLD_SECONDS),
             ):
                 with alone(folder):
                     fcntl.flock(mine, fcntl.LOCK_EX)
                     print("began", at_work(folder), file=book, flush=True)
                 is_long = number in SPARED or rng.random() < LONG_SHARE
-                time.sleep(HOLD_SECONDS * rng.uniform(1, 1.5) if is_long else rng.uniform(0, SHORT_SECONDS))
+                time.sleep(
+                    HOLD_SECONDS * rng.uniform(1.25, 1.5) if is_long else rng.uniform(0, SHORT_SECONDS)
+                )
                 with alone(folder):
                     fcntl.flock(mine, fcntl.LOCK_UN)
-                    print("outlived" if is_long else "ended", limiter.seats_lost, file=book, flush=True)
+                    print("outlived" if is_long else "ended", file=book, flush=True)
+            print("lost", limiter.seats_lost - lost, file=book, flush=True)
+            lost = limiter.seats_lost
 
 
-def hire(url: str, folder: Path, number: int, seed: float, bug: str | None) -> int:
+def look(url: str, folder: Path) -> None:
+    """Tell how many seats there are when those of the dead have to be back."""
+    time.sleep(HOLD_SECONDS * 9 / 8 + SLACK_SECONDS)
+    with SyncRateLimiter.open(url) as limiter, open(folder / "book", "a") as book:
+        print("free", limiter.available(folder.name, RESOURCE, LIMITS)["parallel"], file=book, flush=True)
+
+
+def forked(bug: str | None, do: Callable[[], None]) -> int:
     child = os.fork()
     if not child:
-        be_worker(url, folder, number, seed, bug)
+        be_child(bug, do)
     return child
 
 
-def be_worker(url: str, folder: Path, number: int, seed: float, bug: str | None) -> NoReturn:
+def be_child(bug: str | None, do: Callable[[], None]) -> NoReturn:
     try:
         for target, broken in BUGS[bug].items() if bug is not None else ():
             mock.patch(target, broken).start()
-        work(url, folder, number, random.Random(seed))
+        do()
+        os._exit(0)
     finally:
         os._exit(1)
 
 
-def main(url: str, folder: Path, seconds: float, seed: int, bug: str | None = None) -> Seen:
-    rng, killed = random.Random(seed), 0
+def epoch(url: str, folder: Path, seconds: float, rng: random.Random, bug: str | None) -> tuple[int, int]:
+    """Let workers work and die, and kill all of them in the end; how many before that, and who will look."""
+
+    def hire(number: int) -> int:
+        return forked(bug, partial(work, url, folder, number, random.Random(rng.random())))
+
+    folder.mkdir()
     with SyncRateLimiter.open(url) as limiter:  # the bucket is there, and its table
-        limiter.available(ENTITY, RESOURCE, LIMITS)
-    alive = {number: hire(url, folder, number, rng.random(), bug) for number in range(WORKERS)}
-    until = time.monotonic() + seconds
+        limiter.available(folder.name, RESOURCE, LIMITS)
+    alive, killed, until = {number: hire(number) for number in range(WORKERS)}, 0, time.monotonic() + seconds
     while time.monotonic() < until:
         time.sleep(rng.uniform(*KILL_SECONDS))
         number = rng.randrange(len(SPARED), WORKERS)
         kill(alive[number])
         killed += 1
-        alive[number] = hire(url, folder, number, rng.random(), bug)
+        alive[number] = hire(number)
+    if seconds > HOLD_SECONDS:
+        wait_until(lambda: "outlived" in (folder / "book").read_text(), "nobody works for longer than a hold")
+    wait_until(lambda: somebody_works(folder), "nobody has a seat")
     for child in alive.values():
         kill(child)
-    time.sleep(HOLD_SECONDS * 9 / 8 + SLACK_SECONDS)
-    with SyncRateLimiter.open(url) as limiter:
-        free = limiter.available(ENTITY, RESOURCE, LIMITS)["parallel"]
-    lines = [line.split() for line in (folder / "book").read_text().splitlines()]
-    began = [int(count) for what, count in lines if what == "began"]
-    lost = sum(int(count) for what, count in lines if what != "began")
-    outlived = sum(what == "outlived" for what, _ in lines)
-    return Seen(killed, len(began), outlived, max(began, default=0), lost, free)
+    return killed, forked(bug, partial(look, url, folder))
+
+
+def main(url: str, folder: Path, seconds: float, seed: int, bug: str | None = None) -> Seen:
+    rng, brief = random.Random(seed), [BRIEF_SECONDS] * int(seconds // SECONDS_FOR_ONE)
+    folders = [folder / f"key-{number}" for number in range(len(brief) + 1)]
+    lengths = [*brief, seconds - sum(brief)]
+    done = [epoch(url, *each, rng, bug) for each in zip(folders, lengths, strict=True)]
+    for _, looking in done:
+        assert os.waitpid(looking, 0)[1] == 0, "nobody could look in the end"
+    counts = defaultdict[str, list[int]](list)
+    for where in folders:
+        for what, *count in map(str.split, (where / "book").read_text().splitlines()):
+            counts[what].append(int(count[0]) if count else 1)
+    began, outlived, lost = counts["began"], sum(counts["outlived"]), sum(counts["lost"])
+    killed, free = sum(number for number, _ in done), counts["free"]
+    return Seen(killed, len(began), outlived, max(began, default=0), lost, len(free), min(free))
 
 
 def kill(child: int) -> None:

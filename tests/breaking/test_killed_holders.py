@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.breaking.killed_holders import SEATS, Seen
+from tests.breaking.killed_holders import SEATS, SECONDS_FOR_ONE, Seen
 from tests.stores import url_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,15 +24,27 @@ def run(kind: str, folder: Path, seconds: float, *bug: str) -> Seen:
 
 @pytest.mark.parametrize("kind", ["sqlite", "dynamodb", "postgres", "redis"])
 def test_killed_holders(kind: str, tmp_path: Path) -> None:
-    """Whoever begins finds no more at work than there are seats; all are free when the last hold is over."""
+    """Whoever begins finds no more at work than there are seats; all are free whenever holds are over."""
     seen = run(kind, tmp_path, SECONDS)
     assert seen.killed > SECONDS
     assert seen.began > SEATS, "no seat of who was killed came back"
     assert seen.outlived > 0, "nobody worked for longer than a hold"
     assert 1 < seen.most <= SEATS
+    assert seen.lost == 0, "who lives has its seat, however long it works"
+    assert seen.epochs == SECONDS // SECONDS_FOR_ONE + 1
     assert seen.free == SEATS
 
 
 def test_a_seat_given_away_too_early_is_found(tmp_path: Path) -> None:
     """The count of who is at work is exact enough to see it."""
     assert run("sqlite", tmp_path, 10, "early").most > SEATS
+
+
+def test_a_seat_that_is_not_renewed_is_found(tmp_path: Path) -> None:
+    """Somebody else has it while its holder is still at work, who is told so in the end."""
+    assert run("sqlite", tmp_path, 10, "unrenewed").lost > 0
+
+
+def test_a_seat_that_comes_back_too_late_is_found(tmp_path: Path) -> None:
+    """A second more than a hold and an eighth is seen."""
+    assert run("sqlite", tmp_path, SECONDS_FOR_ONE, "late").free < SEATS

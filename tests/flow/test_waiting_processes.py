@@ -44,7 +44,7 @@ def test_killed_process_does_not_block(kind: str, tmp_path: Path) -> None:
         began = emptied(asked)
         say(victim, GO)
         with SyncRateLimiter.open(asked.url) as limiter:
-            wait_until(lambda: limiter.available(ENTITY, RESOURCE, [asked.limit])[LIMIT] < 0, "nobody waits")
+            wait_until(lambda: limiter.available(ENTITY, RESOURCE, asked.limits)[LIMIT] < 0, "nobody waits")
         os.kill(victim.pid, signal.SIGKILL)
         assert victim.wait() == -signal.SIGKILL
         say(survivor, GO)

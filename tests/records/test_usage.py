@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -199,6 +200,19 @@ async def test_a_summary_counts_nothing_twice(store: Store) -> None:
     assert await repository.get_usage_summary("nobody") == UsageSummary(0, {}, {})
     await count_usage(repository, "old", "gpt-4", "monthly", MONDAY_MS, rpm=7)
     assert (await repository.get_usage_summary("old")).total == {"rpm": 7}
+
+
+async def test_hours_add_up_to_a_month_of_a_zone(store: Store) -> None:
+    """March in Berlin has 743 hours, of which the first is in February by UTC; none beside them counts."""
+    repository, berlin = await store.repository(), ZoneInfo("Europe/Berlin")
+    begins, ends = datetime(2026, 3, 1, tzinfo=berlin), datetime(2026, 4, 1, tzinfo=berlin)
+    hours = range(int(begins.timestamp()) - 3600, int(ends.timestamp()) + 3600, 3600)
+    for at in hours:
+        await count_usage(repository, "key-1", "gpt-4", "hourly", at * 1000, rpm=1)
+    last = ends - timedelta(seconds=1)
+    month = await repository.get_usage_summary("key-1", "gpt-4", "hourly", begins, last)
+    assert (month.total, len(hours)) == ({"rpm": 743}, 745)
+    assert month.min_window_start == "2026-02-28T23:00:00Z"
 
 
 async def test_a_summary_goes_over_pages(store: Store) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from tests.threads.switching import together
@@ -66,3 +68,15 @@ def test_a_renewal_may_end_between_two_looks(limiter: SyncRateLimiter) -> None:
     assert run_sync(rest(writer, [landing])) is None
     lease.commit()
     assert limiter.available("key", "api") == {"parallel": 1}
+
+
+def test_no_lease_has_a_thread(limiter: SyncRateLimiter) -> None:
+    """However many seats are held, one timer renews them all."""
+    limiter.set_system_defaults([Limit.concurrent("parallel", 50, hold=f"{HOLD_SECONDS}s")])
+    limiter.available("key", "api")
+    before = threading.active_count()
+    leases = [seated(limiter) for _ in range(50)]
+    assert threading.active_count() <= before + 1
+    for lease in leases:
+        lease.commit()
+    assert limiter.available("key", "api") == {"parallel": 50}
