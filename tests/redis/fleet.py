@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -18,7 +19,15 @@ from tests.engines.redis_server import HOST, launch
 from tests.engines.servers import launched, program
 from tests.patience import wait_until
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "redis.md"
+PASSWORD, AS_LIMITER = "p%40ss", "limiter:p%2540ss@"
 CLUSTERED = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--cluster-port")
+
+
+def rules() -> list[str]:
+    """The rules of a user as the page gives them."""
+    (found,) = re.findall(r"ACL SETUSER limiter on >PASSWORD (.*)", PAGE.read_text(encoding="utf-8"))
+    return str(found).split()
 
 
 class OwnServer:
@@ -43,6 +52,11 @@ class OwnServer:
     def ask(self, *words: object) -> Any:
         with contextlib.closing(self.client) as client:
             return client.execute_command(*words)
+
+    def let_in(self, *, without: str = "") -> None:
+        """Make the user of ``AS_LIMITER``, who may do what the page says."""
+        given = [rule for rule in rules() if rule != without]
+        self.ask("ACL", "SETUSER", "limiter", "reset", "on", f">{PASSWORD}", *given)
 
     def signal(self, number: int) -> None:
         os.killpg(self._process.pid, number)
@@ -145,6 +159,30 @@ class Fleet:
             sentinel.stdin.close()
         for server in self.servers:
             server.stop()
+
+
+@contextlib.contextmanager
+def moving(nodes: list[OwnServer], slot: int) -> Iterator[tuple[int, int]]:
+    """Move a slot from one node to the next as an operator does.
+
+    Within, all its keys are in the next one already, and the first still has the slot.
+    """
+    ids = [node.ask("CLUSTER", "MYID") for node in nodes]
+    at = slot * len(nodes) // 16384
+    while nodes[at].ask("CLUSTER", "COUNTKEYSINSLOT", slot) == 0:
+        at = (at + 1) % len(nodes)
+    to = (at + 1) % len(nodes)
+    nodes[to].ask("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[at])
+    nodes[at].ask("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[to])
+    while True:
+        with contextlib.closing(redis.Redis(HOST, nodes[at].port)) as client:
+            keys = client.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 5)
+            if not keys:
+                break
+            client.execute_command("MIGRATE", HOST, nodes[to].port, "", 0, 5000, "KEYS", *keys)
+    yield at, to
+    for node in nodes:
+        node.ask("CLUSTER", "SETSLOT", slot, "NODE", ids[to])
 
 
 def _is_ready(sentinel: Any, count: int, replicas: int) -> bool:

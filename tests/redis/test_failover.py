@@ -8,7 +8,7 @@ import pytest
 
 from tests.engines.redis_server import HOST
 from tests.patience import PATIENCE_SECONDS, wait_until
-from tests.redis.fleet import Fleet, OwnServer, fleet
+from tests.redis.fleet import AS_LIMITER, Fleet, OwnServer, fleet
 from zae_limiter import Limit, RateLimiter, RateLimiterUnavailable, RateLimitExceeded, SyncRateLimiter
 
 CAPACITY = 400
@@ -22,10 +22,10 @@ def own() -> Iterator[Fleet]:
         yield it
 
 
-def sentinel_url(ports: list[int], **options: object) -> str:
+def sentinel_url(ports: list[int], login: str = "", **options: object) -> str:
     hosts = ",".join(f"{HOST}:{port}" for port in ports)
     given = "&".join(f"{name}={value}" for name, value in options.items())
-    return f"redis+sentinel://{hosts}/limits?{given}"
+    return f"redis+sentinel://{login}{hosts}/limits?{given}"
 
 
 def pair(own: Fleet, replicas: int = 1) -> tuple[OwnServer, OwnServer, list[int]]:
@@ -79,18 +79,23 @@ async def while_killed(limiter: RateLimiter, primary: OwnServer, tally: Tally) -
 def test_a_failover_that_was_waited_for_loses_nothing(own: Fleet) -> None:
     """With ``wait_replicas=1`` nobody is admitted whom no replica knows: exactly the capacity.
 
-    There are two, so that the one which becomes primary has somebody to wait for.
+    There are two, so that the one which becomes primary has somebody to wait for. A user who may do what the
+    page says needs no more for all this.
     """
     primary, _, ports = pair(own, replicas=2)
+    for server in own.servers:
+        server.let_in()
+    url = sentinel_url(ports, AS_LIMITER, wait_replicas=1, timeout_ms=2000)
 
     async def scenario() -> None:
         tally = Tally()
-        async with RateLimiter.open(sentinel_url(ports, wait_replicas=1, timeout_ms=2000)) as limiter:
+        async with RateLimiter.open(url) as limiter:
             await limiter.set_system_defaults([LIMIT])
             await while_killed(limiter, primary, tally)
             lost = limiter.refunds_lost
         assert tally.refused == 8
         assert CAPACITY - tally.unsure - lost <= tally.admitted <= CAPACITY
+        assert [server.ask("ACL", "LOG") for server in own.servers if server is not primary] == [[], []]
 
     asyncio.run(scenario())
 
