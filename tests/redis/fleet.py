@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,32 +91,38 @@ class Fleet:
         self.servers.append(server)
         return server
 
-    def sentinels(self, primary: OwnServer, count: int = 3, replicas: int = 1) -> list[int]:
-        """Sentinels that agree on another primary as soon as two of them miss this one."""
+    def sentinels(
+        self, primary: OwnServer, count: int = 3, replicas: int = 1, *, port: int = 0, more: str = ""
+    ) -> list[int]:
+        """Sentinels that agree on another primary as soon as two of them miss this one.
+
+        They may know it by another port, and be told more.
+        """
         ports = []
         for _ in range(count):
-            port = free_port()
-            folder = self.folder / f"sentinel-{port}"
+            own_port = free_port()
+            folder = self.folder / f"sentinel-{own_port}"
             folder.mkdir()
             told = [
-                f"port {port}\nbind {HOST}\ndir {folder}\nsentinel monitor limits {HOST} {primary.port} 2",
+                f"port {own_port}\nbind {HOST}\ndir {folder}\n{more}",
+                f"sentinel monitor limits {HOST} {port or primary.port} 2",
                 "sentinel down-after-milliseconds limits 500",
                 "sentinel failover-timeout limits 3000",
             ]
             (folder / "sentinel.conf").write_text("\n".join(told) + "\n")
             words = [program("redis-server"), str(folder / "sentinel.conf"), "--sentinel"]
             self._sentinels.append(launched(words, folder))
-            wait_for_port(port)
-            ports.append(port)
-        for port in ports:
-            with contextlib.closing(redis.Redis(HOST, port, decode_responses=True)) as one:
+            wait_for_port(own_port)
+            ports.append(own_port)
+        for own_port in ports:
+            with contextlib.closing(redis.Redis(HOST, own_port, decode_responses=True)) as one:
                 wait_until(lambda one=one: _is_ready(one, count, replicas))  # type: ignore[misc]
         return ports
 
-    def cluster(self, count: int = 3) -> list[OwnServer]:
-        """Servers that share the slots."""
+    def cluster(self, count: int = 3, more: Callable[[], Sequence[str]] = tuple) -> list[OwnServer]:
+        """Servers that share the slots, each with more options of its own."""
         buses = [free_port() for _ in range(count)]  # by itself it takes one that may not exist
-        nodes = [self.server(*CLUSTERED, str(bus)) for bus in buses]
+        nodes = [self.server(*CLUSTERED, str(bus), *more()) for bus in buses]
         self._buses = [(node.port, bus) for node, bus in zip(nodes, buses, strict=True)]
         for at, node in enumerate(nodes):
             first, last = at * 16384 // count, (at + 1) * 16384 // count - 1
