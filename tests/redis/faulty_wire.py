@@ -8,6 +8,7 @@ import contextlib
 import os
 import re
 import socket
+import ssl
 import struct
 import threading
 from collections import Counter, defaultdict, deque
@@ -56,8 +57,10 @@ _WORD = re.compile(rb"\*\d+\r\n\$\d+\r\n(\w+)\r\n")
 
 
 class FaultyWire:
-    def __init__(self, port: int) -> None:
-        self._upstream_port = port
+    """In front of the server at a port; with a context it speaks TLS for it."""
+
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
+        self._upstream_port, self._tls = port, tls
         self.commands: Counter[str] = Counter()
         self.bytes_out = self.bytes_in = self.connections = 0
         self._faults: defaultdict[str, deque[Fault]] = defaultdict(deque)
@@ -101,9 +104,11 @@ class FaultyWire:
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        with client, socket.create_connection(("127.0.0.1", self._upstream_port)) as server:
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            with contextlib.suppress(OSError):
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with contextlib.suppress(OSError):
+            if self._tls is not None:
+                client = self._tls.wrap_socket(client, server_side=True)
+            with client, socket.create_connection(("127.0.0.1", self._upstream_port)) as server:
                 while (request := _whole(client)) is not None and self._pass_on(client, server, *request):
                     pass
 

@@ -2,12 +2,13 @@
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,15 @@ from tests.engines.redis_server import HOST, launch
 from tests.engines.servers import launched, program
 from tests.patience import wait_until
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "redis.md"
+PASSWORD, AS_LIMITER = "p%40ss", "limiter:p%2540ss@"
 CLUSTERED = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--cluster-port")
+
+
+def rules() -> list[str]:
+    """The rules of a user as the page gives them."""
+    (found,) = re.findall(r"ACL SETUSER limiter on >PASSWORD (.*)", PAGE.read_text(encoding="utf-8"))
+    return str(found).split()
 
 
 class OwnServer:
@@ -43,6 +52,11 @@ class OwnServer:
     def ask(self, *words: object) -> Any:
         with contextlib.closing(self.client) as client:
             return client.execute_command(*words)
+
+    def let_in(self, *, without: str = "") -> None:
+        """Make the user of ``AS_LIMITER``, who may do what the page says."""
+        given = [rule for rule in rules() if rule != without]
+        self.ask("ACL", "SETUSER", "limiter", "reset", "on", f">{PASSWORD}", *given)
 
     def signal(self, number: int) -> None:
         os.killpg(self._process.pid, number)
@@ -77,32 +91,38 @@ class Fleet:
         self.servers.append(server)
         return server
 
-    def sentinels(self, primary: OwnServer, count: int = 3, replicas: int = 1) -> list[int]:
-        """Sentinels that agree on another primary as soon as two of them miss this one."""
+    def sentinels(
+        self, primary: OwnServer, count: int = 3, replicas: int = 1, *, port: int = 0, more: str = ""
+    ) -> list[int]:
+        """Sentinels that agree on another primary as soon as two of them miss this one.
+
+        They may know it by another port, and be told more.
+        """
         ports = []
         for _ in range(count):
-            port = free_port()
-            folder = self.folder / f"sentinel-{port}"
+            own_port = free_port()
+            folder = self.folder / f"sentinel-{own_port}"
             folder.mkdir()
             told = [
-                f"port {port}\nbind {HOST}\ndir {folder}\nsentinel monitor limits {HOST} {primary.port} 2",
+                f"port {own_port}\nbind {HOST}\ndir {folder}\n{more}",
+                f"sentinel monitor limits {HOST} {port or primary.port} 2",
                 "sentinel down-after-milliseconds limits 500",
                 "sentinel failover-timeout limits 3000",
             ]
             (folder / "sentinel.conf").write_text("\n".join(told) + "\n")
             words = [program("redis-server"), str(folder / "sentinel.conf"), "--sentinel"]
             self._sentinels.append(launched(words, folder))
-            wait_for_port(port)
-            ports.append(port)
-        for port in ports:
-            with contextlib.closing(redis.Redis(HOST, port, decode_responses=True)) as one:
+            wait_for_port(own_port)
+            ports.append(own_port)
+        for own_port in ports:
+            with contextlib.closing(redis.Redis(HOST, own_port, decode_responses=True)) as one:
                 wait_until(lambda one=one: _is_ready(one, count, replicas))  # type: ignore[misc]
         return ports
 
-    def cluster(self, count: int = 3) -> list[OwnServer]:
-        """Servers that share the slots."""
+    def cluster(self, count: int = 3, more: Callable[[], Sequence[str]] = tuple) -> list[OwnServer]:
+        """Servers that share the slots, each with more options of its own."""
         buses = [free_port() for _ in range(count)]  # by itself it takes one that may not exist
-        nodes = [self.server(*CLUSTERED, str(bus)) for bus in buses]
+        nodes = [self.server(*CLUSTERED, str(bus), *more()) for bus in buses]
         self._buses = [(node.port, bus) for node, bus in zip(nodes, buses, strict=True)]
         for at, node in enumerate(nodes):
             first, last = at * 16384 // count, (at + 1) * 16384 // count - 1
@@ -145,6 +165,30 @@ class Fleet:
             sentinel.stdin.close()
         for server in self.servers:
             server.stop()
+
+
+@contextlib.contextmanager
+def moving(nodes: list[OwnServer], slot: int) -> Iterator[tuple[int, int]]:
+    """Move a slot from one node to the next as an operator does.
+
+    Within, all its keys are in the next one already, and the first still has the slot.
+    """
+    ids = [node.ask("CLUSTER", "MYID") for node in nodes]
+    at = slot * len(nodes) // 16384
+    while nodes[at].ask("CLUSTER", "COUNTKEYSINSLOT", slot) == 0:
+        at = (at + 1) % len(nodes)
+    to = (at + 1) % len(nodes)
+    nodes[to].ask("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[at])
+    nodes[at].ask("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[to])
+    while True:
+        with contextlib.closing(redis.Redis(HOST, nodes[at].port)) as client:
+            keys = client.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 5)
+            if not keys:
+                break
+            client.execute_command("MIGRATE", HOST, nodes[to].port, "", 0, 5000, "KEYS", *keys)
+    yield at, to
+    for node in nodes:
+        node.ask("CLUSTER", "SETSLOT", slot, "NODE", ids[to])
 
 
 def _is_ready(sentinel: Any, count: int, replicas: int) -> bool:

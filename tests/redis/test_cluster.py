@@ -9,12 +9,13 @@ import redis
 
 from tests.engines.redis_server import HOST
 from tests.patience import PATIENCE_SECONDS
-from tests.redis.fleet import OwnServer, fleet
+from tests.redis.fleet import AS_LIMITER, OwnServer, fleet, moving
+from tests.stores import drive
 from zae_limiter import Limit, RateLimiter, RateLimiterUnavailable, RateLimitExceeded, SyncRateLimiter
 from zae_limiter.backends.redis import open_backend
 from zae_limiter.backends.redis.encoding import tag_of
 from zae_limiter.backends.redis.servers import slot_of
-from zae_limiter.repository_protocol import Absent, Key, Outcome, Put, Query, Row
+from zae_limiter.repository_protocol import Absent, Key, Outcome, Put, Query, Row, Update
 from zae_limiter.runtime.colour import run_sync
 
 CAPACITY = 300
@@ -29,9 +30,9 @@ def nodes() -> Iterator[list[OwnServer]]:
         yield own.cluster()
 
 
-def cluster_url(nodes: list[OwnServer], **options: object) -> str:
+def cluster_url(nodes: list[OwnServer], login: str = "", **options: object) -> str:
     given = "&".join(f"{name}={value}" for name, value in options.items())
-    return f"redis+cluster://{','.join(f'{HOST}:{node.port}' for node in nodes)}?{given}"
+    return f"redis+cluster://{login}{','.join(f'{HOST}:{node.port}' for node in nodes)}?{given}"
 
 
 def test_slots_are_those_of_the_server(nodes: list[OwnServer]) -> None:
@@ -104,12 +105,33 @@ def test_two_namespaces_at_once_are_refused(nodes: list[OwnServer]) -> None:
     run_sync(backend.close())
 
 
-def test_a_slot_that_moves_while_it_is_used(nodes: list[OwnServer]) -> None:
-    """Its keys go from one node to another one by one: nobody hears of it, and no token is lost or minted."""
+@pytest.mark.parametrize("login", ["", AS_LIMITER], ids=["anybody", "least privilege"])
+def test_a_slot_that_moves_while_it_is_used(nodes: list[OwnServer], login: str) -> None:
+    """Its keys go from one node to another one by one: nobody hears of it, and no token is lost or minted.
+
+    While they are there and the slot is not, a bucket that is known is served, also to a user who may do what
+    the page says.
+    """
+    for node in nodes:
+        node.let_in()
+    url = cluster_url(nodes, login, timeout_ms=60_000)
+    name = f"moving-{bool(login)}"
+
+    def take_and_move() -> None:
+        with SyncRateLimiter.open(url, namespace=name) as limiter:
+
+            def take() -> None:
+                with limiter.acquire("another", "api", {"x": 1}):
+                    pass
+
+            for _ in range(3):
+                take()
+            with moving(nodes, slot_of(tag_of(ROOT, limiter.repository.namespace_id))):
+                take()
+            assert limiter.available("another", "api") == {"x": CAPACITY - 4}
 
     async def scenario() -> None:
-        url = cluster_url(nodes, prefix="moving", timeout_ms=60_000)
-        async with RateLimiter.open(url) as limiter:
+        async with RateLimiter.open(url, namespace=name) as limiter:
             await limiter.set_system_defaults([LIMIT])
             admitted = 0
 
@@ -126,8 +148,7 @@ def test_a_slot_that_moves_while_it_is_used(nodes: list[OwnServer]) -> None:
             taking = asyncio.gather(*(take() for _ in range(4)))
             while admitted < CAPACITY // 4:  # noqa: ASYNC110 - whoever takes tells nobody
                 await asyncio.sleep(0.001)
-            tag = tag_of("{moving:", limiter.repository.namespace_id)
-            await asyncio.to_thread(move, nodes, slot_of(tag))
+            await asyncio.to_thread(take_and_move)
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await taking
             assert admitted == CAPACITY
@@ -136,23 +157,28 @@ def test_a_slot_that_moves_while_it_is_used(nodes: list[OwnServer]) -> None:
     asyncio.run(scenario())
 
 
-def move(nodes: list[OwnServer], slot: int) -> None:
-    """Move a slot as an operator does."""
-    ids = [node.ask("CLUSTER", "MYID") for node in nodes]
-    at = slot * len(nodes) // 16384
-    while nodes[at].ask("CLUSTER", "COUNTKEYSINSLOT", slot) == 0:
-        at = (at + 1) % len(nodes)
-    source, target = nodes[at], nodes[(at + 1) % len(nodes)]
-    target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[at])
-    source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[(at + 1) % len(nodes)])
-    while True:
-        with contextlib.closing(redis.Redis(HOST, source.port)) as client:
-            keys = client.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 5)
-            if not keys:
-                break
-            client.execute_command("MIGRATE", HOST, target.port, "", 0, 5000, "KEYS", *keys)
+@pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+def test_whoever_may_not_ask_while_a_slot_moves_is_told(nodes: list[OwnServer], sync: bool) -> None:
+    """At once, with the way out, and although there would be a minute to be sent round and round."""
     for node in nodes:
-        node.ask("CLUSTER", "SETSLOT", slot, "NODE", ids[(at + 1) % len(nodes)])
+        node.let_in(without="+asking")
+    key = Key(f"untold-{sync}/ENTITY#1", "#META")
+
+    async def scenario() -> None:
+        backend = open_backend(cluster_url(nodes, AS_LIMITER, timeout_ms=60_000), sync=sync)
+        (outcome,) = await backend.write_each([Put(key, {"n": 1})])
+        assert outcome.applied
+        with moving(nodes, slot_of(backend.tag(f"untold-{sync}"))):
+            (outcome,) = await backend.write_each([Update(key, add={"n": 1})])
+        assert outcome.failure is not None
+        assert "this user has no permissions to run the 'asking' command" in str(outcome.failure)
+        assert "docs/redis.md" in str(outcome.failure)
+        assert (outcome.failure.ambiguous, outcome.failure.misconfigured) == (False, "permission")
+        (outcome,) = await backend.write_each([Update(key, add={"n": 1})])
+        assert outcome == Outcome(True, {"n": 2})
+        await backend.close()
+
+    drive(sync, scenario())
 
 
 def test_a_node_that_is_gone_takes_only_its_namespaces_along() -> None:

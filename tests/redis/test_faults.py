@@ -80,7 +80,33 @@ def test_reads_are_repeated(wire: FaultyWire, fault: Fault, sync: bool) -> None:
         assert [row.key for row in (await backend.query(Query(K.partition))).rows] == [K]
         wire.fault("SMEMBERS", fault)
         assert await backend.namespaces() == ["ns"]
+        wire.fault("SRANDMEMBER", fault)
+        assert await backend.namespaces(1) == ["ns"]
+        wire.forget()
+        wire.fault("INFO", fault)
+        await backend.setup()
+        assert wire.commands["INFO"] == 2
         await backend.close()
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+@pytest.mark.parametrize("fault", LOST[:3], ids=lambda fault: type(fault).__name__)
+def test_a_namespace_is_noted_again_before_its_first_write(
+    wire: FaultyWire, fault: Fault, sync: bool
+) -> None:
+    """That is the same however often it is done; the write itself is sent once."""
+
+    async def scenario() -> None:
+        backend = opened(wire, sync=sync)
+        await backend.setup()
+        wire.forget()
+        wire.fault("SADD", fault)
+        (outcome,) = await backend.write_each([Update(K, add={"n": 1})])
+        assert outcome == Outcome(True, {"n": 1})
+        assert (wire.commands["SADD"], wire.commands["EVALSHA"]) == (2, 1)
+        await backend.close()
+
+    drive(sync, scenario())
 
     drive(sync, scenario())
 
@@ -155,6 +181,10 @@ def test_nonsense_is_no_answer(wire: FaultyWire, said: bytes, sync: bool) -> Non
         assert outcome.failure is not None
         assert outcome.failure.ambiguous
         assert await backend.batch_get([K]) == [{"n": 0}]
+        if not said.startswith(b"*1"):  # which may be the list of what it holds, but for the numbers in it
+            wire.fault("SMEMBERS", *[Say(said)] * 500)
+            with pytest.raises(RateLimiterUnavailable):
+                await backend.namespaces()
         await backend.close()
 
     drive(sync, scenario())

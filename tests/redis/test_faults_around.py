@@ -122,6 +122,31 @@ def test_a_write_that_replicas_should_have_is_sent_once(pair: Pair, fault: Fault
         drive(sync, scenario(wire))
 
 
+async def lost_on_the_way(wire: FaultyWire, url: str, last: str, fault: Fault, *, sync: bool) -> None:
+    """What is said before a write is lost twice, and then always; who waits for an answer does only that."""
+    if not isinstance(fault, Delay):
+        patient = open_backend(f"{url}&timeout_ms=60000", sync=sync)
+        wire.fault(last, fault, fault)
+        (outcome,) = await patient.write_each([Update(K, add={"n": 1})])
+        assert outcome == Outcome(True, {"n": 1})
+        assert wire.commands[last] == 3
+        assert wire.commands["EVALSHA"] <= 1
+        await patient.close()
+    wire.forget()
+    await never_on_the_way(wire, url, last, fault, sync=sync)
+
+
+async def never_on_the_way(wire: FaultyWire, url: str, last: str, fault: Fault, *, sync: bool) -> None:
+    """What is said before a write is never answered well: nothing is in doubt, and it says so."""
+    wire.fault(last, *[fault] * 500)
+    nobody = open_backend(f"{url}&timeout_ms=400", sync=sync)
+    (outcome,) = await nobody.write_each([Update(K, add={"n": 1})])
+    assert outcome.failure is not None
+    assert (outcome.failure.ambiguous, outcome.failure.misconfigured) == (False, "")
+    assert PASSWORD not in str(outcome.failure)
+    await nobody.close()
+
+
 GREETINGS = {
     "AUTH": (f":{PASSWORD}@", "0", ""),
     "SELECT": (f"default:{PASSWORD}@", "1", ""),
@@ -137,28 +162,11 @@ def test_who_was_not_greeted_has_asked_for_nothing(pair: Pair, last: str, fault:
     """A lost greeting is said again on another connection. If all are, nothing was sent, and it says so."""
     login, path, way = GREETINGS[last]
 
-    async def scenario(wire: FaultyWire) -> None:
+    with wired(pair.primary.port) as wire:
         # The wire is the sentinel too, which names itself.
         primary = f"*2\r\n$9\r\n{redis_server.HOST}\r\n$5\r\n{wire.port:05}\r\n"
         wire.fault("SENTINEL", *[Say(primary.encode())] * 500)
         prefix = f"prefix={redis_server.fresh_prefix()}"
         url = f"redis{way}://{login}{redis_server.HOST}:{wire.port}/{path}?{prefix}"
-        if not isinstance(fault, Delay):
-            patient = open_backend(f"{url}&timeout_ms=60000", sync=sync)
-            wire.fault(last, fault, fault)
-            (outcome,) = await patient.write_each([Update(K, add={"n": 1})])
-            assert outcome == Outcome(True, {"n": 1})
-            assert (wire.commands[last], wire.commands["EVALSHA"]) == (3, 1)
-            await patient.close()
-        wire.forget()
-        wire.fault(last, *[fault] * 500)
-        nobody = open_backend(f"{url}&timeout_ms=400", sync=sync)
-        (outcome,) = await nobody.write_each([Update(K, add={"n": 1})])
-        assert outcome.failure is not None
-        assert (outcome.failure.ambiguous, outcome.failure.misconfigured) == (False, "")
-        assert PASSWORD not in str(outcome.failure)
+        drive(sync, lost_on_the_way(wire, url, last, fault, sync=sync))
         assert wire.commands["EVALSHA"] == 0
-        await nobody.close()
-
-    with wired(pair.primary.port) as wire:
-        drive(sync, scenario(wire))

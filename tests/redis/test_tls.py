@@ -30,16 +30,25 @@ class Guarded(NamedTuple):
     folder: Path
 
 
+def tls_of(authority: Authority) -> dict[str, str]:
+    """What a server is told that speaks TLS at a port of its own."""
+    certificate, key = authority.certify("server", f"IP:{HOST}")
+    key.chmod(0o644)  # the server may be somebody else
+    files = {"tls-cert-file": certificate, "tls-key-file": key, "tls-ca-cert-file": authority.file}
+    return {"tls-port": str(free_port())} | {name: str(file) for name, file in files.items()}
+
+
+def options(told: dict[str, str]) -> list[str]:
+    return [word for name, value in told.items() for word in (f"--{name}", value)]
+
+
 @contextlib.contextmanager
 def guarded(asks_clients: str) -> Iterator[Guarded]:
     with fleet() as own:
         authority = Authority(own.folder)
-        certificate, key = authority.certify("server", f"IP:{HOST}")
-        key.chmod(0o644)  # the server may be somebody else
-        port = free_port()
-        files = ("--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", authority.file)
-        server = own.server("--tls-port", str(port), *map(str, files), "--tls-auth-clients", asks_clients)
-        yield Guarded(port, server.port, authority, own.folder)
+        told = tls_of(authority) | {"tls-auth-clients": asks_clients}
+        server = own.server(*options(told))
+        yield Guarded(int(told["tls-port"]), server.port, authority, own.folder)
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +113,47 @@ async def test_a_limiter_over_tls(server: Guarded) -> None:
         with pytest.raises(RateLimitExceeded):
             async with limiter.acquire("key", "api", {"x": 1}):
                 pass
+
+
+@pytest.fixture(scope="module")
+def several() -> Iterator[dict[str, str]]:
+    """A cluster, and a primary with its sentinel, which name ports where TLS is spoken."""
+    with fleet() as own:
+        authority = Authority(own.folder)
+
+        def told() -> dict[str, str]:
+            return tls_of(authority) | {"tls-auth-clients": "no"}
+
+        def told_of_cluster() -> list[str]:
+            return options(told() | {"tls-cluster": "yes"})
+
+        node = own.cluster(3, told_of_cluster)[0].ask("CONFIG", "GET", "tls-port")["tls-port"]
+        of_primary, of_sentinel = told(), told() | {"tls-replication": "yes"}
+        primary = own.server(*options(of_primary))
+        more = "\n".join(f"{name} {value}" for name, value in of_sentinel.items())
+        own.sentinels(primary, count=1, replicas=0, port=int(of_primary["tls-port"]), more=more)
+        tail = f"?tls=true&tls_ca={authority.file}&timeout_ms=60000&prefix="
+        yield {
+            "cluster": f"redis+cluster://{HOST}:{node}{tail}",
+            "sentinel": f"redis+sentinel://{HOST}:{of_sentinel['tls-port']}/limits{tail}",
+        }
+
+
+@COLOURS
+@pytest.mark.parametrize("way", ["cluster", "sentinel"])
+def test_whoever_is_named_is_spoken_to_in_tls_too(several: dict[str, str], way: str, sync: bool) -> None:
+    """The option is for those who tell where servers are, and for the servers: every node gets some."""
+
+    async def scenario() -> None:
+        backend = open_backend(several[way] + fresh_prefix(), sync=sync)
+        await backend.setup()
+        keys = [Key(f"ns-{number}/ENTITY#a", "#META") for number in range(30)]
+        outcomes = await backend.write_each([Update(key, {"n": 1}) for key in keys])
+        assert all(outcome.applied for outcome in outcomes)
+        assert await backend.batch_get(keys) == [{"n": 1}] * len(keys)
+        await backend.close()
+
+    drive(sync, scenario())
 
 
 @COLOURS

@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 from .trouble import RedisTrouble, not_sent
 
+NO_CONNECTION = (OSError, ValueError, OverflowError)
+"""What a library says that cannot connect, also when that is no name of a host, or no port."""
+
 OTHER_NAME = (62, 64)
 """What OpenSSL calls a certificate that is for another host name, or for another IP address."""
 
@@ -20,7 +23,7 @@ class RedisAddress(NamedTuple):
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
-    def trouble(self, error: OSError) -> RedisTrouble:
+    def trouble(self, error: Exception) -> RedisTrouble:
         """Why there is no connection."""
         if isinstance(error, ssl.SSLCertVerificationError):
             is_other = error.verify_code in OTHER_NAME
@@ -29,7 +32,7 @@ class RedisAddress(NamedTuple):
                 f"the certificate of {self} is not trusted: {error.verify_message.rstrip('.')}; {way_out}",
                 misconfigured="credentials",
             )
-        return not_sent(f"cannot connect to {self}: {error.strerror or error}")
+        return not_sent(f"cannot connect to {self}: {getattr(error, 'strerror', None) or error}")
 
     def too_late(self) -> RedisTrouble:
         """Why there is no connection yet, when there is no time left for one."""

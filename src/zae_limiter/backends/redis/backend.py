@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...exceptions import RateLimiterUnavailable
 from ...models import BackendCapabilities
@@ -188,9 +188,11 @@ class RedisBackend:
         """The namespaces that were ever written to, or some of them by chance."""
         words = ("SMEMBERS",) if count_max is None else ("SRANDMEMBER",)
         count = () if count_max is None else (str(count_max),)
-        found = await self.say(*words, self.registry, *count)
-        names = found if isinstance(found, list) else []
-        return sorted(name.decode("utf-8", "surrogatepass") for name in names)
+        found: Any = await self.say(*words, self.registry, *count)
+        try:
+            return sorted(name.decode("utf-8", "surrogatepass") for name in found)
+        except Exception as error:
+            raise self._unreadable(error, is_write=False) from error
 
     async def sweep(self, namespace: str) -> bool:
         """Drop some of what has expired in a namespace; whether there may be more."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from ...runtime.colour import Blocking
 from ..pool import arrivals_of
-from .address import RedisAddress
+from .address import NO_CONNECTION, RedisAddress
 from .resp import MalformedReply, Replies, Reply
 from .trouble import no_reply
 
@@ -92,7 +92,7 @@ class ThreadsToRedis:
         except TimeoutError as error:
             _close(connected)
             raise address.too_late() from error
-        except OSError as error:
+        except NO_CONNECTION as error:
             _close(connected)
             raise address.trouble(error) from error
         except BaseException:

@@ -229,6 +229,8 @@ class Carrier:
             reply = replies[int(asking)]
             if not isinstance(reply, Refused) or reply.code not in ("MOVED", "ASK"):
                 return replies[int(asking) :]
+            if asking and isinstance(refused := replies[0], Refused):
+                raise trouble_of(refused)  # and not for what we asked, which we would carry round and round
             address, asking = self.servers.moved(reply, address), reply.code == "ASK"
         raise RedisTrouble("the nodes of the cluster send us round and round", transient=True, elsewhere=True)
 

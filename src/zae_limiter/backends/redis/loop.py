@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 from ...runtime.colour import until_shutdown
 from ...runtime.loops import Asyncio
 from ..pool import arrivals_of
-from .address import RedisAddress
+from .address import NO_CONNECTION, RedisAddress
 from .resp import MalformedReply, Replies, Reply
 from .trouble import no_reply, not_sent
 
@@ -159,6 +159,6 @@ class LoopToRedis:
                 )
         except TimeoutError as error:
             raise address.too_late() from error
-        except OSError as error:
+        except NO_CONNECTION as error:
             raise address.trouble(error) from error
         return connection

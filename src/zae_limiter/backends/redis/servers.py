@@ -10,13 +10,13 @@ from __future__ import annotations
 import binascii
 import contextlib
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 from ..pool import Pooled
 from .address import Login, RedisAddress
 from .resp import Refused, Reply, command
-from .trouble import RedisTrouble, not_sent, trouble_of
+from .trouble import RedisTrouble, not_sent, trouble_of, unreadable
 
 if TYPE_CHECKING:
     from .blocking import ThreadsToRedis
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SLOTS = 16_384
 CLIENT_HINT = "if it asks clients for a certificate, give tls_cert=FILE and tls_key=FILE that it trusts"
-_MOVED = re.compile(r"(?:MOVED|ASK) (\d+) (.*):(\d+)")
+_MOVED = re.compile(r"(?:MOVED|ASK) (\d{1,5}) (.*):(\d{1,5})$")
 
 
 class RedisConnection(Pooled, Protocol):
@@ -100,6 +100,7 @@ class Sentinels:
         for sentinel in list(self._sentinels):
             try:
                 (reply,) = await _asked_once(network, sentinel, Login(), asked, until_ms)
+                named = _primary_of(reply, sentinel)
             except RedisTrouble as trouble:
                 failed = trouble
                 continue
@@ -108,11 +109,11 @@ class Sentinels:
                 if "unknown command" in reply.message.lower():
                     what = f"{sentinel} is no sentinel; name sentinels, or use redis:// for it"
                     raise RedisTrouble(what, misconfigured="server")
-            elif isinstance(reply, list):
+            elif named is not None:
                 # The one that answered is asked first next time.
                 self._sentinels.sort(key=lambda one: one != sentinel)
-                self._primary = RedisAddress(reply[0].decode(), int(reply[1]), sentinel.tls)
-                return self._primary
+                self._primary = named
+                return named
             else:
                 failed = RedisTrouble(
                     f"sentinel {sentinel} knows no service {self._service!r}", transient=True
@@ -172,6 +173,7 @@ class Cluster:
         for seed in self._seeds:
             try:
                 (reply,) = await _asked_once(network, seed, self.login, command("CLUSTER", "SLOTS"), until_ms)
+                nodes = _nodes_of(reply, seed)
             except RedisTrouble as trouble:
                 if trouble.misconfigured:
                     raise
@@ -182,16 +184,35 @@ class Cluster:
                 if "cluster support disabled" in reply.message:
                     what = f"{seed} is no part of a cluster; use redis:// for it"
                     raise RedisTrouble(what, misconfigured="server")
-            elif isinstance(reply, list) and reply:
-                return _nodes_of(reply, seed)
+            elif nodes:
+                return nodes
         raise not_sent(f"no node of the cluster tells its slots: {failed}")
 
 
-def _nodes_of(reply: list[Any], seed: RedisAddress) -> dict[int, RedisAddress]:
+@contextlib.contextmanager
+def _reading() -> Iterator[None]:
+    """Whatever a server says, it is read or it is no answer."""
+    try:
+        yield
+    except (AttributeError, IndexError, TypeError, ValueError) as error:
+        raise unreadable(error) from error
+
+
+def _primary_of(reply: Any, sentinel: RedisAddress) -> RedisAddress | None:
+    if reply is None or isinstance(reply, Refused):
+        return None
+    with _reading():
+        return RedisAddress(reply[0].decode(), int(reply[1]), sentinel.tls)
+
+
+def _nodes_of(reply: Any, seed: RedisAddress) -> dict[int, RedisAddress]:
     nodes: dict[int, RedisAddress] = {}
-    for first, last, primary, *_ in reply:
-        host = primary[0].decode() if primary[0] else seed.host
-        nodes |= dict.fromkeys(range(first, last + 1), RedisAddress(host, primary[1], seed.tls))
+    with _reading():
+        for first, last, primary, *_ in () if isinstance(reply, Refused) else reply:
+            if not 0 <= first <= last < SLOTS:
+                raise ValueError(f"there are no slots {first} to {last}")
+            host = primary[0].decode() if primary[0] else seed.host
+            nodes |= dict.fromkeys(range(first, last + 1), RedisAddress(host, int(primary[1]), seed.tls))
     return nodes
 
 
@@ -215,7 +236,9 @@ async def greeted(
         for (verb, *_), reply in zip(words, replies, strict=True):
             if isinstance(reply, Refused) and verb != "PING":
                 raise _unwelcome(verb, reply)
-        if as_primary and isinstance(replies[-1], list) and replies[-1][0] != b"master":
+        with _reading():
+            is_primary = not as_primary or cast(Any, replies[-1])[0] == b"master"
+        if not is_primary:
             raise not_sent(f"{address} is no primary any more")
     except RedisTrouble as trouble:
         connection.close()

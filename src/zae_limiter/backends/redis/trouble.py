@@ -113,5 +113,5 @@ def trouble_of(refused: Refused) -> RedisTrouble:
 
 
 def _without_names(said: str) -> str:
-    """The server names the user."""
-    return re.sub(r"[Uu]ser \S+", "this user", said)
+    """Newer servers name the user."""
+    return re.sub(r"[Uu]ser (?!has no )\S+", "this user", said)
