@@ -61,7 +61,7 @@ def test_the_numbers_are_those_of_the_published_messages() -> None:
 
 
 def test_negative_hits_are_where_the_published_description_has_them() -> None:
-    """The field that the installed messages lack is read from bytes that others made, and ours are the same."""
+    """The field that the installed messages lack is read from bytes of others, and ours are the same."""
     said = SaidDescriptor((("entity", "acme"),), 5, is_refund=True)
     assert read_request(NEGATIVE_REQUEST).descriptors == (said,)
     sent = descriptor(("entity", "acme"), hits=5, negative=True)
