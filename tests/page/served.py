@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -133,6 +133,15 @@ def furnish_hostile(limiter: SyncRateLimiter) -> None:
     limiter.disable(resource=f"{HOSTILE}off", reason=HOSTILE, principal=HOSTILE)
     with limiter.acquire(HOSTILE, HOSTILE, {"rpm": 2}):
         pass
+
+
+def refuse_hostile(limiter: SyncRateLimiter) -> None:
+    """A process whose name is markup tells others of a refusal."""
+    with Telemetry(limiter, name=HOSTILE) as telemetry:
+        telemetry.share()
+        with suppress(RateLimitExceeded):
+            limiter.acquire(HOSTILE, HOSTILE, {"rpm": 3}).open()
+        wait_until(lambda: any(one.refusals for one in limiter.repository.get_reports()), "it is not told")
 
 
 MONEY = Limit.per_month("usd", 100_000_000, tz="Europe/Berlin", unit="usd_micro")
