@@ -3,7 +3,8 @@
 Clients take leases over HTTP, note what they cost, and commit, cancel or forget them. Every few seconds a
 worker is killed; who has no answer sends its request again with the same key. In the end the books of the
 clients are compared with the buckets: each lease has cost exactly once what its client was told. A bare
-route of Starlette is asked by the same clients, before and after.
+route of Starlette is asked by as many clients before that. A run in which nobody was killed, or somebody was
+refused, shows nothing, and fails.
 """
 
 from __future__ import annotations
@@ -286,12 +287,23 @@ async def measure(plan: LoadPlan, folder: Path, say: Callable[[str], None] = pri
         f"{plan.workers} workers, p50 {tally.quantile(0.5):.1f} ms, p99 {tally.quantile(0.99):.1f} ms"
     )
     say(", ".join(f"{name}: {count:,}" for name, count in sorted(tally.events.items())))
+    if lack := lacking(plan, tally):
+        raise SystemExit(lack)
     if wrong := await compared(url, tally):
         raise SystemExit(f"the books are wrong (counted, told): {wrong}")
     say(
         f"books: {sum(tally.cost.values()):,} tokens, counted by the buckets exactly as the clients were told"
     )
     return tally
+
+
+def lacking(plan: LoadPlan, tally: Tally) -> str:
+    """Why a run shows nothing; empty if it shows something."""
+    if plan.kill_every and not tally.events["kills"]:
+        return "no worker was killed"
+    if refused := [name for name in tally.events if name.startswith("refusals")]:
+        return f"nobody should be refused, but there were {', '.join(refused)}"
+    return "" if tally.events["leases"] else "no lease was taken"
 
 
 def main() -> None:

@@ -3,7 +3,8 @@
 The bucket is empty when they begin. Every waiter asks, waits for as long as it takes, notes when it began,
 and asks again. That is done on SQLite, DynamoDB Local, Redis and PostgreSQL, and in three ways: plain; with
 every lease giving half of what it took back; with a tenth of the waits cancelled at some moment. Two more
-ways show what is worse: a capacity that is too small for what comes back, and a second limit that is full by each turn.
+ways show what is worse: a capacity that is too small for what comes back, and a second limit that is full by
+each turn.
 
 Work begins in the order of the bookings. Of two whose turns differ the later one may begin first only where
 the machine lets the earlier one run late: by no more than a bare timer of the same processes is, and in one

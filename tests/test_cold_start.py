@@ -85,6 +85,39 @@ def test_a_first_lease_loads_no_more_than_it_needs() -> None:
     }
 
 
+UNWATCHED = """\
+import pathlib, sys
+from zae_limiter import Limit, SyncRateLimiter
+from zae_limiter.limiter import PLAIN
+with SyncRateLimiter.open("{url}") as limiter:
+    limiter.set_system_defaults([Limit.per_minute("rpm", 60)])
+    entered = {{}}
+    sys.setprofile(lambda frame, event, _: entered.setdefault(frame.f_code.co_filename))
+    with limiter.acquire("key-1", "gpt-4", {{"rpm": 1}}):
+        pass
+    sys.setprofile(None)
+    inner = limiter._async
+    connection = inner.repository._connection
+    assert (inner._lease_type, inner._acquisition_type, inner._joint_types) == PLAIN
+    assert inner.repository.observer is connection.measured is None
+    assert type(connection.backend).__module__.startswith("zae_limiter.backends.")
+    assert connection.backend is connection.writer.backend
+rooms = {{part for name in entered for part in pathlib.Path(name).parts}}
+assert {{"engine", "backends"}} <= rooms, rooms
+assert "telemetry" not in rooms, rooms
+"""
+
+
+@pytest.mark.parametrize("scheme", ["memory://", "sqlite:///limits.db"])
+def test_without_telemetry_nothing_of_it_runs(
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No module of it is loaded, no function of it entered, and no class stands in for another one."""
+    monkeypatch.chdir(tmp_path)
+    found = loaded(UNWATCHED.format(url=scheme))
+    assert not [name for name in found if name.startswith("zae_limiter.telemetry")]
+
+
 @pytest.mark.parametrize("name", sorted(zae_limiter.__all__))
 def test_type_checkers_and_python_find_the_same_name(name: str) -> None:
     """The imports that only type checkers read agree with the table that Python reads."""

@@ -22,7 +22,7 @@ from zae_limiter import Limit, RateLimitExceeded, SyncRateLimiter
 from zae_limiter.backends import open_backend
 from zae_limiter.cli import demo as demo_module
 from zae_limiter.cli.app import program
-from zae_limiter.cli.demo import USAGE_TITLE, chart_width, usage_chart, wait_text
+from zae_limiter.cli.demo import NEXT, USAGE_TITLE, chart_width, usage_chart, wait_text
 from zae_limiter.cli.output import console
 from zae_limiter.cli.story import ACTS, Balance, Demonstration, Miscounted, Step, Untrue, Used, usage
 from zae_limiter.runtime.colour import run_sync
@@ -100,6 +100,7 @@ def test_the_demo_in_real_time(tmp_path: Path) -> None:
     assert "│█" in result.stdout
     assert "█│" in result.stdout
     assert "all of them held" in result.stdout
+    assert " ".join(result.stdout.split()).endswith(NEXT)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Run
+from tests.cli.terminal import Terminal
 from tests.patience import PATIENCE_SECONDS, wait_until
 from zae_limiter import Limit, SyncRateLimiter
 from zae_limiter.cli import showcase as showcase_module
@@ -32,7 +33,13 @@ class Running:
         self.said = ""
         self.process = subprocess.Popen(
             [sys.executable, "-X", "dev", "-m", "zae_limiter.cli", "demo", "--ui", "--no-open", *words],
-            env={**os.environ, "TMPDIR": str(directory), "PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "error"},
+            env={
+                **os.environ,
+                "TMPDIR": str(directory),
+                "PYTHONUNBUFFERED": "1",
+                # A module that is being read when somebody interrupts stays open; no other file may.
+                "PYTHONWARNINGS": "error,ignore:unclosed file:ResourceWarning",
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -115,6 +122,32 @@ def test_the_page_shows_tenants_at_work(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+BROWSER = """\
+#!{python}
+import pathlib, sys, urllib.request
+where = sys.argv[1]
+with urllib.request.urlopen(where.partition("#")[0]) as page:
+    pathlib.Path(__file__).with_name("opened").write_text(f"{{page.status}} {{where}}")
+"""
+
+
+def test_the_page_is_opened_for_whoever_sits_there(tmp_path: Path) -> None:
+    """On a terminal a browser is started with the address that is told, and is answered while it runs."""
+    browser, opened = tmp_path / "browser", tmp_path / "opened"
+    browser.write_text(BROWSER.format(python=sys.executable), encoding="utf-8")
+    browser.chmod(0o700)
+    with Terminal(
+        "demo", "--ui", columns=160, rows=40, directory=tmp_path, TMPDIR=str(tmp_path), BROWSER=str(browser)
+    ) as terminal:
+        wait_until(lambda: bool(terminal.read()) and opened.exists() and bool(opened.read_text()))
+        screen = terminal.until(lambda text: "change a limit" in text, "it is not served")
+        told = re.search(r"page: (\S+)", screen)
+        assert told is not None
+        assert opened.read_text() == f"200 {told[1]}"
+        terminal.press("\x03")
+        assert terminal.ended() == 0
+
+
 @pytest.mark.parametrize("how", ["by itself", "terminated", "interrupted at the start"])
 def test_it_ends_and_leaves_nothing(tmp_path: Path, how: str) -> None:
     """After so many seconds, by a TERM signal, and while it is still making up the past."""
@@ -127,6 +160,7 @@ def test_it_ends_and_leaves_nothing(tmp_path: Path, how: str) -> None:
             demo.process.send_signal(signal.SIGINT)
         assert demo.ended() == (130 if "start" in how else 0), demo.said
         assert "Traceback" not in demo.said
+        assert "ResourceWarning" not in demo.said
         assert ("the demo is over" in demo.said) == ("start" not in how)
     assert list(tmp_path.iterdir()) == []
 

@@ -152,6 +152,14 @@ class Browser:
         found: dict[str, Any] = self.run(script)
         return found
 
+    def hears_only_the_stream(self) -> None:
+        """From now on, until it is loaded anew, no view that the page asks for is answered."""
+        self.run(
+            """const whole = window.fetch;
+            window.fetch = (where, ...more) =>
+                String(where).includes('v1/view/') ? new Promise(() => {}) : whole(where, ...more)"""
+        )
+
     def complaints(self) -> list[str]:
         """What the browser has to say: refused scripts, failed requests, errors of ours."""
         return [entry["message"] for entry in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,8 +64,9 @@ def serving(folder: Path, store: str, *options: str, tokens: bool = True) -> Ite
 class Running:
     """A program that asks all the time, in a thread of its own, with a limiter of its own."""
 
-    def __init__(self, store: str, entity: str, resource: str) -> None:
-        self._store, self._asked = store, (entity, resource)
+    def __init__(self, store: str, entity: str, resource: str, after_s: float | None = None) -> None:
+        """``after_s``: how long it waits first, after it has refused somebody else and told that."""
+        self._store, self._asked, self._after_s = store, (entity, resource), after_s
         self._is_over = threading.Event()
         self.admitted = self.refused = 0
         self.first_refused_s = 0.0
@@ -74,6 +75,10 @@ class Running:
     def _run(self) -> None:
         with SyncRateLimiter.open(self._store) as limiter, Telemetry(limiter) as telemetry:
             telemetry.share()
+            if self._after_s is not None:
+                with suppress(RateLimitExceeded):
+                    limiter.acquire("another", "api", {"calls": 2}, [Limit.per_day("calls", 1)]).open()
+                self._is_over.wait(self._after_s)
             while not self._is_over.wait(0.05):
                 try:
                     with limiter.acquire(*self._asked, {"calls": 1}):
@@ -84,8 +89,10 @@ class Running:
 
     @classmethod
     @contextmanager
-    def beside(cls, store: str, entity: str, resource: str) -> Iterator[Running]:
-        running = cls(store, entity, resource)
+    def beside(
+        cls, store: str, entity: str, resource: str, after_s: float | None = None
+    ) -> Iterator[Running]:
+        running = cls(store, entity, resource, after_s)
         running._thread.start()
         try:
             yield running
@@ -133,6 +140,15 @@ def furnish_hostile(limiter: SyncRateLimiter) -> None:
     limiter.disable(resource=f"{HOSTILE}off", reason=HOSTILE, principal=HOSTILE)
     with limiter.acquire(HOSTILE, HOSTILE, {"rpm": 2}):
         pass
+
+
+def refuse_hostile(limiter: SyncRateLimiter) -> None:
+    """A process whose name is markup tells others of a refusal."""
+    with Telemetry(limiter, name=HOSTILE) as telemetry:
+        telemetry.share()
+        with suppress(RateLimitExceeded):
+            limiter.acquire(HOSTILE, HOSTILE, {"rpm": 3}).open()
+        wait_until(lambda: any(one.refusals for one in limiter.repository.get_reports()), "it is not told")
 
 
 MONEY = Limit.per_month("usd", 100_000_000, tz="Europe/Berlin", unit="usd_micro")

@@ -43,6 +43,40 @@ def test_levels_move_between_two_looks(browser: Browser, served: Served) -> None
     browser.driver.refresh()
 
 
+def take(store: str, entity: str, amount: int) -> None:
+    """Use some of a limit that gains nothing while a test looks."""
+    with SyncRateLimiter.open(store) as limiter:
+        limiter.set_limits(entity, [Limit.per_day("calls", 100)], resource="api")
+        with limiter.acquire(entity, "api", {"calls": amount}):
+            pass
+
+
+def test_a_level_falls_when_somebody_uses_it(browser: Browser, served: Served) -> None:
+    """What another program takes is seen at the entity by the stream alone."""
+    take(served.store, "sinking", 10)
+    browser.go("entity?entity=sinking")
+    browser.sees("Live", ".connection")
+    browser.sees("90", ".level .left")
+    browser.hears_only_the_stream()
+    take(served.store, "sinking", 50)
+    wait_until(lambda: browser.text(".level .left") == "40", "the level stands still")
+    browser.driver.refresh()
+
+
+def test_who_comes_nearer_is_seen_to(browser: Browser, served: Served) -> None:
+    """Of those who are nearest to a limit, too, the level falls by the stream alone."""
+    take(served.store, "nearing", 81)
+    left = """const found = [...document.querySelectorAll('.nearest tbody tr')];
+        return found.find((row) => row.innerText.includes('nearing'))?.querySelector('.left').innerText"""
+    browser.go("overview")
+    browser.sees("Live", ".connection")
+    wait_until(lambda: bool(browser.run(left) == "19"), "who is near is not there")
+    browser.hears_only_the_stream()
+    take(served.store, "nearing", 12)
+    wait_until(lambda: bool(browser.run(left) == "7"), "the level stands still")
+    browser.driver.refresh()
+
+
 def test_a_change_binds_who_runs(browser: Browser, served: Served) -> None:
     """A program that is refused is admitted once its limit is raised on the page, and the other way round."""
     with SyncRateLimiter.open(served.store) as limiter:

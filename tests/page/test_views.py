@@ -8,8 +8,9 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from tests.page.browser import PHONE, WIDE, Browser
-from tests.page.served import CHANGER, HOSTILE, READER, Served
+from tests.page.served import CHANGER, HOSTILE, READER, Served, refuse_hostile
 from tests.patience import wait_until
+from zae_limiter import SyncRateLimiter
 
 VIEWS = {
     "overview": ("overview", ["Right now", "Nearest to a limit", "key-2", "Resources", "maintenance"]),
@@ -71,26 +72,37 @@ def test_nobody_is_kept_out(browser: Browser, name: str, look: str) -> None:
     assert look != "phone" or browser.run(script) == []
 
 
-def hostile_places() -> list[str]:
+def hostile_places() -> list[tuple[str, str]]:
+    """Views, and where in them markup of somebody else's is to be read."""
     entity, both = urlencode({"entity": HOSTILE}), urlencode({"entity": HOSTILE, "resource": HOSTILE})
     return [
-        "overview",
-        "entities",
-        f"entity?{both}",
-        "limits?level=resource",
-        f"limits?{urlencode({'level': 'entity', 'resource': HOSTILE})}",
-        f"usage?{entity}",
-        f"audit?{entity}",
-        f"audit?{urlencode({'resource': HOSTILE})}",
+        ("overview", ".ticker"),
+        ("health", "main"),
+        ("overview", ".nearest"),
+        ("entities", "main"),
+        (f"entity?{both}", "main"),
+        ("limits?level=resource", "main"),
+        (f"limits?{urlencode({'level': 'entity', 'resource': HOSTILE})}", "main"),
+        (f"usage?{entity}", "main"),
+        (f"audit?{entity}", "main"),
+        (f"audit?{urlencode({'resource': HOSTILE})}", "main"),
     ]
 
 
-@pytest.mark.parametrize("place", hostile_places())
-def test_names_are_only_ever_text(browser: Browser, place: str) -> None:
-    """Ids, names, resources, reasons and principals that are markup are shown as they are written."""
+@pytest.fixture(scope="module")
+def refused(served: Served) -> None:
+    """Not long ago, or it would not be shown any more."""
+    with SyncRateLimiter.open(served.store) as limiter:
+        refuse_hostile(limiter)
+
+
+@pytest.mark.usefixtures("refused")
+@pytest.mark.parametrize(("place", "where"), hostile_places())
+def test_names_are_only_ever_text(browser: Browser, place: str, where: str) -> None:
+    """Ids, names, resources, reasons, principals and processes that are markup are shown as written."""
     browser.complaints()
     browser.go(place)
-    browser.sees(HOSTILE, "main")
+    browser.sees(HOSTILE, where)
     assert browser.all("main img") == []
     assert browser.complaints() == []
 

@@ -39,8 +39,8 @@ USAGE_SAYS = (
 )
 
 NEXT = (
-    "The same live, on a page in the browser: zae-limiter demo --ui, with this package installed by "
-    'pip install ".[cli,server]"'
+    "The same live, on a page in the browser: make demo-ui in a checkout, or zae-limiter demo --ui where "
+    'this package was installed by pip install ".[cli,server]"'
 )
 
 Count = Callable[[], object]

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import webbrowser
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
@@ -58,6 +58,7 @@ def showcase(output: Output, options: ShowcaseOptions) -> None:
     with (
         raised_on_terminate(KeyboardInterrupt()),
         tempfile.TemporaryDirectory(prefix="zae-limiter-demo-") as directory,
+        ExitStack() as opened,
     ):
         url = f"sqlite:///{quote(directory)}/demo.db"
         config = ServerConfig(
@@ -69,7 +70,8 @@ def showcase(output: Output, options: ShowcaseOptions) -> None:
             shutdown_seconds=SHUTDOWN_SECONDS,
         )
         config, secret = config.with_made_token()
-        listening = bound_socket(config)  # an address that is taken is told before anything is made up
+        # An address that is taken is told before anything is made up.
+        listening = opened.enter_context(bound_socket(config))
         config = replace(config, port=listening.getsockname()[1])
         output.note("making up tenants, and what they used since yesterday …")
         write_history(url, NAMESPACE, World().now_ms())
@@ -82,8 +84,8 @@ def showcase(output: Output, options: ShowcaseOptions) -> None:
             output.note("change a limit on the page, and see how the tenants take it")
             crowd.start()
             if options.opens and sys.stdout.isatty():
-                with suppress(webbrowser.Error):
-                    webbrowser.open(f"http://{config.host}:{config.port}/ui/#token={secret}")
+                where = f"http://{config.host}:{config.port}/ui/#token={secret}"
+                threading.Thread(target=_open, args=[where], daemon=True).start()
             if options.seconds is not None:
                 timer = threading.Timer(options.seconds, os.kill, (os.getpid(), signal.SIGTERM))
                 timer.daemon = True
@@ -97,6 +99,12 @@ def showcase(output: Output, options: ShowcaseOptions) -> None:
     counts = ", ".join(f"{count} {what}" for what, count in sorted(crowd.counts().items()))
     if not output.json({"requests": crowd.counts()}):
         output.note(f"the demo is over and its store is gone; requests: {counts or 'none'}")
+
+
+def _open(where: str) -> None:
+    """Open a browser. Some are waited for until they are closed, and the page is served meanwhile."""
+    with suppress(webbrowser.Error):
+        webbrowser.open(where)
 
 
 class Crowd:

@@ -21,7 +21,7 @@ from .spans import Spans
 
 
 class Telemetry:
-    """Counts what a limiter does, from now until ``close``; without one it costs nothing.
+    """Counts what a limiter does, from now until ``close``; without one nothing of it runs.
 
     >>> with SyncRateLimiter.open("memory://") as limiter, Telemetry(limiter) as telemetry:
     ...     limiter.set_system_defaults([Limit.per_minute("rpm", 1)])

@@ -16,6 +16,10 @@ from zae_limiter.server.envoy import wire
 from zae_limiter.server.envoy.wire import HITS_MAX, Misread, SaidDescriptor, SaidLimit, read_request
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+NEGATIVE_REQUEST = b"\n\x04edge\x12\x16\n\x0e\n\x06entity\x12\x04acme\x1a\x02\x08\x05 \x01"
+"""What envoy-data-plane 2.2.0 (PyPI), made from Envoy's own descriptions, serialises: a ``RateLimitRequest``
+of the domain ``edge`` with ``RateLimitDescriptor(hits_addend=5, is_negative_hits=True)`` of one entry."""
+
 DESCRIPTORS = st.builds(
     lambda entries, hits, negative, limit: descriptor(*entries, hits=hits, negative=negative, limit=limit),
     st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=3),
@@ -54,6 +58,14 @@ def test_the_numbers_are_those_of_the_published_messages() -> None:
         ours = {field: number for field, (number, _) in wire._MESSAGES[name].items()}
         ours.pop("is_negative_hits", None) if "is_negative_hits" not in theirs else None
         assert ours == theirs
+
+
+def test_negative_hits_are_where_the_published_description_has_them() -> None:
+    """The field that the installed messages lack is read from bytes of others, and ours are the same."""
+    said = SaidDescriptor((("entity", "acme"),), 5, is_refund=True)
+    assert read_request(NEGATIVE_REQUEST).descriptors == (said,)
+    sent = descriptor(("entity", "acme"), hits=5, negative=True)
+    assert RateLimitRequest(domain="edge", descriptors=[sent]).SerializeToString() == NEGATIVE_REQUEST
 
 
 def test_text_that_is_no_text() -> None:

@@ -37,7 +37,7 @@ export function AuditRows({ of, size, turn = 0, isShort = false }) {
     { title: "What", kind: "who", cell: (row) => html`<bdi>${row.action_text || row.action}</bdi>` },
     { title: "Who", cell: (row) => (row.principal ? html`<bdi>${row.principal}</bdi>` : html`<span class="quiet">–</span>`) },
     ...(isShort ? [] : [
-      { title: "Of", cell: (row) => html`${row.entity ? html`<${EntityLink} entity=${row.entity} /> ` : null}${row.resource ? html`<span class="quiet on"><bdi>${row.resource}</bdi></span>` : null}` },
+      { title: "Of", cell: (row) => html`${row.entity ? html`<${EntityLink} entity=${row.entity} /> ` : null}${row.resource ? html`<span class=${row.entity ? "quiet on" : ""}><bdi>${row.resource}</bdi></span>` : null}` },
       { title: "Details", kind: "stretch", cell: (row) => html`<${Details} row=${row} />` },
     ]),
   ];

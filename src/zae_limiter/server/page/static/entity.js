@@ -121,7 +121,7 @@ function Binding({ buckets }) {
   const found = buckets.flatMap((bucket) => bucket.applying.filter((level) => level.binds).map((level) => ({ bucket, level })));
   if (!found.length) return null;
   const { bucket, level } = found.reduce((least, one) => (one.level.ratio < least.level.ratio ? one : least));
-  return html`<p><strong><bdi>${level.limit.name}</bdi></strong> of <strong><bdi>${bucket.entity}</bdi></strong> has the least left of its capacity, so it is the first to refuse.</p>`;
+  return html`<p>first to refuse is <strong><bdi>${level.limit.name}</bdi></strong> of <strong><bdi>${bucket.entity}</bdi></strong>: it has the least left of its capacity</p>`;
 }
 
 // The levels that speak for one of the family; those above the entity are told in a line until somebody asks.

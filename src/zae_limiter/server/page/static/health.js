@@ -35,6 +35,6 @@ export function Health({ me }) {
       </dl>
       <${Card} title="Checks"><${Table} caption="Checks" columns=${checks} rows=${data.checks} keyOf=${(row) => row.part} /><//>
       <${Card} title="Processes">${data.processes.length
-        ? html`<${Table} caption="Processes that report" columns=${processes} rows=${data.processes} keyOf=${(row) => row.name} />`
+        ? html`<${Table} caption="Processes that report" columns=${processes} rows=${data.processes} keyOf=${(row) => `${row.name}|${row.started_ms}`} />`
         : html`<${Empty} title="No process has reported">Programs tell what they admitted and whom they refused once they call <code>Telemetry(limiter).share()</code>. Levels, limits and usage are known without.<//>`}<//>`}<//>`;
 }

@@ -170,10 +170,10 @@ export function Field({ label, hint, children }) {
 
 export function Pager({ first, count, next, onNext, onBack, hasBack }) {
   return html`<nav class="pager" aria-label="Pages"><span class="quiet numbers">${
-    count ? `${first + 1}–${first + count}` : "none"
+    count > 1 ? `${first + 1}–${first + count}` : count ? first + 1 : "none"
   }</span>
-    <button class="button small" disabled=${!hasBack} onClick=${onBack}>Back</button>
-    <button class="button small" disabled=${!next} onClick=${onNext}>Next</button></nav>`;
+    ${hasBack || next ? html`<button class="button small" disabled=${!hasBack} onClick=${onBack}>Back</button>
+      <button class="button small" disabled=${!next} onClick=${onNext}>Next</button>` : null}</nav>`;
 }
 
 // Cursors only go forward, so where one was is kept to go back.

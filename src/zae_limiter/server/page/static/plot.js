@@ -134,6 +134,7 @@ export function Plot({ title, series, times, kind, unit, limit, limitText = "lim
     const again = () => window.uPlot && draw(window.uPlot);
     const resized = new ResizeObserver(() => plot && Math.abs(plot.width - box.current.clientWidth) > 2 && again());
     loaded().then((uPlot) => document.fonts.ready.then(() => draw(uPlot))).catch((error) => setFailed(error.message));
+    box.current.style.minHeight = `${height}px`; // so that nothing jumps when it is drawn
     resized.observe(box.current);
     window.addEventListener("theme", again);
     return () => {
