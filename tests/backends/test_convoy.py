@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from zae_limiter.backends.convoy import Convoy
+from zae_limiter.backends.convoy import SHARE_MIN, Convoy
 
 
 class Server:
@@ -110,3 +110,44 @@ async def test_who_is_too_late_is_told_before_the_others_arrive() -> None:
     server.gate.set()
     assert await third == 6
     assert server.requests == [[1], [3]]
+
+
+async def test_many_who_ask_at_once_share_the_ways() -> None:
+    """Fifty tasks, over and over: once they are under way, each request carries about half of them."""
+    carried: list[int] = []
+
+    async def send(asked: Sequence[int]) -> Sequence[int]:
+        carried.append(len(asked))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return asked
+
+    convoy = Convoy(send, ways=2, weight_max=100)
+
+    async def work(number: int) -> None:
+        for _ in range(20):
+            assert await convoy.ride(number) == number
+
+    await asyncio.gather(*map(work, range(50)))
+    assert sum(carried) == 50 * 20
+    assert max(carried) <= 25
+    assert len(carried) <= 50 * 20 / SHARE_MIN
+    carried.clear()
+    await asyncio.gather(*map(work, range(SHARE_MIN)))
+    assert carried == [SHARE_MIN] * 20
+
+
+async def test_who_gave_up_does_not_count_among_those_who_share() -> None:
+    """However it ended: cancelled before it set out or on the way, too late, or failed."""
+    server, late = Server(), {1}
+    convoy = Convoy(server.send, ways=2, weight_max=100, refuse=lambda n: -n if n in late else None)
+    given_up = [convoy.ride(n, weight=50) for n in (0, 1, -1, 2)]
+    given_up[0].cancel()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    given_up[3].cancel()
+    server.gate.set()
+    await asyncio.gather(*given_up, return_exceptions=True)
+    server.requests.clear()
+    await asyncio.gather(*(convoy.ride(n) for n in range(2, 52)))
+    assert [len(request) for request in server.requests] == [25, 25]

@@ -1,6 +1,5 @@
 """One call with many groups: what becomes of each is what became of them one after the other."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,10 +12,8 @@ from tests.engines import postgres
 from tests.postgres.schemas import lent_schema, make_schema, owner
 from zae_limiter.backends.change_log import HOUR_MS
 from zae_limiter.backends.postgres import PostgresBackend, open_backend
-from zae_limiter.backends.postgres.backend import WAYS, WRITES_AT_ONCE
 from zae_limiter.backends.postgres.encoding import batch_of, group_of, item_from, outcomes_of
 from zae_limiter.backends.postgres.layout import create_sql
-from zae_limiter.backends.postgres.loop import ASKING_MIN, Convoys, Ride
 from zae_limiter.repository_protocol import (
     Absent,
     AtLeast,
@@ -180,29 +177,3 @@ def test_a_table_that_was_small_when_it_was_counted_is_not_read_whole(unlogged: 
         write("p7")
         assert rows_read() - before < 20
     owner().execute(f"DROP SCHEMA {schema} CASCADE")
-
-
-async def test_many_who_ask_at_once_share_the_ways() -> None:
-    """Fifty tasks, over and over: once they are under way, each request carries about half of them."""
-    carried: list[int] = []
-    world = World()
-
-    async def send(rides: Sequence[Ride[int, int]]) -> list[int]:
-        carried.append(len(rides))
-        for _ in range(3):
-            await asyncio.sleep(0)
-        return [ride.asked for ride in rides]
-
-    convoys = Convoys[int, int](send, WAYS, WRITES_AT_ONCE, world.ticks_ms)
-
-    async def work(number: int) -> None:
-        for _ in range(20):
-            assert await convoys.ask(number, 1, world.ticks_ms() + 60_000) == number
-
-    await asyncio.gather(*(work(number) for number in range(50)))
-    assert sum(carried) == 50 * 20
-    assert max(carried) <= 25
-    assert len(carried) <= 50 * 20 / 16
-    carried.clear()
-    await asyncio.gather(*(work(number) for number in range(ASKING_MIN // WAYS)))
-    assert carried == [ASKING_MIN // WAYS] * 20

@@ -3,6 +3,8 @@
 A server answers a request of thirty writes nearly as fast as one of a single write, and the client pays for
 sending and waiting once. So who comes while as many requests are under way as there are ways waits for the
 next one, and all who wait then travel together. Nobody waits for company: alone, a call leaves at once.
+Where many ask, they share the ways: all in one request, they would come back and ask again together, and
+client and server would work by turns.
 
 The convoy knows nothing of what it carries. Each passenger has its own answer or failure, and its own
 deadline; one who is cancelled before it set out has asked for nothing.
@@ -17,6 +19,9 @@ from typing import Generic, NamedTuple, TypeVar
 
 P = TypeVar("P")
 A = TypeVar("A")
+
+SHARE_MIN = 16
+"""What weighs no more is not shared out: a request has a price of its own."""
 
 
 class Passenger(NamedTuple, Generic[P, A]):
@@ -38,6 +43,7 @@ class Convoy(Generic[P, A]):
         self._send, self._ways, self._weight_max, self._refuse = send, ways, weight_max, refuse
         self._waiting: deque[Passenger[P, A]] = deque()
         self._under_way: set[asyncio.Task[None]] = set()
+        self._asking = 0  # what all weigh who wait or are under way
         self._leaving = False
 
     @property
@@ -49,6 +55,7 @@ class Convoy(Generic[P, A]):
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[A] = loop.create_future()
         self._waiting.append(Passenger(asked, weight, answer))
+        self._asking += weight
         if not self._leaving and len(self._under_way) < self._ways:
             self._leaving = True
             loop.call_soon(self._leave)  # with all who come in this turn of the loop
@@ -58,16 +65,18 @@ class Convoy(Generic[P, A]):
         self._leaving = False
         while self._waiting and len(self._under_way) < self._ways:
             carried: list[Passenger[P, A]] = []
-            weight = 0
-            while self._waiting and (not carried or weight + self._waiting[0].weight <= self._weight_max):
+            share = max(SHARE_MIN, -(-self._asking // self._ways))
+            room = min(share, self._weight_max)
+            while self._waiting and (not carried or self._waiting[0].weight <= room):
                 passenger = self._waiting.popleft()
-                if passenger.answer.done():
-                    continue  # it was cancelled, and asks for nothing
-                if (refused := self._refuse(passenger.asked)) is not None:
+                refused = None if passenger.answer.done() else self._refuse(passenger.asked)
+                if refused is not None:
                     passenger.answer.set_result(refused)
+                if passenger.answer.done():  # also of who was cancelled, and asks for nothing
+                    self._asking -= passenger.weight
                     continue
                 carried.append(passenger)
-                weight += passenger.weight
+                room -= passenger.weight
             if carried:
                 task = asyncio.get_running_loop().create_task(self._carry(carried))
                 self._under_way.add(task)
@@ -87,7 +96,9 @@ class Convoy(Generic[P, A]):
                     passenger.answer.exception()  # it may be that nobody awaits it any more
             if not isinstance(error, Exception):
                 raise
-            return
-        for passenger, answer in zip(carried, answers, strict=True):
-            if not passenger.answer.done():
-                passenger.answer.set_result(answer)
+        else:
+            for passenger, answer in zip(carried, answers, strict=True):
+                if not passenger.answer.done():
+                    passenger.answer.set_result(answer)
+        finally:
+            self._asking -= sum(passenger.weight for passenger in carried)

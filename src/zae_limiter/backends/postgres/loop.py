@@ -19,9 +19,6 @@ from ..convoy import Convoy
 from .trouble import LostReply, NobodyWaits, Trouble, no_connection
 from .wire import Wire
 
-ASKING_MIN = 32
-"""Half of so many go in one request in any case: to begin one costs more than to carry them."""
-
 T = TypeVar("T")
 A = TypeVar("A")
 
@@ -201,21 +198,16 @@ class Convoys(Generic[T, A]):
         ticks_ms: Callable[[], float],
     ) -> None:
         self._convoy: Convoy[Ride[T, A], A] = Convoy(send, ways, weight_max)
-        self._room, self._asking = ways * weight_max, 0
         self._ticks_ms = ticks_ms
         self._loop = asyncio.get_running_loop()
 
     async def ask(self, asked: T, weight: int, until_ms: float) -> A:
         ride = Ride[T, A](asked, until_ms)
-        self._asking += 1
-        # Those who ask at once share the ways: all in one request, they would ask again together as well.
-        share = self._room // max(self._asking, ASKING_MIN)
-        answer = ride.answer = self._convoy.ride(ride, max(weight, share))
+        answer = ride.answer = self._convoy.ride(ride, weight)
         alarm = self._loop.call_later((until_ms - self._ticks_ms()) / 1000, _ring, ride, answer)
         try:
             return await answer
         finally:
-            self._asking -= 1
             alarm.cancel()
 
 

@@ -33,6 +33,7 @@ PAUSE_MIN_MS, PAUSE_MAX_MS = 5, 100
 LEFT_SHARE_MIN = 0.1
 """A request with less than this of the call's time left would be cut off, and then nobody knows."""
 WEIGHT_MAX = 64
+WAYS = 2
 CONVOYS_MAX = 1_000
 
 SCRIPT = (files(__package__) / "script.lua").read_bytes()
@@ -47,7 +48,6 @@ class RedisOptions(NamedTuple):
     timeout_ms: int = 2_000
     pool: int = 10
     wait_replicas: int = 0
-    ways: int = 1
     tls: bool = False
 
 
@@ -134,7 +134,7 @@ class Carrier:
                 late = not_sent("what came before it took all the time")
                 return late.as_failure(str(self.servers), is_write=is_write)
 
-            convoy = home.convoys[route] = Convoy(send, self.options.ways, WEIGHT_MAX, refuse)
+            convoy = home.convoys[route] = Convoy(send, WAYS, WEIGHT_MAX, refuse)
         return convoy
 
     async def _carry(
