@@ -9,12 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .cases import (
+    ASYNCIO_START,
     BARE,
     BARE_APP,
     BARE_CONNECTION,
     BARE_REDIS_PY,
+    BARE_START,
+    BARE_UPDATE,
     CEILING,
+    HELP_START,
     HOT,
+    IMPORT_START,
     KEYS,
     LIMITS_FIXED,
     LONE,
@@ -22,17 +27,32 @@ from .cases import (
     OURS,
     POSTGRES,
     PYRATE_POSTGRES,
+    PYRATE_SQLITE,
     REDIS,
     REFERENCE,
+    SLOWAPI,
+    SQLITE,
     THROTTLED,
     TLS,
     WEB,
 )
 from .figures import Measured, compact, figure
-from .summary import Result, added_us, cold_bill, lone_rounds, of_case, of_embedded, of_server, remembered_kib
+from .summary import (
+    Result,
+    added_us,
+    cold_bill,
+    late_growth,
+    lone_rounds,
+    of_case,
+    of_embedded,
+    of_server,
+    remembered_kib,
+    starting_least,
+)
 
 Explanation = str | Callable[[Result], str]
 TRIED = "[what was tried](adr/0160-a-reply-is-asked-for-whole.md)"
+OPENING = "[what was tried](adr/0169-a-table-is-read-before-it-is-looked-at.md)"
 WHY_WHOLE = "([why](adr/0160-a-reply-is-asked-for-whole.md))"
 
 
@@ -44,11 +64,96 @@ def cpu(figures: Measured | None) -> str:
     return "–" if figures is None else compact(figures.cpu_us.median)
 
 
-def cores(figures: Measured | None) -> str:
-    """Which part of the time a client was busy."""
+def limit_of(figures: Measured | None) -> str:
+    """Who had no more to give, by how many cores the client kept busy: Python works on one at a time."""
+    if figures is None:
+        return "what is the limit this run did not measure"
+    cores = figures.throughput.median * figures.cpu_us.median / 1e6
+    if cores >= BUSY_CORES:
+        return f"the client is the limit, which kept {compact(cores)} cores busy"
+    return f"the server or the trip to it is the limit, for the client kept only {compact(cores)} cores busy"
+
+
+BUSY_CORES = 0.9
+
+
+def beside_theirs(case: str) -> Callable[[Result], str]:
+    """A case on DynamoDB: how fast both are, and who has no more to give."""
+
+    def explained(result: Result) -> str:
+        mine, theirs = (of_case(result, case, name) for name in (OURS, REFERENCE))
+        return (
+            f"{rate(mine)} a second here and {rate(theirs)} for theirs. {limit_of(mine).capitalize()}, with "
+            f"{cpu(mine)} µs an acquire; theirs takes {cpu(theirs)}."
+        )
+
+    return explained
+
+
+def hot_latency(result: Result) -> str:
+    shown = [
+        "–" if it is None else f"{compact(it.p50_us.median / 1000)} and {compact(it.p99_us.median / 1000)} ms"
+        for it in (of_case(result, "hot-100", name) for name in (OURS, REFERENCE))
+    ]
+    mine = of_case(result, "hot-100", OURS)
+    return f"p50 and p99 are {shown[0]} here, {shown[1]} for theirs. {limit_of(mine).capitalize()}."
+
+
+def requests_of(case: str) -> Callable[[Result], str]:
+    """What the acquires of a case asked for, in the pass that only counts."""
+
+    def explained(result: Result) -> str:
+        counts = result.get("cases", {}).get(case, {}).get("counts", {}).get(OURS)
+        if counts is None:
+            return "this run did not count requests."
+        asked = ", ".join(f"{number:,} {name}" for name, number in sorted(counts["requests"].items()))
+        return f"{counts['operations']:,} acquires made {asked}, and wrote {compact(counts['wcu'])} units."
+
+    return explained
+
+
+def sqlite_beside(result: Result) -> str:
+    ours, theirs, bare = (of_embedded(result, SQLITE, name) for name in (OURS, PYRATE_SQLITE, BARE_UPDATE))
+    alone = of_embedded(result, MEMORY_SYNC, OURS)
     return (
-        "–" if figures is None else f"{figures.throughput.median * figures.cpu_us.median / 1e6 * 100:.0f} %"
+        f"{cpu(ours)} µs of CPU an acquire and {rate(ours)} a second; theirs {cpu(theirs)} and "
+        f"{rate(theirs)}, a bare statement {cpu(bare)} and {rate(bare)}. In memory, without any statement, "
+        f"an acquire of ours takes {cpu(alone)}."
     )
+
+
+def middleware(result: Result) -> str:
+    def adds(contestant: str) -> str:
+        return " and ".join(compact(added_us(result, contestant, it) or 0) for it in ("p50_us", "p99_us"))
+
+    bare = of_embedded(result, WEB, BARE_APP)
+    alone = "–" if bare is None else f"{compact(bare.p50_us.median)} and {compact(bare.p99_us.median)}"
+    return (
+        f"ours adds {adds(OURS)} µs to the median and to the 99th percentile, slowapi {adds(SLOWAPI)}; the "
+        f"application itself takes {alone}."
+    )
+
+
+def start_of(program: str) -> Callable[[Result], str]:
+    def explained(result: Result) -> str:
+        shown = [
+            "–"
+            if (it := starting_least(result, name)) is None
+            else f"{compact(it.low)} to {compact(it.high)}"
+            for name in (program, ASYNCIO_START, BARE_START)
+        ]
+        return (
+            f"{shown[0]} ms over the starts of this run, where `{ASYNCIO_START}` takes {shown[1]} and "
+            f"{BARE_START} {shown[2]}: the interpreter is in it."
+        )
+
+    return explained
+
+
+def late_memory(result: Result) -> str:
+    growth = late_growth(result)
+    grown = "a part that this run did not measure" if growth is None else f"{growth * 100:.1f} %"
+    return f"it grew by {grown}, where a process that kept something of everybody would grow by a third."
 
 
 def share(mine: Measured | None, most: Measured | None) -> str:
@@ -118,9 +223,8 @@ def redis_keys(peer: str, driver: str) -> Callable[[Result], str]:
     def explained(result: Result) -> str:
         ours, theirs = (of_server(result, REDIS, KEYS, name) for name in (OURS, peer))
         return (
-            f"the client is the limit: an acquire takes {cpu(ours)} µs of it, theirs {cpu(theirs)}. Alone, "
-            f"a bare "
-            f"`PING` by {driver} takes {cpu(of_server(result, REDIS, LONE, BARE_PINGS[driver]))}."
+            f"{limit_of(ours)}. An acquire takes {cpu(ours)} µs of the client, theirs {cpu(theirs)}. Alone, "
+            f"a bare `PING` by {driver} takes {cpu(of_server(result, REDIS, LONE, BARE_PINGS[driver]))}."
         )
 
     return explained
@@ -136,9 +240,8 @@ def hot_key(group: str, peer: str) -> Callable[[Result], str]:
         ours, theirs = (of_server(result, group, HOT, name) for name in (OURS, peer))
         allowed = "–" if theirs is None else compact(1e6 / (10 * theirs.throughput.median))
         return (
-            f"one event loop was busy for {cores(ours)} of the time with {cpu(ours)} µs an acquire; ten "
-            f"times "
-            f"theirs would be one every {allowed} µs."
+            f"{limit_of(ours)}. An acquire takes {cpu(ours)} µs of the client; ten times theirs would be one "
+            f"every {allowed} µs."
         )
 
     return explained
@@ -147,11 +250,9 @@ def hot_key(group: str, peer: str) -> Callable[[Result], str]:
 def postgres_keys(result: Result) -> str:
     ours, theirs = (of_server(result, POSTGRES, KEYS, name) for name in (OURS, PYRATE_POSTGRES))
     return (
-        f"our client was busy for {cores(ours)} of the time with {cpu(ours)} µs an acquire, theirs takes "
-        f"{cpu(theirs)}. "
-        "Since one statement decides a batch the client is the limit where its time is nearly all, and "
-        "before that "
-        "the server was ([how](adr/0162-one-statement-decides-a-batch.md))."
+        f"{limit_of(ours)}. An acquire takes {cpu(ours)} µs of the client, theirs {cpu(theirs)}. What was "
+        "done for the server: one statement decides a batch "
+        "([how](adr/0162-one-statement-decides-a-batch.md))."
     )
 
 
@@ -187,6 +288,21 @@ def lone_step(step: str) -> Callable[[Result], str]:
 
 
 EXPLAINED: dict[str, Explanation] = {
+    "hot key, 100 tasks: throughput": beside_theirs("hot-100"),
+    "hot key, 100 tasks: p99": hot_latency,
+    "hot key, 100 tasks: WCU per acquire": requests_of("hot-100"),
+    "first acquire: calls": requests_of("first"),
+    "refill on each acquire: calls": requests_of("refill"),
+    "acquire + adjust, 10 tasks: throughput": beside_theirs("adjust-10"),
+    "sync, hot key, 8 threads: throughput": beside_theirs("sync-8"),
+    "SQLite: throughput against pyrate-limiter": sqlite_beside,
+    "SQLite: CPU against a bare UPDATE": sqlite_beside,
+    "middleware: what it adds to p99": middleware,
+    "middleware: p99 against slowapi": middleware,
+    "middleware: p50 against slowapi": middleware,
+    "import: CPU of the process": start_of(IMPORT_START),
+    "--help: CPU of the process": start_of(HELP_START),
+    "idle entities: growth over the last quarter": late_memory,
     "1,000 keys, 50 tasks: throughput": engine_limits("keys-1000"),
     "1,000 keys, 50 tasks: client CPU": (
         "every key has a write of its own: an acquire takes 553,000 instructions here and a lone one 525,000 "
@@ -233,16 +349,16 @@ EXPLAINED: dict[str, Explanation] = {
     ),
     "fresh process, first lease: round trips": fresh_bill(
         "calls",
-        "The table is described, then the namespace is read and the versions are, before an acquire reads "
-        "what it is about and writes: a process that takes part without having read its versions could "
-        "write "
-        "in a way that others have given up.",
+        "The namespace and the versions are read together, then what the acquire is about, whose keys begin "
+        "with the id that the first read brings, and then it writes. Two would do for whoever knew the id "
+        f"beforehand ({OPENING}).",
     ),
     "fresh process, first lease: RCU": fresh_bill(
         "rcu",
-        "Three are for the namespace and the versions, the others for the records of an acquire, also "
-        "those that "
-        "are missing, at a unit each ([what each costs](costs.md)).",
+        "Two are for the namespace and the versions, six for the records of an acquire, also those that are "
+        "missing, at a unit each ([what each costs](costs.md)). With all of them eventually consistent it "
+        "would be 4; where the write pins what was read it would be 5 for a bucket that is there, and 11 "
+        f"with a round trip more for one that is not ({OPENING}).",
     ),
     "idle entities: remembered of one": remembered(
         "memory",

@@ -9,6 +9,8 @@ import platform
 import re
 import sqlite3
 import subprocess
+import time
+from pathlib import Path
 from typing import Any
 
 from .cases import OURS, REFERENCE
@@ -27,6 +29,32 @@ LIBRARIES = (
     "botocore",
 )
 ASK = "import importlib.metadata as m, json, sys; print(json.dumps({n: m.version(n) for n in sys.argv[1:]}))"
+
+
+STATISTICS = Path("/proc/stat")
+WATCHED_SECONDS = 0.5
+
+
+def busy_cores(statistics: Path = STATISTICS, seconds: float = WATCHED_SECONDS) -> float | None:
+    """How many cores others keep busy while we do nothing for a moment; ``None`` if nobody tells."""
+    if not statistics.exists():
+        return None
+    before = ticks(statistics.read_text())
+    time.sleep(seconds)
+    return busy_between(before, ticks(statistics.read_text()))
+
+
+def ticks(text: str) -> tuple[int, int, int]:
+    """Of Linux's statistics: how long all cores were busy, how long they were there, how many they are."""
+    lines = [line.split() for line in text.splitlines() if line.startswith("cpu")]
+    spent = [int(number) for number in lines[0][1:9]]  # guests are counted in the first of them
+    idle, waiting = spent[3:5]
+    return sum(spent) - idle - waiting, sum(spent), len(lines) - 1
+
+
+def busy_between(before: tuple[int, int, int], after: tuple[int, int, int]) -> float:
+    busy, there, cores = after[0] - before[0], after[1] - before[1], after[2]
+    return round(busy / there * cores, 2) if there else 0.0
 
 
 def described() -> dict[str, Any]:

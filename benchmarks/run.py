@@ -11,6 +11,7 @@ after thirty thousand writes to others needs ten times the engine's time for eac
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -47,7 +48,7 @@ from .cases import (
     Scale,
 )
 from .config_study import can_forget_absence
-from .machine import described
+from .machine import busy_cores, described
 from .meter import Meter
 from .process import Worker, output
 from .server import server
@@ -64,7 +65,7 @@ def run(scale: Scale, mode: str, wanted: Sequence[str], say: Say) -> dict[str, A
     """Everything that was asked for, as it is stored."""
     asked = AskedFor(scale, wanted)
     timer = Timer()
-    sitting = {"mode": mode, **described(), "parts": timer.seconds}
+    sitting = {"mode": mode, **described(), "parts": timer.seconds, "before": timer.before}
     result: dict[str, Any] = {"format": FORMAT, "sittings": [sitting], "cases": {}, "embedded": {}}
     for group in GROUPS:
         if asked.has(group):
@@ -87,14 +88,16 @@ def run(scale: Scale, mode: str, wanted: Sequence[str], say: Say) -> dict[str, A
     if asked.cases or asked.has(CONFIG) or asked.has(COLD_PART):
         result |= on_warm_engine(asked, scale, say, timer)
     with ExitStack() as stack:
+        if asked.has(IDLE):
+            timer.watch(IDLE)
         idle = stack.enter_context(idle_entities(scale)) if asked.has(IDLE) else None
         if counted := [case for case in asked.cases if case.name in scale.counted]:
-            with timer(DYNAMODB):
+            with timer(DYNAMODB, alone=False):
                 for name, counts in counted_cases(counted, scale, say).items():
                     result["cases"][name]["counts"] = counts
         if idle is not None:
             say(f"{IDLE}: {scale.idle_entities:,} entities, and {scale.idle_on_dynamodb:,} on DynamoDB")
-            with timer(IDLE):
+            with timer(IDLE, alone=False):
                 result[IDLE] = {where: json.loads(it.communicate()[0]) for where, it in idle.items()}
     return result
 
@@ -115,13 +118,28 @@ class AskedFor:
 
 
 class Timer:
-    """How long each part takes."""
+    """How long each part takes, and what else the machine did when it began."""
 
-    def __init__(self) -> None:
+    def __init__(self, busy_cores: Callable[[], float | None] = busy_cores) -> None:
         self.seconds: dict[str, int] = {}
+        self.before: dict[str, dict[str, float | None]] = {}
+        """The most of it, of a part that begins more than once."""
+        self._busy_cores = busy_cores
+
+    def watch(self, part: str) -> None:
+        """See what others do, while nothing of ours does anything."""
+        known = self.before.get(part, {})
+        found = {"load": round(os.getloadavg()[0], 1), "cores": self._busy_cores()}
+        self.before[part] = {
+            what: value if (most := known.get(what)) is None or value is None else max(most, value)
+            for what, value in found.items()
+        }
 
     @contextmanager
-    def __call__(self, part: str) -> Iterator[None]:
+    def __call__(self, part: str, *, alone: bool = True) -> Iterator[None]:
+        """A part begins and ends; not ``alone`` if another one is at work beside it."""
+        if alone:
+            self.watch(part)
         started = time.monotonic()
         yield
         self.seconds[part] = self.seconds.get(part, 0) + round(time.monotonic() - started)

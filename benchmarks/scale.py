@@ -30,12 +30,16 @@ class Constants:
     cold_wcu: float = 4
     """A bucket that is made: the item and three entries."""
     wcu_bytes: float = 1024
-    usage_wcu: float = 2
-    """For each bucket of a batch that the aggregator counts: its hour and its day. As many reads."""
+    usage_rows: float = 2
+    """For each bucket of a batch that is counted, its hour and its day: a read and a write each."""
+    usage_row_made_wcu: float = 3
+    """Of a row that was not there: itself and two entries in indexes."""
     usage_batch_max: float = 500
     """Records that the stack hands to its function at once."""
-    aggregator_cpu_us: float = 1_000
-    """Of one record, by a clock on a busy machine; half of it may be nearer to the truth."""
+    usage_rows_at_once: float = 25
+    """Which are read in one round trip and written in another, before the next ones."""
+    aggregator_cpu_us: float = 500
+    """Of one record, by a clock on a busy machine."""
     partition_wcu: float = 1_000
     partition_bytes: float = 10 * GB
     split_wcu: float = 800
@@ -114,6 +118,54 @@ def distinct(draws: float, among: float) -> float:
     return among * -math.expm1(draws * math.log1p(-1 / among)) if among > 1 else min(draws, 1.0)
 
 
+def made_rows(per_s: float) -> float:
+    """How many rows of hours and days a second are new, of one bucket that is written so often."""
+    return sum(-math.expm1(-per_s * window_s) / window_s for window_s in (HOUR_S, 24 * HOUR_S))
+
+
+def usage_trips(buckets: float, known: Constants) -> float:
+    """How often counting a batch of so many different buckets waits for an answer."""
+    return 2 * math.ceil(buckets * known.usage_rows / known.usage_rows_at_once)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What it takes to count usage, and to keep up with it."""
+
+    wcu: float
+    rcu: float
+    batch_s: float
+    busy: float
+    lambda_month: float
+
+
+UNCOUNTED = Usage(0, 0, 0, 0, 0)
+SETTLING_ROUNDS = 8
+"""Usage is written to the table that it is about: it needs partitions, and these make batches different."""
+
+
+def partitions_for(wcu: float, stored: float, known: Constants) -> int:
+    return math.ceil(max(wcu / known.partition_wcu, stored / known.partition_bytes))
+
+
+def usage(traffic: Traffic, known: Constants, prices: Prices, writes_per_s: float, partitions: int) -> Usage:
+    """Of writes to buckets in so many partitions, each with a shard of the stream and a function for it."""
+    batches_per_s = writes_per_s / known.usage_batch_max
+    buckets = distinct(known.usage_batch_max, traffic.entities / partitions)
+    work_s = known.usage_batch_max * known.aggregator_cpu_us / 1e6
+    work_s += usage_trips(buckets, known) * traffic.write_ms / 1000
+    rows_per_s = batches_per_s * buckets * known.usage_rows
+    new_per_s = made_rows(writes_per_s / (traffic.entities + traffic.parents)) * traffic.entities
+    work = batches_per_s * work_s * prices.lambda_gb * prices.lambda_gb_s
+    return Usage(
+        wcu=rows_per_s + new_per_s * (known.usage_row_made_wcu - 1),
+        rcu=rows_per_s,
+        batch_s=partitions / batches_per_s,
+        busy=work_s * batches_per_s / partitions,
+        lambda_month=(work + batches_per_s / 1e6 * prices.lambda_million) * MONTH_S,
+    )
+
+
 @dataclass(frozen=True)
 class DynamoDB:
     """What DynamoDB is asked for by some traffic."""
@@ -158,19 +210,11 @@ def dynamodb(traffic: Traffic, known: Constants, prices: Prices) -> DynamoDB:
     stored = (traffic.entities + traffic.parents * max(1.0, shards)) * (
         known.bucket_bytes + known.index_bytes
     )
-    partitions = math.ceil(max(wcu / known.partition_wcu, stored / known.partition_bytes))
-    usage_wcu, usage_rcu, batch_s, busy, aggregator = 0.0, 0.0, 0.0, 0.0, 0.0
-    if traffic.is_counted:
-        of_shard = bucket_writes / partitions
-        batch_s = known.usage_batch_max / of_shard
-        buckets = distinct(known.usage_batch_max, traffic.entities / partitions)
-        usage_wcu = usage_rcu = bucket_writes * buckets / known.usage_batch_max * known.usage_wcu
-        busy = of_shard * known.aggregator_cpu_us / 1e6
-        work = bucket_writes * known.aggregator_cpu_us / 1e6 * prices.lambda_gb * prices.lambda_gb_s
-        calls = bucket_writes / known.usage_batch_max / 1e6 * prices.lambda_million
-        aggregator = (work + calls) * MONTH_S
-        partitions = math.ceil(partitions + usage_wcu / known.partition_wcu)
-    all_wcu, all_rcu = wcu + usage_wcu, rcu + usage_rcu
+    counted, partitions = UNCOUNTED, partitions_for(wcu, stored, known)
+    for _ in range(SETTLING_ROUNDS if traffic.is_counted else 0):
+        counted = usage(traffic, known, prices, bucket_writes, partitions)
+        partitions = partitions_for(wcu + counted.wcu, stored, known)
+    all_wcu, all_rcu = wcu + counted.wcu, rcu + counted.rcu
     storage = stored / GB * prices.stored_gb_month
     return DynamoDB(
         writes_per_s=bucket_writes,
@@ -178,17 +222,17 @@ def dynamodb(traffic: Traffic, known: Constants, prices: Prices) -> DynamoDB:
         shards=shards,
         wcu=wcu,
         rcu=rcu,
-        usage_wcu=usage_wcu,
-        usage_rcu=usage_rcu,
+        usage_wcu=counted.wcu,
+        usage_rcu=counted.rcu,
         bytes=stored,
         partitions=partitions,
-        batch_s=batch_s,
-        aggregator_busy=busy,
+        batch_s=counted.batch_s,
+        aggregator_busy=counted.busy,
         on_demand_month=(all_wcu * prices.wru_million + all_rcu * prices.rru_million) / 1e6 * MONTH_S
         + storage,
         provisioned_month=(all_wcu * prices.wcu_hour + all_rcu * prices.rcu_hour) * 730 / known.busy
         + storage,
-        aggregator_month=aggregator,
+        aggregator_month=counted.lambda_month,
     )
 
 

@@ -12,6 +12,7 @@ import itertools
 import os
 import random
 import socket
+import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
@@ -20,7 +21,7 @@ from urllib.parse import urlsplit
 
 from .cases import LIMIT, PLENTY, RESOURCE, SECOND_LIMIT
 from .meter import Meter
-from .scale import Constants, Traffic, acquires_per_write, postgres, redis
+from .scale import Constants, Traffic, acquires_per_write, distinct, postgres, redis, usage_trips
 from .tabular import table
 
 TASKS = 10
@@ -30,14 +31,17 @@ EACH = 4
 NUMBER_BYTES, OVERHEAD_BYTES = 1, 3
 INDEX_OVERHEAD_BYTES = 100
 PATIENT = "timeout_ms=60000"
+USAGE_SIZES = (100, 1_000, 10_000)
+"""So many entities share one shard of a stream; what the page asks about lies between the last two."""
 HOT_RATES = (0.5, 3.0, 20.0)
 """Arrivals while one write is in flight, on average."""
 HOT_WRITES = 100
 
 Counted = dict[str, float]
 """What a store was asked for in a run, and what it keeps of it, by what it is."""
-CPU = "server CPU, µs for an acquire"
-"""By a clock, so it is shown and never judged."""
+CPU, RECORD_CPU = "server CPU, µs for an acquire", "aggregator CPU, µs for a record"
+CLOCKED = frozenset({CPU, RECORD_CPU})
+"""By a clock, so these are shown and never judged."""
 
 
 def entity(number: int) -> str:
@@ -166,6 +170,78 @@ def expected_on_dynamodb(entities: int, known: Constants) -> Counted:
         "WCU to use": uses,
         "bytes of buckets": entities * known.bucket_bytes,
         "bytes in indexes": entities * known.index_bytes,
+    }
+
+
+def stream_records(url: str, count: int) -> list[dict[str, Any]]:
+    """The first changes of buckets in the stream of a table, as many as there are to come.
+
+    All of them as of one instant: a run over the end of an hour would have more rows than others.
+    """
+    from zae_limiter_aggregator.streams import stream_of
+
+    client, arn = stream_of(url)
+    (shard,) = client.describe_stream(StreamArn=arn)["StreamDescription"]["Shards"]
+    place = {"StreamArn": arn, "ShardId": shard["ShardId"], "ShardIteratorType": "TRIM_HORIZON"}
+    found, at = list[dict[str, Any]](), client.get_shard_iterator(**place)["ShardIterator"]
+    while len(found) < count:
+        reply = client.get_records(ShardIterator=at)
+        found += [it for it in reply["Records"] if it["dynamodb"]["Keys"]["SK"]["S"] == "#STATE"]
+        at = reply["NextShardIterator"]
+    client.close()
+    instant = found[0]["dynamodb"]["ApproximateCreationDateTime"]
+    return [it | {"dynamodb": it["dynamodb"] | {"ApproximateCreationDateTime": instant}} for it in found]
+
+
+async def on_aggregator(endpoint: str, entities: int) -> Counted:
+    """Two batches of a stream, of buckets that dice choose: one makes rows of usage, the other finds them."""
+    from zae_limiter.backends.dynamodb import open_backend
+    from zae_limiter.runtime.world import World
+    from zae_limiter_aggregator import AggregatorSettings, process_stream_records
+
+    from .cases import OURS
+    from .tables import make_table, our_url
+
+    name, size = f"scale-usage-{entities}", int(Constants.usage_batch_max)
+    dice, marks = random.Random(entities), list[dict[str, Any]]()
+    drawn = [entity(dice.randrange(entities)) for _ in range(size)]
+    await make_table(OURS, endpoint, name)
+    async with Run(f"{our_url(endpoint, name)}&{PATIENT}") as run:
+        for each_of in (*drawn, *drawn):  # one after the other, so that each is a change of its own
+            await run.take(each_of)
+    records, meter = stream_records(our_url(endpoint, name), 2 * size), Meter(endpoint)
+    with meter.running() as address:
+        backend = open_backend(f"{our_url(address, name)}&{PATIENT}")
+        for batch in (records[:size], records[size : 2 * size]):
+            meter.reset()
+            begun = time.thread_time()
+            tally = await process_stream_records(batch, backend, World(), AggregatorSettings())
+            assert not tally.failed, tally.failed
+            spent_us = (time.thread_time() - begun) * 1e6
+            marks.append(meter.reading())
+        await backend.close()
+    made, counted = marks
+    return {
+        "buckets of a batch": len(set(drawn)),
+        "WCU to count a batch, new rows": made["wcu"],
+        "RCU to count a batch, new rows": made["rcu"],
+        "WCU to count a batch": counted["wcu"],
+        "RCU to count a batch": counted["rcu"],
+        "round trips to count a batch": 2 * counted["requests"]["BatchGetItem"],
+        RECORD_CPU: spent_us / size,
+    }
+
+
+def expected_on_aggregator(entities: int, known: Constants) -> Counted:
+    buckets = distinct(known.usage_batch_max, entities)
+    return {
+        "buckets of a batch": buckets,
+        "WCU to count a batch, new rows": buckets * known.usage_rows * known.usage_row_made_wcu,
+        "RCU to count a batch, new rows": buckets * known.usage_rows,
+        "WCU to count a batch": buckets * known.usage_rows,
+        "RCU to count a batch": buckets * known.usage_rows,
+        "round trips to count a batch": usage_trips(buckets, known),
+        RECORD_CPU: known.aggregator_cpu_us,
     }
 
 
@@ -392,6 +468,9 @@ def checked() -> str:
         for size in SIZES:
             counted = asyncio.run(on_dynamodb(endpoint, size))
             found.append((f"DynamoDB, {size} entities", expected_on_dynamodb(size, known), counted))
+        for size in USAGE_SIZES:
+            counted = asyncio.run(on_aggregator(endpoint, size))
+            found.append((f"usage, {size:,} entities", expected_on_aggregator(size, known), counted))
         for average in HOT_RATES:
             counted = asyncio.run(hot(endpoint, average))
             found.append((f"DynamoDB, {average:g} arrive meanwhile", expected_hot(average), counted))

@@ -24,10 +24,12 @@ def sittings_table(result: Result) -> str:
     for part, title in PARTS.items():
         for sitting in result["sittings"]:
             if part in sitting["parts"]:
-                seconds, load = sitting["parts"][part], f"{sitting['machine']['load']}"
+                seconds, before = sitting["parts"][part], sitting.get("before", {}).get(part, {})
                 took = "–" if seconds is None else f"{seconds:,} s"
-                rows.append([f"{title} (`{part}`)", sitting["taken"], sitting["mode"], load, took])
-    return table(["part", "taken on", "run", "load at its start", "took"], rows)
+                load, others = before.get("load", sitting["machine"]["load"]), before.get("cores")
+                shown = [f"{load}", "–" if others is None else f"{others}", took]
+                rows.append([f"{title} (`{part}`)", sitting["taken"], sitting["mode"], *shown])
+    return table(["part", "taken on", "run", "load before", "cores that others kept busy", "took"], rows)
 
 
 def lone_table(result: Result) -> str:

@@ -40,8 +40,11 @@ the other on one connection, nothing parsed."""
 EMBEDDED_TEXT = """One limit, one key, one caller; ours includes the lease, which the others do not have.
 The last column says how many times theirs our throughput is."""
 
-SITTINGS_TEXT = """What the parts are called in `make bench CASES=…`, and when each was measured. Parts
-that were measured in one go have one load, that of the machine before the first of them began."""
+SITTINGS_TEXT = """What the parts are called in `make bench CASES=…`, and when each was measured. The load is
+the system's mean of the minute before a part began, in which the part before it was at work. So for half a
+second before each part nothing of ours does anything, and it is counted how many cores were busy all the
+same; of a part that begins more than once it is the most. Parts without that count have one load, that of
+the machine before the first of their run began."""
 
 LONE_TEXT = f"""CPU of one process for one acquire at a time on DynamoDB, beside `{BARE}` over a connection
 of the same kind: one signed `UpdateItem`, nothing parsed. The engine speaks no TLS, so a proxy in a process

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack, cast
 from urllib.parse import parse_qs, urlsplit
 
 from .backends import open_backend, store_world
 from .exceptions import InfrastructureError, NamespaceNotFoundError, RateLimiterUnavailable, without_secrets
-from .models import BackendCapabilities, StackOptions
+from .models import BackendCapabilities, Namespace, StackOptions
 from .naming import validate_namespace
 from .records import (
     audit,
@@ -29,10 +29,10 @@ from .records.buckets import BucketRecords
 from .records.connection import Connection, Options
 from .records.items import namespace_item
 from .records.scope import Scope
-from .repository_protocol import Backend
+from .repository_protocol import Backend, Item
 from .runtime.colour import Blocking, Colour, Method
 from .runtime.world import World
-from .schema import REGISTRY, nsid_key, version_key
+from .schema import REGISTRY, namespace_key, nsid_key, version_key
 from .settings import DEFAULT_NAMESPACE, NAMESPACE_VARIABLE, Settings, client_of, settings_of
 
 if TYPE_CHECKING:
@@ -156,41 +156,62 @@ class Repository(BucketRecords):
 
         A missing namespace is registered if ``register`` says so; with ``default_only`` only the default one.
         """
-        backend = connection.backend
+        backend, registry = connection.backend, cls(connection, REGISTRY, REGISTRY)
         if namespace is None:  # an empty name is a mistake, and must not lead to somebody else's data
             namespace = os.environ.get(NAMESPACE_VARIABLE) or DEFAULT_NAMESPACE
         name = validate_namespace(namespace)
         try:
-            await backend.setup()
+            if not backend.capabilities.made_before:
+                await backend.setup()
             await connection.notice_changes()
-            registry = cls(connection, REGISTRY, REGISTRY)
-            if default_only and name != DEFAULT_NAMESPACE:
-                await registry._enter(DEFAULT_NAMESPACE, register=register)
-            may_register = register and (not default_only or name == DEFAULT_NAMESPACE)
-            opened = await registry._enter(name, register=may_register)
+            names = [DEFAULT_NAMESPACE, name] if default_only and name != DEFAULT_NAMESPACE else [name]
+            *items, version = await registry._look(names)
+            opened = registry
+            for one, item in zip(names, items, strict=True):
+                may_register = register and (not default_only or one == DEFAULT_NAMESPACE)
+                if (found := namespaces.named(one, item)) is None and may_register:
+                    # Whoever is refused leaves nothing; a namespace that is not there yet has no say in that.
+                    await versions.check_record(registry._scope, version, register=True)
+                    found = await namespaces.registered(registry._scope, one)
+                    version = await registry._scope.get(version_key())
+                opened = registry._view(one, found)
             if prepare is not None:
                 await prepare(opened)
-            await versions.check_versions(opened._scope, register=register)
+                version = await registry._scope.get(version_key())
+            await versions.check_record(opened._scope, version, register=register)
             return opened
         except BaseException:
             await backend.close()
             raise
+
+    async def _look(self, names: Sequence[str]) -> list[Item | None]:
+        """What the registry says of some names and of versions, in one read.
+
+        A store that is made before it is opened is looked at only if this read does not tell that it is one
+        of ours: whoever wrote the record of versions had looked.
+        """
+        backend, keys = self._scope.backend, [*map(namespace_key, names), version_key()]
+        try:
+            items = await backend.batch_get(keys)
+        except RateLimiterUnavailable as error:
+            if error.misconfigured != "table" and not error.impossible:
+                raise
+            await backend.setup()  # it says more of what is wrong, or waits for a table that is being made
+            return await backend.batch_get(keys)
+        if items[-1] is None and backend.capabilities.made_before:
+            await backend.setup()
+        return items
 
     async def namespace(self, name: str) -> Self:
         """A view of another namespace that shares client and caches; it must be registered.
 
         Closing it closes nothing else; closing the repository closes all views of it.
         """
-        view = await self._enter(validate_namespace(name), register=False)
+        view = self._view(name, await self.get_namespace(name))
         view._is_guest = True
         return view
 
-    async def _enter(self, name: str, *, register: bool) -> Self:
-        found = await self.get_namespace(name)
-        if found is None and register:
-            # Whoever is refused leaves nothing, and a namespace that is not there yet has no say in that.
-            await versions.check_versions(self._scope, register=True)
-            found = await namespaces.registered(self._scope, name)
+    def _view(self, name: str, found: Namespace | None) -> Self:
         if found is None:
             message = f"namespace {name!r} does not exist; register_namespace makes it"
             raise NamespaceNotFoundError(message, namespace_name=name)

@@ -14,22 +14,27 @@ from benchmarks.scale import (
     acquires_per_write,
     distinct,
     dynamodb,
+    made_rows,
     postgres,
     redis,
     shown,
+    usage,
 )
 from benchmarks.scale_runs import (
-    CPU,
+    CLOCKED,
     HOT_RATES,
     SIZES,
+    USAGE_SIZES,
     Counted,
     expected_hot,
+    expected_on_aggregator,
     expected_on_dynamodb,
     expected_on_postgres,
     expected_on_redis,
     hot,
     index_bytes,
     item_bytes,
+    on_aggregator,
     on_dynamodb,
     postgres_alone,
     postgres_run,
@@ -58,7 +63,7 @@ def postgres_port() -> Iterator[int]:
 def is_near(counted: Counted, predicted: Counted, part: float) -> None:
     """Whatever was counted is as predicted, but for a part; what a clock says is not looked at."""
     assert counted.keys() == predicted.keys()
-    for what in counted.keys() - {CPU}:
+    for what in counted.keys() - CLOCKED:
         assert counted[what] == pytest.approx(predicted[what], rel=part), what
 
 
@@ -73,6 +78,17 @@ def test_dynamodb_is_as_predicted(entities: int) -> None:
     is_near(counted, predicted, 0.02)
     exact = [what for what in counted if what.endswith("to make")]
     assert {what: counted[what] for what in exact} == {what: predicted[what] for what in exact}
+
+
+@pytest.mark.parametrize("entities", USAGE_SIZES)
+def test_what_usage_costs_is_as_predicted(entities: int) -> None:
+    """How many buckets are in a batch is up to dice; what they cost then is exact, and so is a new row."""
+    counted = asyncio.run(on_aggregator(dynamodb_local.endpoint(), entities))
+    predicted = expected_on_aggregator(entities, KNOWN)
+    is_near(counted, predicted, 0.03)
+    each = {what: value / counted["buckets of a batch"] for what, value in counted.items() if "CU" in what}
+    exact = {what: predicted[what] / predicted["buckets of a batch"] for what in each}
+    is_near(each, exact, 1e-9)
 
 
 @pytest.mark.parametrize("average", HOT_RATES)
@@ -116,6 +132,15 @@ def test_much_traffic_on_dynamodb() -> None:
     assert found.provisioned_month == pytest.approx(1e6 * 0.00065 * 730 / KNOWN.busy, rel=1e-3)
 
 
+def test_new_rows_of_usage() -> None:
+    """Who is always busy has one more each hour and each day; who is rarely seen makes both each time."""
+    assert made_rows(1.0) == pytest.approx(1 / 3600 + 1 / 86_400)
+    assert made_rows(1e-9) == pytest.approx(2e-9, rel=1e-4)
+    rare = replace(ASKED, acquires_per_s=1, made_per_day=0)
+    found = dynamodb(rare, KNOWN, PRICES)
+    assert found.usage_wcu / found.wcu == pytest.approx(6, rel=0.01)
+
+
 def test_what_makes_it_more() -> None:
     """Settling is a write more, counting up to two, a parent as many as its processes cannot share."""
     plain = dynamodb(replace(ASKED, made_per_day=0), KNOWN, PRICES)
@@ -123,7 +148,10 @@ def test_what_makes_it_more() -> None:
         2 * plain.wcu
     )
     assert plain.wcu < plain.usage_wcu <= 2 * plain.wcu
-    assert plain.aggregator_busy > 0.9
+    assert plain.partitions == pytest.approx((plain.wcu + plain.usage_wcu) / 1_000, abs=1)
+    assert plain.aggregator_busy == pytest.approx(0.44, abs=0.01)
+    full = usage(ASKED, KNOWN, PRICES, plain.writes_per_s, partitions=1_000)
+    assert (full.batch_s, full.busy > 1) == (pytest.approx(0.5, rel=0.01), True)
     one = dynamodb(replace(ASKED, parents=1), KNOWN, PRICES)
     assert one.parent_writes_per_s == pytest.approx(200_000, rel=0.01)
     assert one.shards > KNOWN.shards_max

@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import botocore.session
@@ -10,7 +11,8 @@ import pytest
 from botocore.config import Config
 
 from tests.dynamodb.peer import Peer
-from tests.dynamodb.tables import make_table, session
+from tests.dynamodb.scripted import Script
+from tests.dynamodb.tables import driver, make_table, opened, session
 from tests.engines import dynamodb_local
 from tests.stores import drive
 from zae_limiter import Repository
@@ -18,11 +20,21 @@ from zae_limiter.backends import open_backend as open_any
 from zae_limiter.backends.dynamodb import DynamoDBBackend, open_backend, parse_url
 from zae_limiter.backends.dynamodb.aioboto import AiobotocoreTransport
 from zae_limiter.backends.dynamodb.boto import Access, BotocoreTransport
-from zae_limiter.exceptions import RateLimiterUnavailable, ValidationError
+from zae_limiter.backends.dynamodb.table import create_table_request
+from zae_limiter.backends.dynamodb.transport import NoReply, ServiceError
+from zae_limiter.exceptions import (
+    IncompatibleSchemaError,
+    InfrastructureNotFoundError,
+    NamespaceNotFoundError,
+    RateLimiterUnavailable,
+    ValidationError,
+)
 from zae_limiter.repository_protocol import Key
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.runtime.world import World
 
 BOTH = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+STATES = ("CREATING", "ACTIVE")
 TRANSPORTS = pytest.mark.parametrize("transport", ["lean", "boto"])
 
 
@@ -264,3 +276,68 @@ def test_a_repository_takes_a_session_and_a_config() -> None:
             await Repository.open(store="memory://", session=session(False))
 
     asyncio.run(scenario())
+
+
+def keyed_by(*names: str) -> str:
+    """Somebody else's table, which has such a key and no index."""
+    table = dynamodb_local.fresh_table()
+    driver().create_table(
+        TableName=table,
+        BillingMode="PAY_PER_REQUEST",
+        KeySchema=[
+            {"AttributeName": name, "KeyType": kind}
+            for name, kind in zip(names, ("HASH", "RANGE"), strict=False)
+        ],
+        AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name in names],
+    )
+    return table
+
+
+@BOTH
+@pytest.mark.parametrize("register", [True, False], ids=["open", "connect"])
+@pytest.mark.parametrize(
+    ("make", "error", "said"),
+    [
+        (dynamodb_local.fresh_table, InfrastructureNotFoundError, "zae-limiter table create --name"),
+        (lambda: keyed_by("PK"), IncompatibleSchemaError, "the table is not keyed by PK and SK"),
+        (
+            lambda: keyed_by("PK", "SK"),
+            IncompatibleSchemaError,
+            "index GSI1 is missing.*zae-limiter upgrade --name",
+        ),
+    ],
+    ids=["missing", "other keys", "no indexes"],
+)
+def test_a_table_that_will_not_do_is_told_when_it_is_opened(
+    sync: bool, register: bool, make: Callable[[], str], error: type[Exception], said: str
+) -> None:
+    """It is read first and only then looked at; nothing is written, and what is wrong is said as before."""
+    table = make()
+
+    async def scenario() -> None:
+        async with opened(sync, table) as store:
+            with pytest.raises(error, match=said):
+                await Repository.over(store, register=register)
+
+    drive(sync, scenario())
+    if make is not dynamodb_local.fresh_table:
+        assert driver().scan(TableName=table)["Count"] == 0
+
+
+def test_a_table_that_is_being_made_is_waited_for() -> None:
+    """The read says that there is none, the description that there will be; then it is read again."""
+    empty = {"Responses": {"table": []}, "UnprocessedKeys": {}}
+    missing = ServiceError("ResourceNotFoundException", "no such table")
+    making, made = ({"Table": create_table_request("table") | {"TableStatus": s}} for s in STATES)
+    wire = Script(missing, making, making, made, empty)
+    with pytest.raises(NamespaceNotFoundError):
+        run_sync(Repository.over(wire.backend(), register=False))
+    assert wire.operations == ["BatchGetItem", *["DescribeTable"] * 3, "BatchGetItem"]
+
+
+def test_a_store_that_does_not_answer_is_not_looked_at() -> None:
+    """A second question would only take longer to fail."""
+    wire = Script(NoReply("gone", ambiguous=True), call_ms=600)
+    with pytest.raises(RateLimiterUnavailable, match="BatchGetItem"):
+        run_sync(Repository.over(wire.backend(), register=False))
+    assert set(wire.operations) == {"BatchGetItem"}

@@ -187,6 +187,8 @@ class BackendCapabilities:
     """A transaction costs no more than the same writes one by one."""
     timeout_ms: int = 2_000
     """How long one call may take before it counts as failed."""
+    made_before: bool = False
+    """Opening never makes it, so a store whose records can be read need not be looked at first."""
 
     supports_audit_logging: ClassVar[bool] = True
     supports_usage_snapshots: ClassVar[bool] = True

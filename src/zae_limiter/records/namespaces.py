@@ -20,7 +20,7 @@ from ..exceptions import (
 )
 from ..models import Namespace, NamespaceStatus
 from ..naming import validate_namespace, validate_namespace_id
-from ..repository_protocol import Absent, Delete, Equal, Exists, Put, Query, Row, Update
+from ..repository_protocol import Absent, Delete, Equal, Exists, Item, Put, Query, Row, Update
 from ..schema import (
     GSI4,
     REGISTRY,
@@ -76,7 +76,11 @@ async def register_namespaces(scope: Scope, namespaces: Sequence[str]) -> dict[s
 
 async def get_namespace(scope: Scope, namespace: str) -> Namespace | None:
     """The namespace of a name; ``None`` if there is none."""
-    item = await scope.get(namespace_key(validate_namespace(namespace)))
+    return named(namespace, await scope.get(namespace_key(validate_namespace(namespace))))
+
+
+def named(namespace: str, item: Item | None) -> Namespace | None:
+    """The namespace in the record of a name; ``None`` if there is none."""
     if item is None:
         return None
     found = namespace_of(item)

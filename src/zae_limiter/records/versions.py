@@ -15,7 +15,7 @@ from ..exceptions import (
 )
 from ..models import VersionRecord
 from ..naming import validate_principal
-from ..repository_protocol import Absent, Put
+from ..repository_protocol import Absent, Item, Put
 from ..runtime.logs import logger
 from ..schema import iso_time, older_version_key, system_config_key, text, version_key
 from ..version import SCHEMA_VERSION, check_compatibility, client_version, parse_version
@@ -52,7 +52,14 @@ async def set_version_record(
 
 async def check_versions(scope: Scope, *, register: bool) -> None:
     """Raise unless this client may use the store; a record that is missing is written if allowed."""
-    item, system = await scope.backend.batch_get([version_key(), system_config_key(scope.namespace_id)])
+    await check_record(scope, await scope.get(version_key()), register=register)
+
+
+async def check_record(scope: Scope, item: Item | None, *, register: bool) -> None:
+    """The same by the record as it was just read.
+
+    Only where there is a difference is the namespace asked whether it accepts any.
+    """
     if item is None:
         await _refuse_older_shape(scope)
         if register:
@@ -64,7 +71,13 @@ async def check_versions(scope: Scope, *, register: bool) -> None:
             "the records of the store are being moved to another schema: "
             "let `zae-limiter upgrade` come to its end, or run it again"
         )
-    judge(version_of(item), strict=(system or {}).get("strict_version") is True)
+    record = version_of(item)
+    if (difference := judge(record)) is None:
+        return
+    system = await scope.get(system_config_key(scope.namespace_id))
+    if (system or {}).get("strict_version") is True:
+        raise VersionMismatchError(f"{difference} (strict_version is set)", **_versions(record))
+    logger.warning("%s", difference)
 
 
 async def _refuse_older_shape(scope: Scope) -> None:
@@ -83,8 +96,8 @@ async def _refuse_older_shape(scope: Scope) -> None:
         )
 
 
-def judge(record: VersionRecord, *, strict: bool, client: str | None = None) -> None:
-    """Raise unless a client may use a store with this record; ``strict`` accepts no difference at all."""
+def judge(record: VersionRecord, client: str | None = None) -> str | None:
+    """In what a store with this record differs, if in anything; raise unless a client may use it anyway."""
     client = client_version() if client is None else client
     try:
         verdict = check_compatibility(
@@ -95,21 +108,19 @@ def judge(record: VersionRecord, *, strict: bool, client: str | None = None) -> 
             f"the version record of the store cannot be read: {error}; set it right with set_version_record",
             client_version=client,
         ) from error
-    versions = {
-        "client_version": client,
+    if not verdict.is_compatible:
+        is_schema = parse_version(record.schema_version).major != parse_version(SCHEMA_VERSION).major
+        kind = IncompatibleSchemaError if is_schema else VersionMismatchError
+        raise kind(verdict.message, **_versions(record, client))
+    if parse_version(record.schema_version) != parse_version(SCHEMA_VERSION):
+        difference = f"the table has schema {record.schema_version}, this client {SCHEMA_VERSION}"
+        return f"{difference}: run `zae-limiter upgrade` or install the other version"
+    return verdict.message if verdict.requires_lambda_update else None
+
+
+def _versions(record: VersionRecord, client: str | None = None) -> dict[str, str | None]:
+    return {
+        "client_version": client or client_version(),
         "schema_version": record.schema_version,
         "lambda_version": record.lambda_version,
     }
-    if not verdict.is_compatible:
-        is_schema = parse_version(record.schema_version).major != parse_version(SCHEMA_VERSION).major
-        raise (IncompatibleSchemaError if is_schema else VersionMismatchError)(verdict.message, **versions)
-    if parse_version(record.schema_version) != parse_version(SCHEMA_VERSION):
-        difference = f"the table has schema {record.schema_version}, this client {SCHEMA_VERSION}"
-        difference += ": run `zae-limiter upgrade` or install the other version"
-    elif verdict.requires_lambda_update:
-        difference = verdict.message
-    else:
-        return
-    if strict:
-        raise VersionMismatchError(f"{difference} (strict_version is set)", **versions)
-    logger.warning("%s", difference)

@@ -68,7 +68,7 @@ class DynamoDBBackend:
         """For the few who need an operation that is no verb of the waist."""
         self.table_name: str = calls.table_name
         self.capabilities: BackendCapabilities = BackendCapabilities(
-            "dynamodb", hot_partitions=True, streams=True, timeout_ms=calls.timeout_ms
+            "dynamodb", hot_partitions=True, streams=True, made_before=True, timeout_ms=calls.timeout_ms
         )
         self._templates = UpdateTemplates(calls.table_name)
 
