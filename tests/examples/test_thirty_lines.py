@@ -69,6 +69,13 @@ def test_it_is_short() -> None:
     assert "## In thirty lines" in PAGE
 
 
+def test_a_middleware_is_five_lines() -> None:
+    """Of a program that was there before: what the page about the web shows first, and runs."""
+    page = (ROOT / "docs" / "web.md").read_text(encoding="utf-8")
+    added = re.search(r"^app.add_middleware\(\n.*?^\)$", page, re.DOTALL | re.MULTILINE)[0]  # type: ignore[index]
+    assert added.count("\n") + 1 <= 5
+
+
 async def test_it_is_a_gateway(tmp_path: Path) -> None:
     """Answers and streams come through, cost what the provider tells, and name nobody's key."""
     async with running(tmp_path) as gateway:
