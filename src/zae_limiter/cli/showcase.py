@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import webbrowser
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
@@ -55,24 +55,16 @@ def showcase(output: Output, options: ShowcaseOptions) -> None:
         raise Failure(told, 'install this package with its extras: pip install ".[cli,server]"')
     from ..server.run import bound_socket, serve
 
+    config, secret = ServerConfig(
+        namespace=NAMESPACE, port=options.port, ui=True, changes=True, shutdown_seconds=SHUTDOWN_SECONDS
+    ).with_made_token()
     with (
         raised_on_terminate(KeyboardInterrupt()),
+        bound_socket(config) as listening,  # an address that is taken is told before anything is made up
         tempfile.TemporaryDirectory(prefix="zae-limiter-demo-") as directory,
-        ExitStack() as opened,
     ):
         url = f"sqlite:///{quote(directory)}/demo.db"
-        config = ServerConfig(
-            store=url,
-            namespace=NAMESPACE,
-            port=options.port,
-            ui=True,
-            changes=True,
-            shutdown_seconds=SHUTDOWN_SECONDS,
-        )
-        config, secret = config.with_made_token()
-        # An address that is taken is told before anything is made up.
-        listening = opened.enter_context(bound_socket(config))
-        config = replace(config, port=listening.getsockname()[1])
+        config = replace(config, store=url, port=listening.getsockname()[1])
         output.note("making up tenants, and what they used since yesterday …")
         write_history(url, NAMESPACE, World().now_ms())
         _count(url)
@@ -85,7 +77,8 @@ def showcase(output: Output, options: ShowcaseOptions) -> None:
             crowd.start()
             if options.opens and sys.stdout.isatty():
                 where = f"http://{config.host}:{config.port}/ui/#token={secret}"
-                threading.Thread(target=_open, args=[where], daemon=True).start()
+                # Some browsers are waited for until they are closed, and the page is served meanwhile.
+                threading.Thread(target=webbrowser.open, args=[where], daemon=True).start()
             if options.seconds is not None:
                 timer = threading.Timer(options.seconds, os.kill, (os.getpid(), signal.SIGTERM))
                 timer.daemon = True
@@ -99,12 +92,6 @@ def showcase(output: Output, options: ShowcaseOptions) -> None:
     counts = ", ".join(f"{count} {what}" for what, count in sorted(crowd.counts().items()))
     if not output.json({"requests": crowd.counts()}):
         output.note(f"the demo is over and its store is gone; requests: {counts or 'none'}")
-
-
-def _open(where: str) -> None:
-    """Open a browser. Some are waited for until they are closed, and the page is served meanwhile."""
-    with suppress(webbrowser.Error):
-        webbrowser.open(where)
 
 
 class Crowd:
