@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import gc
 import inspect
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
@@ -36,6 +37,7 @@ from tests.engine.fake_store import (
 from zae_limiter.engine.group_commit import BucketWriter
 from zae_limiter.engine.posting import Order
 from zae_limiter.engine.visit import Visit
+from zae_limiter.engine.waiting_room import Courtesy
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.repository_protocol import Outcome, Write
 from zae_limiter.runtime.colour import run_sync
@@ -230,7 +232,7 @@ def test_a_fault_at_any_call_of_a_transaction_tells_what_became_of_it() -> None:
         told = [Outcome(False, None) for _ in orders]
         try:
             with injector:
-                told, _ = run_sync(writer.post_together(orders))
+                told, _ = run_sync(writer.post_together(orders, Courtesy(math.inf)))
         except Fault:  # before it began
             pass
         least, most = taken(told, orders)

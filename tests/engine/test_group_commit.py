@@ -3,6 +3,7 @@
 Nothing runs at the same time here: a test changes the store while a write is on its way.
 """
 
+import math
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from zae_limiter.engine.account import WRITES, Meter
 from zae_limiter.engine.group_commit import MOOT, BucketWriter
 from zae_limiter.engine.law import Rate
 from zae_limiter.engine.posting import Order
+from zae_limiter.engine.waiting_room import Courtesy
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.repository_protocol import Item, Outcome, Update
 from zae_limiter.runtime.colour import Blocking, run_sync
@@ -222,17 +224,17 @@ def test_an_interruption_is_returned_beside_an_outcome_that_nobody_knows() -> No
 def test_orders_together_are_a_read_and_a_transaction() -> None:
     store = Store(e=image_of(), f=image_of())
     writer = BucketWriter(store, store.clock.world)
-    both = [need(1_000), need(2_000, account_of(OTHER))]
-    (one, other), interruption = run_sync(writer.post_together(both, read_first=True))
+    both, courtesy = [need(1_000), need(2_000, account_of(OTHER))], Courtesy(math.inf)
+    (one, other), interruption = run_sync(writer.post_together(both, courtesy, read_first=True))
     assert (one.applied, other.applied, interruption) == (True, True, None)
     assert [(verb, len(given)) for verb, given in store.calls] == [("batch_get", 2), ("transact_write", 2)]
     assert [writer.image(key) for key in (KEY, OTHER)] == [store.shelf.items[key] for key in (KEY, OTHER)]
     assert [store.tokens(key) for key in (KEY, OTHER)] == [9_000, 8_000]
     store.calls.clear()
-    run_sync(writer.post_together(both[:1], read_first=True))
+    run_sync(writer.post_together(both[:1], courtesy, read_first=True))
     assert [(verb, len(given)) for verb, given in store.calls] == [("batch_get", 1), ("write_each", 1)]
     store.calls.clear()
-    run_sync(writer.post_together(both))
+    run_sync(writer.post_together(both, courtesy))
     assert [(verb, len(given)) for verb, given in store.calls] == [("transact_write", 2)]
 
 
