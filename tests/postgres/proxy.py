@@ -11,12 +11,30 @@ import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Literal
+from random import Random
+from typing import Literal, NamedTuple
 
 from tests.engines.postgres import HOST
 
-Fault = Literal["lose request", "lose reply", "half a reply", "no end", "reset", "silence"]
-REPLY_FAULTS: tuple[Fault, ...] = ("lose reply", "half a reply", "no end", "reset", "silence")
+LostOrCut = Literal["lose request", "lose reply", "half a reply", "no end", "reset", "silence"]
+REPLY_FAULTS: tuple[LostOrCut, ...] = ("lose reply", "half a reply", "no end", "reset", "silence")
+
+
+class Damage(NamedTuple):
+    """Some bytes of the answer are others: of the value in it, or of all that carries it."""
+
+    seed: int
+    of_value: bool
+
+    def done_to(self, reply: bytes) -> bytes:
+        chance, damaged = Random(self.seed), bytearray(reply)
+        places = range(*_value_in(reply)) if self.of_value else range(len(reply))
+        for _ in range(chance.randint(1, 4)):
+            damaged[chance.choice(places)] = chance.choice([chance.randrange(256), *b'0-9"{[,]}x'])
+        return bytes(damaged)
+
+
+Fault = LostOrCut | Damage
 READY_BYTES = 6
 _CALLED = re.compile(rb"SELECT \w+\.(\w+)\(|^Q.{4}(BEGIN|COMMIT|DROP|--)", re.S)
 _ASKS = {80877103, 80877104}  # for TLS or GSSAPI, which are answered with one byte
@@ -97,6 +115,10 @@ class Proxy:
         """Pass a request on, and its answer back or not; whether the connection goes on."""
         if fault == "lose request":
             return False
+        if isinstance(fault, Damage):
+            server.sendall(request)
+            client.sendall(fault.done_to(_reply(server)))
+            return True
         server.sendall(request)
         if request[:1] == b"X":
             return False
@@ -113,6 +135,15 @@ class Proxy:
         elif fault == "reset":
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         return False
+
+
+def _value_in(reply: bytes) -> tuple[int, int]:
+    """Where the one value of an answer begins and ends."""
+    at = 0
+    while reply[at : at + 1] != b"D":
+        at += 1 + int(struct.unpack_from("!i", reply, at + 1)[0])
+    begin = at + 11
+    return begin, begin + int(struct.unpack_from("!i", reply, at + 7)[0])
 
 
 def _exactly(source: socket.socket, count: int) -> bytes:

@@ -1,6 +1,7 @@
 """Answers that are lost, cut off, late or never come: nothing is ever carried out twice, and all is told."""
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine
 from typing import Any
 from unittest import mock
@@ -9,7 +10,7 @@ import psycopg
 import pytest
 
 from tests.engines import postgres
-from tests.postgres.proxy import REPLY_FAULTS, Fault, Proxy
+from tests.postgres.proxy import REPLY_FAULTS, Damage, Fault, Proxy
 from tests.postgres.schemas import lent_schema, owner
 from tests.stores import drive
 from zae_limiter.backends.postgres import PostgresBackend, open_backend
@@ -88,6 +89,29 @@ def test_a_read_is_asked_again(sync: bool, fault: Fault, proxy: Proxy) -> None:
         assert len((await backend.query(Query("p"))).rows) == 1
         await backend.setup()
         assert [proxy.calls[function] for function in ("read", "query", "look", "tidy")] == [2] * 4
+
+    run(sync, backend, scenario())
+
+
+@both_colours
+@pytest.mark.parametrize("of_value", [True, False], ids=["value", "frame"])
+def test_a_damaged_answer_is_read_or_is_none(sync: bool, of_value: bool, proxy: Proxy) -> None:
+    """Whatever bytes of it are others, what comes out is ours, and what was written was written once."""
+    backend = opened(proxy, sync, timeout_ms=60_000 if of_value else SILENCE_MS)
+    told = list[bool]()
+
+    async def scenario() -> None:
+        await backend.setup()
+        for count in range(1, 200 if of_value else 10):
+            proxy.fault("write", Damage(count, of_value))
+            (outcome,) = await backend.write_each([Update(K, {"n": 1})])
+            told.append(outcome.failure is None)
+            assert outcome.failure is None or outcome.failure.ambiguous
+            assert stored(backend) == {"a": count}
+            proxy.fault("read", Damage(count, of_value))
+            with contextlib.suppress(RateLimiterUnavailable):
+                await backend.batch_get([K])
+        assert False in told, "nothing was damaged so that anybody saw it"
 
     run(sync, backend, scenario())
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from ...exceptions import (
@@ -25,10 +26,10 @@ from ...runtime.colour import Colour, ForkSafe, run_sync
 from ...runtime.world import World
 from ...schema import INDEXES, sk_state
 from ..change_log import LogEntry
-from . import owner
+from . import encoding, owner
 from .address import Address
-from .calls import FunctionCalls, Said
-from .encoding import batch_of, group_of, item_from, key_of, outcomes_of, page_of, question_of, text_from
+from .calls import FunctionCalls
+from .encoding import Said, batch_of, group_of, item_from, key_of, outcomes_of, question_of, text_from
 from .layout import LAYOUT_VERSION, drop_sql
 from .listening import Listening
 from .trouble import Trouble, failure
@@ -123,8 +124,10 @@ class PostgresBackend:
         assert query.index is None or query.index in INDEXES, f"there is no index {query.index!r}"
         assert not (query.index and query.when), "an index yields keys: there is nothing to filter"
         question = question_of(query).encode()
-        said, odd = await self.calls.ask("query", lambda _: question, self.calls.deadline())
-        return page_of(query, said, odd)
+        page: Page = await self.calls.ask(
+            "query", lambda _: question, self.calls.deadline(), partial(encoding.page_of, query)
+        )
+        return page
 
     def news(self) -> int:
         self.listening.begin()
@@ -164,8 +167,9 @@ class PostgresBackend:
 
     async def _read_now(self, keys: Sequence[str], until_ms: float) -> list[Item | None]:
         asked = f"[{','.join(keys)}]".encode()
-        said, odd = await self.calls.ask("read", lambda _: asked, until_ms)
-        return [item_from(body) if odd and body is not None else body for body in said]
+        read = partial(encoding.items_of, len(keys))
+        found: list[Item | None] = await self.calls.ask("read", lambda _: asked, until_ms, read)
+        return found
 
     async def _written(
         self, groups: list[str], until_ms: float, weight: int | None = None
@@ -187,14 +191,17 @@ class PostgresBackend:
             return batch_of(groups, self._world.now_ms(), left_ms)
 
         try:
-            said, odd = await self.calls.ask("write", batch, until_ms, repeatable=False)
+            read = partial(encoding.answers_of, len(groups))
+            answers: list[Said | RateLimiterUnavailable] = await self.calls.ask(
+                "write", batch, until_ms, read, repeatable=False
+            )
         except RateLimiterUnavailable as error:
             if len(groups) == 1 or not error.impossible:
                 return [error for _ in groups]
             # Nothing was kept of any, and only some are to blame.
             alone = [await self._write_now([group], until_ms) for group in groups]
             return [answer for (answer,) in alone]
-        return [Said(one, odd) for one in said]
+        return answers
 
     def _make_writing(self) -> Any:
         from .loop import Aboard, Convoys, Ride
@@ -207,14 +214,18 @@ class PostgresBackend:
                 groups = [group for ride in aboard.rides for group in ride.asked]
                 return batch_of(groups, self._world.now_ms(), left_ms)
 
+            def read(said: Any, odd: bool) -> list[Said]:
+                return encoding.answers_of(sum(len(ride.asked) for ride in aboard.rides), said, odd)
+
             try:
-                said, odd = await self.calls.ask(
-                    "write", batch, until_ms, repeatable=False, is_sent=aboard.set_out
+                answers = iter(
+                    await self.calls.ask(
+                        "write", batch, until_ms, read, repeatable=False, is_sent=aboard.set_out
+                    )
                 )
             except RateLimiterUnavailable as error:
                 return await blamed(aboard.rides, rides, error)
-            answers = iter(said)
-            found = {ride: [Said(next(answers), odd) for _ in ride.asked] for ride in aboard.rides}
+            found = {ride: [next(answers) for _ in ride.asked] for ride in aboard.rides}
             return [found.get(ride, []) for ride in rides]
 
         async def blamed(
@@ -310,7 +321,7 @@ class PostgresLog:
     def close(self) -> None:
         run_sync(self._backend.close())
 
-    def _ask(self, function: str, **asked: Any) -> Said:
+    def _ask(self, function: str, **asked: Any) -> Any:
         argument = json.dumps(asked).encode()
         return run_sync(self._calls.ask(function, lambda _: argument, self._calls.deadline()))
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from ...runtime.colour import Colour, ForkSafe, until_shutdown
 from ...runtime.world import World
 from ..pool import Pool, Pooled
 from .address import Address
-from .encoding import answer_from
+from .encoding import Said, answer_from
 from .trouble import LostReply, Trouble, discreet, failure
 from .wire import Wire
 
@@ -45,13 +45,6 @@ class Links(Protocol):
     async def connect(self, until_ms: float) -> Link: ...
 
 
-class Said(NamedTuple):
-    """What a function answered, and whether items in it have to be read as ours."""
-
-    said: Any
-    odd: bool
-
-
 class FunctionCalls:
     """FunctionCalls of the functions of one schema."""
 
@@ -76,15 +69,19 @@ class FunctionCalls:
         function: str,
         argument: Callable[[float], bytes],
         until_ms: float,
+        read: Callable[[Any, bool], Any] = Said,
         *,
         repeatable: bool = True,
         is_sent: Callable[[bool], None] = lambda _: None,
-    ) -> Said:
-        """What a function answers to an argument that may say how much time is left."""
+    ) -> Any:
+        """What a function answers to an argument that may say how much time is left.
+
+        Whatever ``read`` fails at is no answer.
+        """
         attempt, maybe_applied = 0, False
         while True:
             try:
-                return await self._once(function, argument, until_ms, is_sent)
+                return await self._once(function, argument, until_ms, read, is_sent)
             except Trouble as trouble:
                 failed = trouble
             attempt += 1
@@ -116,8 +113,9 @@ class FunctionCalls:
         function: str,
         argument: Callable[[float], bytes],
         until_ms: float,
+        read: Callable[[Any, bool], Any],
         is_sent: Callable[[bool], None],
-    ) -> Said:
+    ) -> Any:
         pool = self._pools.get()
         connection = await pool.take(until_ms)
         sent_ms = self.ticks_ms()
@@ -135,11 +133,12 @@ class FunctionCalls:
         self._put_back(pool, connection)
         try:
             answer = answer_from(reply)
+            found = read(answer.said, answer.odd)
             self.world.observe(answer.at_ms, answer.at_ms, sent_ms, received_ms)
             self.hear(answer.counter, is_own=answer.is_own)
         except Exception as error:
             raise LostReply(f"the answer cannot be read: {discreet(repr(error))}", ambiguous=True) from error
-        return Said(answer.said, answer.odd)
+        return found
 
     def _put_back(self, pool: Pool[Link], connection: Link) -> None:
         if connection.wire.usable:

@@ -115,6 +115,13 @@ def _nested(value: dict[str, Any]) -> Any:
         return value
 
 
+class Said(NamedTuple):
+    """What a function answered, and whether items in it have to be read as ours."""
+
+    said: Any
+    odd: bool
+
+
 class FunctionAnswer(NamedTuple):
     """What a function says: the server's time, how often limits changed, and what was asked for."""
 
@@ -191,6 +198,22 @@ def batch_of(groups: Sequence[str], now_ms: int, wait_ms: float) -> bytes:
 
 def group_of(writes: Sequence[Write]) -> str:
     return _dumps([write_of(write) for write in writes])
+
+
+def items_of(count: int, said: Sequence[Any], odd: bool) -> list[Item | None]:
+    """The items that stand there under so many keys."""
+    if len(said) != count or any(body is not None and type(body) is not dict for body in said):
+        raise ValueError(f"no {count} items")
+    return [item_from(body) if odd and body is not None else body for body in said]
+
+
+def answers_of(count: int, said: Sequence[Any], odd: bool) -> list[Said]:
+    """What is said of so many groups: of each write whether it held, and its image."""
+    for group in said:
+        items_of(len(group), [image for _, image in group], odd=False)
+    if len(said) != count:
+        raise ValueError(f"no answers to {count} groups")
+    return [Said(group, odd) for group in said]
 
 
 def outcomes_of(writes: Sequence[Write], said: Sequence[Any], odd: bool) -> list[Outcome]:
