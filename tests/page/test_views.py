@@ -17,7 +17,7 @@ VIEWS = {
     "entities": ("entities", ["team-platform", "Gateway", "key-1"]),
     "entity": (
         "entity?entity=key-1&resource=gpt-4",
-        ["Levels now", "first to refuse", "team-platform", "wins", "plan", "30"],
+        ["Levels now", "First to refuse is ", "team-platform", "wins", "plan", "30"],
     ),
     "limits-system": ("limits", ["rpm:600/min"]),
     "limits-resources": ("limits?level=resource", ["usd:100", "maintenance until 15:00", "calls:100/hour"]),
@@ -78,7 +78,7 @@ def hostile_places() -> list[tuple[str, str]]:
     return [
         ("overview", ".ticker"),
         ("health", "main"),
-        ("overview", ".nearest"),
+        ("overview", "main"),
         ("entities", "main"),
         (f"entity?{both}", "main"),
         ("limits?level=resource", "main"),
