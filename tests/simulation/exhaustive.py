@@ -421,7 +421,7 @@ def _of_waiters(*, long: bool) -> Iterator[Story]:
     yield Story("two limits, two wait: two processes", across, both, used={"rpm": 1, "tpm": 4})
     three = tuple((Take({"rpm": amount}, 60),) for amount in (4, 3, 3))
     yield Story("three wait: one process", three, QUICK, False, used={"rpm": 9}, calm=not long)
-    yield Story("three wait: three processes", three, QUICK, used={"rpm": 9}, calm=True)
+    yield Story("three wait: three processes", three, QUICK, used={"rpm": 9}, calm=not long)
 
 
 class Tally(NamedTuple):
