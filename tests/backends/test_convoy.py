@@ -141,11 +141,13 @@ async def test_who_gave_up_does_not_count_among_those_who_share() -> None:
     """However it ended: cancelled before it set out or on the way, too late, or failed."""
     server, late = Server(), {1}
     convoy = Convoy(server.send, ways=2, weight_max=100, refuse=lambda n: -n if n in late else None)
-    given_up = [convoy.ride(n, weight=50) for n in (0, 1, -1, 2)]
-    given_up[0].cancel()
+    given_up = [convoy.ride(n) for n in (0, 1, -1, 2) for _ in range(10)]
+    for ride in given_up[:10]:
+        ride.cancel()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    given_up[3].cancel()
+    for ride in given_up[30:]:
+        ride.cancel()
     server.gate.set()
     await asyncio.gather(*given_up, return_exceptions=True)
     server.requests.clear()

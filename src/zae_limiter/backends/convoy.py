@@ -21,7 +21,7 @@ P = TypeVar("P")
 A = TypeVar("A")
 
 SHARE_MIN = 16
-"""What weighs no more is not shared out: a request has a price of its own."""
+"""So few travel together in any case: a request has a price of its own."""
 
 
 class Passenger(NamedTuple, Generic[P, A]):
@@ -43,7 +43,7 @@ class Convoy(Generic[P, A]):
         self._send, self._ways, self._weight_max, self._refuse = send, ways, weight_max, refuse
         self._waiting: deque[Passenger[P, A]] = deque()
         self._under_way: set[asyncio.Task[None]] = set()
-        self._asking = 0  # what all weigh who wait or are under way
+        self._asking = 0  # how many wait or are under way
         self._leaving = False
 
     @property
@@ -55,7 +55,7 @@ class Convoy(Generic[P, A]):
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[A] = loop.create_future()
         self._waiting.append(Passenger(asked, weight, answer))
-        self._asking += weight
+        self._asking += 1
         if not self._leaving and len(self._under_way) < self._ways:
             self._leaving = True
             loop.call_soon(self._leave)  # with all who come in this turn of the loop
@@ -65,15 +65,14 @@ class Convoy(Generic[P, A]):
         self._leaving = False
         while self._waiting and len(self._under_way) < self._ways:
             carried: list[Passenger[P, A]] = []
-            share = max(SHARE_MIN, -(-self._asking // self._ways))
-            room = min(share, self._weight_max)
-            while self._waiting and (not carried or self._waiting[0].weight <= room):
+            share, room = max(SHARE_MIN, -(-self._asking // self._ways)), self._weight_max
+            while self._waiting and len(carried) < share and (not carried or self._waiting[0].weight <= room):
                 passenger = self._waiting.popleft()
                 refused = None if passenger.answer.done() else self._refuse(passenger.asked)
                 if refused is not None:
                     passenger.answer.set_result(refused)
                 if passenger.answer.done():  # also of who was cancelled, and asks for nothing
-                    self._asking -= passenger.weight
+                    self._asking -= 1
                     continue
                 carried.append(passenger)
                 room -= passenger.weight
@@ -101,4 +100,4 @@ class Convoy(Generic[P, A]):
                 if not passenger.answer.done():
                     passenger.answer.set_result(answer)
         finally:
-            self._asking -= sum(passenger.weight for passenger in carried)
+            self._asking -= len(carried)
