@@ -59,6 +59,7 @@ TOOL_INPUTS = frozenset({"input", "args", "arguments", "response", "json"})
 
 CAPS = ("max_completion_tokens", "max_output_tokens", "max_tokens", "maxOutputTokens", "maxTokens")
 ANSWERS = ("n", "best_of", "candidateCount", "candidate_count")  # each may be as long as the cap
+ANSWERS_MAX = 128  # no provider gives more, and whoever asks for endless ones reserves no endless amount
 CAPS_WITHIN = ("generationConfig", "generation_config", "inferenceConfig")
 
 # Weights of a byte in twelfths of a token, by what o200k_base and cl100k_base make of prose, code and data.
@@ -128,7 +129,8 @@ def output_cap(body: Mapping[str, Any], default: int) -> int:
         if isinstance(part, Mapping):
             for names, said in ((CAPS, caps), (ANSWERS, answers)):
                 said += [count for name in names if (count := count_of(part.get(name))) is not None]
-    return min(min(max(caps, default=default), default) * max(answers), TOKENS_MAX)
+    each = min(max(caps, default=default), default)
+    return min(each * min(max(answers), ANSWERS_MAX), TOKENS_MAX)
 
 
 class _Messages:
