@@ -22,7 +22,7 @@ from weakref import WeakSet
 from .within import Lost, Work, in_thread_of_its_own, is_within_ourselves
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor, ThreadPoolExecutor
+    from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
     from .loops import Asyncio
 
@@ -191,6 +191,33 @@ def colour_of(*, sync: bool) -> Colour:
     from .loops import Asyncio
 
     return Asyncio()
+
+
+def aside(name: str, function: Callable[[], T], late: Callable[[Future[T]], object]) -> Future[T]:
+    """Call a function in a thread of its own; ``late`` is told what comes of it if nobody else can be.
+
+    A pool would be cheaper. But an exception out of a signal handler may come between any two steps of its
+    locks, and then it answers nobody any more.
+    """
+    from concurrent.futures import Future
+
+    job: Future[T] = Future()
+    job.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            job.set_result(function())
+        except BaseException as error:
+            job.set_exception(error)
+
+    try:
+        threading.Thread(target=run, name=name, daemon=True).start()
+    except RuntimeError:
+        run()  # an interpreter that is shutting down starts no threads, but a last refund may still be due
+    except BaseException:
+        job.add_done_callback(late)
+        raise
+    return job
 
 
 async def in_thread(threads: Executor, function: Callable[..., T], *args: Any) -> T:

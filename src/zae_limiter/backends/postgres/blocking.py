@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import select
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, Final
 
 import psycopg
 
-from ...runtime.colour import Blocking, ForkSafe
+from ...runtime.colour import Blocking, aside
 from .trouble import LostReply, no_connection
 from .wire import Wire
-
-THREADS_MAX = 8
 
 
 class _RawThreaded(psycopg.Connection[tuple[str]]):
@@ -75,19 +73,10 @@ class ThreadLinks:
     def __init__(self, conninfo: str, ticks_ms: Callable[[], float]) -> None:
         self._conninfo, self._ticks_ms = conninfo, ticks_ms
         self.colour: Final = Blocking()
-        self._threads = ForkSafe(lambda: ThreadPoolExecutor(THREADS_MAX, "zae-limiter-connect"))
 
     async def connect(self, until_ms: float) -> ThreadLink:
         left_s = (until_ms - self._ticks_ms()) / 1000
-        try:
-            job = self._threads.get().submit(self._connected)
-        except RuntimeError:
-            # An interpreter that is shutting down starts no threads, but a last refund may still be due.
-            job = Future()
-            try:
-                job.set_result(self._connected())
-            except Exception as error:
-                job.set_exception(error)
+        job = aside("zae-limiter-connect", self._connected, _close_late)
         try:
             return ThreadLink(job.result(max(0.0, left_s)), self._ticks_ms)
         except BaseException as error:

@@ -16,10 +16,11 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Coroutine, Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
-from ....runtime.colour import Blocking, ForkSafe, Signal, run_sync
+from ....runtime.colour import Blocking, Signal, aside, run_sync
 from ...pool import arrivals_of
 from ..transport import NoReply
 from .endpoint import ADDRESSES_MAX, Target, untrusted
@@ -28,7 +29,6 @@ from .http1 import Malformed, Response
 T = TypeVar("T")
 
 RECEIVE_BYTES = 65_536
-THREADS_MAX = 16
 TIMEOUT_SLACK_S = 0.001
 SENT_AT_ONCE_BYTES = 8_192
 """What the kernel takes at once on a connection that is idle, so that no time passes."""
@@ -223,13 +223,12 @@ class BlockingNetwork:
         self.colour: Final = Blocking()
         self.fanout: Final = FanOut(ticks_ms)
         self.home: Final = None
-        self._threads = ForkSafe(lambda: ThreadPoolExecutor(THREADS_MAX, "zae-limiter-aside"))
 
     async def aside(self, function: Callable[[], T]) -> T:
         return function()
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        return self._submit(run_sync, work)
+        return aside("zae-limiter-aside", partial(run_sync, work), _nobody_waits)
 
     async def wait(self, job: Future[T], seconds: float) -> T:
         if self.fanout.is_busy():
@@ -238,25 +237,11 @@ class BlockingNetwork:
         return job.result(max(0.0, seconds))
 
     async def abandon(self, job: Future[Any] | None) -> None:
-        if job is not None:
-            job.cancel()
-        if threads := self._threads.forget():
-            threads.shutdown(wait=False)
-
-    def _submit(self, function: Callable[..., T], *args: Any) -> Future[T]:
-        try:
-            return self._threads.get().submit(function, *args)
-        except RuntimeError:
-            # An interpreter that is shutting down starts no threads, but a last refund may still be due.
-            job: Future[T] = Future()
-            try:
-                job.set_result(function(*args))
-            except Exception as error:
-                job.set_exception(error)
-            return job
+        """It comes to its end by itself."""
 
     async def connect(self, target: Target, until_ms: float, share_s: float) -> BlockingConnection:
-        job = self._submit(open_socket, target, until_ms, share_s, self._ticks_ms)
+        work = partial(open_socket, target, until_ms, share_s, self._ticks_ms)
+        job = aside("zae-limiter-aside", work, _close_late)
         try:
             connected = await self.wait(job, (until_ms - self._ticks_ms()) / 1000)
             return BlockingConnection(connected, self.fanout, self._ticks_ms)
@@ -294,6 +279,10 @@ def open_socket(
             fresh.close()
             failed = error
     raise NoReply(f"cannot connect to {target.authority}: {failed!r}", ambiguous=False) from failed
+
+
+def _nobody_waits(job: Future[Any]) -> None:
+    """The next who asks begins anew."""
 
 
 def _close_late(job: Future[socket.socket]) -> None:
