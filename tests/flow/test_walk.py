@@ -17,8 +17,8 @@ CALLS_MAX = {
     ("DynamoDB", "sync"): 65,
     ("Redis", "async"): 115,
     ("Redis", "sync"): 110,
-    ("PostgreSQL", "async"): 130,
-    ("PostgreSQL", "sync"): 115,
+    ("PostgreSQL", "async"): 135,
+    ("PostgreSQL", "sync"): 120,
 }
 ONCE = (
     "engine/acquire.py: acquire",

@@ -31,6 +31,7 @@ from zae_limiter.operate.manifest import (
     to_json,
 )
 from zae_limiter.operate.manifest.template import HANDLER, MANIFEST_BYTES_MAX, template, to_text
+from zae_limiter.runtime.colour import run_sync
 from zae_limiter.runtime.world import World
 
 FIRST = parse("resources: {gpt-3: {limits: {rpm: {capacity: 3}}}, gpt-4: {limits: {rpm: {capacity: 4}}}}")
@@ -312,6 +313,7 @@ def test_the_function_may_do_what_it_does() -> None:
         namespace_id = repository.namespace_id
     backend = open_table(True, table, World())
     requests = recorded(backend)
+    run_sync(backend.setup())  # as opening does where the first read does not tell that the table is ours
     with SyncRepository.over(backend, register=False) as repository:
         stored = SyncStoredLimits(repository)
         for manifest in (ODD, FIRST, SECOND):

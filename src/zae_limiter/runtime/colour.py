@@ -193,7 +193,9 @@ def colour_of(*, sync: bool) -> Colour:
     return Asyncio()
 
 
-def aside(name: str, function: Callable[[], T], late: Callable[[Future[T]], object]) -> Future[T]:
+def aside(
+    name: str, function: Callable[[], T], late: Callable[[Future[T]], object] | None = None
+) -> Future[T]:
     """Call a function in a thread of its own; ``late`` is told what comes of it if nobody else can be.
 
     A pool would be cheaper. But an exception out of a signal handler may come between any two steps of its
@@ -215,7 +217,8 @@ def aside(name: str, function: Callable[[], T], late: Callable[[Future[T]], obje
     except RuntimeError:
         run()  # an interpreter that is shutting down starts no threads, but a last refund may still be due
     except BaseException:
-        job.add_done_callback(late)
+        if late is not None:
+            job.add_done_callback(late)
         raise
     return job
 

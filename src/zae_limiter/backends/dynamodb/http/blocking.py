@@ -228,7 +228,7 @@ class BlockingNetwork:
         return function()
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        return aside("zae-limiter-aside", partial(run_sync, work), _nobody_waits)
+        return aside("zae-limiter-aside", partial(run_sync, work))
 
     async def wait(self, job: Future[T], seconds: float) -> T:
         if self.fanout.is_busy():
@@ -279,10 +279,6 @@ def open_socket(
             fresh.close()
             failed = error
     raise NoReply(f"cannot connect to {target.authority}: {failed!r}", ambiguous=False) from failed
-
-
-def _nobody_waits(job: Future[Any]) -> None:
-    """The next who asks begins anew."""
 
 
 def _close_late(job: Future[socket.socket]) -> None:
