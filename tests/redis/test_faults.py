@@ -88,6 +88,8 @@ def test_reads_are_repeated(wire: FaultyWire, fault: Fault, sync: bool) -> None:
         assert wire.commands["INFO"] == 2
         await backend.close()
 
+    drive(sync, scenario())
+
 
 @pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
 @pytest.mark.parametrize("fault", LOST[:3], ids=lambda fault: type(fault).__name__)
@@ -105,8 +107,6 @@ def test_a_namespace_is_noted_again_before_its_first_write(
         assert outcome == Outcome(True, {"n": 1})
         assert (wire.commands["SADD"], wire.commands["EVALSHA"]) == (2, 1)
         await backend.close()
-
-    drive(sync, scenario())
 
     drive(sync, scenario())
 
