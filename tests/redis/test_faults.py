@@ -190,6 +190,25 @@ def test_nonsense_is_no_answer(wire: FaultyWire, said: bytes, sync: bool) -> Non
     drive(sync, scenario())
 
 
+def test_an_instant_that_no_clock_shows_is_no_answer(wire: FaultyWire) -> None:
+    """Too many digits for a number are as good as none."""
+
+    async def scenario() -> None:
+        backend = opened(wire, sync=True)
+        await warmed(backend)
+        said = Say(b"*4\r\n$400\r\n" + b"9" * 400 + b"\r\n$1\r\n0\r\n*0\r\n*0\r\n")
+        wire.fault("EVALSHA", said)
+        (outcome,) = await backend.write_each([Update(K, add={"n": 1})])
+        assert outcome.failure is not None
+        assert outcome.failure.ambiguous
+        wire.fault("EVALSHA", *[said] * 500)
+        with pytest.raises(RateLimiterUnavailable):
+            await backend.batch_get([K])
+        await backend.close()
+
+    drive(True, scenario())
+
+
 async def _all_at_once(backend: Backend, count: int) -> list[Any]:
     import asyncio
 
