@@ -202,6 +202,21 @@ def sizes_exceeded(path: str, source: str) -> dict[str, str]:
     return exceeded
 
 
+def unnamed_complaints(path: str, source: str) -> list[str]:
+    """Functions in a test that nobody names outside of them, so nothing in them is ever checked."""
+    complaints = []
+    for name, test in functions_of(parsed(source)):
+        if not test.name.startswith("test_"):
+            continue
+        for inner_name, inner in functions_of(test, name):
+            within = set(ast.walk(inner))
+            named = {node.id for node in ast.walk(test) if isinstance(node, ast.Name) and node not in within}
+            is_method = any(isinstance(node, ast.ClassDef) and inner in node.body for node in ast.walk(test))
+            if not is_method and not inner.decorator_list and inner.name not in named:
+                complaints.append(f"{path}:{inner.lineno}: nobody names {inner_name}")
+    return complaints
+
+
 def text_complaints(path: str, text: str) -> list[str]:
     """Words and paths that no file of the repository contains."""
     return [
@@ -320,6 +335,22 @@ def test_nobody_is_told_to_install_another_program() -> None:
 def test_no_banner_comments() -> None:
     """Comments are sentences."""
     assert [c for path, source in python_sources() for c in banner_complaints(path, source)] == []
+
+
+def test_no_function_in_a_test_is_left_over() -> None:
+    """What a test defines and does not drive would pass whatever it says."""
+    assert [c for path, source in python_sources() for c in unnamed_complaints(path, source)] == []
+
+
+def test_a_function_that_is_left_over_is_seen() -> None:
+    """Nested deeper too, or named by itself alone; not what is handed on, decorated or a method."""
+    begun = "async def test_a():\n    async def go():\n        "
+    assert unnamed_complaints("a.py", f"{begun}go()\n") == ["a.py:2: nobody names test_a.go"]
+    deeper = f"{begun}def deeper(): ...\n    go()\n"
+    assert unnamed_complaints("a.py", deeper) == ["a.py:3: nobody names test_a.go.deeper"]
+    assert unnamed_complaints("a.py", f"{begun}...\n    drive(go)\n") == []
+    assert unnamed_complaints("a.py", "def test_a():\n    @app\n    def go(): ...\n") == []
+    assert unnamed_complaints("a.py", "def test_a():\n    class A:\n        def go(self): ...\n") == []
 
 
 def test_a_class_name_has_one_meaning() -> None:

@@ -4,14 +4,17 @@ Workers take a seat, work with it for a moment or for longer than its ``hold``, 
 it; new ones take their place. Whoever is at work has a file locked, which no death can leave behind, so
 whoever begins can count all who are at work at that very instant. Several times everybody is killed at once,
 with seats in their hands, and others go on with a bucket of their own: all seats have to be there an eighth
-after a ``hold``. It prints what happened; whoever runs it judges.
+after a ``hold``. An epoch shows what comes later than its last write by more than its patience, a brief one
+what comes later by its whole length besides. It prints what happened; whoever runs it judges.
 """
 
 import fcntl
+import math
 import os
 import random
 import signal
 import sys
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -33,14 +36,16 @@ BRIEF_SECONDS, SECONDS_FOR_ONE = 1, 5
 SHORT_SECONDS, LONG_SHARE = 0.1, 0.3
 SPARED = range(2)
 """Workers who live until the end of an epoch, and always work for long."""
-SLACK_SECONDS = 0.1
+PATIENCE_SECONDS = 1
+"""How much later all seats may be there: what was sent before a death can still arrive after it."""
+BEAT_SECONDS = 0.05
 
 BUGS: dict[str, dict[str, Any]] = {
     "early": {
         "zae_limiter.engine.seats.Place.is_over": lambda place, now_ms: place.until * 125 < now_ms + 3500
     },
     "late": {
-        "zae_limiter.engine.seats.Place.is_over": lambda place, now_ms: place.until * 125 < now_ms - 1000
+        "zae_limiter.engine.seats.Place.is_over": lambda place, now_ms: place.until * 125 < now_ms - 20_000
     },
     "unrenewed": {"zae_limiter.engine.renewal.Renewals.add": lambda *_: None},
 }
@@ -61,6 +66,9 @@ class Seen(NamedTuple):
     """How often everybody was killed at once."""
     free: int
     """How many seats at least were there an eighth after a ``hold`` later."""
+    free_at_most: int
+    overslept_ms: int
+    """How late at most the machine let a worker run."""
 
 
 def lock_of(folder: Path, name: str) -> int:
@@ -97,8 +105,21 @@ def somebody_works(folder: Path) -> bool:
         return at_work(folder) > 0
 
 
+def watch_timers(folder: Path) -> None:
+    """Tell how late the machine lets this process run, whenever that is later than before."""
+    longest_ms = 0
+    with open(folder / "book", "a") as book:
+        while True:
+            due = time.monotonic() + BEAT_SECONDS
+            time.sleep(BEAT_SECONDS)
+            if (late_ms := math.ceil(1000 * (time.monotonic() - due))) > longest_ms:
+                longest_ms = late_ms
+                print("overslept", late_ms, file=book, flush=True)
+
+
 def work(url: str, folder: Path, number: int, rng: random.Random) -> None:
     mine, lost = lock_of(folder, f"worker-{number}"), 0
+    threading.Thread(target=watch_timers, args=(folder,), daemon=True).start()
     with SyncRateLimiter.open(url) as limiter, open(folder / "book", "a") as book:
         while True:
             amounts = {"parallel": 1, "rpm": 1}
@@ -122,9 +143,16 @@ def work(url: str, folder: Path, number: int, rng: random.Random) -> None:
 
 def look(url: str, folder: Path) -> None:
     """Tell how many seats there are when those of the dead have to be back."""
-    time.sleep(HOLD_SECONDS * 9 / 8 + SLACK_SECONDS)
+    time.sleep(HOLD_SECONDS * 9 / 8)
+    until = time.monotonic() + PATIENCE_SECONDS
     with SyncRateLimiter.open(url) as limiter, open(folder / "book", "a") as book:
-        print("free", limiter.available(folder.name, RESOURCE, LIMITS)["parallel"], file=book, flush=True)
+        while True:
+            is_last = time.monotonic() > until
+            free = limiter.available(folder.name, RESOURCE, LIMITS)["parallel"]
+            if is_last or free == SEATS:
+                break
+            time.sleep(BEAT_SECONDS)
+        print("free", free, file=book, flush=True)
 
 
 def forked(bug: str | None, do: Callable[[], None]) -> int:
@@ -181,7 +209,8 @@ def main(url: str, folder: Path, seconds: float, seed: int, bug: str | None = No
             counts[what].append(int(count[0]) if count else 1)
     began, outlived, lost = counts["began"], sum(counts["outlived"]), sum(counts["lost"])
     killed, free = sum(number for number, _ in done), counts["free"]
-    return Seen(killed, len(began), outlived, max(began, default=0), lost, len(free), min(free))
+    most, overslept_ms = max(began, default=0), max(counts["overslept"], default=0)
+    return Seen(killed, len(began), outlived, most, lost, len(free), min(free), max(free), overslept_ms)
 
 
 def kill(child: int) -> None:

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.breaking.killed_holders import SEATS, SECONDS_FOR_ONE, Seen
+from tests.breaking.killed_holders import HOLD_SECONDS, SEATS, SECONDS_FOR_ONE, Seen
 from tests.stores import url_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = float(os.environ.get("KILLED_HOLDERS_SECONDS", "10"))
+RENEWAL_MS_LEFT = HOLD_SECONDS * 1000 / 2
+"""How much time is left for a renewal when it is due."""
 
 
 def run(kind: str, folder: Path, seconds: float, *bug: str) -> Seen:
@@ -29,8 +31,10 @@ def test_killed_holders(kind: str, tmp_path: Path) -> None:
     assert seen.killed > SECONDS
     assert seen.began > SEATS, "no seat of who was killed came back"
     assert seen.outlived > 0, "nobody worked for longer than a hold"
-    assert 1 < seen.most <= SEATS
-    assert seen.lost == 0, "who lives has its seat, however long it works"
+    assert seen.most > 1
+    if seen.overslept_ms < RENEWAL_MS_LEFT / 2:  # else somebody at work may not have come to renew
+        assert seen.most <= SEATS
+        assert seen.lost == 0, "who lives has its seat, however long it works"
     assert seen.epochs == SECONDS // SECONDS_FOR_ONE + 1
     assert seen.free == SEATS
 
@@ -46,5 +50,7 @@ def test_a_seat_that_is_not_renewed_is_found(tmp_path: Path) -> None:
 
 
 def test_a_seat_that_comes_back_too_late_is_found(tmp_path: Path) -> None:
-    """A second more than a hold and an eighth is seen."""
-    assert run("sqlite", tmp_path, SECONDS_FOR_ONE, "late").free < SEATS
+    """In every epoch, also one that ends before anybody renews; so late that no slow judge overlooks it."""
+    seen = run("sqlite", tmp_path, SECONDS_FOR_ONE, "late")
+    assert seen.epochs > 1
+    assert seen.free_at_most < SEATS

@@ -88,6 +88,8 @@ def test_reads_are_repeated(wire: FaultyWire, fault: Fault, sync: bool) -> None:
         assert wire.commands["INFO"] == 2
         await backend.close()
 
+    drive(sync, scenario())
+
 
 @pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
 @pytest.mark.parametrize("fault", LOST[:3], ids=lambda fault: type(fault).__name__)
@@ -105,8 +107,6 @@ def test_a_namespace_is_noted_again_before_its_first_write(
         assert outcome == Outcome(True, {"n": 1})
         assert (wire.commands["SADD"], wire.commands["EVALSHA"]) == (2, 1)
         await backend.close()
-
-    drive(sync, scenario())
 
     drive(sync, scenario())
 
@@ -188,6 +188,25 @@ def test_nonsense_is_no_answer(wire: FaultyWire, said: bytes, sync: bool) -> Non
         await backend.close()
 
     drive(sync, scenario())
+
+
+def test_an_instant_that_no_clock_shows_is_no_answer(wire: FaultyWire) -> None:
+    """Too many digits for a number are as good as none."""
+
+    async def scenario() -> None:
+        backend = opened(wire, sync=True)
+        await warmed(backend)
+        said = Say(b"*4\r\n$400\r\n" + b"9" * 400 + b"\r\n$1\r\n0\r\n*0\r\n*0\r\n")
+        wire.fault("EVALSHA", said)
+        (outcome,) = await backend.write_each([Update(K, add={"n": 1})])
+        assert outcome.failure is not None
+        assert outcome.failure.ambiguous
+        wire.fault("EVALSHA", *[said] * 500)
+        with pytest.raises(RateLimiterUnavailable):
+            await backend.batch_get([K])
+        await backend.close()
+
+    drive(True, scenario())
 
 
 async def _all_at_once(backend: Backend, count: int) -> list[Any]:

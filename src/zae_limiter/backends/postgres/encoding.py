@@ -137,6 +137,8 @@ class FunctionAnswer(NamedTuple):
 def answer_from(reply: bytes) -> FunctionAnswer:
     text = reply.decode()
     at_ms, counter, said, *own = json.loads(text)
+    if type(at_ms) is not float or not 0 < at_ms < 1e15 or type(counter) is not int:
+        raise ValueError("it says no time that a clock can show, or no count of changes")
     return FunctionAnswer(at_ms, counter, said, any(own), '{"": "' in text or "\\u0001" in text)
 
 
@@ -221,9 +223,7 @@ def outcomes_of(writes: Sequence[Write], said: Sequence[Any], odd: bool) -> list
     applied = all(held for held, _ in said)
     outcomes = []
     for write, (held, image) in zip(writes, said, strict=True):
-        item: Item | None = image
-        if image is not None and odd:
-            item = item_from(image)
+        item: Item | None = item_from(image) if odd and image is not None else image
         if applied and type(write) is Put:
             item = {name: value for name, value in write.item.items() if value is not None}
         outcomes.append(Outcome(applied, item, bool(held)))
@@ -250,10 +250,10 @@ def question_of(query: Query) -> str:
 
 
 def page_of(query: Query, said: Sequence[Any], odd: bool) -> Page:
+    items = items_of(len(said), [body for _, _, _, body in said], odd)
     rows = []
-    for _, pk, sk, body in said[: query.rows_max]:
-        key = Key(text_from(pk), text_from(sk))
-        rows.append(Row(key, {} if body is None else item_from(body) if odd else body))
+    for (_, pk, sk, _), item in zip(said[: query.rows_max], items, strict=False):
+        rows.append(Row(Key(text_from(pk), text_from(sk)), item or {}))
     if len(said) <= query.rows_max:
         return Page(tuple(rows), None)
     return Page(tuple(rows), Cursor(rows[-1].key, text_from(said[query.rows_max - 1][0])))

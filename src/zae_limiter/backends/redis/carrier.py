@@ -198,7 +198,7 @@ class Carrier:
         """Tell the world the time at which the server ran the script."""
         try:
             at_ms = int(reply[0]) * 1000 + int(reply[1]) / 1000
-        except (TypeError, ValueError, IndexError) as error:
+        except (TypeError, ValueError, OverflowError, IndexError) as error:
             raise unreadable(error) from error
         self.world.observe(at_ms, at_ms, sent_ms, self.world.ticks_ms())
 
