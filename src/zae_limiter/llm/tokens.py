@@ -129,8 +129,7 @@ def output_cap(body: Mapping[str, Any], default: int) -> int:
         if isinstance(part, Mapping):
             for names, said in ((CAPS, caps), (ANSWERS, answers)):
                 said += [count for name in names if (count := count_of(part.get(name))) is not None]
-    each = min(max(caps, default=default), default)
-    return min(each * min(max(answers), ANSWERS_MAX), TOKENS_MAX)
+    return min(min(max(caps, default=default), default) * min(max(answers), ANSWERS_MAX), TOKENS_MAX)
 
 
 class _Messages:

@@ -194,7 +194,7 @@ def colour_of(*, sync: bool) -> Colour:
 
 
 def aside(
-    name: str, function: Callable[[], T], late: Callable[[Future[T]], object] | None = None
+    name: str, function: Callable[[], T], late: Callable[[Future[T]], object] = lambda _: None
 ) -> Future[T]:
     """Call a function in a thread of its own; ``late`` is told what comes of it if nobody else can be.
 
@@ -204,7 +204,6 @@ def aside(
     from concurrent.futures import Future
 
     job: Future[T] = Future()
-    job.set_running_or_notify_cancel()
 
     def run() -> None:
         try:
@@ -213,12 +212,11 @@ def aside(
             job.set_exception(error)
 
     try:
-        threading.Thread(target=run, name=name, daemon=True).start()
+        threading.Thread(target=run, name=f"zae-limiter-{name}", daemon=True).start()
     except RuntimeError:
         run()  # an interpreter that is shutting down starts no threads, but a last refund may still be due
     except BaseException:
-        if late is not None:
-            job.add_done_callback(late)
+        job.add_done_callback(late)
         raise
     return job
 

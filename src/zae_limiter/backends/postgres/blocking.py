@@ -76,7 +76,7 @@ class ThreadLinks:
 
     async def connect(self, until_ms: float) -> ThreadLink:
         left_s = (until_ms - self._ticks_ms()) / 1000
-        job = aside("zae-limiter-connect", self._connected, _close_late)
+        job = aside("connect", self._connected, _close_late)
         try:
             return ThreadLink(job.result(max(0.0, left_s)), self._ticks_ms)
         except BaseException as error:

@@ -228,7 +228,7 @@ class BlockingNetwork:
         return function()
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        return aside("zae-limiter-aside", partial(run_sync, work))
+        return aside("aside", partial(run_sync, work))
 
     async def wait(self, job: Future[T], seconds: float) -> T:
         if self.fanout.is_busy():
@@ -240,8 +240,7 @@ class BlockingNetwork:
         """It comes to its end by itself."""
 
     async def connect(self, target: Target, until_ms: float, share_s: float) -> BlockingConnection:
-        work = partial(open_socket, target, until_ms, share_s, self._ticks_ms)
-        job = aside("zae-limiter-aside", work, _close_late)
+        job = aside("connect", partial(open_socket, target, until_ms, share_s, self._ticks_ms), _close_late)
         try:
             connected = await self.wait(job, (until_ms - self._ticks_ms()) / 1000)
             return BlockingConnection(connected, self.fanout, self._ticks_ms)
