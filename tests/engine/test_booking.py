@@ -3,6 +3,7 @@
 import heapq
 import os
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -17,12 +18,12 @@ from zae_limiter.engine.bucket_view import level
 from zae_limiter.engine.bucket_writes import write_for
 from zae_limiter.engine.fitting import fitting
 from zae_limiter.engine.given_up import GivenUpBookings
-from zae_limiter.engine.law import Rate, accrued, balance
+from zae_limiter.engine.law import Rate, accrued, balance, gain
 from zae_limiter.engine.posting import Booking, Posting, merged
 from zae_limiter.engine.rebase import rebase
 from zae_limiter.exceptions import RateLimiterUnavailable
 from zae_limiter.repository_protocol import Item, Key, Outcome, apply
-from zae_limiter.schema import booking_attributes, number
+from zae_limiter.schema import BOOKED, booking_attributes, number
 
 NOW = 1_700_000_000_000
 WORLDS = int(os.environ.get("BOOKED_WORLDS", "12"))
@@ -194,6 +195,34 @@ def test_what_came_back_unseen_spoils_a_booking_that_cuts_others_off() -> None:
     assert not apply(write, bucket.item).applied
 
 
+def test_what_came_back_unseen_spoils_a_booking_that_waits_for_another_limit() -> None:
+    """What a limit holds until a turn that another limit decides is noted with all that it has."""
+    bucket = Bucket(fast=Rate(10_000, 35_000, 60_000), slow=Rate(40_000, 100_000, 86_400_000))
+    bucket.post(Posting({"fast": 10_000, "slow": 6_000}), NOW)
+    stale = bucket.item
+    write = write_for(
+        bucket.account, Posting({"fast": 2_000, "slow": 10_000}, booking=Booking(FOR_EVER_MS)), stale, NOW
+    )
+    bucket.post(Posting(credit={"slow": 3_000}), NOW)
+    assert write is not None
+    assert apply(write, stale).applied
+    assert not apply(write, bucket.item).applied
+
+
+def test_nobody_is_booked_beyond_the_end_of_a_line_that_has_moved_back() -> None:
+    """Who was the last and gives up takes the end of the line along; who booked behind is in line still."""
+    bucket, given_up = Bucket(calls=Rate(10_000, 10_000, 10_000)), GivenUpBookings()
+    bucket.post(Posting(debit={"calls": 20_000}), NOW)
+    leaving = Posting(credit={"calls": 1_000}, booking=bucket.book(NOW, calls=1_000))
+    stale, posting = bucket.item, Posting({"calls": 1}, booking=Booking(FOR_EVER_MS))
+    write = write_for(bucket.account, posting, stale, NOW)
+    bucket.give_back(leaving, given_up, NOW)
+    assert write is not None
+    assert BOOKED not in write.add | write.set, "what it saw of the line is long enough"
+    assert apply(write, stale).applied
+    assert not apply(write, bucket.item).applied
+
+
 def test_who_fits_by_what_came_back_unseen_is_in_line_as_others_are() -> None:
     """A wait that seemed too long is asked of the store all the same, and may have become short enough."""
     bucket = Bucket(calls=Rate(10_000, 10_000, 10_000))
@@ -214,6 +243,40 @@ def test_who_fits_by_what_came_back_unseen_is_in_line_as_others_are() -> None:
     later = bucket.book(NOW, calls=1_000)
     assert later is not None
     assert later.latest_ms >= booked.booking.latest_ms, "nobody overtakes by what came back"
+
+
+@pytest.mark.parametrize("earliest_ms", [0, 3_000])
+def test_what_came_back_unseen_leaves_less_room_for_what_is_set_aside(earliest_ms: int) -> None:
+    """Whatever a booking has not seen: with all that is set aside later its limits hold what they can.
+
+    Who waits for one limit of several, or for another bucket, does not begin sooner if there is more.
+    """
+    booked, judged = Counter[bool](), 0
+    for seed in range(1_000):
+        rng = random.Random(seed)
+        bucket, now_ms = furnished(rng)
+        rates = bucket.account.terms.rates
+        last, need, back = ({name: rng.randint(1, 5_000) for name in rates} for _ in range(3))
+        leaving = Posting(credit=last, booking=bucket.book(now_ms, **last))
+        asked = [Posting(need, booking=Booking(FOR_EVER_MS, now_ms + earliest_ms))]
+        given = turns(bucket.account, asked, bucket.item, now_ms)
+        write = write_for(bucket.account, asked[0], bucket.item, now_ms)
+        assert write is not None
+        bucket.post(rng.choice((leaving, Posting(credit=back))), now_ms)
+        done = apply(write, bucket.item)
+        booked[done.applied] += 1
+        if not done.applied or done.item is None:
+            continue
+        (told,) = outcomes(asked, given, done.item, now_ms)
+        assert isinstance(told, Booked)
+        bucket.item, at_ms = done.item, told.booking.latest_ms
+        bucket.post(Posting(credit={name: rate.capacity_milli for name, rate in rates.items()}), now_ms)
+        for name, (tokens, aside) in standings(bucket, bucket.item or {}, now_ms).items():
+            gained = gain(rates[name], number(bucket.item or {}, "rf"), at_ms)
+            held = tokens + aside + need[name] + gained
+            assert at_ms <= now_ms or held <= rates[name].capacity_milli, f"seed {seed}: {name} holds {held}"
+        judged += at_ms > now_ms
+    assert min(judged, *booked.values()) > 100
 
 
 @pytest.mark.parametrize("capacity", [2_000, 10_000, 15_000])

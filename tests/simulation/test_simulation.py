@@ -69,6 +69,10 @@ def test_seed_that_found_a_bug(seed: int) -> None:
             15194,
         ),  # limits had changed before a bucket was made, and its maker was refused by others
         (Scenario, 1889),  # the judge forgot what one booking of a write holds up for the next
+        (
+            Scenario,
+            3067,
+        ),  # a booking had not seen what came back, and more was set aside than there was room for
         (Turns, 15143),  # a seat was kept for somebody who slept, and others had their turns with the rest
     ],
 )

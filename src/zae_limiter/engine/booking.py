@@ -263,6 +263,8 @@ class _Shape:
                 taken = need, slot.drawn.get(name, 0), slot.at_ms, at_ms
                 found[-1][name] = self.parts[name].add(*taken, waits=waits)
                 self.total[name] = self.total.get(name, 0) + need
+        earliest_ms = max(0 if it.booking is None else it.booking.earliest_ms for it in postings)
+        self.is_on_its_own = len(self.parts) == 1 and earliest_ms <= now_ms
         self.full = {name for name, part in self.parts.items() if part.stored > part.brim}
         self.exact = {name for name in self.full if self._is_exact(name)}
         leaves = tokens_of(image)
@@ -325,8 +327,8 @@ class _Shape:
             spare = max(0, min(room, part.at.rate.capacity_milli // MARGIN_PART)) if known else 0
             self.add[names.tk] = -part.taken
             most = part.brim - spare
-            if self.is_waiting and self.full and not known:
-                most = min(most, part.stored)  # with more the slot is sooner, and others are cut off by it
+            if part.high and not self.is_on_its_own:
+                most = min(most, part.stored)  # with more it holds more before a turn than is noted
             self.when += [AtMost(names.tk, most), AtLeast(names.tk, part.least)]
             if known:
                 self.when.append(AtMost(booked.back, part.stored_back + spare))
@@ -336,7 +338,7 @@ class _Shape:
         elif name in self.exact:
             self.set[names.tk] = part.at.tokens
             self.when.append(Equal(names.tk, part.stored))
-            if part.stored_back:
+            if known:
                 self.set[booked.back] = part.at.back
                 self.when.append(Equal(booked.back, part.stored_back))
         else:
@@ -370,7 +372,7 @@ class _Shape:
             return
         if until_ms > number(image, BOOKED):
             self.set[BOOKED] = until_ms
-            self.when.append(AtMost(BOOKED, until_ms))
+        self.when.append((AtMost if BOOKED in self.set else AtLeast)(BOOKED, until_ms))  # or it moved back
         if turned:
             since_ms = max(until_ms, number(image, BOOKED))
             self.set[BOOKED_SINCE] = since_ms
