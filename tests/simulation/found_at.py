@@ -39,7 +39,7 @@ FOUND_AT: dict[str, int] = {
     "parent_booked_early": 59,
     "line_never_over": 2,
     "counted_twice": 2,
-    "ended_twice": 174,
+    "ended_twice": 48,
     "booked_far": 1,
     "woken_alike": 8,
     "grandparent_spared": 29,

@@ -110,8 +110,8 @@ class Operators:
 
     async def operate(self, repository: Repository, resource: str, entities: Sequence[str]) -> None:
         """Run errands: new ones, and those that somebody has sent before."""
-        for _ in range(self.dice.choice((4, 8))):
-            await idle(self._simulation, 12)
+        for _ in range(self.dice.choice((8, 16))):
+            await idle(self._simulation, 6)
             errand = self._errand(repository.namespace_id, resource, entities)
             for _ in range(3):
                 try:
@@ -132,7 +132,7 @@ class Operators:
         keys = {who: bucket_key(namespace_id, who, resource) for who in entities}
         now_ms = self._simulation.now_ms
         waited_for = [who for who, key in keys.items() if in_line(self._items.get(key) or {}, now_ms)]
-        if waited_for and dice.random() < 0.6:
+        if waited_for and dice.random() < 0.9:
             verb, whose = dice.choice(("reset", "reset", "forgive")), (dice.choice(waited_for), resource)
         limits = dice.choice((("fast",), ("slow",), ("fast", "slow")))
         amounts = {name: dice.choice((1, 4, 30)) for name in limits}

@@ -119,7 +119,7 @@ class Scenario:
         self.judges: dict[Key, Judge] = {}
         self.intents: dict[int, Intent] = {}
         self.operators = Operators(self.simulation, self.intents, seed, self.store._shelf.items)
-        self.operated = waits and self.operators.dice.random() < 0.4
+        self.operated = waits and self.operators.dice.random() < 0.6
         self.lineage = Lineage(seed, wanted=waits)
         self.books = Books()
         self.wholes: dict[str, Whole] = {}
