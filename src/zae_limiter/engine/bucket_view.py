@@ -90,7 +90,7 @@ def _terms(rates: tuple[tuple[str, Rate], ...], version: int | None, ttl_fills: 
 
 def has_terms(image: Item, terms: Terms) -> bool:
     """Whether a bucket is whole, and its numbers and version are those of the terms."""
-    if not terms.said.items() <= image.items() or not terms.unsaid.isdisjoint(image):
+    if not terms.said.items() <= image.items() or not image.keys().isdisjoint(terms.unsaid):
         return False
     for attribute in terms.counted:
         value = image.get(attribute)

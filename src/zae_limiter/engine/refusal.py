@@ -101,9 +101,9 @@ def _at_once(
 
     What is enough now may be cut by its schedule while others are waited for: these are looked at ``again``.
     """
-    waits = [status.retry_after_seconds for status in statuses]
+    waits = [status.retry_after_seconds for status in statuses] if again else []
     longest = max(waits, default=0.0)
-    if not again or not longest or math.isinf(longest):
+    if not longest or math.isinf(longest):
         return statuses
     at_ms, wait_ms = now_ms + round(longest * 1000), 0.0
     for _ in range(TOGETHER_MAX):

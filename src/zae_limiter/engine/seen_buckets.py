@@ -173,9 +173,8 @@ class SeenBuckets:
         Its mark on the bucket is watched by our own clock, for theirs may be off.
         """
         image = self.image(key) or {}
-        marks = frozenset(
-            mark for place in HOLDS if (mark := number(image, place)) and not self._is_own(mark)
-        )
+        held = [number(image, place) for place in HOLDS if place in image]
+        marks = frozenset(mark for mark in held if mark and not self._is_own(mark))
         if not marks:
             return False
         now_ms, (known, since_ms) = self.world.ticks_ms(), self._holds.get(key, (frozenset(), 0.0))

@@ -64,6 +64,8 @@ def answered_for(writer: BucketWriter, demands: Iterable[BucketDemand] = ()) -> 
 
 async def give_back(writer: BucketWriter, taken: Sequence[BucketDemand]) -> None:
     """Refund demands, each to the item that it was taken from, and answer for that."""
+    if not taken:  # by somebody who was refused
+        return
     interruption = await rest(writer, seats) if (seats := _seats_in(taken)) else None
     credits: dict[Debtor, Order] = {}
     for demand in taken:

@@ -330,9 +330,9 @@ class _Taking:
             return True
         if shard.key in writer.given_up.get() and await writer.tidy_up(shard):
             return True
-        was_behind = writer.is_behind(shard, writer.world.now_ms())
+        was_behind = self._booking is not None and writer.is_behind(shard, writer.world.now_ms())
         await writer.bring_up_to_date(shard)
-        if was_behind and self._booking is not None:
+        if was_behind:
             return True  # only what has the right numbers can be booked
         if shard_count(writer.image(demand.account.key)) > 1:
             placed = await self._spread([at] if self.record is None else [at, *self.owed])

@@ -330,7 +330,7 @@ class BucketRecords:
         shards = [
             one._replace(key=key)
             for one, n in zip(accounts, counts, strict=True)
-            for key in shard_keys(one, n)
+            for key in shard_keys(one, n)[1:]
         ]
         if moved := self.moved(accounts, shards):
             await self.notice_families(moved)
@@ -344,8 +344,9 @@ class BucketRecords:
                 if is_deleted(image):  # it says of no family, and whose it was may have none any more
                     return True
                 writer.note_family(account.key)
-        with suppress(RateLimiterUnavailable):  # then the refusal stands
-            return await self._lead_elsewhere([a for a in below if not writer.family_seen_lately(a.key)])
+        if unsure := [account for account in below if not writer.family_seen_lately(account.key)]:
+            with suppress(RateLimiterUnavailable):  # then the refusal stands
+                return await self._lead_elsewhere(unsure)
         return False
 
     async def _lead_elsewhere(self, accounts: Sequence[Account]) -> bool:
@@ -354,9 +355,7 @@ class BucketRecords:
         used = [one for one in accounts if writer.image(one.key) is not None]
         unused = [one for one in accounts if one not in used]
         owners = [entity_key(self._namespace_id, one.entity_id) for one in unused]
-        items = (
-            await self._connection.fetch(owners, [one.key for one in used], fresh=True) if accounts else []
-        )
+        items = await self._connection.fetch(owners, [one.key for one in used], fresh=True)
         for account in accounts:
             writer.note_family(account.key)
         moved = self.moved(used)

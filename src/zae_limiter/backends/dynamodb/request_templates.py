@@ -50,8 +50,7 @@ class UpdateTemplates:
                 self._templates.clear()
             known = self._templates[shape] = (_template(request), INTEGERS.issuperset(kinds))
         template, is_plain = known
-        while None in values:  # its slot has room for nothing
-            values.remove(None)
+        values = [value for value in values if value is not None]  # whose slot has room for nothing
         if not is_plain or (values and (max(values) > INTEGER_MAX or min(values) < -INTEGER_MAX)):
             values = [filling for value in values for filling in _fillings(value)]
         return template % (quoted(partition), quoted(sort), *values)
