@@ -22,7 +22,7 @@ from zae_limiter.engine.law import Rate, accrued, balance, gain
 from zae_limiter.engine.posting import Booking, Posting, merged
 from zae_limiter.engine.rebase import rebase
 from zae_limiter.exceptions import RateLimiterUnavailable
-from zae_limiter.repository_protocol import Item, Key, Outcome, apply
+from zae_limiter.repository_protocol import Item, Key, Outcome, Update, apply
 from zae_limiter.schema import BOOKED, booking_attributes, number
 
 NOW = 1_700_000_000_000
@@ -217,8 +217,8 @@ def test_nobody_is_booked_beyond_the_end_of_a_line_that_has_moved_back() -> None
     stale, posting = bucket.item, Posting({"calls": 1}, booking=Booking(FOR_EVER_MS))
     write = write_for(bucket.account, posting, stale, NOW)
     bucket.give_back(leaving, given_up, NOW)
-    assert write is not None
-    assert BOOKED not in write.add | write.set, "what it saw of the line is long enough"
+    assert isinstance(write, Update)
+    assert BOOKED not in {*write.add, *write.set}, "what it saw of the line is long enough"
     assert apply(write, stale).applied
     assert not apply(write, bucket.item).applied
 

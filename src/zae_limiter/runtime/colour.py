@@ -203,7 +203,7 @@ def aside(
     """
     from concurrent.futures import Future
 
-    job: Future[T] = Future()
+    job = Future[T]()
 
     def run() -> None:
         try:
