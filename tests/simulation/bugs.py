@@ -137,7 +137,7 @@ async def _stamp_nothing(*_: Any, **__: Any) -> None:
 
 async def _believe_the_parent(view: BucketRecords, accounts: Sequence[Account], *_: Any) -> bool:
     """A refusal by a parent that is told to whoever was its child when this process last looked."""
-    return view.is_moved(accounts[0])
+    return view.is_moved(accounts[0], accounts[0].key)
 
 
 def _believe_the_cache(cache: ConfigCache, changes: int) -> None:

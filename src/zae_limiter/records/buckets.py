@@ -308,12 +308,12 @@ class BucketRecords:
         """The parts of buckets that say that an entity has another family than was charged."""
         whole = {(account.entity_id, account.resource): account for account in accounts}
         ours = [(whole.get((a.entity_id, a.resource)), a.key) for a in (*accounts, *shards)]
-        parts = {key: account._replace(key=key) for account, key in ours if account is not None}
-        return [account for account in parts.values() if self.is_moved(account)]
+        parts = {key: account for account, key in ours if account is not None}
+        return [account._replace(key=key) for key, account in parts.items() if self.is_moved(account, key)]
 
-    def is_moved(self, account: Account) -> bool:
-        """Whether the bucket's last image names another family than the one the account was charged for."""
-        image = self._connection.writer.image(account.key)
+    def is_moved(self, account: Account, key: Key) -> bool:
+        """Whether a shard's last image names another family than the one the account was charged for."""
+        image = self._connection.writer.image(key)
         return image is not None and not is_deleted(image) and not has_family(image, account)
 
     async def is_moved_by_now(
