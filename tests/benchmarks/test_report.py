@@ -46,7 +46,6 @@ from benchmarks.targets import TARGETS, Target, verdicts
 from benchmarks.texts import SERVED_TEXT
 from tests.benchmarks.stored import result, sample, sitting
 from tests.engines.postgres import IN_A_HURRY
-from zae_limiter.version import CLIENT_VERSION, parse_version
 
 
 def words_of(stored: dict[str, object]) -> dict[str, str]:
@@ -204,13 +203,6 @@ def test_the_published_page_shows_the_published_result() -> None:
     for name, svg in charts(stored).items():
         assert (PUBLISHED.parent / name).read_text(encoding="utf-8") == svg
     assert comparison_tables(stored) in Path(DOCS / "comparison.md").read_text(encoding="utf-8")
-
-
-def test_what_is_published_was_measured_with_this_minor_version() -> None:
-    """All of it, so that nobody compares others with what we no longer are: `make bench PUBLISH=1`."""
-    sittings = json.loads(PUBLISHED.read_text(encoding="utf-8"))["sittings"]
-    measured = {parse_version(sitting["versions"][OURS])[:2] for sitting in sittings}
-    assert measured == {parse_version(CLIENT_VERSION)[:2]}
 
 
 def test_what_a_middleware_adds() -> None:
