@@ -68,6 +68,10 @@ def test_seed_that_found_a_bug(seed: int) -> None:
             Schedules,
             15194,
         ),  # limits had changed before a bucket was made, and its maker was refused by others
+        (
+            Scenario,
+            1407,
+        ),  # the judge let who need not wait begin after a gift that was written later, and flowed over
         (Scenario, 1889),  # the judge forgot what one booking of a write holds up for the next
         (
             Scenario,

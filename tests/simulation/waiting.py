@@ -287,14 +287,20 @@ class Waiting:
         asked = self._asked.get(id(posting.credit))
         if late_ms >= 0 and asked is not None and id(posting.credit) not in self._noted:
             self._noted.add(id(posting.credit))
-            # Who need not wait begins with its write; others by their clock, which may run otherwise.
-            waits = posting.booking.latest_ms > asked.client_ms
-            turn_ms = self._told_ms(posting.booking.latest_ms, intent.client_ms)
-            at_ms = max(asked.written_ms, turn_ms) if waits else asked.written_ms
+            at_ms = self._begins_ms(asked, posting.booking.latest_ms, intent.client_ms)
             bucket.moves.append(
                 Move(at_ms, asked.place, asked.need, booked=True, alone=False, epoch=asked.epoch)
             )
         return late_ms >= 0
+
+    def _begins_ms(self, asked: Asked, at_ms: int, client_ms: int) -> int:
+        """When somebody begins whose turn is at an instant of a client whose clock shows another one now.
+
+        Who need not wait begins with its write, before whatever others write until it hears of that; others
+        begin by their clock, which may run otherwise.
+        """
+        waits = at_ms > asked.client_ms
+        return max(asked.written_ms, self._told_ms(at_ms, client_ms)) if waits else asked.written_ms
 
     def check(self) -> None:
         for key, bucket in self._buckets.items():
@@ -352,26 +358,25 @@ class Waiting:
             bucket = self._buckets.get(demand.account.key)
             if not isinstance(demand, BookedDemand) or asked is None or bucket is None:
                 continue
-            place, written_ms, epoch = asked.place, asked.written_ms, asked.epoch
             # Whoever is late begins where its turn was, bucket by bucket.
             late = together_ms <= process.world.now_ms()
             at_ms = demand.booking.latest_ms if late else together_ms
-            true_ms = self._told_ms(at_ms, process.world.now_ms())
+            begins_ms = self._begins_ms(asked, at_ms, process.world.now_ms())
             credited = self._credited.get(demand.account.key, 0) >= asked_ms
             move = Move(
-                max(written_ms, true_ms),
-                place,
+                begins_ms,
+                asked.place,
                 demand.amounts,
                 process=process,
                 booked=True,
                 alone=len(booked) == 1,
-                epoch=epoch,
+                epoch=asked.epoch,
             )
             bucket.moves.append(move)
             self._noted.add(id(demand.amounts))
             self._begins[id(demand)] = demand, move
             if len(booked) > 1 and asked.before is not None and not credited:
-                self._check_untouched(demand, asked, true_ms, leads.get(id(demand.amounts), LEAD_MS))
+                self._check_untouched(demand, asked, begins_ms, leads.get(id(demand.amounts), LEAD_MS))
 
     def _check_untouched(self, demand: BookedDemand, asked: Asked, at_ms: int, lead_ms: float) -> None:
         """Who waits for one bucket does not take from another one long before: meanwhile others can use that.
