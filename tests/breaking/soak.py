@@ -38,7 +38,6 @@ from tests.postgres.schemas import owner
 from tests.stores import url_of
 from zae_limiter import RateLimiter, Repository
 from zae_limiter.backends import open_backend
-from zae_limiter.backends.dynamodb.http.blocking import THREADS_MAX as ASIDE_MAX
 from zae_limiter.backends.dynamodb.http.loop import LoopNetwork
 from zae_limiter.backends.dynamodb.table import create_table_request
 from zae_limiter.backends.memory import MemoryBackend
@@ -59,6 +58,9 @@ REMEMBERED_MAX = 60
 AT_ONCE = 8
 HOURS = 4
 """By how much the clock of an embedded store is ahead after each round."""
+
+ASIDE_MAX = 64
+"""Each connection of a pool of DynamoDB is made in a thread of its own."""
 
 LISTENS = "zae-limiter-listen"
 """A thread of PostgreSQL's clients."""
