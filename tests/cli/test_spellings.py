@@ -160,7 +160,8 @@ def test_a_former_name_does_what_the_new_one_does(run: Run) -> None:
 )
 def test_deploy_understands(words: tuple[str, ...], expected: dict[str, object]) -> None:
     """The options of a deployment, as they were written and as they are."""
-    context = found("deploy").make_context("deploy", ["--name", "limits", *words])
+    words = "--name", "limits", *words
+    context = found("deploy").make_context("deploy", list(words), **program.context_settings)
     assert {name: context.params[name] for name in expected} == expected
 
 

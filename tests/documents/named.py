@@ -63,7 +63,7 @@ def options() -> frozenset[str]:
                 if inner is not None:
                     below(inner, click.Context(inner, info_name=name, parent=context))
 
-    below(program, click.Context(program))
+    below(program, click.Context(program, **program.context_settings))
     return frozenset(found)
 
 
@@ -128,7 +128,7 @@ def is_written(name: str) -> bool:
 def command(words: list[str]) -> list[str]:
     """What is wrong with a command: a verb that is not there, or an option that this verb has not."""
     found: click.Command = program
-    context = click.Context(program, info_name=PROGRAM)
+    context = click.Context(program, info_name=PROGRAM, **program.context_settings)
     at = 0
     while isinstance(found, click.Group) and at < len(words) and WORD.fullmatch(words[at]):
         inner = found.get_command(context, words[at])

@@ -13,7 +13,7 @@ CALLS_MAX = {
     ("memory", "sync"): 20,
     ("SQLite", "async"): 25,
     ("SQLite", "sync"): 30,
-    ("DynamoDB", "async"): 60,
+    ("DynamoDB", "async"): 65,
     ("DynamoDB", "sync"): 65,
     ("Redis", "async"): 115,
     ("Redis", "sync"): 110,

@@ -135,7 +135,7 @@ def understood(line: str) -> bool:
     said = re.search(rf"{commands.PROGRAM} ([^|>)]+?)(?=\)|  |$| [|>])", line)
     words = shlex.split(said[1]) if said else []
     command: click.Command = program
-    context = click.Context(program)
+    context = click.Context(program, **program.context_settings)
     try:
         while words and isinstance(command, click.Group):
             _, found, words = command.resolve_command(context, words)
@@ -176,7 +176,7 @@ def test_an_example_that_is_not_understood_is_seen(line: str) -> None:
 
 def test_what_is_hidden_is_not_shown() -> None:
     """Commands and options that only programs for former versions use."""
-    assert program.get_command(click.Context(program), "loadtest") is not None
+    assert program.get_command(click.Context(program, **program.context_settings), "loadtest") is not None
     assert "loadtest" not in commands.page()
     assert "--docker-host" not in commands.page()
 
