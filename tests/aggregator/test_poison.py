@@ -18,7 +18,8 @@ from zae_limiter.backends import open_backend as open_store
 from zae_limiter.backends.dynamodb import open_backend
 from zae_limiter.backends.dynamodb.transport import CANCELLED, NoReply, ServiceError, failure
 from zae_limiter.backends.memory import MemoryBackend
-from zae_limiter.cli.aggregate import TOLD_MAX, aggregate, summary
+from zae_limiter.cli.aggregate import TOLD_MAX, summary
+from zae_limiter.cli.app import program
 from zae_limiter.exceptions import RateLimiterUnavailable, ValidationError
 from zae_limiter.models import LIMITS_MAX, UsageWindow
 from zae_limiter.records.items import usage_row, window_of
@@ -133,7 +134,7 @@ def test_the_program_serves_the_others(table: tuple[str, Backend], kind: str) ->
     spoiled(backend, kind)
     served(backend, 1)
     url = dynamodb_local.url(name, timeout_ms=60_000)
-    result = CliRunner().invoke(aggregate, ["--store", url, "--once", "--output", "json"])
+    result = CliRunner().invoke(program, ["aggregate", "--store", url, "--once", "--output", "json"])
     assert result.exit_code == 0, result.output
     counts = json.loads(result.stdout)
     assert used(backend, GOOD, 2) == [10, 10, 10, 10]
@@ -155,11 +156,11 @@ def test_the_program_tells_some_of_many_complaints(tmp_path: Any) -> None:
     url = f"sqlite:///{tmp_path}/limits.db"
     backend = open_store(url, sync=True, world=World())
     run_sync(backend.setup())
-    assert CliRunner().invoke(aggregate, ["--store", url, "--once"]).exit_code == 0
+    assert CliRunner().invoke(program, ["aggregate", "--store", url, "--once"]).exit_code == 0
     for turn in range(TOLD_MAX + 5):
         run_sync(plant(backend, bucket_key(EVIL, f"user-{turn}", "gpt-4"), many_limits(40, 1, 1)))
     run_sync(backend.close())
-    result = CliRunner().invoke(aggregate, ["--store", url, "--once"])
+    result = CliRunner().invoke(program, ["aggregate", "--store", url, "--once"])
     assert result.stderr.count("passed over: ") == TOLD_MAX
     assert result.stderr.endswith("further ones are only counted\n")
     assert f"{TOLD_MAX + 5} passed over" in result.stdout

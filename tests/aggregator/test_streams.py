@@ -20,7 +20,7 @@ from tests.dynamodb.tables import driver, make_table
 from tests.engines import dynamodb_local
 from zae_limiter.backends.dynamodb import open_backend
 from zae_limiter.backends.memory import MemoryBackend
-from zae_limiter.cli.aggregate import aggregate
+from zae_limiter.cli.app import program
 from zae_limiter.exceptions import InfrastructureNotFoundError, RateLimiterUnavailable
 from zae_limiter.repository_protocol import Key
 from zae_limiter.runtime.colour import run_sync
@@ -308,7 +308,7 @@ def test_the_command_on_a_real_table() -> None:
     url = dynamodb_local.url(table, timeout_ms=20_000)
     client, _, namespace_id = asyncio.run(days_of_work(table, ["user-1", "user-2"], [0, 1], 3))
     for rows_written in (4, 0):
-        result = CliRunner().invoke(aggregate, ["--store", url, "--once", "--output", "json"])
+        result = CliRunner().invoke(program, ["aggregate", "--store", url, "--once", "--output", "json"])
         assert result.exit_code == 0, result.output
         assert json.loads(result.stdout)["rows_written"] == rows_written
     backend = open_backend(url, sync=True)

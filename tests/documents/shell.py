@@ -57,8 +57,8 @@ finish() {
 }
 on_port() {  # here shown command...: what it says has the port that is shown
     local here=$1 shown=$2 code; shift 2
-    "$@" 2> "$BEGUN"; code=$?
-    sed "s/:$here\b/:$shown/g" "$BEGUN" >&2
+    "$@" 2> "$BEGUN-up"; code=$?  # what goes on may print meanwhile
+    sed "s/:$here\b/:$shown/g" "$BEGUN-up" >&2
     return $code
 }
 wait_longer() {
