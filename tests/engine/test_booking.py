@@ -181,29 +181,30 @@ def test_all_who_give_up_leave_nothing_behind() -> None:
     assert left > 300
 
 
-def test_what_came_back_unseen_spoils_a_booking_that_cuts_others_off() -> None:
-    """A limit that flows over until a far slot is not cut off for it if the slot has come near meanwhile."""
+@pytest.mark.parametrize(
+    ("taken", "need", "back"),
+    [
+        pytest.param(
+            {"slow": 35_000},
+            {"fast": 1, "slow": 10_000},
+            {"slow": 7_000},
+            id="it flows over until a far slot",
+        ),
+        pytest.param(
+            *({"fast": 10_000, "slow": 6_000}, {"fast": 2_000, "slow": 10_000}, {"slow": 3_000}),
+            id="another limit decides the turn",
+        ),
+    ],
+)
+def test_what_came_back_unseen_spoils_a_booking(
+    taken: dict[str, int], need: dict[str, int], back: dict[str, int]
+) -> None:
+    """A slot that has come near cuts nothing off, and what is noted of a limit is all that it has."""
     bucket = Bucket(fast=Rate(10_000, 35_000, 60_000), slow=Rate(40_000, 100_000, 86_400_000))
-    bucket.post(Posting({"slow": 35_000}), NOW)
+    bucket.post(Posting(taken), NOW)
     stale = bucket.item
-    write = write_for(
-        bucket.account, Posting({"fast": 1, "slow": 10_000}, booking=Booking(FOR_EVER_MS)), stale, NOW
-    )
-    bucket.post(Posting(credit={"slow": 7_000}), NOW)
-    assert write is not None
-    assert apply(write, stale).applied
-    assert not apply(write, bucket.item).applied
-
-
-def test_what_came_back_unseen_spoils_a_booking_that_waits_for_another_limit() -> None:
-    """What a limit holds until a turn that another limit decides is noted with all that it has."""
-    bucket = Bucket(fast=Rate(10_000, 35_000, 60_000), slow=Rate(40_000, 100_000, 86_400_000))
-    bucket.post(Posting({"fast": 10_000, "slow": 6_000}), NOW)
-    stale = bucket.item
-    write = write_for(
-        bucket.account, Posting({"fast": 2_000, "slow": 10_000}, booking=Booking(FOR_EVER_MS)), stale, NOW
-    )
-    bucket.post(Posting(credit={"slow": 3_000}), NOW)
+    write = write_for(bucket.account, Posting(need, booking=Booking(FOR_EVER_MS)), stale, NOW)
+    bucket.post(Posting(credit=back), NOW)
     assert write is not None
     assert apply(write, stale).applied
     assert not apply(write, bucket.item).applied

@@ -8,7 +8,7 @@ import pytest
 from tests.engines import redis_server
 from tests.redis.faulty_wire import CutReply, Delay, DropReply, DropRequest, Fault, FaultyWire, Say
 from tests.stores import drive
-from zae_limiter import Limit, RateLimiterUnavailable, SyncRateLimiter
+from zae_limiter import RateLimiterUnavailable
 from zae_limiter.backends.redis import RedisBackend, open_backend
 from zae_limiter.repository_protocol import Backend, Delete, Key, Outcome, Put, Query, Update, Write
 
@@ -233,17 +233,3 @@ def test_all_who_travel_together_lose_together(wire: FaultyWire) -> None:
         await backend.close()
 
     drive(False, scenario())
-
-
-def test_an_acquire_whose_reply_is_lost(wire: FaultyWire) -> None:
-    """The limiter says so, and the bucket was charged once at most."""
-    url = redis_server.url(redis_server.fresh_prefix(), wire.port, timeout_ms=5_000)
-    with SyncRateLimiter.open(url) as limiter:
-        limiter.set_system_defaults([Limit("rpm", 10, 10, 10**6)])
-        with limiter.acquire("key", "api", {"rpm": 1}):
-            pass
-        wire.fault("EVALSHA", DropReply())
-        with pytest.raises(RateLimiterUnavailable) as caught, limiter.acquire("key", "api", {"rpm": 1}):
-            pass
-        assert caught.value.ambiguous
-        assert limiter.available("key", "api") == {"rpm": 8}
